@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-llm test test-llm check core lint types format golden clean
+.PHONY: help install demo demo-llm test test-llm test-plugins check core lint types format golden clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ test: $(READY)  ## run the tests
 
 test-llm: $(READY)  ## run the tests of a real model, SmolLM2-135M-Instruct: fetched once, 93 MB; 540 MB when converted
 	$(BIN)/python -m pytest -n $(WORKERS) tests/llm
+
+test-plugins:  ## run the plug-ins' tests with the engines themselves, each in an environment of its own: 4 GB, for a nightly run
+	$(PYTHON) tests/engines/run.py --index "$(TORCH_INDEX)" $(ENGINES)
 
 check: lint types test  ## everything that must hold before a change lands
 
@@ -59,7 +62,7 @@ golden: $(READY)  ## rewrite the golden files (docs/cli.md, prompts, pages); rea
 	WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
 
 clean:  ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) $(VENV)-core build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-core $(VENV)-plugins build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -77,7 +77,7 @@ EXTRAS = {
     "sacrebleu": "evaluate",
     "textblob": "tagger",
     "vega_datasets": "reports",
-    **{name: name for name in ("tensorboard", "trackio", "trl", "wandb")},
+    **{name: name for name in ("tensorboard", "trackio", "trl", "verl", "wandb")},
 }
 """The extra of each package that the core of text2grad does not need."""
 

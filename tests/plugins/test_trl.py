@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 import subprocess
 import sys
@@ -12,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from landing import BlamesLetter, check_landing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from absent import hiding
@@ -20,7 +20,8 @@ from made_tokenizers import CHATML
 from places import ROOT
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Failure, Judgement
+from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span
+from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
 
 trl = pytest.importorskip("trl", reason="the plug-in's engine: pip install 'text2grad[trl]'")
 datasets = pytest.importorskip("datasets")
@@ -52,12 +53,26 @@ def model(speaking: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=512,
+        max_position_embeddings=4096,
         eos_token_id=speaking.eos_token_id,
         pad_token_id=speaking.pad_token_id,
         bos_token_id=None,
     )
     return LlamaForCausalLM(config)
+
+
+class BlamesLetter:
+    """Blames every `a`; the verdict is 1 without one and falls with their number."""
+
+    source = Source(kind="program")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        return [self.judge(text) for text in responses]
+
+    def judge(self, text: str) -> Judgement:
+        places = [place for place, character in enumerate(text) if character == "a"]
+        spans = [Span(start=place, end=place + 1, label=-1, text="a") for place in places]
+        return Critique(text="", spans=tuple(spans), score=1 / (1 + len(places)))
 
 
 class FailsOnSecond(BlamesLetter):
@@ -68,27 +83,6 @@ class FailsOnSecond(BlamesLetter):
         return [*said[:1], Failure(kind="truncated", message="cut"), *said[2:]]
 
 
-def stuffed_rollout(speaking: PreTrainedTokenizerFast) -> Any:
-    """Two turns and a tool's words between, full of what would be paid; an id beyond the vocabulary."""
-    tool = speaking("banana " * 30, add_special_tokens=False)["input_ids"]
-
-    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        out: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "logprobs": [], "env_mask": []}
-        for number, prompt in enumerate(prompts):
-            first = speaking(f"a call {number}", add_special_tokens=False)["input_ids"] + [len(speaking) + 3]
-            last = speaking("what a day" + "!" * number, add_special_tokens=False)["input_ids"]
-            trailing = tool[:5] if number % 2 else []
-            asked = speaking.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
-            out["prompt_ids"].append(asked)
-            ids = first + tool + last + trailing
-            out["completion_ids"].append(ids)
-            out["env_mask"].append([1] * len(first) + [0] * len(tool) + [1] * len(last) + [0] * len(trailing))
-            out["logprobs"].append([0.0] * len(ids))
-        return out
-
-    return rollout
-
-
 def trainer_of(
     model: LlamaForCausalLM,
     speaking: PreTrainedTokenizerFast,
@@ -96,6 +90,7 @@ def trainer_of(
     critic: Any = None,
     rollout: Any = None,
     weight: float = 1.0,
+    more: dict[str, Any] | None = None,
     **args: Any,
 ) -> Any:
     from text2grad.plugins.trl import TokenCreditTrainer
@@ -105,14 +100,13 @@ def trainer_of(
         output_dir=str(folder),
         per_device_train_batch_size=8,
         num_generations=4,
-        max_completion_length=12,
         beta=0.0,
         max_steps=1,
         report_to="none",
         use_cpu=True,
         bf16=False,
         save_strategy="no",
-        **args,
+        **{"max_completion_length": 12, **args},
     )
     return TokenCreditTrainer(
         credit=TokenCredit(critic or BlamesLetter(), speaking),
@@ -122,6 +116,7 @@ def trainer_of(
         processing_class=speaking,
         train_dataset=datasets.Dataset.from_list(rows),
         rollout_func=rollout,
+        **(more or {}),
     )
 
 
@@ -134,29 +129,103 @@ def landed(trainer: Any) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize("several_turns", [False, True])
+def cases_as_rollouts(speaking: PreTrainedTokenizerFast) -> Any:
+    """The trajectories of `check_landing` as a `rollout_func` returns them."""
+
+    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        cases = landing_cases(speaking)
+        ids = [list(case.trajectory.ids) for case in cases]
+        masks = [list(case.trajectory.mask or []) for case in cases]
+        prompt_ids = [list(case.prompt) for case in cases]
+        logps = [[0.0] * len(each) for each in ids]
+        return {"prompt_ids": prompt_ids, "completion_ids": ids, "logprobs": logps, "env_mask": masks}
+
+    return rollout
+
+
+def of_samples(verdicts: Any) -> Any:
+    """TRL divides by the spread of a sample."""
+    return (verdicts - verdicts.mean()) / (verdicts.std(ddof=1) + 1e-4)
+
+
+@pytest.mark.parametrize("padding_side", ["left", "right"])
 def test_words_land_on_their_tokens(
-    several_turns: bool, model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
+    padding_side: str, model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    trainer = trainer_of(model, speaking, tmp_path, rollout=stuffed_rollout(speaking) if several_turns else None)
+    def land(credit: TokenCredit, cases: Sequence[Case]) -> list[Row]:
+        trainer = trainer_of(model, copy.deepcopy(speaking), tmp_path, rollout=cases_as_rollouts(speaking))
+        trainer.processing_class.padding_side = padding_side
+        trainer.credit = credit
+        out = landed(trainer)
+        own = out["completion_mask"] * out["tool_mask"]
+        assert out["num_items_in_batch"] == own.sum()
+        assert trainer._metrics["train"]["text2grad/failed"] == [1 / len(cases)]
+        return [Row(*each) for each in zip(out["completion_ids"], out["advantages"], own, strict=True)]
+
+    assert check_landing(land, speaking, outcome=of_samples) >= 8
+
+
+def look(key: str) -> str:
+    """Look a thing up.
+
+    Args:
+        key: What to look up.
+    """
+    return f"wrong {key} " * 20
+
+
+class Shelf:
+    """An environment of TRL's: its public methods are tools."""
+
+    def reset(self, **row: Any) -> str:
+        return "wrong from the start"
+
+    def look(self, key: str) -> str:
+        """Look a thing up.
+
+        Args:
+            key: What to look up.
+        """
+        return look(key)
+
+
+@pytest.mark.parametrize("kind", ["tools", "environment_factory"])
+def test_what_tools_say_is_paid_nothing(
+    kind: str, model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """TRL's own tool loop; only the sampling of the tiny model, which could not call a tool, is scripted."""
+    tokenizer = copy.deepcopy(speaking)
+    template = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
+    tokenizer.chat_template = template.read_text(encoding="utf-8")
+    ids_of = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
+    call = ids_of('<tool_call>\n{"name": "look", "arguments": {"key": "me up"}}\n</tool_call><|im_end|>')
+    answer = [ids_of("so it is "), ids_of("wrong"), ids_of(" then<|im_end|>")]
+    turns = [call, [index for ids in answer for index in ids]]
+    written = [index for ids in turns for index in ids]
+    more = {kind: [look] if kind == "tools" else Shelf}
+    trainer = trainer_of(model, tokenizer, tmp_path, LandingCritic(), more=more, max_completion_length=900)
+
+    def scripted(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
+        turn = turns.pop(0)
+        return [list(turn) for _ in prompt_ids], None
+
+    trainer._generate_single_turn = scripted
     out = landed(trainer)
-    verdicts = torch.tensor([payment.verdict for payment in trainer._payments]).view(-1, 4)
-    scale = verdicts.std(1, keepdim=True) + 1e-4
-    whole = ((verdicts - verdicts.mean(1, keepdim=True)) / scale).flatten().tolist()
-    own = out["completion_mask"] * out["tool_mask"]
-    decode = lambda ids: speaking.decode(ids) if ids[0] < len(speaking) else ""  # noqa: E731
-    found = check_landing(out["advantages"], out["completion_ids"], own, decode, "a", whole)
-    assert found >= (8 * 4 if several_turns else 1)
-    assert out["num_items_in_batch"] == own.sum()
-    with pytest.raises(AssertionError):  # a shift by one is seen
-        check_landing(out["advantages"].roll(1, 1), out["completion_ids"], own, decode, "a", whole)
+    own = (out["completion_mask"] * out["tool_mask"]).bool()
+    expected = torch.tensor([0.0] * (len(call) + len(answer[0])) + [-1.0] * len(answer[1]) + [0.0] * len(answer[2]))
+    for ids, mine, paid, mask in zip(
+        out["completion_ids"], own, out["advantages"], out["completion_mask"].bool(), strict=True
+    ):
+        assert ids[mine].tolist() == written and torch.equal(paid[mine], expected)
+        said = tokenizer.decode(ids[mask & ~mine])
+        assert said.count("wrong me up") == 20 and not paid[~mine].any()
 
 
 def test_the_gradient_is_minus_advantage_over_the_tokens(
     model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic = FailsOnSecond()
-    trainer = trainer_of(model, speaking, tmp_path, critic, stuffed_rollout(speaking), loss_type="dapo")
+    trainer = trainer_of(model, speaking, tmp_path, critic, cases_as_rollouts(speaking), loss_type="dapo")
     out = landed(trainer)
     trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation
     logps = torch.randn(out["completion_ids"].shape, requires_grad=True)
@@ -213,6 +282,21 @@ def test_losses_of_whole_sequences_are_refused(
         trainer_of(model, speaking, tmp_path, **args)
 
 
+def test_the_methods_that_are_hooked_are_those_that_were_read() -> None:
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    hooked = {"_generate": ["prompts"], "_generate_and_score_completions": ["inputs"]}
+    found = {name: list(inspect.signature(getattr(GRPOTrainer, name)).parameters)[1:] for name in hooked}
+    assert found == hooked
+    returned = inspect.getsource(GRPOTrainer._generate).rstrip().rpartition("return ")[2].split(", ")
+    assert (returned[1], returned[2], returned[5], len(returned)) == (
+        "completion_ids",
+        "tool_mask",
+        "extra_fields",
+        8,
+    )
+
+
 def test_without_trl_one_line_names_the_extra() -> None:
     code = hiding(["trl"]) + "import text2grad.plugins.trl"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -222,6 +306,6 @@ def test_without_trl_one_line_names_the_extra() -> None:
 def test_another_version_is_refused(
     model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("text2grad.plugins.trl.version", lambda name: "1.17.0")
-    with pytest.raises(UserError, match=r"trl 1\.17\.0: the plug-in is written for 1\.16"):
+    monkeypatch.setattr("text2grad.plugins.credit.version", lambda name: "1.17.0")
+    with pytest.raises(UserError, match=r"^trl 1\.17\.0: the plug-in is written for 1\.16 \(pip install 'text"):
         trainer_of(model, speaking, tmp_path)

@@ -8,23 +8,19 @@ at tokens of others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from text2grad.align.rewards import Payment, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError, optional_packages
-from text2grad.feedback import Example, Message
+from text2grad.plugins.credit import FAILED, example_of, failed_share, require, words_of
+from text2grad.rl.advantage import with_words
 
 with optional_packages():
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-TESTED = "1.16."
-"""The version whose private methods are used."""
 TOKEN_LOSSES = "importance_sampling_level='token', loss_type 'dapo', 'grpo', 'dr_grpo', 'bnpo', 'cispo' or 'sapo'"
 WHOLE_SEQUENCES = ("luspo", "vespo")
 """Losses that weigh a sequence as a whole: they would smear one token's credit over all."""
@@ -41,21 +37,16 @@ class TokenCreditMixin:
     """
 
     def __init__(self, *, credit: TokenCredit, words_weight: float = 1.0, **kwargs: Any) -> None:
-        if not version("trl").startswith(TESTED):
-            raise UserError(
-                f"trl {version('trl')}: the plug-in is written for {TESTED}*", "pip install 'text2grad[trl]'"
-            )
+        require("trl", "1.16", "pip install 'text2grad[trl]'")  # its private methods are used
         self.credit, self.words_weight = credit, words_weight
         self._payments: list[Payment] = []
-        kwargs["reward_funcs"] = [self.verdicts, *_listed(kwargs.get("reward_funcs"))]
+        more = kwargs.get("reward_funcs") or []
+        kwargs["reward_funcs"] = [self.verdicts, *(more if isinstance(more, list) else [more])]
         super().__init__(**kwargs)
         args = self.args  # type: ignore[attr-defined]
         if args.loss_type in WHOLE_SEQUENCES or args.importance_sampling_level != "token":
-            raise UserError(
-                f"loss_type {args.loss_type}, importance_sampling_level {args.importance_sampling_level}: a loss of"
-                " whole sequences has no credit for tokens",
-                TOKEN_LOSSES,
-            )
+            found = f"loss_type {args.loss_type}, importance_sampling_level {args.importance_sampling_level}"
+            raise UserError(f"{found}: a loss of whole sequences has no credit for tokens", TOKEN_LOSSES)
 
     def _generate(self, prompts: list[Any]) -> Any:
         """As TRL's; reward functions are told what the policy sampled, too."""
@@ -69,47 +60,22 @@ class TokenCreditMixin:
     ) -> list[float | None]:
         """The reward function: one verdict for each trajectory, None where there is none."""
         rows = {name: values for name, values in columns.items() if isinstance(values, list)}
-        examples = [_example(prompt, {name: rows[name][i] for name in rows}) for i, prompt in enumerate(prompts)]
+        examples = [example_of(each, {name: rows[name][at] for name in rows}) for at, each in enumerate(prompts)]
         batch = [Trajectory(*each) for each in zip(examples, completion_ids, own_mask, strict=True)]
         self._payments = self.credit.of(batch)
-        log_metric("text2grad/failed", sum(bool(each.failures) for each in self._payments) / len(batch))
+        log_metric(FAILED, failed_share(self._payments))
         return [each.verdict for each in self._payments]
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         out = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
-        advantages, mask = _landed(out, self._payments, self.words_weight)
-        out |= {"advantages": advantages, "tool_mask": mask}
+        ids, whole = out["completion_ids"], out["advantages"]
+        words, judged = (each.to(whole.device) for each in words_of(self._payments, ids.shape[1]))
+        out["tool_mask"] = out.get("tool_mask", torch.ones_like(ids)) * judged.view(-1, 1)
+        learned = out["completion_mask"] * out["tool_mask"]
+        out["advantages"] = with_words(whole.view(-1, 1), words, learned.bool(), self.words_weight)
         # What failed counts in no denominator either.
-        count = (out["completion_mask"] * mask).sum()
-        out["num_items_in_batch"] = self.accelerator.gather(count).sum()  # type: ignore[attr-defined]
+        out["num_items_in_batch"] = self.accelerator.gather(learned.sum()).sum()  # type: ignore[attr-defined]
         return out
-
-
-def _landed(out: dict[str, Tensor], payments: Sequence[Payment], weight: float) -> tuple[Tensor, Tensor]:
-    """Advantages (B, T) and the mask of the loss (B, T), right-padded as the completions are; 0 where it failed."""
-    whole, ids = out["advantages"], out["completion_ids"]
-    words = torch.zeros(ids.shape, dtype=whole.dtype)
-    judged = torch.ones(ids.shape[0], dtype=torch.long)
-    for row, payment in enumerate(payments):
-        if payment.words is None:
-            judged[row] = 0
-        else:
-            words[row, : len(payment.words)] = torch.from_numpy(payment.words)
-    mask = out.get("tool_mask", torch.ones_like(ids)) * judged.to(ids.device).unsqueeze(1)
-    advantages = whole.unsqueeze(1) + weight * words.to(whole.device)
-    return torch.where(mask.bool() & out["completion_mask"].bool(), advantages, 0), mask
-
-
-def _example(prompt: Any, row: dict[str, Any]) -> Example:
-    """A row of the data set as an example; of a plain prompt, the user's turn."""
-    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    known = {name: str(row.pop(name)) for name in ("id", "reference") if row.get(name) is not None}
-    messages = tuple(Message(role=turn["role"], content=turn.get("content") or "") for turn in turns)
-    return Example(prompt=messages, meta=row, **{"id": "-", **known})
-
-
-def _listed(functions: Any) -> list[Any]:
-    return [] if functions is None else functions if isinstance(functions, list) else [functions]
 
 
 class TokenCreditTrainer(TokenCreditMixin, GRPOTrainer):  # type: ignore[misc]

@@ -264,7 +264,13 @@ def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping
     check_shapes(2, words=words, learned=learned)
     centred, spread = _standing(gains, learned, by.size)
     outcome = (centred / (spread + GROUP_EPSILON) if by.scaled else centred).view(-1, 1)
-    return torch.where(learned, outcome + by.span_weight * at_least_float32(words), 0)
+    return with_words(outcome, words, learned, by.span_weight)
+
+
+def with_words(outcome: Tensor, words: Tensor, learned: Tensor, weight: float) -> Tensor:
+    """What a response gained, (B, 1), at each of its tokens with `weight` times its words (B, T); 0 outside
+    `learned`."""
+    return torch.where(learned, outcome + weight * at_least_float32(words), 0)
 
 
 def in_unequal_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:

@@ -1,0 +1,174 @@
+"""What all plug-ins share: examples of an engine's rows, advantages of what was paid, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from text2grad.align.rewards import Payment, Rewards, TokenCredit
+from text2grad.align.trajectory import Trajectory
+from text2grad.errors import UserError
+from text2grad.feedback import Example, Message
+from text2grad.rl.advantage import Grouping, group_advantages
+
+FAILED = "text2grad/failed"
+"""The metric of the share of trajectories whose critique failed."""
+
+
+def failed_share(payments: Sequence[Payment]) -> float:
+    return sum(bool(each.failures) for each in payments) / len(payments)
+
+
+def require(package: str, tested: str, install: str) -> None:
+    """Refuse a package that is missing, or of another version than `tested` ("1.16" or "0.9.1").
+
+    Raises:
+        UserError: in one line, with `install`, the command that brings it.
+    """
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        raise UserError(f"this needs {package} {tested}", install) from None
+    if not f"{found}.".startswith(f"{tested}."):
+        raise UserError(f"{package} {found}: the plug-in is written for {tested}", install)
+
+
+def refuse_sums(engine: str, estimator: str, keeping: Sequence[str]) -> None:
+    """Refuse an estimator that adds up the rewards of a trajectory before it uses them.
+
+    Raises:
+        UserError: the estimator is not among those that keep a reward at its token.
+    """
+    if estimator not in keeping:
+        raise UserError(
+            f"{engine}'s {estimator} adds up the rewards of a trajectory, and credit for words is lost",
+            f"one of {', '.join(keeping)}",
+        )
+
+
+def example_of(prompt: Any, row: Mapping[str, Any]) -> Example:
+    """A row of an engine's data set as an example; a plain prompt is the user's turn.
+
+    `id` and `reference` are those of the example, all other columns its `meta`.
+    """
+    turns = prompt if prompt and not isinstance(prompt, str) else [{"role": "user", "content": prompt or ""}]
+    known = {name: str(row[name]) for name in ("id", "reference") if row.get(name) is not None}
+    messages = tuple(Message(role=turn["role"], content=_text(turn.get("content"))) for turn in turns)
+    meta = {name: value for name, value in row.items() if name not in known}
+    return Example(prompt=messages, meta=meta, **{"id": "-", **known})
+
+
+def _text(content: Any) -> str:
+    """The text of a message, also of one in parts."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return "".join(part.get("text") or "" for part in parts)
+
+
+Piece = tuple[Sequence[int], Sequence[float]]
+"""Ids and mask of one of the pieces in which an engine holds a trajectory: datums, nodes of a graph."""
+
+
+def columns_of(fields: Mapping[str, Any], *names: str) -> Piece:
+    """Columns of an engine's record as lists.
+
+    Raises:
+        UserError: it does not have one of them.
+    """
+    missing = [name for name in names if name not in fields]
+    if missing:
+        raise UserError(f"no {missing[0]} among {', '.join(fields)}", "hand it in as the engine assembled it")
+    ids, mask = (list(fields[name].tolist()) for name in names)
+    return ids, mask
+
+
+def joined(example: Example, pieces: Sequence[Piece]) -> Trajectory:
+    """One trajectory of its pieces; what stands before the policy's first id is the prompt, and is left out.
+
+    Raises:
+        UserError: a mask does not fit its ids.
+    """
+    for number, (ids, mask) in enumerate(pieces):
+        if len(ids) != len(mask):
+            raise UserError(
+                f"a mask of {len(mask)} for {len(ids)} ids in piece {number} of a trajectory",
+                "one number for each id",
+            )
+    ids = [index for each, _ in pieces for index in each]
+    own = [int(bool(sampled)) for _, mask in pieces for sampled in mask]
+    first = own.index(1) if 1 in own else 0
+    return Trajectory(example, ids[first:], own[first:])
+
+
+def apart(numbers: Rewards | None, pieces: Sequence[Piece]) -> list[Rewards | None]:
+    """The numbers of a joined trajectory for each of its pieces; None where there are none."""
+    if numbers is None:
+        return [None] * len(pieces)
+    ends = np.cumsum([len(ids) for ids, _ in pieces])
+    return np.split(np.concatenate([np.zeros(ends[-1] - len(numbers), np.float32), numbers]), ends[:-1])
+
+
+def words_of(payments: Sequence[Payment], length: int) -> tuple[Tensor, Tensor]:
+    """What tokens earned by themselves, (B, length), padded on the right, and which rows were judged, (B,)."""
+    words = torch.zeros(len(payments), length)
+    for row, payment in enumerate(payments):
+        if payment.words is not None:
+            words[row, : len(payment.words)] = torch.from_numpy(payment.words)
+    return words, torch.tensor([payment.words is not None for payment in payments])
+
+
+def advantages_of(
+    payments: Sequence[Payment],
+    groups: Iterable[Hashable],
+    batch: Sequence[Trajectory],
+    words_weight: float = 1.0,
+) -> list[Rewards | None]:
+    """A = group(verdict) + words_weight * words (`rl.advantage.group_advantages`) of each trajectory's T ids.
+
+    `groups` says which answer one prompt, in any order; the baseline is the group's, of whole trajectories. Ids
+    that the policy did not sample get exactly 0. None where the critique failed, which counts in no baseline;
+    without a verdict a trajectory is in no group, and its words count alone.
+    """
+    own = [each.mask if each.mask is not None else [1] * len(each.ids) for each in batch]
+    members: dict[Hashable, list[int]] = {}
+    for row, (payment, group) in enumerate(zip(payments, groups, strict=True)):
+        alone = payment.failures or payment.verdict is None
+        members.setdefault(("alone", row) if alone else ("group", group), []).append(row)
+    found: list[Rewards | None] = [None] * len(payments)
+    for rows in members.values():
+        chosen, length = [payments[row] for row in rows], max(len(own[row]) for row in rows)
+        words, judged = words_of(chosen, length)
+        learned = torch.tensor([[*map(bool, own[row])] + [False] * (length - len(own[row])) for row in rows])
+        gains = torch.tensor([payment.verdict or 0.0 for payment in chosen])
+        by = Grouping(len(rows), words_weight)
+        paid = group_advantages(gains, words, learned & judged.view(-1, 1), by)
+        for row, numbers, is_judged in zip(rows, paid, judged.tolist(), strict=True):
+            found[row] = numbers[: len(own[row])].numpy() if is_judged else None
+    return found
+
+
+def advantages_apart(
+    credit: TokenCredit,
+    groups: Sequence[Hashable],
+    examples: Sequence[Example],
+    pieces: Sequence[Sequence[Piece]],
+    words_weight: float,
+) -> tuple[list[Payment], list[list[Rewards | None]]]:
+    """What each trajectory is paid, and the advantages of each of its pieces; None where the critique failed."""
+    batch = [joined(*each) for each in zip(examples, pieces, strict=True)]
+    payments = credit.of(batch)
+    paid = advantages_of(payments, groups, batch, words_weight)
+    return payments, [apart(*each) for each in zip(paid, pieces, strict=True)]
+
+
+def rewards_of(payment: Payment, trajectory: Trajectory) -> tuple[list[float], list[int]]:
+    """Rewards and mask of T ids for an engine that has no other way to leave a trajectory out: zeros, and a mask of
+    zeros, where the critique failed."""
+    if payment.rewards is None:
+        return [0.0] * len(trajectory.ids), [0] * len(trajectory.ids)
+    mask = trajectory.mask if trajectory.mask is not None else [1] * len(trajectory.ids)
+    return payment.rewards.tolist(), [int(bool(own)) for own in mask]

@@ -1,0 +1,47 @@
+"""SkyRL's generators with credit for words: `GeneratorOutput.rewards` has a number for each token.
+
+In a subclass of SkyRL's `BasePPOExp`:
+
+    def get_generator(self, cfg, tokenizer, inference_engine_client):
+        generator = super().get_generator(cfg, tokenizer, inference_engine_client)
+        return TokenCreditGenerator(generator, TokenCredit(critic, tokenizer), cfg)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from text2grad.align.rewards import TokenCredit
+from text2grad.align.trajectory import Trajectory
+from text2grad.plugins.credit import FAILED, example_of, failed_share, refuse_sums, require, rewards_of
+
+KEEPING = ("gae", "reinforce++")
+"""Estimators that keep a reward at its token; they whiten. The others add up first. With step-wise trajectories
+SkyRL takes neither of these: it pays each step the last one's advantage."""
+
+
+class TokenCreditGenerator:
+    """A generator of SkyRL's, of whole trajectories, whose rewards are a critic's.
+
+    A trajectory whose critique failed has a loss mask of zeros, and counts in `text2grad/failed`. SkyRL's own
+    `pass_at_n` reads the last token's reward: above 0 is a good verdict there.
+
+    Raises:
+        UserError: SkyRL is missing or of another version, or its estimator adds rewards up.
+    """
+
+    def __init__(self, generator: Any, credit: TokenCredit, cfg: Any) -> None:
+        require("skyrl", "0.4", "pip install skyrl==0.4.0, which needs Python 3.12")
+        refuse_sums("SkyRL", cfg.trainer.algorithm.advantage_estimator, KEEPING)
+        self.generator, self.credit = generator, credit
+
+    async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the generator's, with rewards for tokens."""
+        out = await self.generator.generate(input_batch, *args, **kwargs)
+        rows = input_batch["env_extras"] or [{}] * len(out["response_ids"])
+        examples = map(example_of, input_batch["prompts"], rows)
+        batch = [Trajectory(*each) for each in zip(examples, out["response_ids"], out["loss_masks"], strict=True)]
+        payments = await self.credit.aof(batch)
+        rewards, masks = zip(*map(rewards_of, payments, batch), strict=True)
+        metrics = {**(out["rollout_metrics"] or {}), FAILED: failed_share(payments)}
+        return {**out, "rewards": [*rewards], "loss_masks": [*masks], "rollout_metrics": metrics}

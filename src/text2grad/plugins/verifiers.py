@@ -1,0 +1,41 @@
+"""Traces of verifiers with credit for words, for the trainers that read `MessageNode.advantages` (prime-rl).
+
+For an algorithm's `assign`, which is handed the finished rollouts of one prompt:
+
+    payments = assign_credit(traces, credit)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from text2grad.align.rewards import Payment, TokenCredit
+from text2grad.plugins.credit import advantages_apart, example_of, require
+
+
+def assign_credit(traces: Sequence[Any], credit: TokenCredit, words_weight: float = 1.0) -> list[Payment]:
+    """Write the advantages of a group, the traces that answer one prompt; what each of them was paid.
+
+    The layout is verifiers' compact one, a number for each id that was sampled. A node that several branches share
+    is paid once. Where the critique failed, nodes have None, which is no credit of 0: they are not trained on.
+    The critic's example is the messages before the first sampled one, and the task's data.
+
+    Raises:
+        UserError: verifiers is missing or of another version, a node's mask does not fit its ids (verifiers would
+            pad or cut in silence), or the ids are of another tokenizer.
+    """
+    require("verifiers", "0.4", "pip install verifiers==0.4.0")
+    examples, pieces = [], [[(node.token_ids, node.mask) for node in trace.nodes] for trace in traces]
+    for trace in traces:
+        first = next((at for at, node in enumerate(trace.nodes) if node.sampled), None)
+        prompt = [node.message.model_dump() for node in trace.nodes[:first]]
+        examples.append(example_of(prompt, trace.task.data.model_dump()))
+    payments, paid = advantages_apart(credit, [0] * len(traces), examples, pieces, words_weight)
+    for trace, each in zip(traces, paid, strict=True):
+        for node, numbers in zip(trace.nodes, each, strict=True):
+            own = np.asarray(node.mask, dtype=bool)
+            node.advantages = None if numbers is None or not own.any() else numbers[own].tolist()
+    return payments

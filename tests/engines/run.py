@@ -1,0 +1,91 @@
+"""Make an environment for each engine, and run its tests in it: `make test-plugins`, for a nightly run.
+
+    python tests/engines/run.py [tinker verifiers verl skyrl] [--folder .venv-plugins] [--index URL]
+
+Versions conflict (verifiers wants openai < 3, verl transformers < 5.11, SkyRL Python 3.12), so none shares ours.
+What cannot be installed says so, and counts as a failure. The last lines say what held; the exit code is 1 where
+one did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+OURS = ("-e", str(ROOT), "hypothesis", "numpy", "torch", "transformers>=5.5.3")
+"""What our own tests need beside the engine; torch comes from `--index`, too."""
+
+
+class Engine(NamedTuple):
+    """What pip is asked to install, one call for each, and a wheel that is read as text alone."""
+
+    installs: Sequence[Sequence[str]]
+    wheel: str = ""
+
+
+ENGINES = {
+    # The cookbook asks for newer renderers than every index has; what is used of it needs none.
+    "tinker": Engine(
+        (
+            ("tinker==0.38.0", *OURS),
+            ("aiohttp", "blobfile", "chz", "pillow", "termcolor", "tiktoken"),
+            ("--no-deps", "tinker-cookbook==0.6.1"),
+        )
+    ),
+    "verifiers": Engine((OURS, ("verifiers==0.4.0",))),  # in this order: ours wants openai 3, theirs openai 2
+    "verl": Engine((("verl==0.9.1", "cachetools", "uvicorn", "fastapi", *OURS),)),
+    "skyrl": Engine((OURS,), wheel="skyrl==0.4.0"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engines", nargs="*", metavar="ENGINE", help=", ".join(ENGINES))
+    parser.add_argument("--folder", type=Path, default=ROOT / ".venv-plugins")
+    parser.add_argument("--index", default="", help="where pip finds torch, beside the package index")
+    chosen = parser.parse_args()
+    if unknown := set(chosen.engines) - ENGINES.keys():
+        parser.error(f"no engine {', '.join(sorted(unknown))}: {', '.join(ENGINES)}")
+    held = {name: problem_of(name, chosen.folder, chosen.index) for name in chosen.engines or ENGINES}
+    for name, problem in held.items():
+        print(f"{name}: {problem or 'its tests pass'}", flush=True)
+    return int(any(held.values()))
+
+
+def problem_of(name: str, folder: Path, index: str) -> str:
+    """What keeps an engine's tests from passing; "" where they do."""
+    engine, place = ENGINES[name], folder / name
+    python = place / "bin" / "python"
+    more = ("--extra-index-url", index) if index else ()
+    if not (place / ".ready").is_file():
+        shutil.rmtree(place, ignore_errors=True)
+        if run(sys.executable, "-m", "venv", str(place)):
+            return "NO ENVIRONMENT: python -m venv failed"
+        for install in engine.installs:
+            if run(str(python), "-m", "pip", "install", "--quiet", "--retries", "1", *more, *install):
+                return f"NOT INSTALLED: pip install {' '.join(install)} failed"
+        if engine.wheel:
+            words = ("download", "--quiet", "--no-deps", "--ignore-requires-python", "-d", str(place), engine.wheel)
+            if run(str(python), "-m", "pip", *words):
+                return f"NOT READ: pip {' '.join(words)} failed"
+        (place / ".ready").touch()
+    tests = ROOT / "tests" / "engines" / f"test_real_{name}.py"
+    failed = run(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests), wheels=place)
+    return f"FAILED: pytest ended with {failed}" if failed else ""
+
+
+def run(*words: str, wheels: Path | None = None) -> int:
+    print("$", " ".join(words), flush=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **({"PLUGIN_WHEELS": str(wheels)} if wheels else {})}
+    return subprocess.run(words, cwd=ROOT, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

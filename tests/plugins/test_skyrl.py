@@ -1,0 +1,90 @@
+"""SkyRL's generator with credit for words: a reward for each token of the response."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+from versions import version_of
+
+from text2grad.align.rewards import TokenCredit
+from text2grad.errors import UserError
+from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
+from text2grad.plugins.skyrl import TokenCreditGenerator
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    version_of(monkeypatch, "0.4.0")
+
+
+class FakeGenerator:
+    """Hands out what is in store, in the fields of `GeneratorOutput` that are read or written."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        self.cases = cases
+
+    async def generate(self, input_batch: Any) -> dict[str, Any]:
+        assert len(input_batch["prompts"]) == len(self.cases)
+        return {
+            "prompt_token_ids": [list(case.prompt) for case in self.cases],
+            "response_ids": [list(case.trajectory.ids) for case in self.cases],
+            "loss_masks": [list(case.trajectory.mask or []) for case in self.cases],
+            "rewards": [0.0 for _ in self.cases],
+            "stop_reasons": ["stop" for _ in self.cases],
+            "rollout_metrics": {"generate/x": 1.0},
+        }
+
+
+def config(estimator: str = "gae") -> Any:
+    return SimpleNamespace(trainer=SimpleNamespace(algorithm=SimpleNamespace(advantage_estimator=estimator)))
+
+
+def generated(credit: TokenCredit, cases: Sequence[Case], extras: Any = None) -> dict[str, Any]:
+    prompts = [[{"role": "user", "content": f"Say it, {case.name}."}] for case in cases]
+    generator = TokenCreditGenerator(FakeGenerator(cases), credit, config())
+    out: dict[str, Any] = asyncio.run(generator.generate({"prompts": prompts, "env_extras": extras}))
+    return out
+
+
+def land(credit: TokenCredit, cases: Sequence[Case]) -> list[Row]:
+    out = generated(credit, cases)
+    failed = sum(case.verdict is None for case in cases) / len(cases)
+    assert out["rollout_metrics"] == {"generate/x": 1.0, "text2grad/failed": failed}
+    assert out["stop_reasons"] == ["stop"] * len(cases)
+    return [Row(*each) for each in zip(out["response_ids"], out["rewards"], out["loss_masks"], strict=True)]
+
+
+def test_rewards_land_on_their_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert check_landing(land, tokenizer, outcome=None) >= 8
+
+
+def test_the_critic_sees_the_row(tokenizer: PreTrainedTokenizerFast) -> None:
+    seen: list[Any] = []
+
+    class Looks(LandingCritic):
+        def critique(self, examples: Any, responses: Any) -> Any:
+            seen.extend(examples)
+            return super().critique(examples, responses)
+
+    extras = [{"reference": "b", "tests": "c"}] * 2
+    generated(TokenCredit(Looks(), tokenizer), landing_cases(tokenizer)[:2], extras)
+    assert [each.reference for each in seen] == ["b", "b"] and seen[0].meta == {"tests": "c"}
+    assert seen[1].prompt[0].content == "Say it, nothing blamed."
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "maxrl"])
+def test_estimators_that_add_up_are_refused(estimator: str) -> None:
+    words = f"^SkyRL's {estimator} adds up the rewards of a trajectory.* .one of gae, reinforce...$"
+    with pytest.raises(UserError, match=words):
+        TokenCreditGenerator(None, None, config(estimator))  # type: ignore[arg-type]
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    version_of(monkeypatch, "0.3.1")
+    with pytest.raises(UserError, match=r"^skyrl 0\.3\.1: the plug-in is written for 0\.4 .pip install skyrl==0"):
+        TokenCreditGenerator(None, None, config())  # type: ignore[arg-type]

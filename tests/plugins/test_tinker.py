@@ -1,0 +1,111 @@
+"""Datums of the Tinker protocol: advantages stand at the targets that were paid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from text2grad.align.rewards import TokenCredit
+from text2grad.errors import UserError
+from text2grad.plugins.landing import GROUP, Case, LandingCritic, Row, check_landing, landing_cases
+from text2grad.plugins.tinker import with_credit
+
+
+@dataclass(frozen=True)
+class FakeDatum:
+    """As the client's: fields of arrays, replaced with `dataclasses.replace`."""
+
+    model_input: Any
+    loss_fn_inputs: dict[str, Any] = field(default_factory=dict)
+
+
+def fake_datum(ids: Sequence[int], mask: Sequence[float]) -> Any:
+    inputs = {"target_tokens": np.array(ids[1:]), "mask": np.array(mask[1:], np.float32)}
+    return FakeDatum(
+        list(ids[:-1]), inputs | {"advantages": np.zeros(len(ids) - 1), "logprobs": np.zeros(len(ids) - 1)}
+    )
+
+
+def datum_of(case: Case, make: Callable[..., Any]) -> Any:
+    mask = [0.0] * len(case.prompt) + [float(own) for own in case.own]
+    return make([*case.prompt, *case.trajectory.ids], mask)
+
+
+def places(cases: Sequence[Case]) -> list[dict[str, int]]:
+    return [{"group_idx": case.group, "traj_idx": number % GROUP} for number, case in enumerate(cases)]
+
+
+def row_of(datum: Any) -> Row:
+    return Row(*(datum.loss_fn_inputs[name].tolist() for name in ("target_tokens", "advantages", "mask")))
+
+
+def land(make: Callable[..., Any]) -> Any:
+    def landed(credit: TokenCredit, cases: Sequence[Case]) -> list[Row | None]:
+        data = [datum_of(case, make) for case in cases]
+        examples = [cases[0].trajectory.example, cases[GROUP].trajectory.example]
+        kept, payments = with_credit(data, places(cases), credit, examples)
+        assert [bool(each.failures) for each in payments] == [case.verdict is None for case in cases]
+        rows = iter(map(row_of, kept))
+        return [None if case.verdict is None else next(rows) for case in cases]
+
+    return landed
+
+
+def test_advantages_land_on_their_targets(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert check_landing(land(fake_datum), tokenizer) >= 8
+
+
+def test_a_trajectory_of_several_datums_is_judged_once(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Where the context was rewritten, a trajectory has a datum for each part; each part gets its own numbers."""
+    case = landing_cases(tokenizer)[2]
+    cut = int(np.flatnonzero(case.own == 0)[-1]) + 1
+    ids, mask = list(case.trajectory.ids), [float(own) for own in case.own]
+    front = [0.0] * len(case.prompt)
+    first = fake_datum([*case.prompt, *ids[:cut]], [*front, *mask[:cut]])
+    second = fake_datum([*case.prompt, *ids[cut:]], [*front, *mask[cut:]])
+    at = [{"group_idx": 0, "traj_idx": 0}] * 2
+    credit = TokenCredit(LandingCritic(), tokenizer)
+    kept, payments = with_credit([first, second], at, credit, [case.trajectory.example])
+    assert len(payments) == 1 and payments[0].verdict == pytest.approx(1 / 3)
+    for datum, part in zip(kept, (case.blamed[:cut], case.blamed[cut:]), strict=True):
+        np.testing.assert_array_equal(datum.loss_fn_inputs["advantages"][len(case.prompt) - 1 :], -part)
+
+
+def test_the_gradient_of_the_protocols_loss_is_minus_the_advantage(tokenizer: PreTrainedTokenizerFast) -> None:
+    """`importance_sampling` adds up -ratio * advantage over the targets; the mask is not sent."""
+    cases = landing_cases(tokenizer)[:GROUP]
+    credit = TokenCredit(LandingCritic(), tokenizer)
+    data = [datum_of(case, fake_datum) for case in cases]
+    kept, _ = with_credit(data, places(cases), credit, [cases[0].trajectory.example])
+    for datum in kept:
+        advantages = torch.from_numpy(datum.loss_fn_inputs["advantages"])
+        logps = torch.randn(len(advantages), requires_grad=True)
+        (-(torch.exp(logps - logps.detach()) * advantages).sum()).backward()
+        assert logps.grad is not None
+        torch.testing.assert_close(logps.grad, -advantages)
+        assert not advantages[datum.loss_fn_inputs["mask"] == 0].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda inputs: inputs.pop("mask"), "^no mask among target_tokens, advantages, logprobs .hand it in as"),
+        (lambda inputs: inputs.update(mask=np.ones(2)), "^a mask of 2 for [0-9]+ ids in piece 0 of a trajectory"),
+        (lambda inputs: inputs["target_tokens"].__setitem__(-1, 99_999), "^ids of another tokenizer: 99999"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    change: Callable[[Any], Any], words: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    cases = landing_cases(tokenizer)[:1]
+    data = [datum_of(cases[0], fake_datum)]
+    change(data[0].loss_fn_inputs)
+    with pytest.raises(UserError, match=words) as error:
+        with_credit(data, places(cases), TokenCredit(LandingCritic(), tokenizer), [cases[0].trajectory.example])
+    assert "\n" not in str(error.value)

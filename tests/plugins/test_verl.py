@@ -1,0 +1,189 @@
+"""verl's agent loops with credit for words, beside a stand-in of the few lines of verl that they are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from pydantic import BaseModel
+from transformers import PreTrainedTokenizerFast
+from versions import version_of
+
+from absent import hiding
+from text2grad.align.rewards import TokenCredit
+from text2grad.errors import UserError
+from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
+
+
+class AgentLoopOutput(BaseModel):
+    """As verl's, whose score stands on the last id."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    response_mask: list[int]
+    reward_score: float | None = None
+    extra_fields: dict[str, Any] = {}
+
+    def as_dict(self) -> dict[str, Any]:
+        output = self.model_dump(exclude_unset=True)
+        output["responses"] = torch.tensor(output.pop("response_ids"))
+        output["response_mask"] = torch.tensor(output.pop("response_mask"))
+        score = output.pop("reward_score", None)
+        if score is not None:
+            output["rm_scores"] = torch.zeros(len(output["responses"]))
+            output["rm_scores"][-1] = score
+        return output
+
+
+class Loop:
+    """Hands out the trajectories that a row names; several where it asks for a list."""
+
+    def __init__(self, trainer_config: Any, tokenizer: Any, cases: Sequence[Case]) -> None:
+        self.config, self.tokenizer, self.cases = trainer_config, tokenizer, cases
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
+        def output(case: Case) -> AgentLoopOutput:
+            ids, mask = list(case.trajectory.ids), list(case.trajectory.mask or [])
+            return AgentLoopOutput(prompt_ids=list(case.prompt), response_ids=ids, response_mask=mask)
+
+        if kwargs.get("several"):
+            return [output(case) for case in self.cases]
+        return output(self.cases[kwargs["index"]])
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    version_of(monkeypatch, "0.9.1")
+    package = ModuleType("verl.experimental.agent_loop")
+    package.__dict__.update(AgentLoopOutput=AgentLoopOutput, SingleTurnAgentLoop=Loop, ToolAgentLoop=Loop)
+    for name in ("verl", "verl.experimental"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    monkeypatch.delitem(sys.modules, "text2grad.plugins.verl", raising=False)
+    import text2grad.plugins.verl as module
+
+    yield module
+    sys.modules.pop("text2grad.plugins.verl")
+
+
+def config(estimator: str = "gae", use_v1: bool = True) -> Any:
+    return SimpleNamespace(
+        algorithm=SimpleNamespace(adv_estimator=estimator), trainer=SimpleNamespace(use_v1=use_v1)
+    )
+
+
+MADE: list[TokenCredit] = []
+"""What `credit` hands out."""
+
+
+def credit(tokenizer: Any) -> TokenCredit:
+    return MADE[-1]
+
+
+def loop_of(plugin: Any, made: TokenCredit, cases: Sequence[Case]) -> Any:
+    MADE.append(made)
+    plugin.credit_of.cache_clear()
+    return plugin.TokenCreditToolLoop(config(), made.table, cases, credit=f"{__name__}:credit")
+
+
+ROW: dict[str, Any] = {
+    "raw_prompt": [{"role": "user", "content": "Say it."}],
+    "reward_model": {"style": "rule", "ground_truth": "b"},
+    "extra_info": {"tests": "c"},
+    "uid": "u-1",
+}
+
+
+def test_rewards_land_on_their_tokens(plugin: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    def land(made: TokenCredit, cases: Sequence[Case]) -> list[Row]:
+        loop = loop_of(plugin, made, cases)
+
+        async def rollouts() -> list[Any]:  # as verl: one call each, at once
+            return await asyncio.gather(*(loop.run({}, index=index, **ROW) for index in range(len(cases))))
+
+        outputs = asyncio.run(rollouts())
+        assert all("token_rewards" not in output.as_dict() for output in outputs)
+        infos = [output.extra_fields["reward_extra_info"] for output in outputs]
+        assert infos == [{"text2grad/failed": float(case.verdict is None)} for case in cases]
+        assert all(output.reward_score == pytest.approx(sum(output.token_rewards)) for output in outputs)
+        fields = [output.as_dict() for output in outputs]
+        return [Row(each["responses"], each["rm_scores"], each["response_mask"]) for each in fields]
+
+    assert check_landing(land, tokenizer, outcome=None) >= 8
+
+
+def test_outputs_of_a_rewritten_context_are_judged_each(plugin: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    seen: list[Any] = []
+
+    class Looks(LandingCritic):
+        def critique(self, examples: Any, responses: Any) -> Any:
+            seen.extend(examples)
+            return super().critique(examples, responses)
+
+    cases = landing_cases(tokenizer)[:2]
+    loop = loop_of(plugin, TokenCredit(Looks(), tokenizer), cases)
+    first, last = asyncio.run(loop.run({}, several=True, **ROW))
+    assert (min(first.token_rewards), min(last.token_rewards)) == (-1, 0)
+    assert len(seen) == 2 and (seen[0].id, seen[0].reference, seen[0].meta) == ("u-1", "b", {"tests": "c"})
+
+
+def test_loops_of_a_worker_ask_the_critic_in_batches(plugin: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    """verl makes a loop for each rollout."""
+    sizes: list[int] = []
+
+    class Counts(LandingCritic):
+        def critique(self, examples: Any, responses: Any) -> Any:
+            sizes.append(len(responses))
+            return super().critique(examples, responses)
+
+    cases = landing_cases(tokenizer)
+    first = loop_of(plugin, TokenCredit(Counts(), tokenizer), cases)
+    loops = [
+        plugin.TokenCreditToolLoop(config(), first.tokenizer, cases, credit=f"{__name__}:credit") for _ in "ab"
+    ]
+
+    async def rollouts() -> None:
+        await asyncio.gather(*(loop.run({}, index=number, **ROW) for number, loop in enumerate([first, *loops])))
+
+    asyncio.run(rollouts())
+    assert sizes == [3]
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "gpg", "gdpo", "reinforce_plus_plus_baseline"])
+def test_estimators_that_add_up_are_refused(plugin: Any, estimator: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"^verl's {estimator} adds up the rewards of a trajectory.* .one of gae, rei"
+    ):
+        plugin.TokenCreditSingleTurn(config(estimator), None, (), credit="a:b")
+
+
+def test_the_old_trainer_is_refused(plugin: Any) -> None:
+    with pytest.raises(
+        UserError, match=r"^verl's old trainer reads one score of a trajectory .trainer.use_v1=True"
+    ):
+        plugin.TokenCreditSingleTurn(config(use_v1=False), None, (), credit="a:b")
+
+
+def test_a_credit_that_is_not_there_is_one_line(plugin: Any) -> None:
+    with pytest.raises(
+        UserError, match=f"^credit '{__name__}:crdit': {__name__} has no crdit .did you mean credit"
+    ):
+        plugin.TokenCreditSingleTurn(config(), "tokenizer", (), credit=f"{__name__}:crdit")
+
+
+def test_another_version_is_refused(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    version_of(monkeypatch, "0.9.10")
+    with pytest.raises(UserError, match=r"^verl 0\.9\.10: the plug-in is written for 0\.9\.1 .pip install 'text"):
+        plugin.TokenCreditSingleTurn(config(), None, (), credit="a:b")
+
+
+def test_without_verl_one_line_names_the_extra() -> None:
+    code = hiding(["verl"]) + "import text2grad.plugins.verl"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingPackageError: this needs verl: pip install 'text2grad[verl]'" in done.stderr.splitlines()[-1]
