@@ -75,6 +75,7 @@ EXTRAS = {
     "llguidance": "grounded",
     "ray": "ray",
     "sacrebleu": "evaluate",
+    **dict.fromkeys(("starlette", "uvicorn"), "page"),
     "textblob": "tagger",
     **{name: name for name in ("tensorboard", "trackio", "trl", "wandb")},
 }

@@ -156,7 +156,7 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
         config=_read_text(path / "config.yaml"),
         sft=read_metrics(path / "sft" / "metrics.jsonl", notes),
         reward_model=read_metrics(path / "reward_model" / "metrics.jsonl", notes),
-        methods=_read_methods(path, notes),
+        methods=read_methods(path, notes),
         feedback=list(read_jsonl(feedback, Feedback)) if feedback.exists() else [],
         before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
         evaluation=_read_evaluation(path / "evaluation"),
@@ -166,7 +166,7 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
     )
 
 
-def _read_methods(run: Path, notes: list[str]) -> list[Method]:
+def read_methods(run: Path, notes: list[str]) -> list[Method]:
     """The PPO runs of a run folder, or the one that `train_ppo` wrote into a folder of its own."""
     own, path = run / "samples.jsonl", run / "ppo"
     folders = [run] if own.is_file() and not path.is_dir() else path.glob("*")

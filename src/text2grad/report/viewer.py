@@ -23,6 +23,7 @@ from text2grad.report.visible import visible
 
 Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
 MAX_SHOWN = 40
+SCRIPTS = ("../page.js",)
 HELD_OUT = r"held_?out.*|.*pass@1.*"
 
 MAIN = (  # which curves come first, and how to read each (docs/metrics.md explains them in full)
@@ -61,7 +62,7 @@ def build_report(run_folder: Path) -> Path:
 
 def page(run: RunFolder, parent: str = "") -> str:
     """The page of a run as text; `parent` links a seed's page to the page over all seeds."""
-    return render_page("page.html.j2", script="page.js", parent=parent, **sections(run))
+    return render_page("page.html.j2", scripts=SCRIPTS, parent=parent, **sections(run))
 
 
 def sections(run: RunFolder) -> dict[str, Any]:
