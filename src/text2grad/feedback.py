@@ -8,14 +8,22 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticSerializationError
 
 from text2grad.errors import UserError
@@ -29,6 +37,7 @@ SourceKind = Literal["llm", "program", "human", "reward_model"]
 FailureKind = Literal["refused", "invalid", "truncated", "exhausted", "unsupported"]
 DEEPEST_JSON = 100
 """Open brackets around a value of JSON that is read; what is nested deeper could not be written again."""
+_TURN = {"role", "content"}
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]')
 
 
@@ -43,6 +52,124 @@ class Message(Record):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
+
+
+BETWEEN_TURNS = "\n\n"
+"""What stands between the turns of a transcript; no token wrote it."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of the policy in a transcript: its characters [start, end), and the `messages` of others before
+    it."""
+
+    start: int
+    end: int
+    messages: tuple[Message, ...] = ()
+
+
+class Transcript(str):
+    """A response of several turns: the policy's own words, joined by `BETWEEN_TURNS`; where one turn ends and what
+    others said in between is in `turns`, and in `after` what they said last.
+
+    It is the text that spans, quotes and tokens refer to, so words of a tool or a user can neither be quoted nor
+    paid. A plain string is a response of one turn (`turns_of`). In JSON it is the list of its messages. Two of
+    them are equal if all messages are; beside a plain string the words alone count.
+    """
+
+    turns: tuple[Turn, ...] = ()
+    after: tuple[Message, ...] = ()
+    __hash__ = str.__hash__
+
+    @classmethod
+    def of(cls, turns: Iterable[tuple[Iterable[Message], str]], after: Iterable[Message] = ()) -> Transcript:
+        """From each turn's words, with the messages of others that stand before it."""
+        said = [(tuple(messages), words) for messages, words in turns]
+        made = cls(BETWEEN_TURNS.join(words for _, words in said))
+        ends = accumulate(len(words) + len(BETWEEN_TURNS) for _, words in said)
+        starts = [0, *ends]
+        made.turns = tuple(
+            Turn(start, start + len(words), messages)
+            for start, (messages, words) in zip(starts, said, strict=False)
+        )
+        made.after = tuple(after)
+        return made
+
+    @classmethod
+    def of_messages(cls, messages: Iterable[Message]) -> Transcript:
+        """From a conversation after the prompt: each message of the assistant is a turn (`conversation_of`).
+
+        Raises:
+            ValueError: there is none.
+        """
+        turns: list[tuple[list[Message], str]] = []
+        others: list[Message] = []
+        for message in messages:
+            if message.role == "assistant":
+                turns.append((others, message.content))
+                others = []
+            else:
+                others.append(message)
+        if not turns:
+            raise ValueError("no message of the assistant in it")
+        return cls.of(turns, others)
+
+    def __eq__(self, other: object) -> bool:
+        alike = super().__eq__(other)
+        if alike is True and isinstance(other, Transcript):
+            return (self.turns, self.after) == (other.turns, other.after)
+        return alike
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def turns_of(response: str) -> tuple[Turn, ...]:
+    """The turns of a response; a plain string is one."""
+    return response.turns if isinstance(response, Transcript) else (Turn(0, len(response)),)
+
+
+def conversation_of(response: str) -> list[Message]:
+    """A response as the messages of a chat: the policy's turns and what others said between them."""
+    found: list[Message] = []
+    for turn in turns_of(response):
+        found += [*turn.messages, Message(role="assistant", content=response[turn.start : turn.end])]
+    return [*found, *(response.after if isinstance(response, Transcript) else ())]
+
+
+def key_of(response: str) -> str:
+    """What tells a response from every other: its text, or all messages of a transcript as JSON."""
+    if not isinstance(response, Transcript):
+        return response
+    return json.dumps([[message.role, message.content] for message in conversation_of(response)])
+
+
+def _validated_response(value: Any, text: Callable[[Any], str]) -> str:
+    """A response as it is read: a string, a `Transcript`, or the list of its messages."""
+    if isinstance(value, list | tuple):
+        value = Transcript.of_messages(_message(number, each) for number, each in enumerate(value, start=1))
+    if isinstance(value, Transcript) and not value.turns:
+        raise ValueError("a transcript without a turn of the assistant")
+    return value if isinstance(value, Transcript) else text(value)
+
+
+def _message(number: int, value: Any) -> Message:
+    try:
+        return Message.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(f"message {number}: {first_error(error)}") from error
+
+
+def _written_response(response: str) -> str | list[Message]:
+    return conversation_of(response) if isinstance(response, Transcript) else response
+
+
+ResponseText = Annotated[
+    str,
+    WrapValidator(_validated_response, json_schema_input_type=str | list[Message]),
+    PlainSerializer(_written_response, when_used="json"),
+]
+"""A response in a record: a plain string, or a `Transcript`, which in JSON is the list of its messages."""
 
 
 class Span(Record):
@@ -150,8 +277,8 @@ class Preference(Record):
 
     id: str
     prompt: tuple[Message, ...] = Field(min_length=1)
-    chosen: str
-    rejected: str
+    chosen: ResponseText
+    rejected: ResponseText
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -173,59 +300,6 @@ def human_feedback_on(example: Example, response: str) -> str:
     """
     about = example.meta.get(DRAFT, response)
     return str(example.meta.get(HUMAN_FEEDBACK, "")) if about == response else ""
-
-
-BETWEEN_TURNS = "\n\n"
-"""What stands between the turns of a transcript; no token wrote it."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One turn of the policy in a transcript: its characters [start, end), and the `messages` of others before
-    it."""
-
-    start: int
-    end: int
-    messages: tuple[Message, ...] = ()
-
-
-class Transcript(str):
-    """A response of several turns: the policy's own words, joined by `BETWEEN_TURNS`; where one turn ends and what
-    others said in between is in `turns`, and in `after` what they said last.
-
-    It is the text that spans, quotes and tokens refer to, so words of a tool or a user can neither be quoted nor
-    paid. A plain string is a response of one turn (`turns_of`).
-    """
-
-    turns: tuple[Turn, ...]
-    after: tuple[Message, ...]
-
-    @classmethod
-    def of(cls, turns: Iterable[tuple[Iterable[Message], str]], after: Iterable[Message] = ()) -> Transcript:
-        """From each turn's words, with the messages of others that stand before it."""
-        said = [(tuple(messages), words) for messages, words in turns]
-        made = cls(BETWEEN_TURNS.join(words for _, words in said))
-        ends = accumulate(len(words) + len(BETWEEN_TURNS) for _, words in said)
-        starts = [0, *ends]
-        made.turns = tuple(
-            Turn(start, start + len(words), messages)
-            for start, (messages, words) in zip(starts, said, strict=False)
-        )
-        made.after = tuple(after)
-        return made
-
-
-def turns_of(response: str) -> tuple[Turn, ...]:
-    """The turns of a response; a plain string is one."""
-    return response.turns if isinstance(response, Transcript) else (Turn(0, len(response)),)
-
-
-def conversation_of(response: str) -> list[Message]:
-    """A response as the messages of a chat: the policy's turns and what others said between them."""
-    found: list[Message] = []
-    for turn in turns_of(response):
-        found += [*turn.messages, Message(role="assistant", content=response[turn.start : turn.end])]
-    return [*found, *(response.after if isinstance(response, Transcript) else ())]
 
 
 class Critic(Protocol):
@@ -281,7 +355,7 @@ class Feedback(Record):
 
     id: str
     prompt: tuple[Message, ...] = Field(min_length=1)
-    response: str
+    response: ResponseText
     critique: str = ""
     spans: tuple[Span, ...] = ()
     score: float | None = Field(default=None, ge=-1.0, le=1.0)
@@ -422,6 +496,9 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
 
 def _cure(kind: type[Record], value: object, path: Path, number: int) -> str:
     """A row that is not one of ours at all is perhaps feedback as somebody wrote it."""
+    response = value.get("response") if isinstance(value, dict) else None
+    if isinstance(response, list) and any(isinstance(each, dict) and each.keys() - _TURN for each in response):
+        return _import_it(path)
     if kind is Feedback and isinstance(value, dict) and "response" in value and "source" not in value:
         return _import_it(path)
     return f"fix or remove line {number}"

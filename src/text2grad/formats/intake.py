@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl, to_json
+from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl, record_json
 from text2grad.formats.datasets import defacto, drafts, finegrained, mqm, squality
 from text2grad.formats.importer import MAPPED, Importer, Names, Records, records_of
 from text2grad.formats.marks import subject_of
@@ -193,7 +193,7 @@ def _summary(path: Path, kind: str, read: Records) -> Imported:
     for number, record in enumerate(_check(path, read.records), start=1):
         if subjects.setdefault(record.id, subject_of(record)) != subject_of(record):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} occurs twice, for another text"))
-    kept = list({to_json(each.model_dump()): each for each in read.records}.values())
+    kept = list({record_json(each): each for each in read.records}.values())
     losses = [line for record in kept for line in _losses(record)]
     if again := len(read.records) - len(kept):
         losses.append(f"the same remark of the same person again, left out: {again}")

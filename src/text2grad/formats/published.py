@@ -39,8 +39,8 @@ def responses_of(row: Mapping[str, Any]) -> list[Response] | None:
     """
     shapes = (*summarization.SHAPES, *qa.shapes(), *code.SHAPES)
     shape = next((shape for shape in shapes if shape.name in ANSWERS and shape.keys <= row.keys()), None)
-    if shape is None or (shape.name == TURNS and not isinstance(row["response"], list)):
-        return None  # a response in plain text is a row of nobody's
+    if shape is None or (shape.name == TURNS and not qa.repeats_prompt(row)):
+        return None  # a response without the prompt is a row of nobody's
     digest = hashlib.sha256(to_json(row, sort_keys=True, default=str).encode()).hexdigest()
     try:
         example = shape.example(dict(row), digest[:16])

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 
-from text2grad.feedback import Feedback, read_jsonl, write_jsonl
+from text2grad.feedback import Feedback, key_of, read_jsonl, write_jsonl
 
 
 def write_feedback(target: Path, records: Iterable[Feedback], replaces: str = "") -> tuple[int, int]:
@@ -43,5 +43,5 @@ def other_feedback(path: Path, kind: str = "", about: Collection[bytes] = ()) ->
 
 def _identity(record: Feedback) -> bytes:
     """What a record is about, and the kind of critic: a later judgement of the same takes its place."""
-    words = "\0".join((record.source.kind, record.id, record.response))
+    words = "\0".join((record.source.kind, record.id, key_of(record.response)))
     return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()

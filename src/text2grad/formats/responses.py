@@ -25,6 +25,7 @@ from text2grad.feedback import (
     Feedback,
     Message,
     Record,
+    ResponseText,
     first_error,
     json_lines,
     leads_out,
@@ -56,7 +57,7 @@ class ResponseRow(Record):
 
     id: str = ""
     prompt: str | tuple[Message, ...] = Field(min_length=1)
-    response: str
+    response: ResponseText
     reference: str = ""
     feedback: str = ""
     meta: dict[str, Any] = Field(default_factory=dict)

@@ -11,7 +11,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Span, read_jsonl
+from text2grad.feedback import Feedback, Span, key_of, read_jsonl
 from text2grad.report.advice import judgement, what_next, worst_first
 from text2grad.report.pages import render_page, write_page
 from text2grad.report.samples import record_view
@@ -133,7 +133,7 @@ class Quality:
     def add(self, record: Feedback) -> None:
         """Count one record."""
         self.records += 1
-        self.seen[_digest(record.id, record.response)] += 1
+        self.seen[_digest(record.id, key_of(record.response))] += 1
         self.usage.update(record.usage)
         self.counts["priced"] += "usd" in record.usage
         self.counts.update(record.quotes.model_dump())
@@ -158,7 +158,7 @@ class Quality:
         self._dense_cost(record, DENSE_TOKENS_PER_TOKEN * len(tokens) - written)
         self.add_canary(record)
         self._spans(record, tokens)
-        about = _digest(*(turn.content for turn in record.prompt), record.response)
+        about = _digest(*(turn.content for turn in record.prompt), key_of(record.response))
         _, opinions = self.opinions.setdefault(about, (record.id, {}))
         by, annotator = record.source, str(record.meta.get("annotator", ""))
         judge = _digest(record.id, by.kind, by.model, by.prompt_version, annotator)

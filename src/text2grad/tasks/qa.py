@@ -160,16 +160,24 @@ def question_example(row: Row, fallback_id: str) -> Example:
     value = row["prompt"]
     prompt = [Message.model_validate(turn) for turn in value] if isinstance(value, list) and value else None
     prompt = prompt or [Message(role="user", content=text_of(row, "prompt"))]
-    plain = () if any(row.get(name) for name in REMARKED) else ("response",)
+    turns = isinstance(row.get("response"), list) and any(isinstance(each, dict) for each in row["response"])
+    plain = () if turns or any(row.get(name) for name in REMARKED) else ("response",)
     return _example(row, fallback_id, prompt, reference_of(row, "reference", "corrected", *plain))
 
 
 def _published_code(row: Row, fallback_id: str) -> Example:
-    """One row per response; only a chosen one may stand as reference. A response in plain text is an answer."""
-    if isinstance(row["response"], str):
+    """One row per response; only a chosen one may stand as reference. One without the prompt is an answer."""
+    if not repeats_prompt(row):
         return question_example(row, fallback_id)
     *prompt, answer = conversation(row["response"], "response")
     return _example(row, fallback_id, prompt, answer.content if row.get("is_chosen") else "")
+
+
+def repeats_prompt(row: Mapping[str, Any]) -> bool:
+    """Whether a row's response is a conversation from the prompt on, as published, and not what was answered."""
+    response = row["response"]
+    first = response[0] if isinstance(response, list) and response else None
+    return isinstance(first, dict) and ("is_chosen" in row or first.get("content") == row["prompt"])
 
 
 def _ultrafeedback(row: Row, fallback_id: str) -> Example:

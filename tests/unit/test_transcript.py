@@ -1,0 +1,159 @@
+"""Records of several turns: a response may be a `Transcript`, in a file the list of its messages."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from text2grad.critics.human import HumanCritic
+from text2grad.errors import UserError
+from text2grad.feedback import (
+    BETWEEN_TURNS,
+    Critique,
+    Example,
+    Failure,
+    Feedback,
+    Message,
+    Preference,
+    Source,
+    Span,
+    Transcript,
+    conversation_of,
+    key_of,
+    read_records,
+    record_json,
+    write_records,
+)
+from text2grad.formats.intake import merged
+from text2grad.formats.records import write_feedback
+from text2grad.formats.responses import read_items
+from text2grad.stages.judge.records import judged
+
+PROMPT = (Message(role="user", content="How far?"),)
+EXAMPLE = Example(id="1", prompt=PROMPT)
+SOURCE = Source(kind="human", model="ann")
+
+
+def tool(content: str) -> Message:
+    return Message(role="tool", content=content)
+
+
+def looked_up(answer: str) -> Transcript:
+    """Two turns, with what a tool answered between them."""
+    return Transcript.of([((), "look it up"), ([tool(answer)], "20 miles 🙂")], after=[tool("done")])
+
+
+TALK = looked_up("20 miles")
+SPAN = Span(start=12, end=14, label=1, text="20")
+OTHERS = st.builds(Message, role=st.sampled_from(["tool", "user", "system"]), content=st.text(max_size=5))
+TRANSCRIPTS = st.builds(
+    Transcript.of,
+    st.lists(st.tuples(st.lists(OTHERS, max_size=2), st.text(max_size=5)), min_size=1, max_size=4),
+    st.lists(OTHERS, max_size=2),
+)
+
+
+def feedback(response: str, **more: Any) -> Feedback:
+    return Feedback(id="1", prompt=PROMPT, response=response, source=SOURCE, **more)
+
+
+@given(TRANSCRIPTS)
+def test_any_transcript_survives_the_file(response: Transcript) -> None:
+    record = feedback(response)
+    line = json.loads(record_json(record, exclude_none=True))
+    assert line["response"] == [message.model_dump() for message in conversation_of(response)]
+    again = Feedback.model_validate(line).response
+    assert isinstance(again, Transcript) and again == response
+    assert (str(again), again.turns, again.after) == (str(response), response.turns, response.after)
+    assert Feedback.model_validate_json(record.model_dump_json()) == record
+
+
+@given(TRANSCRIPTS)
+def test_a_transcript_is_copied_whole(response: Transcript) -> None:
+    copies = [pickle.loads(pickle.dumps(response)), copy.deepcopy(response)]
+    copies.append(Transcript.of_messages(conversation_of(response)))
+    assert copies == [response] * 3 and all(each.turns == response.turns for each in copies)
+
+
+def test_a_record_keeps_the_transcript_wherever_it_goes(tmp_path: Path) -> None:
+    record = Feedback.of(EXAMPLE, TALK, Critique(text="Good.", spans=(SPAN,), score=1.0), SOURCE)
+    places = [record, record.model_copy(update={"score": 0.5}), Feedback.model_validate(record.model_dump())]
+    write_records(tmp_path / "f.jsonl", [record])
+    places += read_records(tmp_path / "f.jsonl")
+    write_feedback(tmp_path / "f.jsonl", [record])
+    places += read_records(tmp_path / "f.jsonl")
+    (item,) = read_items(tmp_path / "f.jsonl")
+    places += judged(HumanCritic([record]), [item])
+    assert [each.response.turns for each in places] == [TALK.turns] * 6  # type: ignore[attr-defined]
+    assert places[-1].judgement() == record.judgement()
+    assert Feedback.of(EXAMPLE, TALK, Failure(kind="refused", message="no"), SOURCE).response is TALK
+
+
+def test_responses_to_judge_may_be_conversations(tmp_path: Path) -> None:
+    row = {"id": "a", "prompt": "How far?", "response": [turn.model_dump() for turn in conversation_of(TALK)]}
+    (tmp_path / "r.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    (item,) = read_items(tmp_path / "r.jsonl")
+    assert isinstance(item.response, Transcript) and item.response == TALK
+
+
+def test_a_pair_may_be_of_transcripts() -> None:
+    pair = Preference(id="1", prompt=PROMPT, chosen=TALK, rejected="no")
+    again = Preference.model_validate_json(pair.model_dump_json())
+    assert again == pair and isinstance(again.chosen, Transcript) and type(again.rejected) is str
+
+
+def test_transcripts_are_told_apart_by_what_others_said(tmp_path: Path) -> None:
+    other = looked_up("30 miles")
+    assert str(TALK) == str(other) == TALK
+    assert other != TALK and len({other, TALK}) == 2 and key_of(other) != key_of(TALK) != TALK
+    assert looked_up("20 miles") == TALK and key_of(str(TALK)) == TALK
+    records = [feedback(TALK, critique="one"), feedback(other, critique="two")]
+    assert merged(records, records) == records
+    assert write_feedback(tmp_path / "f.jsonl", records) == (2, 0)
+    assert write_feedback(tmp_path / "f.jsonl", records[:1]) == (1, 1)
+    (known, unknown) = HumanCritic(records[:1]).critique([EXAMPLE] * 2, [TALK, other])
+    assert isinstance(known, Critique) and isinstance(unknown, Failure)
+
+
+def test_a_plain_response_is_written_as_it_always_was() -> None:
+    assert json.loads(record_json(feedback(f"a{BETWEEN_TURNS}b")))["response"] == "a\n\nb"
+
+
+USER = {"role": "user", "content": "and now?"}
+ANSWER = {"role": "assistant", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("response", "problem", "cure"),
+    [
+        ([USER], "response: no message of the assistant in it", "fix or remove line 1"),
+        ([], "response: no message of the assistant in it", "fix or remove line 1"),
+        ([USER, {"role": "robot", "content": "x"}], "response: message 2: role: ", "fix or remove line 1"),
+        ([ANSWER, "x"], "response: message 2: ", "fix or remove line 1"),
+        ([{"role": "assistant"}], "response: message 1: content: ", "fix or remove line 1"),
+        ({"role": "assistant"}, "response: Input should be a valid string", "fix or remove line 1"),
+        ([{**ANSWER, "tool_calls": []}], "response: message 1: tool_calls: ", "text2grad import "),
+    ],
+)
+def test_malformed_turns_are_one_line_with_a_cure(
+    response: object, problem: str, cure: str, tmp_path: Path
+) -> None:
+    row = {"id": "1", "prompt": [USER], "response": response, "source": {"kind": "human"}}
+    (tmp_path / "f.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        read_records(tmp_path / "f.jsonl")
+    assert f"f.jsonl:1: {problem}" in str(error.value) and cure in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("response", [Transcript.of([], [tool("x")]), Transcript("bare")])
+def test_a_transcript_without_a_turn_is_no_response(response: Transcript) -> None:
+    with pytest.raises(ValueError, match="without a turn of the assistant"):
+        feedback(response)
