@@ -48,3 +48,37 @@ class Mark(Stage):
 
         page = mark_page(self.source, self.out, self.annotator, self.suggest)
         return serve(page.app(), listening(self.port), self.browser)
+
+
+@command("view")
+class View(Stage):
+    """Look at a run in the browser, also while it trains.
+
+    Learning curves, with what each name means; every sample with its critique, each token in the colour of a number
+    of your choice; answers before and after. Samples can be searched, filtered and sorted, and the address always
+    names exactly what is shown. With --export the same is written as one file, FOLDER/report.html.
+
+    \b
+    Examples:
+      text2grad view runs/demo
+      text2grad view runs/demo --export
+    """
+
+    folder: Path = argument("FOLDER", "The folder of the run.")
+    export: bool = option("--export", "Write the page as one file that needs no server, and end.", False)
+    port: int | None = option(*PORT, min=1, max=65_535)
+    browser: bool = option(*BROWSER, True)
+
+    def work(self) -> Work:
+        if self.export:
+            from text2grad.report.viewer import build_report
+
+            return Work(lambda: {"out": str(build_report(self.folder))})
+        return Work(self.serve)
+
+    def serve(self) -> int:
+        """Serve the page until Ctrl-C."""
+        from text2grad.page.server import listening, serve
+        from text2grad.page.view import ViewPage
+
+        return serve(ViewPage(self.folder).app(), listening(self.port), self.browser)

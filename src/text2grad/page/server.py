@@ -160,7 +160,7 @@ def serve(app: ASGIApp, listener: socket.socket, open_browser: bool) -> int:
     print(address.url, flush=True)
     if open_browser and not _opened(address.url):
         print("no browser here: open the address above", file=sys.stderr)
-    print("Ctrl-C ends it; everything is saved.", file=sys.stderr)
+    print("Ctrl-C ends it.", file=sys.stderr)
     config = uvicorn.Config(
         Guard(app, address),
         log_level="warning",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from page_requests import ask
 from text2grad.feedback import Feedback, Message, Source, read_records, write_records
 from text2grad.page.mark import mark_page
 from text2grad.page.server import MOST_BYTES, Address, Guard, listening
@@ -27,32 +26,6 @@ def app(tmp_path: Path) -> Guard:
     )
     write_records(tmp_path / "a.jsonl", [record])
     return Guard(mark_page(tmp_path / "a.jsonl", None, "", False).app(), ADDRESS)
-
-
-def ask(
-    app: Guard, path: str, headers: dict[str, str], method: str = "GET", body: bytes = b""
-) -> tuple[int, dict[str, str], bytes]:
-    """The answer to one request: status, headers, body."""
-    sent: list[dict[str, Any]] = []
-    place, _, query = path.partition("?")
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": place,
-        "raw_path": place.encode(),
-        "query_string": query.encode(),
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-    }
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope, receive, send))
-    head = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return sent[0]["status"], head, b"".join(part.get("body", b"") for part in sent[1:])
 
 
 @pytest.mark.parametrize(

@@ -33,19 +33,24 @@ export const pointAt = (points, index) => {
   return low;
 };
 
+// The segmenter takes time as the square of the length: it is given stretches, cut before white space.
+const STRETCH = /[^]{1,1000}(?=\s)|[^]{1,1000}/gu;
+
+const segmentsOf = (text) => {
+  if (!globalThis.Intl?.Segmenter) return [...text.matchAll(/[^\s]+/gu)].map((match) => [match[0], match.index]);
+  const segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
+  return [...text.matchAll(STRETCH)].flatMap((stretch) =>
+    Array.from(segmenter.segment(stretch[0]), ({ segment, index }) => [segment, stretch.index + index]));
+};
+
 // The places [start, end) of the words and signs between two code points; white space is none.
-export const wordsOf = (text, points, from = 0, to = points.length - 1) => {
-  const part = text.slice(points[from], points[to]);
-  const segments = globalThis.Intl?.Segmenter
-    ? [...new Intl.Segmenter(undefined, { granularity: "word" }).segment(part)]
-    : [...part.matchAll(/\s+|[^\s]+/gu)].map((match) => ({ segment: match[0], index: match.index }));
-  return segments
-    .filter(({ segment }) => segment.trim() !== "")
-    .map(({ segment, index }) => [
+export const wordsOf = (text, points, from = 0, to = points.length - 1) =>
+  segmentsOf(text.slice(points[from], points[to]))
+    .filter(([segment]) => segment.trim() !== "")
+    .map(([segment, index]) => [
       pointAt(points, points[from] + index),
       pointAt(points, points[from] + index + segment.length),
     ]);
-};
 
 // A place grown to whole words: those that it touches; null if it touches none.
 export const snapped = (words, start, end) => {

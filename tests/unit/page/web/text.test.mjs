@@ -19,6 +19,15 @@ test("words of any script, without white space", () => {
   assert.deepEqual(wordsOf(text, pointsOf(text), 4, 7), [[4, 7]]);
 });
 
+test("a long text takes no longer than it should", () => {
+  const text = "It is 🙂 due on Friday, at noon. ".repeat(6000);
+  const began = process.cpuUsage().user;
+  const words = wordsOf(text, pointsOf(text));
+  assert.equal(words.length, 6000 * 9);
+  assert.equal(words.at(-1)[1], Array.from(text).length - 1);
+  assert.ok(process.cpuUsage().user - began < 3e6);
+});
+
 test("a drag is grown to whole words", () => {
   const words = [[0, 2], [3, 5], [6, 9]];
   assert.deepEqual(snapped(words, 1, 4), [0, 5]);
