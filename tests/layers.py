@@ -37,7 +37,7 @@ FLOORS = {
     "numbers": ["rl"],
     "policy": ["policy", "durable"],
     "loops": ["train"],
-    "judgement": ["eval", "report"],
+    "judgement": ["eval", "report", "page"],
     "plugins": ["plugins"],
     "face": ["", "config", "stages", "compare", "demo", "doctor", "console", "commands", "cli"],
 }
@@ -60,6 +60,7 @@ ONLY = {
     "sandbox": {"sandbox", "errors", "signals"},
     "rl": {"rl"},
     "report": {"report", "feedback", "errors", "unicode_words"},
+    "page": {"page", "report", "eval", "formats", "feedback", "errors"},
 }
 """What these parts may import of the house at all."""
 STAGES = ["", "run", "judge", "measure", "learn"]
@@ -179,7 +180,7 @@ def broken_rules(name: str, target: str) -> Iterator[str]:
             yield f"{room_of(name)} comes before {room_of(target)}"
     elif root == SANDBOX and part != "sandbox":
         yield f"only {PACKAGE}.sandbox imports {SANDBOX}"
-    elif root in TORCH and part in [*WORDS, "report"]:
+    elif root in TORCH and part in [*WORDS, "report", "page"]:
         yield f"{part} is torch-free"
     elif part == "rl" and root != "torch" and root not in sys.stdlib_module_names:
         yield "rl imports only torch"

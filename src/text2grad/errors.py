@@ -75,6 +75,7 @@ EXTRAS = {
     "llguidance": "grounded",
     "ray": "ray",
     "sacrebleu": "evaluate",
+    **dict.fromkeys(("starlette", "uvicorn"), "page"),
     "textblob": "tagger",
     "vega_datasets": "reports",
     **{name: name for name in ("tensorboard", "trackio", "trl", "verl", "wandb")},

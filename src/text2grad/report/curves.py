@@ -58,7 +58,7 @@ class EndLabel(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """One small multiple. `hover` is JSON for page.js: the x scale, and steps and values of each curve.
+    """One small multiple. `hover` is JSON for web/charts.mjs: the x scale, and steps and values of each curve.
 
     `last` says in words where the curves end; `not_finite` counts points that are NaN or infinite.
     """

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from text2grad.errors import UserError
-from text2grad.feedback import Failure, Feedback, Message, Span, first_error, from_json, read_jsonl
+from text2grad.feedback import Failure, Feedback, Message, ResponseText, Span, first_error, from_json, read_jsonl
 
 Row = dict[str, Any]
 Numbers = list[float | None]
@@ -25,15 +25,16 @@ class Part(BaseModel):
 class Sample(Part):
     """One written sample of a PPO run: a response, its critique, and one number per token and quantity.
 
-    All lists have one entry per response token (T), or none (`value` without a value function); `starts` and `ends`
-    are code points of `response`. `as_marked`: each token of a span is paid with the sign of its span. `lost` are
-    the quotes that are not in the response, `unmatched` is their number; `ambiguous` counts quotes found twice.
+    All lists have one entry per response token (T), or none (`value` without a value function; `ids` and `entropy`
+    in runs that did not write them); `starts` and `ends` are code points of `response`. `as_marked`: each token of
+    a span is paid with the sign of its span. `lost` are the quotes that are not in the response, `unmatched` is
+    their number; `ambiguous` counts quotes found twice.
     """
 
     step: int
     id: str = ""
     prompt: tuple[Message, ...] = ()
-    response: str
+    response: ResponseText
     critique: str = ""
     spans: tuple[Span, ...] = ()
     score: float | None = None
@@ -42,6 +43,7 @@ class Sample(Part):
     unmatched: int = 0
     ambiguous: int = 0
     as_marked: bool = True
+    ids: list[int] = Field(default_factory=list)
     tokens: list[str] = Field(default_factory=list)
     starts: list[int] = Field(default_factory=list)
     ends: list[int] = Field(default_factory=list)
@@ -51,6 +53,7 @@ class Sample(Part):
     value: Numbers = Field(default_factory=list)
     advantage: Numbers = Field(default_factory=list)
     logp: Numbers = Field(default_factory=list)
+    entropy: Numbers = Field(default_factory=list)
 
 
 class Answer(Part):
@@ -129,8 +132,8 @@ class RunFolder:
 P = TypeVar("P", bound=BaseModel)
 
 
-def read_run(path: Path) -> RunFolder:
-    """Read a run folder, and the `seed-*` run folders inside it.
+def read_run(path: Path, with_samples: bool = True) -> RunFolder:
+    """Read a run folder, and the `seed-*` run folders inside it; samples only if asked for.
 
     Raises:
         UserError: the folder is missing or holds nothing of a run, or a file in it is damaged (says where).
@@ -139,14 +142,14 @@ def read_run(path: Path) -> RunFolder:
         raise UserError(f"no run folder {path}", "`text2grad demo` makes one, or give the folder of a run")
     seeds = [folder for folder in path.glob("seed-*") if folder.is_dir()]
     in_order = sorted(seeds, key=lambda folder: (len(folder.name), folder.name))  # seed-2 before seed-10
-    run = _read(path, [_read(seed, []) for seed in in_order])
+    run = _read(path, [_read(seed, [], with_samples) for seed in in_order], with_samples)
     if run.is_empty:
         cure = "`text2grad demo`, or `text2grad sft`, `train-reward` and `train`, fill it"
         raise UserError(f"nothing to report in {path}", cure)
     return run
 
 
-def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
+def _read(path: Path, seeds: list[RunFolder], with_samples: bool) -> RunFolder:
     notes: list[str] = []
     feedback = path / "feedback.jsonl"
     return RunFolder(
@@ -156,7 +159,7 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
         config=_read_text(path / "config.yaml"),
         sft=read_metrics(path / "sft" / "metrics.jsonl", notes),
         reward_model=read_metrics(path / "reward_model" / "metrics.jsonl", notes),
-        methods=_read_methods(path, notes),
+        methods=read_methods(path, notes, with_samples),
         feedback=list(read_jsonl(feedback, Feedback)) if feedback.exists() else [],
         before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
         evaluation=_read_evaluation(path / "evaluation"),
@@ -166,16 +169,21 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
     )
 
 
-def _read_methods(run: Path, notes: list[str]) -> list[Method]:
+def read_methods(run: Path, notes: list[str], with_samples: bool = True) -> list[Method]:
     """The PPO runs of a run folder, or the one that `train_ppo` wrote into a folder of its own."""
-    own, path = run / "samples.jsonl", run / "ppo"
-    folders = [run] if own.is_file() and not path.is_dir() else path.glob("*")
     methods = []
-    for folder in sorted(folders, key=lambda folder: (folder.name != "text2grad", folder.name)):
-        metrics = read_metrics(folder / "metrics.jsonl", notes) if folder.is_dir() else []
-        samples = read_lines(folder / "samples.jsonl", Sample, notes) if folder.is_dir() else []
+    for folder in method_folders(run):
+        metrics = read_metrics(folder / "metrics.jsonl", notes)
+        samples = read_lines(folder / "samples.jsonl", Sample, notes) if with_samples else []
         methods += [Method(folder.resolve().name, metrics, samples)] if metrics or samples else []
     return methods
+
+
+def method_folders(run: Path) -> list[Path]:
+    """The folders of the PPO runs of a run folder, text2grad first."""
+    own, path = run / "samples.jsonl", run / "ppo"
+    folders = [run] if own.is_file() and not path.is_dir() else path.glob("*")
+    return sorted(filter(Path.is_dir, folders), key=lambda folder: (folder.name != "text2grad", folder.name))
 
 
 def _read_evaluation(path: Path) -> dict[str, Row]:

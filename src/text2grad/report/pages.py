@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,17 +23,32 @@ from text2grad.feedback import to_json
 from text2grad.report.curves import number
 from text2grad.report.visible import visible
 
+_IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
 
-def render_page(template: str, script: str = "", **values: Any) -> str:
-    """An HTML page from a template of this folder, with our style and, if one is named, a script."""
+
+def render_page(template: str, scripts: Sequence[str] = (), live: bool = False, **values: Any) -> str:
+    """An HTML page from a template of this folder, with our style and these modules of `web` as one script.
+
+    `live`: the page asks the server it comes from for the rest.
+    """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=_harmless, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"number": number, "embedded": embedded}
-    code, style = _asset(script) if script else "", _asset("page.css")
-    policy = _content_security_policy(code, style)
+    code, style = bundle(scripts) if scripts else "", _asset("page.css")
+    policy = _content_security_policy(code, style) + ("; connect-src 'self'" if live else "")
     page = environment.from_string(_asset("macros.html.j2") + _asset(template))
-    return page.render(script=Markup(code), style=Markup(style), policy=policy, **values)
+    return page.render(script=Markup(code), style=Markup(style), policy=policy, live=live, **values)
+
+
+def bundle(modules: Sequence[str]) -> str:
+    """Modules of `web`, each before those that import from it, as one classic script: a page is one file.
+
+    Their top-level names share one scope, so no two may be the same (a test loads every bundle).
+    """
+    texts = [_IMPORT.sub("", _asset(f"web/{name}")) for name in modules]
+    return '(() => {\n"use strict";\n' + "\n".join(_EXPORT.sub("", text) for text in texts) + "})();\n"
 
 
 def render_text(template: str, **values: Any) -> str:

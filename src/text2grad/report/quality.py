@@ -143,7 +143,7 @@ class Quality:
             self.failures[record.error.kind] += 1
             return
         tokens = self.tokenize(record.response)
-        labels = _labels(record.spans, tokens)
+        labels = span_labels(record.spans, tokens)
         # What an annotator writes to point at spans: the quotes, and a label each (paper, table 12).
         written = sum(len(self.tokenize(span.text)) + 1 for span in record.spans)
         self.counts.update(
@@ -169,7 +169,7 @@ class Quality:
         if "canary" in record.meta and record.error is None:
             tokens = self.tokenize(record.response)
             self.counts["canaries"] += 1
-            labels = _labels(record.spans, tokens)
+            labels = span_labels(record.spans, tokens)
             self.counts["canaries_moved"] += has_moved(record.meta["canary"], labels, tokens)
 
     def _dense_cost(self, record: Feedback, more: int) -> None:
@@ -269,7 +269,7 @@ def token_alpha(labels: Sequence[Sequence[int]]) -> float | None:
     )
 
 
-def _labels(spans: Sequence[Span], tokens: Offsets) -> list[int]:
+def span_labels(spans: Sequence[Span], tokens: Offsets) -> list[int]:
     """The label of each token: +1 or -1 where it overlaps spans of that sign only, else 0."""
     signs = ({s.label for s in spans if s.start < end and s.end > start} for start, end in tokens)
     return [sum(sign) for sign in signs]

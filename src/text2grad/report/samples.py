@@ -1,6 +1,6 @@
 """Judged responses as the page shows them: samples of a PPO run with their checks, and records of a feedback file.
 
-A sample view is plain JSON data; page.js only lays it out. `all_visible` makes its texts harmless.
+A sample view is plain JSON data; the script only lays it out. `all_visible` makes its texts harmless.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
-from text2grad.feedback import Critique, Feedback, Judgement, QuoteCounts, Span, Transcript
+from text2grad.feedback import Critique, Feedback, Judgement, Message, QuoteCounts, Span, Transcript, turns_of
 from text2grad.report.curves import number, without_dust
 from text2grad.report.folder import Method, Sample
 from text2grad.report.visible import all_visible, token_label, visible
@@ -20,8 +20,17 @@ from text2grad.report.visible import all_visible, token_label, visible
 Piece = tuple[str, list[int], list[int]]  # visible text, indices of its spans, indices of its tokens
 
 LABEL_OF_SIGNS = {(): "", (-1,): "poor", (1,): "good", (-1, 1): "both"}
-STRIP_ROWS = ("delta", "kl", "reward", "value", "advantage")
-PER_TOKEN = ("starts", "ends", *STRIP_ROWS, "logp")
+SIGNALS = {
+    "delta": "the critique in token rewards (pseudo-reward)",
+    "advantage": "what the update is weighted by",
+    "reward": "delta − β·KL",
+    "kl": "distance from the reference policy, nats",
+    "value": "V before the token",
+    "logp": "log-probability when it was sampled",
+    "entropy": "of the policy before the token, nats",
+}
+"""The numbers of a token, and what each is."""
+PER_TOKEN = ("starts", "ends", *SIGNALS)
 SUMS = {"delta": "delta", "kl": "KL", "reward": "reward"}
 LABELS = {1: "good", 0: "improvable", -1: "poor"}
 BUDGET = 1_600_000  # characters of JSON: with the curves, the page stays under 3 MB
@@ -33,35 +42,80 @@ def sample_views(methods: Sequence[Method], budget: int = BUDGET) -> tuple[list[
 
     When there are too many, every k-th of each method is kept, so that early and late steps both stay.
     """
-    views = [[all_visible(sample_view(sample, method.name)) for sample in method.samples] for method in methods]
+    views = [
+        [all_visible(sample_view(sample, method.name, number)) for number, sample in enumerate(method.samples)]
+        for method in methods
+    ]
     size = sum(len(json.dumps(view, ensure_ascii=False)) for group in views for view in group)
     stride = max(1, math.ceil(size / budget))
     kept = [view for group in views for view in group[::stride]]
     return kept, sum(map(len, views)) - len(kept)
 
 
-def sample_view(sample: Sample, method: str) -> dict[str, Any]:
-    """One sample as plain JSON data: texts, pieces, spans, checks; per token its label and numbers."""
-    intervals = list(zip(sample.starts, sample.ends, strict=False))
-    failure, counts = sample.failure, QuoteCounts(unmatched=sample.unmatched, ambiguous=sample.ambiguous)
+def entry_of(sample: Sample, method: str, number: int) -> dict[str, Any]:
+    """What the list shows of a sample, and is filtered and sorted by; `number` is its line in the method's file."""
+    labels = Counter(span.label for span in sample.spans)
     return {
+        "key": f"{method}/{number}",
         "method": method,
         "step": sample.step,
         "id": sample.id,
-        "prompt": [{"role": message.role, "content": message.content} for message in sample.prompt],
-        "critique": sample.critique,
-        "failure": f"{failure.kind}: {failure.message}" if failure else None,
         "score": _rounded(sample.score),
+        "failed": sample.failure is not None,
+        "good": labels[1],
+        "poor": labels[-1],
+        "lost_count": max(sample.unmatched, len(sample.lost)),
+        "wrong": wrong_signs(sample)[0],
+        "length": len(sample.tokens),
+        "delta": _rounded(sum(x or 0.0 for x in sample.delta)),
+        "words": " ".join(sample.response[:200].split())[:90],
+    }
+
+
+def sample_view(sample: Sample, method: str, number: int = 0) -> dict[str, Any]:
+    """One sample as plain JSON data: its entry, texts, pieces, spans, checks; per token its label and numbers."""
+    intervals = list(zip(sample.starts, sample.ends, strict=False))
+    failure, counts = sample.failure, QuoteCounts(unmatched=sample.unmatched, ambiguous=sample.ambiguous)
+    return {
+        **entry_of(sample, method, number),
+        "prompt": [_turn(message) for message in sample.prompt],
+        "critique": clauses(sample.critique, sample.spans),
+        "failure": f"{failure.kind}: {failure.message}" if failure else None,
         "spans": [{"label": LABELS[s.label], "text": s.text, "reason": s.reason} for s in sample.spans],
         "lost": lost_quotes(sample.lost, counts),
-        "pieces": pieces(sample.response, sample.spans, intervals),
+        "talk": _talk(sample, intervals),
         "tokens": [token_label(token) for token in sample.tokens],
+        "ids": sample.ids,
         "labels": token_labels(sample),
         "intervals": intervals,
-        "rows": {name: list(map(_rounded, row)) for name in PER_TOKEN[2:] if (row := getattr(sample, name))},
+        "rows": {name: list(map(_rounded, row)) for name in SIGNALS if (row := getattr(sample, name))},
         "checks": list(checks(sample)),
         "facts": facts(sample),
     }
+
+
+def _turn(message: Message) -> dict[str, str]:
+    return {"role": message.role, "content": message.content}
+
+
+def _talk(sample: Sample, intervals: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+    """The response as a conversation: the policy's turns in pieces, and what others said between them."""
+    talk: list[dict[str, Any]] = []
+    for turn in turns_of(sample.response):
+        talk += map(_turn, turn.messages)
+        own = pieces(sample.response, sample.spans, intervals, (turn.start, turn.end))
+        talk.append({"role": "response", "pieces": own})
+    return [*talk, *map(_turn, getattr(sample.response, "after", ()))]
+
+
+def clauses(critique: str, spans: Sequence[Span]) -> list[tuple[str, list[int]]]:
+    """The critique in pieces, each with the spans it is about: where it gives their reason, or else quotes them."""
+    places = []
+    for span in spans:
+        found = next((words for words in (span.reason, span.text) if words.strip() and words in critique), "")
+        start = critique.find(found) if found else 0
+        places.append((start, start + len(found)))
+    return [(text, of) for text, _, of in pieces(critique, (), places)]
 
 
 def lost_quotes(lost: Sequence[str], counts: QuoteCounts) -> list[dict[str, str]]:
@@ -77,24 +131,36 @@ def lost_quotes(lost: Sequence[str], counts: QuoteCounts) -> list[dict[str, str]
 def facts(sample: Sample) -> str:
     """The sample's sums in one line, for comparing with metrics.jsonl by eye."""
     sums = [f"Σ {name} {number(sum(x or 0.0 for x in getattr(sample, key)))}" for key, name in SUMS.items()]
-    pairs = [(d, a) for d, a in zip(sample.delta, sample.advantage, strict=False) if d and a is not None]
-    wrong = sum(delta * advantage < 0 for delta, advantage in pairs)
-    signs = f"{wrong} of {len(pairs)} tokens with a delta have an advantage of the other sign"
+    wrong, paid = wrong_signs(sample)
+    signs = f"{wrong} of {paid} tokens with a delta have an advantage of the other sign"
     return " · ".join([f"{len(sample.tokens)} tokens", *sums, signs])
+
+
+def wrong_signs(sample: Sample) -> tuple[int, int]:
+    """Tokens whose advantage has another sign than their delta, and tokens with a delta."""
+    pairs = [(d, a) for d, a in zip(sample.delta, sample.advantage, strict=False) if d and a is not None]
+    return sum(delta * advantage < 0 for delta, advantage in pairs), len(pairs)
 
 
 def _rounded(value: float | None) -> float | None:
     return float(f"{without_dust(value):.4g}") if value is not None and math.isfinite(value) else None
 
 
-def pieces(response: str, spans: Sequence[Span], intervals: Sequence[tuple[int, int]] = ()) -> list[Piece]:
-    """Cut `response` wherever a span or a token begins or ends.
+def pieces(
+    response: str,
+    spans: Sequence[Span],
+    intervals: Sequence[tuple[int, int]] = (),
+    part: tuple[int, int] | None = None,
+) -> list[Piece]:
+    """Cut `response`, or a part of it, wherever a span or a token begins or ends.
 
     A character may lie in several spans and, where tokens split it, in several tokens.
     """
     in_spans = _cover(len(response), [(span.start, span.end) for span in spans])
     in_tokens = _cover(len(response), intervals)
-    keyed = groupby(zip(response, in_spans, in_tokens, strict=True), key=lambda each: each[1:])
+    start, end = part or (0, len(response))
+    characters = list(zip(response, in_spans, in_tokens, strict=True))[start:end]
+    keyed = groupby(characters, key=lambda each: each[1:])
     return [(visible("".join(each[0] for each in run)), list(of[0]), list(of[1])) for of, run in keyed]
 
 
@@ -247,11 +313,8 @@ def named_turn(number: int, judgement: Judgement | None) -> str:
 
 def _labelled(record: Feedback, start: int = 0, end: int | None = None) -> list[tuple[str, str, str]]:
     """The response, or its characters [start, end), in pieces: (text, "good" | "poor" | "both" | "", reasons)."""
-    end = len(record.response) if end is None else end
-    there = [span for span in record.spans if start <= span.start < end]
-    moved = [span.model_copy(update={"start": span.start - start, "end": span.end - start}) for span in there]
-    result = []
-    for text, indices, _ in pieces(record.response[start:end], moved):
-        spans = [there[index] for index in indices]
+    result, part = [], (start, len(record.response) if end is None else end)
+    for text, indices, _ in pieces(record.response, record.spans, (), part):
+        spans = [record.spans[index] for index in indices]
         result.append((text, _label(spans), "; ".join(span.reason for span in spans if span.reason)))
     return result

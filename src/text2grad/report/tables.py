@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
 from statistics import stdev
 from typing import Any, NamedTuple, TypeGuard
 
@@ -15,6 +19,18 @@ RATES = {
     "forced": "answers closed by the token limit",
     "wrong_sign_rate": "marked tokens whose true label is the opposite",
 }
+
+
+@cache
+def _explanations() -> dict[str, str]:
+    return json.loads(files("text2grad.report").joinpath("metrics.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def explained(name: str) -> str:
+    """What a logged name means, as docs/metrics.md says it; empty if it says nothing."""
+    known = _explanations()
+    pattern = name if name in known else next((each for each in known if fnmatchcase(name, each)), "")
+    return known.get(pattern, "")
 
 
 class Cell(NamedTuple):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -15,14 +15,18 @@ from typing import Any, NamedTuple
 from text2grad.report import curves, signs, times
 from text2grad.report.folder import BeforeAfter, Row, RunFolder, read_run
 from text2grad.report.pages import render_page, write_page
-from text2grad.report.samples import STRIP_ROWS, counts_by_source, examples, sample_views
-from text2grad.report.tables import Results, is_number, results, reward_model_grid, reward_model_rates
+from text2grad.report.samples import SIGNALS, counts_by_source, examples, sample_views
+from text2grad.report.tables import Results, explained, is_number, results, reward_model_grid, reward_model_rates
 from text2grad.report.terminal import gate_lines
 from text2grad.report.verdict import sentences_of
 from text2grad.report.visible import visible
+from text2grad.unicode_words import units
 
 Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
 MAX_SHOWN = 40
+SCRIPTS = ("text.mjs", "dom.mjs", "signals.mjs", "diff.mjs", "charts.mjs", "sample.mjs", "view.mjs")
+MOST_WORDS = 600
+"""Of an answer that is compared word by word; longer ones are compared by lines."""
 HELD_OUT = r"held_?out.*|.*pass@1.*"
 
 MAIN = (  # which curves come first, and how to read each (docs/metrics.md explains them in full)
@@ -59,20 +63,24 @@ def build_report(run_folder: Path) -> Path:
     return write_page(run_folder / "report.html", page(run))
 
 
-def page(run: RunFolder, parent: str = "") -> str:
-    """The page of a run as text; `parent` links a seed's page to the page over all seeds."""
-    return render_page("page.html.j2", script="page.js", parent=parent, **sections(run))
+def page(run: RunFolder, parent: str = "", live: bool = False) -> str:
+    """The page of a run as text; `parent` links a seed's page to the page over all seeds.
+
+    `live`: the samples are not in it, the page asks a server for them.
+    """
+    return render_page("page.html.j2", scripts=SCRIPTS, parent=parent, live=live, **sections(run, live))
 
 
-def sections(run: RunFolder) -> dict[str, Any]:
+def sections(run: RunFolder, live: bool = False) -> dict[str, Any]:
     """Everything the template shows. A run over several seeds shows what they share; samples are per seed."""
-    views, left_out = sample_views(run.methods)
+    views, left_out = sample_views([] if live else run.methods)
     shown = _first_of_each_task(run.before_after)
     return {
         "run": run,
         "title": run.summary.get("title") or run.path.resolve().name,
         "facts": _facts(run.summary, run.model),
         **_results(run),
+        "headline": _headline(run.summary),
         "opening": _opening(run),
         "policies": _policies(run),
         "gate": gate_lines(run.gate) if run.gate.get("figures") else [],
@@ -80,10 +88,10 @@ def sections(run: RunFolder) -> dict[str, Any]:
         "clock": list(_against_seconds(_method_curves(run))),
         "times": _times(_method_curves(run)),
         "supervised": _supervised(run),
-        "samples": {"rows": STRIP_ROWS, "samples": views} if views else None,
+        "samples": {"signals": SIGNALS, "samples": views} if views or live else None,
         "samples_left_out": left_out,
         "comparisons": shown,
-        "line_diff": line_diff,
+        "diff_of": diff_of,
         "comparisons_left_out": len(run.before_after) - len(shown),
         "feedback": counts_by_source(run.feedback),
         "examples": examples(run.feedback),
@@ -112,6 +120,20 @@ def _facts(summary: Row, model: Row) -> list[tuple[str, str]]:
         ("peak memory", f"{memory:,.0f} MB" if memory else ""),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _headline(summary: Row) -> str:
+    """The main measure of each policy, in the order of the table, with its interval where one was computed."""
+    table, compared = results(summary), summary.get("table") or {}
+    if not table.columns:
+        return ""
+    column = "sampled" if "sampled" in table.columns else table.columns[0]
+    intervals = {row[0]: row[2] for row in compared.get("rows", ()) if tuple(compared["head"][2:3]) == ("95 %",)}
+    parts = []
+    for name, cells in zip(table.names, table.cells, strict=True):
+        interval = f" ({intervals[name]})" if name in intervals else ""
+        parts.append(f"{name} {cells[table.columns.index(column)].text}{interval}")
+    return " → ".join(parts)
 
 
 def _opening(run: RunFolder) -> str:
@@ -209,12 +231,15 @@ def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:
 
 def _chart_group(runs: Curves, main: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Small multiples of all metrics: the main ones (with a line on how to read them), and the rest."""
-    every_row = (row for seeds in runs.values() for rows in seeds for row in rows)
-    first, rest = arranged(curves.metrics_of(every_row), main)
+    every_row = [row for seeds in runs.values() for rows in seeds for row in rows]
+    names = curves.metrics_of(every_row)
+    zero = [name for name in names if not any(row.get(name) for row in every_row)]
+    first, rest = arranged([name for name in names if name not in zero], main)
     draw = partial(_chart, runs)
     return {
         "main": [(drawn, about) for name, about in first if (drawn := draw(name))],
-        "rest": [(drawn, "") for name in sorted(rest) if (drawn := draw(name))],
+        "rest": [(drawn, explained(name)) for name in sorted(rest) if (drawn := draw(name))],
+        "zero": [(name, explained(name)) for name in sorted(zero)],
         "methods": [(name, curves.style_of(name, list(runs))) for name in runs],
         "seeds": max((len(seeds) for seeds in runs.values()), default=0),
     }
@@ -284,11 +309,10 @@ def arranged(
     return first, rest
 
 
-class DiffLine(NamedTuple):
-    """A line of an answer: "same", "added", or "gone" (only in the answer compared with); `sign` is its cue."""
+class DiffPiece(NamedTuple):
+    """Part of an answer: "same", "added", or "gone" (only in the answer compared with)."""
 
     kind: str
-    sign: str
     text: str
 
 
@@ -303,14 +327,22 @@ def _first_of_each_task(items: Sequence[BeforeAfter]) -> list[BeforeAfter]:
     return kept
 
 
-def line_diff(before: str, after: str) -> list[DiffLine]:
-    """The lines of `after` in order, with removed lines of `before` shown in their old places."""
-    old, new = (text.removesuffix("\n").split("\n") if text else [] for text in (before, after))
-    result: list[DiffLine] = []
+def diff_of(before: str, after: str) -> list[DiffPiece]:
+    """`after` in order, with what is gone of `before` in its old places: by word, of long answers by line."""
+    old, new = _words_in(before), _words_in(after)
+    if max(len(old), len(new)) > MOST_WORDS:
+        old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    result: list[DiffPiece] = []
     for kind, a_start, a_end, b_start, b_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
-            result += [DiffLine("same", " ", line) for line in new[b_start:b_end]]
+            result.append(DiffPiece("same", "".join(new[b_start:b_end])))
         else:
-            result += [DiffLine("gone", "−", line) for line in old[a_start:a_end]]
-            result += [DiffLine("added", "+", line) for line in new[b_start:b_end]]
+            gone, added = "".join(old[a_start:a_end]), "".join(new[b_start:b_end])
+            result += [each for each in (DiffPiece("gone", gone), DiffPiece("added", added)) if each.text]
     return result
+
+
+def _words_in(text: str) -> list[str]:
+    """The words and signs of a text, and what stands between them."""
+    edges = sorted({0, len(text), *(edge for place in units(text) for edge in place)})
+    return [text[a:b] for a, b in pairwise(edges)]

@@ -125,7 +125,8 @@ def test_whatever_a_model_wrote_is_inert(run: Path, tmp_path: Path) -> None:
     assert [tag for tag, _ in seen.elements if tag in ("script", "img")] == ["script", "script"]
     assert "<" not in seen.raw["script"][0]
     assert not set(page) & set("\u202e\x1b\u2028\ud800")
-    assert "49" not in seen.samples[0]["critique"] and "⟨U+202E⟩" in seen.samples[0]["critique"]
+    critique = "".join(text for text, _ in seen.samples[0]["critique"])
+    assert "49" not in critique and "⟨U+202E⟩" in critique
     assert seen.text.count("alert(1)") > 20
 
 
@@ -332,3 +333,20 @@ def test_comparisons_are_made_by_evaluate(tmp_path: Path) -> None:
     metrics(tmp_path / "sft", [{"loss": 1.0}])
     said = parsed(tmp_path).text
     assert "No comparisons yet: text2grad evaluate makes them." in said
+
+
+def test_what_is_always_0_is_a_line_and_every_curve_says_what_it_is(tmp_path: Path) -> None:
+    metrics(tmp_path / "ppo" / "text2grad", [{"score": 0.5, "forced": 0.0, "clip_fraction": 0.1}] * 3)
+    page = build_report(tmp_path).read_text(encoding="utf-8")
+    found = captions(page)
+    assert set(found) == {"score", "clip_fraction"} and "clipping" in found["clip_fraction"]
+    assert "Always 0: <b>forced</b> (share of responses whose critique was ended by the token limit" in page
+
+
+def test_the_headline_has_the_intervals_that_were_computed(tmp_path: Path, page: str) -> None:
+    assert '<p class="headline"><span>held-out pass@1</span> SFT 0.' in page
+    run = write_run(tmp_path / "run", steps=1)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["table"] = {"head": ["method", "sampled", "95 %"], "rows": [["text2grad", "0.7", "0.6 to 0.8"]]}
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert "(0.6 to 0.8)</p>" in build_report(run).read_text(encoding="utf-8")

@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from synthetic_run import sample as synthetic
 from text2grad.feedback import Feedback, Source, Span
 from text2grad.report.folder import Sample
-from text2grad.report.samples import checks, counts_by_source, examples, pieces, sample_view, token_labels
-from text2grad.report.viewer import line_diff
+from text2grad.report.samples import (
+    checks,
+    clauses,
+    counts_by_source,
+    entry_of,
+    examples,
+    pieces,
+    sample_view,
+    token_labels,
+)
+from text2grad.report.viewer import diff_of
 from text2grad.report.visible import stripped, token_label, visible
 
 
@@ -98,9 +107,48 @@ def test_an_emoji_split_over_tokens_belongs_to_all_of_them() -> None:
         ends=[2, 4, 4, 5],
     )
     view = sample_view(found, "text2grad")
-    assert view["pieces"] == [("ok", [], [0]), (" ", [], [1]), ("👍", [0], [1, 2]), ("!", [], [3])]
+    [turn] = view["talk"]
+    assert turn["pieces"] == [("ok", [], [0]), (" ", [], [1]), ("👍", [0], [1, 2]), ("!", [], [3])]
     assert view["labels"] == ["", "good", "good", ""]
     assert view["checks"] == []
+
+
+def test_a_transcript_shows_the_turns_of_others_without_tokens() -> None:
+    found = Sample(
+        step=0,
+        response=[
+            {"role": "assistant", "content": "call"},
+            {"role": "tool", "content": "42"},
+            {"role": "assistant", "content": "It is 42."},
+        ],
+        spans=(Span(start=12, end=14, label=1, text="42"),),
+        tokens=["call", "It is", " 42", "."],
+        starts=[0, 6, 11, 14],
+        ends=[4, 11, 14, 15],
+    )
+    talk = sample_view(found, "text2grad")["talk"]
+    assert [turn["role"] for turn in talk] == ["response", "tool", "response"]
+    assert talk[0]["pieces"] == [("call", [], [0])]
+    assert talk[1]["content"] == "42"
+    assert talk[2]["pieces"] == [("It is", [], [1]), (" ", [], [2]), ("42", [0], [2]), (".", [], [3])]
+
+
+def test_a_clause_of_the_critique_knows_its_spans() -> None:
+    spans = (Span(start=0, end=1, label=-1, text="a", reason="too short"), span("a bad word", 2, 5, -1))
+    assert clauses("It is too short, and bad.", spans) == [
+        ("It is ", []),
+        ("too short", [0]),
+        (", and ", []),
+        ("bad", [1]),
+        (".", []),
+    ]
+    assert clauses("", spans) == [] and clauses("Nothing of it.", ()) == [("Nothing of it.", [])]
+
+
+def test_an_entry_has_what_samples_are_filtered_by() -> None:
+    entry = entry_of(sound(advantage=[0.0, 0.5, 0.0, 0.0], lost=("x",), unmatched=2), "text2grad", 3)
+    assert entry["key"] == "text2grad/3" and entry["wrong"] == 1 and entry["lost_count"] == 2
+    assert (entry["poor"], entry["good"], entry["length"], entry["failed"]) == (1, 0, 4, False)
 
 
 def test_labels_follow_the_characters_of_a_span_but_for_white_space_at_its_edges() -> None:
@@ -150,16 +198,33 @@ def test_escapes_are_spelled_out_or_removed_whole() -> None:
     assert token_label("") == "∅"
 
 
-def test_a_line_diff_marks_what_came_and_went() -> None:
-    lines = line_diff("a\nb\nc\n", "a\nB\nc\nd\n")
-    assert [(line.sign, line.text) for line in lines] == [
-        (" ", "a"),
-        ("−", "b"),
-        ("+", "B"),
-        (" ", "c"),
-        ("+", "d"),
-    ]
-    assert line_diff("", "") == []
+@pytest.mark.parametrize(
+    ("before", "after", "pieces"),
+    [
+        ("It is due today.", "It is due on Friday.", "It is due |-today|+on Friday|."),
+        ("a\nb\n", "a\nc\nb\n", "a|+\nc|\nb\n"),
+        ("", "new", "+new"),
+        ("old", "", "-old"),
+        ("same", "same", "same"),
+        ("", "", ""),
+    ],
+)
+def test_a_diff_marks_the_words_that_came_and_went(before: str, after: str, pieces: str) -> None:
+    signs = {"same": "", "gone": "-", "added": "+"}
+    assert "|".join(signs[kind] + text for kind, text in diff_of(before, after)) == pieces
+
+
+@given(before=st.text(max_size=60), after=st.text(max_size=60))
+def test_a_diff_holds_both_texts(before: str, after: str) -> None:
+    pieces = diff_of(before, after)
+    assert "".join(text for kind, text in pieces if kind != "added") == before
+    assert "".join(text for kind, text in pieces if kind != "gone") == after
+
+
+def test_long_answers_are_compared_by_line_and_soon() -> None:
+    before = "".join(f"line {number} of it\n" for number in range(3000))
+    pieces = diff_of(before, before.replace("line 7 ", "line seven "))
+    assert ("gone", "line 7 of it\n") in pieces
 
 
 def test_feedback_is_counted_by_source() -> None:

@@ -1,0 +1,190 @@
+"""The pages in a real browser: how soon they are there, does anything in a record act, does a kill lose marks.
+
+    python benchmarks/page.py [--samples 5000] [--kills 50]
+
+Needs Chromium, Playwright and axe-core: `make test-page` brings the last two. The last line of stdout is one
+JSON object: `first_paint_ms`, the first contentful paint of `text2grad view` on a run of so many `samples`, and
+`empty_page_ms`, that of an empty page of the same server program, each the median of five; `switch_ms`, from
+the choice of another signal to the frame that shows it, median of twenty; `axe_violations` of both pages, light
+and dark; `scripts_run_by_hostile_records`, pages on which a script out of a record ran; `kills` of the server at
+random moments while marks are made, and `marks_lost`, those missing or doubled in the records at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
+
+from browser_pages import axe_violations, chromium, hostile_run, missing, serving, until
+from synthetic_run import sample, write_run
+from text2grad.feedback import Feedback, Message, Source, read_records, write_records
+from text2grad.page.mark import mark_page
+from text2grad.page.view import ViewPage
+
+RUNS, SWITCHES = 5, 20
+PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+SWITCH = """async (signal) => {
+  const select = document.querySelector("[name=by]");
+  const began = performance.now();
+  select.value = signal;
+  select.dispatchEvent(new Event("change", { bubbles: true }));
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  return performance.now() - began;
+}"""
+
+
+class EmptyPage:
+    """A page with one word."""
+
+    def app(self) -> Starlette:
+        return Starlette(routes=[Route("/", lambda _: HTMLResponse("<!doctype html><title>empty</title>empty"))])
+
+
+def first_paint(browser: Any, make: Any) -> float:
+    """Milliseconds from the request to the first paint with something in it."""
+    times = []
+    with serving(make) as server:
+        for _ in range(RUNS):
+            context = browser.new_context()
+            page = context.new_page()
+            page.goto(server.url)
+            until(page, PAINT)
+            times.append(page.evaluate(PAINT))
+            context.close()
+    return median(times)
+
+
+def large_run(folder: Path, samples: int) -> Path:
+    """A run with so many samples of its method text2grad."""
+    run = write_run(folder, steps=40)
+    chance = random.Random(0)
+    rows = (sample("text2grad", number // 8, number % 8, chance) for number in range(samples))
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (run / "ppo/text2grad/samples.jsonl").write_text(lines, encoding="utf-8")
+    (run / "ppo/scalar_ppo/samples.jsonl").unlink()
+    return run
+
+
+def switch(browser: Any, run: Path, samples: int) -> float:
+    """Milliseconds until a chosen signal is seen, with all samples in the list."""
+    with serving(partial(ViewPage, run)) as server:
+        page = browser.new_page()
+        page.goto(server.url)
+        until(page, f"document.getElementById('found').textContent.includes('of {samples}')")
+        page.locator("#sample h3").wait_for()
+        times = [page.evaluate(SWITCH, ("kl", "advantage", "delta", "logp")[n % 4]) for n in range(SWITCHES)]
+        page.close()
+    return median(times)
+
+
+def violations(browser: Any, run: Path) -> int:
+    """Of all rules of axe-core, in both pages, light and dark."""
+    found: list[str] = []
+    for make in (partial(ViewPage, run), partial(mark_page, run, None, "ann", False)):
+        with serving(make) as server:
+            for scheme in ("light", "dark"):
+                context = browser.new_context(color_scheme=scheme, bypass_csp=True)
+                page = context.new_page()
+                page.goto(server.url)
+                until(page, "document.getElementById('sample').textContent.length > 100")
+                found += axe_violations(page)
+                context.close()
+    print(*found, sep="\n", file=sys.stderr)
+    return len(found)
+
+
+def scripts_run(browser: Any, run: Path) -> int:
+    """Pages on which a script of a record ran."""
+    count = 0
+    for make in (partial(ViewPage, run), partial(mark_page, run, None, "ann", False)):
+        with serving(make) as server:
+            page = browser.new_page()
+            page.goto(server.url)
+            until(page, "document.getElementById('sample').textContent.length > 100")
+            page.locator("#list").focus()
+            for _ in range(12):
+                page.keyboard.press("ArrowDown")
+                page.wait_for_timeout(50)
+            count += page.evaluate("window.pwned !== undefined")
+            page.close()
+    return count
+
+
+def marks_lost(browser: Any, folder: Path, kills: int) -> int:
+    """Make a mark, kill the server within its time, start it again; what is missing or twice there at the end."""
+    records = [
+        Feedback(
+            id=f"q-{n}",
+            prompt=(Message(role="user", content="When?"),),
+            response=f"It is due in week {n}.",
+            source=Source(kind="llm"),
+        )
+        for n in range(kills)
+    ]
+    source, chance = folder / "answers.jsonl", random.Random(1)
+    write_records(source, records)
+    with serving(partial(mark_page, source, None, "ann", False)) as server:
+        page = browser.new_page()
+        page.goto(server.url)
+        for number in range(kills):
+            page.get_by_role("heading", name=f"q-{number}", exact=True).wait_for()
+            for key in ("ArrowRight", "p", *f"why {number}", "Enter", "1"):
+                page.keyboard.press(key)
+            time.sleep(chance.uniform(0, 0.05))
+            server.kill()
+            server.start()
+            if number % 10 == 9:  # the page is closed, too
+                page.goto(server.url)
+            else:  # the old page comes in again with the new cookie, and sends what is left
+                page.evaluate("(url) => fetch(url)", server.url)
+            until(page, "document.getElementById('saved').textContent === 'saved'")
+            page.goto(f"{server.url}")
+            until(page, "document.querySelector('#heading').textContent !== ''")
+        page.close()
+    found = read_records(source.with_suffix(".marked.jsonl"))
+    wanted = {f"q-{n}": [("is", -1, f"why {n}")] for n in range(kills)}
+    there = [(each.id, [(s.text, s.label, s.reason) for s in each.spans], each.score) for each in found]
+    whole = sum((id, spans, -1.0) in there for id, spans in wanted.items())
+    return (kills - whole) + (len(there) - len({id for id, *_ in there}))
+
+
+def main() -> None:
+    """Measure all, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=5000)
+    parser.add_argument("--kills", type=int, default=50)
+    arguments = parser.parse_args()
+    if reason := missing():
+        sys.exit(reason)
+    with tempfile.TemporaryDirectory() as place, chromium() as browser:
+        folder = Path(place)
+        large = large_run(folder / "large", arguments.samples)
+        figures = {
+            "first_paint_ms": first_paint(browser, partial(ViewPage, large)),
+            "empty_page_ms": first_paint(browser, EmptyPage),
+            "switch_ms": round(switch(browser, large, arguments.samples), 1),
+            "samples": arguments.samples,
+            "axe_violations": violations(browser, write_run(folder / "plain", steps=5)),
+            "scripts_run_by_hostile_records": scripts_run(browser, hostile_run(folder / "hostile")),
+            "kills": arguments.kills,
+            "marks_lost": marks_lost(browser, folder, arguments.kills),
+        }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""The annotation page: which answers there are, what has been said of them, and acts on them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback, first_error, from_json, to_json, turns_of
+from text2grad.page.answers import Item, read_answers
+from text2grad.page.marking import Act, Conflict, Notebook
+from text2grad.report.pages import render_page
+
+SCRIPTS = ("text.mjs", "opinion.mjs", "dom.mjs", "mark.mjs")
+
+
+def out_of(source: Path) -> Path:
+    """Where the records go unless another file is named: into the run's folder, or beside the file."""
+    return source / "marked.jsonl" if source.is_dir() else source.with_suffix(".marked.jsonl")
+
+
+class MarkPage:
+    """The page over one notebook. `annotator` is the name that a new page begins with."""
+
+    def __init__(self, source: Path, notebook: Notebook, annotator: str = "", suggest_first: bool = False) -> None:
+        self.source, self.notebook = source, notebook
+        self.annotator, self.suggest_first = annotator, suggest_first
+        self._stamp = self._stat()
+
+    def app(self) -> Starlette:
+        """The application, without its guard."""
+        return Starlette(
+            routes=[
+                Route("/", self.page),
+                Route("/api/items", self.items),
+                Route("/api/items/{key}", self.item),
+                Route("/api/acts", self.act, methods=["POST"]),
+            ]
+        )
+
+    def page(self, _: Request) -> Response:
+        """The page itself; it asks for the rest."""
+        first = {"annotator": self.annotator, "suggestFirst": self.suggest_first, "file": str(self.notebook.out)}
+        title = self.source.resolve().name
+        page = render_page("mark.html.j2", SCRIPTS, live=True, title=title, settings=first, **self.loop())
+        return HTMLResponse(page)
+
+    def items(self, request: Request) -> Response:
+        """The list: of each answer its first words, and who marked it; annotators and their agreement."""
+        self._take_new()
+        entries = [
+            {
+                "key": key,
+                "id": item.example.id,
+                "words": " ".join(item.response[:200].split())[:90],
+                "marked": list(self.notebook.marked(key)),
+                "suggested": bool(item.suggestions),
+            }
+            for key, item in self.notebook.items.items()
+        ]
+        return _json({"items": entries, "agreement": self._agreement(), "annotators": self.notebook.annotators()})
+
+    def item(self, request: Request) -> Response:
+        """One answer with its suggestions, and all versions of this annotator's opinion."""
+        key, annotator = request.path_params["key"], request.query_params.get("annotator", "")
+        if key not in self.notebook.items:
+            return _json({"error": "there is no such answer"}, 404)
+        item = self.notebook.items[key]
+        return _json(
+            {
+                "id": item.example.id,
+                "messages": _messages(item),
+                "response": item.response,
+                "reference": item.example.reference,
+                "suggestions": [_suggestion(each) for each in item.suggestions[:1]],
+                **self._state(key, annotator),
+            }
+        )
+
+    def _state(self, key: str, annotator: str) -> dict[str, Any]:
+        history = self.notebook.history(key, annotator)
+        return {
+            "version": self.notebook.version(key, annotator),
+            "history": [opinion.model_dump(mode="json") for opinion in history[-50:]],
+        }
+
+    async def act(self, request: Request) -> Response:
+        """Keep an act. 409: the opinion has a newer version, which is in the answer; 507: it cannot be written."""
+        try:
+            act = Act.model_validate(from_json((await request.body()).decode("utf-8")))
+            version = self.notebook.record(act)
+        except Conflict:
+            return _json(self._state(act.item, act.annotator), 409)
+        except KeyError:
+            return _json({"error": "there is no such answer"}, 404)
+        except UserError as error:
+            return _json({"error": str(error)}, 507)
+        except ValidationError as error:
+            return _json({"error": first_error(error)}, 422)
+        except ValueError as error:
+            return _json({"error": str(error)}, 422)
+        marked = list(self.notebook.marked(act.item))
+        return _json({"version": version, "marked": marked, "agreement": self._agreement()})
+
+    def _agreement(self) -> dict[str, Any]:
+        return self.notebook.agreement()
+
+    def loop(self) -> dict[str, str]:
+        """The commands that train on what is marked (`train`), sample new answers, and mark them (`again`)."""
+        folder = self.source if self.source.is_dir() else self.source.parent
+        config = folder / "config.yaml"
+        run = f"--config {shlex.quote(str(config))}" if config.is_file() else "--config NAME"
+        new = shlex.quote(str(folder / "answers.jsonl"))
+        return {
+            "train": f"text2grad train --offline {shlex.quote(str(self.notebook.out))} {run}",
+            "sample": f"text2grad sample --prompts PROMPTS {run} --with offline --out {new}",
+            "again": f"text2grad mark {new}",
+        }
+
+    def _stat(self) -> tuple[tuple[str, int, float], ...]:
+        """Size and time of the samples of a run, which grow while it trains."""
+        files = sorted(self.source.glob("**/samples.jsonl")) if self.source.is_dir() else []
+        return tuple((str(file), file.stat().st_size, file.stat().st_mtime) for file in files)
+
+    def _take_new(self) -> None:
+        if (stamp := self._stat()) != self._stamp:
+            self.notebook.update(read_answers(self.source))
+            self._stamp = stamp
+
+
+def _messages(item: Item) -> list[dict[str, Any]]:
+    """The conversation: the prompt, then the answer's turns as places of it, with what others said between."""
+    shown: list[dict[str, Any]] = [message.model_dump() for message in item.example.prompt]
+    for turn in turns_of(item.response):
+        shown += [message.model_dump() for message in turn.messages]
+        shown.append({"role": "assistant", "start": turn.start, "end": turn.end})
+    return [*shown, *(message.model_dump() for message in getattr(item.response, "after", ()))]
+
+
+def _suggestion(record: Feedback) -> dict[str, Any]:
+    return {
+        "source": " ".join(filter(None, (record.source.kind.replace("_", " "), record.source.model))),
+        "critique": record.critique,
+        "score": record.score,
+        "spans": [span.model_dump() for span in record.spans],
+        "lost": list(record.meta.get("lost", ())),
+        "omissions": list(record.meta.get("omissions", ())),
+    }
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(to_json(value), status, media_type="application/json")
+
+
+def mark_page(source: Path, out: Path | None, annotator: str, suggest_first: bool) -> MarkPage:
+    """The page over a file or a run; its marks go to `out`.
+
+    Raises:
+        UserError: there is nothing to mark, or `out` cannot be written.
+    """
+    items = read_answers(source)
+    return MarkPage(source, Notebook(items, out or out_of(source)), annotator, suggest_first)

@@ -1,0 +1,185 @@
+"""A server for one person at this machine: loopback only, and nobody enters without the token in its address.
+
+A page of another site may reach a loopback port through the person's own browser, so every request must name this
+host (against DNS rebinding) and, where the browser says where it comes from, this origin (against forged requests).
+Nothing in an address is ever taken for a path of a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import socket
+import sys
+import webbrowser
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from os import environ
+from urllib.parse import parse_qs
+
+import uvicorn
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from text2grad.errors import UserError
+
+LOOPBACK = "127.0.0.1"
+PORT, PORTS = 8639, 50
+"""The first port that is tried, and how many."""
+MOST_BYTES = 4_000_000
+"""Of the body of a request."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the page is. The token is new at every start; a cookie keeps it out of later addresses."""
+
+    port: int
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+
+    @property
+    def url(self) -> str:
+        """The address to open."""
+        return f"http://{LOOPBACK}:{self.port}/?token={self.token}"
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        """The names of this server, as a request must have them."""
+        return f"{LOOPBACK}:{self.port}", f"localhost:{self.port}"
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie; cookies do not know ports."""
+        return f"text2grad-{self.port}"
+
+
+class Guard:
+    """Around an application: lets in only requests of the person who has the address."""
+
+    def __init__(self, app: ASGIApp, address: Address) -> None:
+        self.app, self.address = app, address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse the request with 403 (413: too long), or pass it on with safe headers on its response."""
+        if scope["type"] != "http":
+            return
+        with_token = self._token_of(scope)
+        if refusal := self._refusal(scope, with_token):
+            await PlainTextResponse(refusal, 403, HEADERS)(scope, receive, send)
+        elif int(Headers(scope=scope).get("content-length") or 0) > MOST_BYTES:
+            await PlainTextResponse("too long", 413, HEADERS)(scope, receive, send)
+        else:
+            await self.app(scope, receive, self._sender(send, with_token))
+
+    def _sender(self, send: Send, with_token: bool) -> Send:
+        async def sender(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if with_token:
+                    value = f"{self.address.cookie}={self.address.token}; Path=/; HttpOnly; SameSite=Strict"
+                    headers.append("Set-Cookie", value)
+            await send(message)
+
+        return sender
+
+    def _token_of(self, scope: Scope) -> bool:
+        """Whether the address of the page itself has the token."""
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        return scope["path"] == "/" and scope["method"] == "GET" and self._is_token(given)
+
+    def _is_token(self, given: str) -> bool:
+        return secrets.compare_digest(given.encode("utf-8", "replace"), self.address.token.encode())
+
+    def _refusal(self, scope: Scope, with_token: bool) -> str:
+        """Why a request is refused; empty if it is not."""
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if host not in self.address.hosts:
+            return "this is not the host that you asked for"
+        if origin is not None and origin != f"http://{host}":
+            return "requests of other sites are refused"
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not with_token:
+            return "requests of other sites are refused"
+        if not with_token and not self._is_token(self._cookie_of(headers)):
+            return "open the address with the token that `text2grad` has printed"
+        if scope["method"] not in ("GET", "HEAD"):
+            return self._refusal_of_change(headers, origin)
+        return ""
+
+    def _refusal_of_change(self, headers: Headers, origin: str | None) -> str:
+        kind = headers.get("content-type", "").partition(";")[0].strip()
+        return "" if origin is not None and kind == "application/json" else "a change must come from the page"
+
+    def _cookie_of(self, headers: Headers) -> str:
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.address.cookie)
+        except CookieError:
+            return ""
+        return cookie.value if cookie else ""
+
+
+def listening(port: int | None) -> socket.socket:
+    """A socket on loopback: on `port`, else the first free one from `PORT`. The next is taken where one is in use,
+    and a line says so.
+
+    Raises:
+        UserError: none of them is free.
+    """
+    first = port or PORT
+    for number in range(first, min(first + PORTS, 65_536)):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((LOOPBACK, number))
+            listener.listen(64)
+        except OSError as error:
+            listener.close()
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+            continue
+        if number != first:
+            print(f"port {first} is in use: taking {number}", file=sys.stderr)
+        return listener
+    raise UserError(f"no port from {first} on is free", "--port NUMBER names another")
+
+
+def serve(app: ASGIApp, listener: socket.socket, open_browser: bool) -> int:
+    """Serve until Ctrl-C: prints the address on stdout, opens it in a browser if there is one; returns 0."""
+    address = Address(listener.getsockname()[1])
+    print(address.url, flush=True)
+    if open_browser and not _opened(address.url):
+        print("no browser here: open the address above", file=sys.stderr)
+    print("Ctrl-C ends it.", file=sys.stderr)
+    config = uvicorn.Config(
+        Guard(app, address),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def _opened(url: str) -> bool:
+    """Open a browser with windows; one in the terminal would take it away from the server."""
+    if sys.platform.startswith("linux") and not (environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")):
+        return False
+    try:
+        return webbrowser.open(url)
+    except webbrowser.Error:
+        return False

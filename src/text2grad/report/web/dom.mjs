@@ -1,0 +1,99 @@
+// Elements. Text only ever enters a page through textContent: nothing a model wrote is parsed as HTML.
+
+export const element = (tag, className = "", text = null) => {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== null) made.textContent = text;
+  return made;
+};
+
+export const button = (text, action, className = "") => {
+  const made = element("button", className, text);
+  made.type = "button";
+  made.addEventListener("click", action);
+  return made;
+};
+
+export const byId = (id) => document.getElementById(id);
+
+export const embeddedData = (id) => JSON.parse(byId(id)?.textContent ?? "null");
+
+export const isTyping = (target) => target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select") !== null;
+
+// A list of any length in a box: only the entries in sight are elements, and the box is one tab stop.
+export class LongList {
+  // show: entry -> the content of its row; choose: the number of an entry, when it becomes the current one.
+  constructor(box, height, { show, choose }) {
+    Object.assign(this, { box, height, show, choose });
+    this.entries = [];
+    this.current = -1;
+    this.room = element("div", "room");
+    this.room.setAttribute("role", "presentation");
+    box.replaceChildren(this.room);
+    box.addEventListener("scroll", () => this.draw());
+    new ResizeObserver(() => this.draw()).observe(box);
+    box.addEventListener("keydown", (event) => this.onKey(event));
+    box.addEventListener("click", (event) => {
+      const row = event.target.closest("[data-at]");
+      if (row) this.select(Number(row.dataset.at));
+    });
+  }
+
+  fill(entries, current = -1) {
+    const moved = current !== this.current;
+    this.entries = entries;
+    this.current = current;
+    this.room.style.height = `${entries.length * this.height}px`;
+    if (moved) this.reveal();
+    this.draw();
+  }
+
+  reveal() {
+    const top = this.current * this.height;
+    const { scrollTop, clientHeight } = this.box;
+    if (this.current < 0) this.box.scrollTop = 0;
+    else if (top < scrollTop) this.box.scrollTop = top;
+    else if (top + this.height > scrollTop + clientHeight) this.box.scrollTop = top + this.height - clientHeight;
+  }
+
+  onKey(event) {
+    const page = Math.max(1, Math.floor(this.box.clientHeight / this.height) - 1);
+    const last = this.entries.length - 1;
+    const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -last - 1, End: last + 1 };
+    if (!(event.key in moves) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    this.select(Math.max(0, Math.min(last, this.current + moves[event.key])));
+  }
+
+  select(at) {
+    if (at < 0 || at >= this.entries.length) return;
+    this.current = at;
+    this.reveal();
+    this.draw();
+    this.choose(at);
+  }
+
+  draw() {
+    const first = Math.max(0, Math.floor(this.box.scrollTop / this.height) - 4);
+    const count = Math.ceil((this.box.clientHeight || 400) / this.height) + 8;
+    const shown = this.entries.slice(first, first + count);
+    this.room.replaceChildren(...shown.map((entry, index) => this.row(entry, first + index)));
+    if (this.current >= first && this.current < first + shown.length) {
+      this.box.setAttribute("aria-activedescendant", `${this.box.id}-${this.current}`);
+    } else this.box.removeAttribute("aria-activedescendant");
+  }
+
+  row(entry, at) {
+    const row = element("div", "row");
+    row.id = `${this.box.id}-${at}`;
+    row.dataset.at = at;
+    row.setAttribute("role", "option");
+    row.setAttribute("aria-selected", String(at === this.current));
+    row.setAttribute("aria-setsize", String(this.entries.length));
+    row.setAttribute("aria-posinset", String(at + 1));
+    row.style.top = `${at * this.height}px`;
+    row.style.height = `${this.height}px`;
+    row.append(...this.show(entry));
+    return row;
+  }
+}

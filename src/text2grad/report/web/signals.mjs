@@ -1,0 +1,83 @@
+// Numbers of tokens and samples: how they are shown, found and ordered, and the address of a view. No DOM.
+import { minus } from "./text.mjs";
+
+export const NAMES = { kl: "KL", logp: "log-probability" };
+export const nameOf = (signal) => NAMES[signal] || signal;
+
+export const exact = (value) => (value === null || value === undefined ? "–" : minus(Number(value.toPrecision(4))));
+
+// The largest size of a signal in a sample, never 0.
+export const scaleOf = (values) => Math.max(1e-12, ...values.map((value) => Math.abs(value || 0)));
+
+// How strong a number is drawn, 0 to 1; the root keeps a span's ±0.1 in sight beside a verdict of ±1.
+export const strengthOf = (value, scale) => Math.sqrt(Math.min(1, Math.abs(value || 0) / scale));
+
+export const signOf = (value) => (value > 0 ? "plus" : value < 0 ? "minus" : "");
+
+// Whether the update pushes a token against what the critique pays for it.
+export const isAgainst = (rows, index) => (rows.advantage?.[index] || 0) * (rows.delta?.[index] || 0) < 0;
+
+// All that is known of a token, in words.
+export const tokenWords = (sample, index) => {
+  const [start, end] = sample.intervals[index] || [];
+  const id = sample.ids?.[index] === undefined ? "" : ` · id ${sample.ids[index]}`;
+  const label = sample.labels[index] ? ` · span: ${sample.labels[index]}` : "";
+  const where = start === undefined ? "" : start === end ? " · no characters" : ` · characters ${start}–${end}`;
+  const numbers = Object.keys(sample.rows).map((row) => `${nameOf(row)} ${exact(sample.rows[row][index])}`);
+  const against = isAgainst(sample.rows, index) ? " · ▲ wrong sign" : "";
+  return `${index + 1}/${sample.tokens.length} “${sample.tokens[index]}”${id}${where}${label} · ${numbers.join(" · ")}${against}`;
+};
+
+// ---- which samples, and in which order
+
+const SCORES = {
+  positive: (score) => score !== null && score > 0,
+  zero: (score) => score === 0,
+  negative: (score) => score !== null && score < 0,
+  none: (score) => score === null,
+};
+
+const TESTS = {
+  method: (entry, value) => entry.method === value,
+  step: (entry, value) => String(entry.step) === value,
+  prompt: (entry, value) => entry.id === value,
+  score: (entry, value) => (SCORES[value] || (() => true))(entry.score),
+  least: (entry, value) => entry.length >= Number(value),
+  most: (entry, value) => entry.length <= Number(value),
+  failed: (entry) => entry.failed,
+  lost: (entry) => entry.lost_count > 0,
+  wrong: (entry) => entry.wrong > 0,
+  poor: (entry) => entry.poor > 0,
+};
+
+export const FILTERS = Object.keys(TESTS);
+
+// wanted: filter -> its value, empty where it is off; hits: keys that a search found, or null.
+export const matching = (entries, wanted, hits = null) => {
+  const active = FILTERS.filter((name) => wanted[name]);
+  return entries.filter(
+    (entry) => active.every((name) => TESTS[name](entry, wanted[name])) && (hits === null || hits.has(entry.key)),
+  );
+};
+
+const last = (value) => (value === null ? -Infinity : value);
+const ORDERS = {
+  newest: (a, b) => b.step - a.step,
+  best: (a, b) => last(b.score) - last(a.score),
+  worst: (a, b) => (a.score === null) - (b.score === null) || a.score - b.score,
+  longest: (a, b) => b.length - a.length,
+  wrong: (a, b) => b.wrong - a.wrong,
+  delta: (a, b) => last(b.delta) - last(a.delta),
+};
+
+export const ordered = (entries, order) => (ORDERS[order] ? [...entries].sort(ORDERS[order]) : entries);
+
+// ---- the address: #sample=text2grad%2F12&by=delta&wrong=1
+
+export const readAddress = (hash) => Object.fromEntries(new URLSearchParams(hash.replace(/^#/, "")));
+
+export const addressOf = (state) => {
+  const kept = Object.entries(state).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false);
+  const text = new URLSearchParams(kept.map(([name, value]) => [name, value === true ? "1" : String(value)])).toString();
+  return text ? `#${text}` : "#samples";
+};

@@ -1,0 +1,132 @@
+"""The page of a run in a real browser: open, search, filter, change the signal, go by keyboard, follow a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser_pages import Server, serving, until
+from synthetic_run import write_run
+from text2grad.page.view import ViewPage
+from text2grad.report.viewer import build_report
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("view") / "run", steps=20)
+
+
+@pytest.fixture(scope="module")
+def server(run: Path) -> Iterator[Server]:
+    with serving(partial(ViewPage, run)) as started:
+        yield started
+
+
+@pytest.fixture(params=["served", "file"])
+def page(request: pytest.FixtureRequest, tab: Any, server: Server, run: Path) -> Any:
+    """The same page from the server and as one file."""
+    tab.goto(server.url if request.param == "served" else build_report(run).as_uri())
+    tab.locator("#sample h3").wait_for()
+    return tab
+
+
+def found(page: Any) -> tuple[int, int]:
+    first, _, rest = page.locator("#found").inner_text().partition(" of ")
+    return int(first), int(rest.split()[0])
+
+
+def test_search_filters_and_the_address(page: Any) -> None:
+    every = found(page)[1]
+    assert found(page) == (every, every)
+    page.get_by_text("filter", exact=True).click()
+    page.get_by_label("failed critique").check()
+    failed, _ = found(page)
+    assert 0 < failed < every and "No critique" in page.locator("#sample").inner_text()
+    page.get_by_role("button", name="clear").click()
+    until(page, f"document.getElementById('found').textContent.startsWith('{every} of')")
+    page.get_by_label("search").fill("problem-005-3")
+    until(page, "document.getElementById('found').textContent.startsWith('2 of')")
+    page.get_by_label("colour").select_option("kl")
+    page.locator("#list").focus()
+    page.keyboard.press("End")
+    until(page, "document.querySelector('#sample h3').textContent.includes('scalar_ppo')")
+    page.locator(".talk").focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    readout = page.locator(".readout").inner_text()
+    assert readout.startswith("3/") and "KL" in readout and "advantage" in readout
+    page.reload()
+    until(page, "document.querySelector('.readout')?.textContent.startsWith('3/')")
+    assert page.locator(".readout").inner_text() == readout and found(page)[0] == 2
+    assert page.get_by_label("colour").input_value() == "kl"
+
+
+def test_a_signal_colours_every_token(page: Any) -> None:
+    def strengths() -> list[str]:
+        code = (
+            "[...document.querySelectorAll('.talk .tok')].map((each) => each.style.getPropertyValue('--strength'))"
+        )
+        return page.evaluate(code)  # type: ignore[no-any-return]
+
+    before = strengths()
+    page.get_by_label("colour").select_option("logp")
+    assert len(before) > 10 and strengths() != before and "nats" not in page.locator("#signal-words").inner_text()
+    assert page.locator("#signal-words").inner_text().startswith("log-probability: ")
+
+
+def test_clauses_and_spans_light_up_together(page: Any) -> None:
+    page.get_by_text("filter", exact=True).click()
+    page.get_by_label("marked poor").check()
+    page.locator("#sample .spans li").first.hover()
+    linked = page.locator("#sample .linked").all_inner_texts()
+    assert any("for x in items:" in each for each in linked) and len(linked) > 1
+
+
+def test_there_are_few_tab_stops(page: Any) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = false))")
+    page.locator("nav a").first.focus()
+    stops = 0
+    while stops < 60 and page.evaluate("!document.activeElement.closest('#sample')"):
+        page.keyboard.press("Tab")
+        stops += 1
+    assert stops < 25
+    page.locator("#list").focus()
+    heading = page.locator("#sample h3").inner_text()
+    page.keyboard.press("ArrowDown")
+    until(page, "(was) => document.querySelector('#sample h3').textContent !== was", arg=heading)
+
+
+def test_a_run_is_followed_while_it_trains(tab: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=5)
+    with serving(partial(ViewPage, run)) as server:
+        tab.goto(server.url)
+        tab.locator("#sample h3").wait_for()
+        heading, every = tab.locator("#sample h3").inner_text(), found(tab)[1]
+        samples, metrics = (run / "ppo/text2grad" / name for name in ("samples.jsonl", "metrics.jsonl"))
+        line = json.loads(samples.read_text(encoding="utf-8").splitlines()[0])
+        with samples.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**line, "step": 77, "id": "new"}) + '\n{"half')
+        with metrics.open("a", encoding="utf-8") as file:
+            file.write('{"step": 77, "score": 0.123}\n{"ste')
+        until(tab, f"document.getElementById('found').textContent === '{every + 1} of {every + 1}'")
+        until(tab, "document.getElementById('curves').textContent.includes('0.123')")
+        assert tab.locator("#sample h3").inner_text() == heading
+
+
+def test_one_prompt_is_followed_over_steps(tab: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=5)
+    samples = run / "ppo/text2grad/samples.jsonl"
+    rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
+    texts = [{**row, "id": "probe", "response": f"It is due on day {row['step']}.", "spans": []} for row in rows]
+    samples.write_text("".join(json.dumps(row) + "\n" for row in texts), encoding="utf-8")
+    tab.goto(build_report(run).as_uri())
+    tab.locator("#sample h3").wait_for()
+    tab.get_by_label("Same prompt").select_option(label="step 5 · text2grad · score -1".replace("-", "−"))
+    assert tab.locator(".versions del").inner_text() == "5" and tab.locator(".versions ins").inner_text() == "0"
+    tab.get_by_role("button", name="list only these").click()
+    assert found(tab)[0] == len(rows)

@@ -1,0 +1,43 @@
+"""What the page says of a logged name is what docs/metrics.md says; `make golden` writes it into the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+from places import ROOT
+from text2grad.report.tables import explained
+
+PAGE = ROOT / "docs" / "metrics.md"
+WORDS = ROOT / "src" / "text2grad" / "report" / "metrics.json"
+
+
+def words_of(page: str) -> dict[str, str]:
+    """Each name in the first column of a table, with the second column as plain text; the first table counts."""
+    found: dict[str, str] = {}
+    for line in page.splitlines():
+        cells = re.split(r"(?<!\\)\|", line)
+        if len(cells) > 3 and cells[1].strip().startswith("`"):
+            what = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cells[2]).replace("`", "").replace("\\|", "|").strip()
+            for name in re.findall(r"`([^`]+)`", cells[1]):
+                found.setdefault(name, what)
+    return found
+
+
+def test_the_page_explains_names_as_the_documentation_does() -> None:
+    now = json.dumps(words_of(PAGE.read_text(encoding="utf-8")), ensure_ascii=False, indent=0) + "\n"
+    if os.environ.get("WRITE_GOLDEN"):
+        WORDS.write_text(now, encoding="utf-8")
+    assert WORDS.read_text(encoding="utf-8") == now, "make golden, and read the diff"
+
+
+@pytest.mark.parametrize("name", ["kl", "wrong_sign_rate", "seconds_update", "heldout_greedy_pass", "lr"])
+def test_a_name_is_explained(name: str) -> None:
+    assert explained(name)
+
+
+def test_what_is_not_documented_is_not_explained() -> None:
+    assert explained("no_such_name") == ""

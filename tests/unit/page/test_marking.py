@@ -1,0 +1,258 @@
+"""What people mark: on disk before it is confirmed, never doubled or overwritten, and ready to be trained on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synthetic_run import write_run
+from text2grad.errors import UserError
+from text2grad.eval.critics.marks import read_marks
+from text2grad.feedback import Failure, Feedback, Message, Source, Span, read_records, write_records
+from text2grad.page.answers import items_of, read_answers
+from text2grad.page.marking import Act, Check, Conflict, MarkedPlace, Notebook, Opinion
+
+PROMPT = (Message(role="user", content="When?"),)
+RESPONSE = "It is due 🙂 next week."
+JUDGE = Source(kind="llm", model="judge")
+
+
+def record(id: str = "a", response: str = RESPONSE, **fields: Any) -> Feedback:
+    return Feedback(**{"id": id, "prompt": PROMPT, "response": response, "source": JUDGE, **fields})
+
+
+def place(start: int, end: int, label: int = -1, reason: str = "") -> MarkedPlace:
+    return MarkedPlace(start=start, end=end, label=label, reason=reason)  # type: ignore[arg-type]
+
+
+def act(key: str, name: str, base: int, annotator: str = "ann", **opinion: Any) -> Act:
+    return Act(act=f"act-{name:>08}", item=key, annotator=annotator, base=base, opinion=Opinion(**opinion))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    judged = Span(start=0, end=2, label=1, text="It", reason="short")
+    records = [record("a", critique="Fine.", spans=(judged,), score=1.0), record("b", "It is due on Friday.")]
+    write_records(tmp_path / "answers.jsonl", records)
+    return tmp_path / "answers.jsonl"
+
+
+def notebook(source: Path) -> tuple[Notebook, list[str]]:
+    items = read_answers(source)
+    return Notebook(items, source.with_suffix(".marked.jsonl")), list(items)
+
+
+def test_what_is_marked_is_a_record_that_trains(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    opinion = {"spans": [place(12, 16, reason="wrong day")], "score": -0.5, "omissions": ["the hour", " "]}
+    assert book.record(act(key, "1", 0, shown="after", **opinion)) == 1
+    [found] = read_records(book.out)
+    assert found.spans == (Span(start=12, end=16, label=-1, text="next", reason="wrong day"),)
+    assert (found.critique, found.score, found.source) == ("wrong day", -0.5, Source(kind="human"))
+    assert found.meta == {"annotator": "ann", "shown": "after", "omissions": ["the hour"]}
+
+
+def test_the_newest_version_counts_and_nothing_said_makes_no_record(source: Path) -> None:
+    book, [key, other] = notebook(source)
+    book.record(act(key, "1", 0, critique="Bad."))
+    book.record(act(key, "2", 1, critique="Good."))
+    book.record(act(other, "3", 0, critique="Gone."))
+    book.record(act(other, "4", 1))
+    assert [each.critique for each in read_records(book.out)] == ["Good."]
+    assert [each.critique for each in book.history(other, "ann")] == ["", "Gone.", ""]
+
+
+def test_an_act_that_is_sent_twice_counts_once(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    assert book.record(act(key, "1", 0, critique="Bad.")) == book.record(act(key, "1", 0, critique="Bad.")) == 1
+    book.close()
+    again, _ = notebook(source)
+    assert again.record(act(key, "1", 0, critique="Bad.")) == 1
+
+
+def test_two_tabs_do_not_overwrite_each_other(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    book.record(act(key, "1", 0, critique="One tab."))
+    with pytest.raises(Conflict):
+        book.record(act(key, "2", 0, critique="The other."))
+    assert book.history(key, "ann")[-1].critique == "One tab."
+    book.record(act(key, "3", 0, annotator="bob", critique="Another person."))
+    assert [each.critique for each in read_records(book.out)] == ["One tab.", "Another person."]
+
+
+@pytest.mark.parametrize("cut", [1, 40, 300])
+def test_half_a_line_was_never_confirmed_and_goes(source: Path, cut: int) -> None:
+    book, [key, _] = notebook(source)
+    for number in range(3):
+        book.record(act(key, str(number), number, critique=f"Version {number}."))
+    book.close()
+    journal = book.out.with_suffix(".journal")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:2]) + lines[2][: min(cut, len(lines[2]) - 1)])
+    again, _ = notebook(source)
+    assert again.version(key, "ann") == 2 and journal.read_bytes() == b"".join(lines[:2])
+    assert again.record(act(key, "9", 2, critique="Sent again.")) == 3
+    assert [each.critique for each in read_records(book.out)] == ["Sent again."]
+
+
+def test_a_damaged_line_is_named(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    book.record(act(key, "1", 0, critique="Bad."))
+    book.close()
+    journal = book.out.with_suffix(".journal")
+    journal.write_bytes(b"{}\n" + journal.read_bytes())
+    with pytest.raises(UserError, match=r"journal:1: act: Field required \(remove line 1\)"):
+        notebook(source)
+
+
+def test_a_kill_between_the_journal_and_the_records_loses_nothing(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    book.record(act(key, "1", 0, critique="Bad."))
+    book.close()
+    book.out.unlink()
+    again, _ = notebook(source)
+    assert [each.critique for each in read_records(again.out)] == ["Bad."]
+
+
+def test_a_full_disk_refuses_the_act_and_keeps_the_journal_whole(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, [key, _] = notebook(source)
+    book.record(act(key, "1", 0, critique="Bad."))
+    before = book.out.with_suffix(".journal").read_bytes()
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(UserError, match="No space left"):
+        book.record(act(key, "2", 1, critique="Worse."))
+    monkeypatch.setattr(os, "fsync", real)
+    assert book.out.with_suffix(".journal").read_bytes() == before
+    assert book.record(act(key, "2", 1, critique="Worse.")) == 2
+
+
+def test_a_second_process_is_refused_with_one_line(source: Path) -> None:
+    book, _ = notebook(source)
+    program = (
+        "import sys; from pathlib import Path; from text2grad.cli import main\n"
+        "main(['mark', sys.argv[1], '--no-browser'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(source)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "is being marked by another process" in done.stderr
+    book.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "error"),
+    [(0, len(RESPONSE) + 1, "outside the answer"), (len(RESPONSE), len(RESPONSE) + 3, "outside"), (3, 3, "empty")],
+)
+def test_a_place_outside_the_answer_is_refused_and_not_kept(source: Path, start: int, end: int, error: str) -> None:
+    book, [key, _] = notebook(source)
+    with pytest.raises(ValueError, match=error):
+        book.record(act(key, "1", 0, spans=[place(start, end)]))
+    assert book.version(key, "ann") == 0
+    assert book.record(act(key, "2", 0, spans=[place(0, len(RESPONSE))])) == 1
+
+
+def test_checks_of_a_critics_spans_are_read_by_the_report(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    book.record(act(key, "1", 0, checks=[Check(start=0, end=2, correct=False)]))
+    assert read_records(book.out) == []
+    [mark] = read_marks(book.checks)
+    assert (mark.id, mark.annotator, mark.start, mark.end, mark.correct) == ("a", "ann", 0, 2, False)
+
+
+def test_what_a_file_holds_of_people_is_gone_on_with(tmp_path: Path) -> None:
+    span = Span(start=0, end=2, label=1, text="It", reason="short")
+    human = record(source=Source(kind="human"), spans=(span,), meta={"annotator": "ann", "step": 3})
+    book = Notebook(items_of([human, record(critique="Judged.")]), tmp_path / "out.jsonl")
+    [key] = book.items
+    assert [each.critique for each in book.items[key].suggestions] == ["Judged."]
+    assert book.history(key, "ann")[0].spans == (place(0, 2, 1, "short"),)
+    assert list(book.marked(key)) == ["ann"] and book.history(key, "bob") == [Opinion()]
+
+
+def test_agreement_is_measured_on_what_several_have_marked(source: Path) -> None:
+    book, [key, other] = notebook(source)
+    book.record(act(key, "1", 0, spans=[place(0, 2)]))
+    assert book.agreement() == {"shared": 0, "measured": 0, "alpha": None}
+    book.record(act(key, "2", 0, annotator="bob", spans=[place(0, 2)]))
+    assert book.agreement() == {"shared": 1, "measured": 1, "alpha": 1.0}
+    book.record(act(key, "3", 1, annotator="bob", spans=[place(0, 2, 1)]))
+    assert book.agreement()["alpha"] == 0.48
+    book.record(act(other, "4", 0, critique="Alike."))
+    book.record(act(other, "5", 0, annotator="bob", critique="Alike."))
+    assert book.agreement()["shared"] == 2 and book.agreement()["measured"] == 1
+
+
+def test_marks_stay_when_the_file_of_the_answers_is_gone(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    book.record(act(key, "1", 0, critique="Bad."))
+    book.close()
+    write_records(source, [record("c", "Another.")])
+    again, _ = notebook(source)
+    assert [each.id for each in read_records(again.out)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.jsonl", json.dumps({"prompt": "When?", "response": "Friday."})),
+        ("rows.csv", "prompt,response\nWhen?,Friday.\n"),
+        ("rows.json", json.dumps([{"prompt": "When?", "response": "Friday."}])),
+    ],
+)
+def test_any_file_of_answers_can_be_marked(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    [item] = read_answers(tmp_path / name).values()
+    assert (item.response, item.suggestions) == ("Friday.", ())
+
+
+def test_a_run_shows_its_samples_and_those_written_since(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=5)
+    items = read_answers(run)
+    [first, *_] = items.values()
+    assert first.suggestions[0].source.kind == "reward_model" and first.example.meta["policy"] == "text2grad"
+    samples = run / "ppo/text2grad/samples.jsonl"
+    line = json.loads(samples.read_text(encoding="utf-8").splitlines()[0])
+    with samples.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**line, "response": "A new one."}) + '\n{"step": 9, "resp')
+    assert len(read_answers(run)) == len(items) + 1
+
+
+def test_a_failure_is_no_suggestion(tmp_path: Path) -> None:
+    failed = record(error=Failure(kind="refused", message="no"))
+    [item] = items_of([failed]).values()
+    assert item.suggestions == () and item.people == {}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.mkdir(), r"no answers to mark in .* \(text2grad train writes samples"),
+        (lambda path: path.write_text(""), r"no answers to mark in .* \(text2grad sample"),
+        (lambda path: path.write_text("{"), "not JSON"),
+        (lambda path: path.write_text('{"prompt": "a", "answer": "b"}'), "unknown column 'answer'"),
+        (lambda path: None, "cannot read .* No such file"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, make: Any, message: str) -> None:
+    make(tmp_path / "in.jsonl")
+    with pytest.raises(UserError, match=message) as raised:
+        read_answers(tmp_path / "in.jsonl")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_place_that_cannot_be_written_is_one_line(source: Path) -> None:
+    (source.parent / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*File exists"):
+        Notebook(read_answers(source), source.parent / "file" / "out.jsonl")
+    with pytest.raises(UserError, match="Is a directory"):
+        Notebook(read_answers(source), source.parent)

@@ -1,0 +1,138 @@
+"""Who may speak to the page's server: the person who has the address, from the page itself, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from page_requests import ask
+from text2grad.feedback import Feedback, Message, Source, read_records, write_records
+from text2grad.page.mark import mark_page
+from text2grad.page.server import MOST_BYTES, Address, Guard, listening
+
+ADDRESS = Address(8639, "secret-token")
+COOKIE = "text2grad-8639=secret-token"
+HOST = "127.0.0.1:8639"
+MARK = {"act": "act-00001", "item": "", "annotator": "", "base": 0, "opinion": {"critique": "Bad."}}
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Guard:
+    record = Feedback(
+        id="a", prompt=(Message(role="user", content="<script>"),), response="Friday.", source=Source(kind="llm")
+    )
+    write_records(tmp_path / "a.jsonl", [record])
+    return Guard(mark_page(tmp_path / "a.jsonl", None, "", False).app(), ADDRESS)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/?token=secret-token", {"host": HOST}, 200),
+        ("/?token=secret-token", {"host": HOST, "sec-fetch-site": "cross-site"}, 200),  # a link in a notebook
+        ("/", {"host": HOST, "cookie": COOKIE}, 200),
+        ("/api/items", {"host": "localhost:8639", "cookie": COOKIE}, 200),
+        ("/", {"host": HOST}, 403),
+        ("/?token=", {"host": HOST}, 403),
+        ("/?token=other", {"host": HOST}, 403),
+        ("/", {"host": HOST, "cookie": "text2grad-8639=other"}, 403),
+        ("/", {"host": HOST, "cookie": "text2grad-8640=secret-token"}, 403),
+        ("/", {"host": HOST, "cookie": 'text2grad-8639="; bad='}, 403),
+        ("/api/items?token=secret-token", {"host": HOST}, 403),  # addresses end up in logs
+        ("/?token=secret-token", {"host": "evil.example"}, 403),  # DNS rebinding
+        ("/?token=secret-token", {"host": "127.0.0.1:9999"}, 403),
+        ("/?token=secret-token", {"host": "127.0.0.1"}, 403),
+        ("/?token=secret-token", {}, 403),
+        ("/api/items", {"host": HOST, "cookie": COOKIE, "origin": "http://evil.example"}, 403),
+        ("/api/items", {"host": HOST, "cookie": COOKIE, "origin": "null"}, 403),
+        ("/api/items", {"host": HOST, "cookie": COOKIE, "origin": "http://127.0.0.1:9999"}, 403),
+        ("/api/items", {"host": HOST, "cookie": COOKIE, "sec-fetch-site": "cross-site"}, 403),
+        ("/api/items", {"host": HOST, "cookie": COOKIE, "sec-fetch-site": "same-site"}, 403),
+        ("/etc/passwd", {"host": HOST, "cookie": COOKIE}, 404),
+        ("/../a.jsonl", {"host": HOST, "cookie": COOKIE}, 404),
+        ("/api/items/../../../etc/passwd", {"host": HOST, "cookie": COOKIE}, 404),
+        ("/api/items/%2e%2e%2fa.jsonl", {"host": HOST, "cookie": COOKIE}, 404),
+        ("/a.jsonl", {"host": HOST, "cookie": COOKIE}, 404),
+    ],
+)
+def test_who_may_read(app: Guard, path: str, headers: dict[str, str], status: int) -> None:
+    assert ask(app, path, headers)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": ""}, 403),
+        ({"origin": None}, 403),
+        ({"content-type": "text/plain"}, 403),  # a form of another site can send this
+        ({"content-type": "application/x-www-form-urlencoded"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"cookie": ""}, 403),
+        ({"host": "evil.example", "origin": "http://evil.example"}, 403),
+        ({"content-length": str(MOST_BYTES + 1)}, 413),
+    ],
+)
+def test_who_may_change(app: Guard, tmp_path: Path, headers: dict[str, str | None], status: int) -> None:
+    usual = {"host": HOST, "cookie": COOKIE, "origin": f"http://{HOST}", "content-type": "application/json"}
+    given = {name: value for name, value in {**usual, **headers}.items() if value is not None}
+    [item] = json.loads(ask(app, "/api/items", {"host": HOST, "cookie": COOKIE})[2])["items"]
+    body = json.dumps({**MARK, "item": item["key"]}).encode()
+    assert ask(app, "/api/acts", given, "POST", body)[0] == status
+    assert len(read_records(tmp_path / "a.marked.jsonl")) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 422),
+        (b"[]", 422),
+        (b"\xff", 422),
+        (b"[" * 2000, 422),
+        (json.dumps({**MARK, "item": "unknown"}).encode(), 404),
+        (json.dumps({**MARK, "more": 1}).encode(), 422),
+        (json.dumps({**MARK, "opinion": {"score": 2}}).encode(), 422),
+    ],
+)
+def test_an_act_that_is_none_is_refused(app: Guard, body: bytes, status: int) -> None:
+    headers = {"host": HOST, "cookie": COOKIE, "origin": f"http://{HOST}", "content-type": "application/json"}
+    code, _, answer = ask(app, "/api/acts", headers, "POST", body)
+    assert code == status and json.loads(answer)["error"]
+
+
+def test_two_tabs_get_a_conflict_with_what_is_there(app: Guard) -> None:
+    headers = {"host": HOST, "cookie": COOKIE, "origin": f"http://{HOST}", "content-type": "application/json"}
+    [item] = json.loads(ask(app, "/api/items", headers)[2])["items"]
+    for act, status in (("act-00001", 200), ("act-00002", 409)):
+        body = json.dumps({**MARK, "act": act, "item": item["key"]}).encode()
+        code, _, answer = ask(app, "/api/acts", headers, "POST", body)
+        assert code == status
+    assert json.loads(answer)["version"] == 1
+    assert [each["critique"] for each in json.loads(answer)["history"]] == ["", "Bad."]
+
+
+def test_the_page_loads_nothing_and_its_token_is_kept_out_of_sight(app: Guard) -> None:
+    status, headers, body = ask(app, "/?token=secret-token", {"host": HOST})
+    page = body.decode()
+    assert status == 200 and "secret-token" not in page
+    policy = page.partition('Content-Security-Policy" content="')[2].partition('"')[0]
+    assert policy.startswith("default-src &#39;none&#39;") and "unsafe" not in policy
+    assert not any(word in page for word in ("http://", "https://", "@import", "url("))
+    assert headers["set-cookie"] == f"{COOKIE}; Path=/; HttpOnly; SameSite=Strict"
+    assert headers["x-frame-options"] == "DENY" and headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "no-store" and "access-control-allow-origin" not in headers
+
+
+def test_the_next_port_is_taken_where_one_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with listening(port) as found:
+            host, number = found.getsockname()
+    assert host == "127.0.0.1" and number > port
+    assert capsys.readouterr().err == f"port {port} is in use: taking {number}\n"
