@@ -277,8 +277,6 @@ class Peer:
             return ["b", value.decode("latin-1")]
         if (parts := values.reduced(value)) is not None:
             return ["v", parts[0], *map(self.pack, parts[1])]
-        if kind in values.VIEWS:
-            return ["w", values.VIEWS[kind], *map(self.pack, value)]
         return self._pack_object(value)
 
     def _pack_container(self, value: Any, tag: str) -> Any:
@@ -307,10 +305,8 @@ class Peer:
             return None  # leads to the test file
         if self.wary and not is_lent(value):
             self.refuse(f"a {type(value).__module__}.{type(value).__name__} cannot cross to the solution", True)
-        tag, known = "k" if isinstance(value, types.CoroutineType) else "o", id(value) in self._numbers
-        packed = [tag, self._export(value), self._pack_class(type(value))]
-        base = values.base_of(type(value)) if not known else None
-        return [*packed, self.pack(values.plain(value, base.__name__))] if base else packed
+        tag = "k" if isinstance(value, types.CoroutineType) else "o"
+        return [tag, self._export(value), self._pack_class(type(value))]
 
     def _name_of(self, value: Any) -> tuple[str, str] | None:
         """The name by which a type of the standard library crosses."""
@@ -331,8 +327,7 @@ class Peer:
         kept = [
             each for each in kind.__bases__ if values.public_name(each) is None or issubclass(each, BaseException)
         ]
-        base, methods = perform.passed_on(kind)
-        return ["c", number, kind.__name__, [self._pack_base(each) for each in kept], methods, base]
+        return ["c", number, kind.__name__, [self._pack_base(each) for each in kept], perform.special_methods(kind)]
 
     def _export(self, value: Any) -> int:
         key: Any = id(value)
@@ -412,19 +407,18 @@ class Peer:
 
     def _unpack_class(self, number: Any, *parts: Any) -> Any:
         if int(number) not in self._theirs:
-            name, bases, methods, base = parts
+            name, bases, methods = parts
             above = tuple(each for each in map(self._unpack_base, bases) if isinstance(each, type))
-            made = objects.make_class(self, str(name), above, methods, base)
+            made = objects.make_class(self, str(name), above, methods)
             self._theirs[int(number)] = objects.lives_at(made, self, int(number))
         return self._theirs[int(number)]
 
-    def _unpack_object(self, number: Any, packed: Any, *value: Any) -> Any:
+    def _unpack_object(self, number: Any, packed: Any) -> Any:
         kind = self.unpack(packed)
         if int(number) not in self._theirs:
             if not isinstance(kind, objects.Remote):
                 raise ValueError("an object of no class")
-            made = objects.make_instance(kind, self.unpack(value[0]) if value else None)
-            self._theirs[int(number)] = objects.lives_at(made, self, int(number))
+            self._theirs[int(number)] = objects.lives_at(object.__new__(kind), self, int(number))
         return self._theirs[int(number)]
 
     def _mine(self, number: Any) -> Any:
@@ -468,7 +462,6 @@ _UNPACK: dict[str, Callable[..., Any]] = {
     "F": lambda peer, *parts: frozenset(map(peer.unpack, parts)),
     "b": lambda peer, text: text.encode("latin-1"),
     "v": lambda peer, name, *parts: values.made(name, *map(peer.unpack, parts)),
-    "w": lambda peer, kind, *parts: values.view_of(kind, [peer.unpack(part) for part in parts]),
     "R": lambda peer, number: peer._shared[int(number)].value,
     "M": lambda peer, number: peer._mine(number),
     "n": Peer._unpack_name,

@@ -7,6 +7,7 @@ int), so that nothing with a behaviour of its own crosses. Mutable containers ar
 from __future__ import annotations
 
 import builtins
+import collections
 import operator
 import sys
 import types
@@ -63,15 +64,8 @@ _COLLECTIONS = {("collections", name) for name in ("deque", "OrderedDict", "Coun
 
 IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset)
 PLAIN = (*IMMUTABLE, bytearray, list, dict, set)
-_PLAIN = ("int", "float", "complex", "str", "bytes", "tuple", "frozenset")
-_BASES = {
-    **dict.fromkeys(_PLAIN, "builtins"),
-    **dict.fromkeys(("date", "datetime", "time", "timedelta"), "datetime"),
-    "Decimal": "decimal",
-}
-"""Immutable types that classes may derive from -> their modules."""
-
-VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
+_DICTS: tuple[Any, ...] = (dict, collections.OrderedDict, collections.Counter)
+_ITERABLES: tuple[Any, ...] = (frozenset, list, set, bytearray, collections.deque)
 
 
 def reduced(value: Any) -> tuple[str, list[Any]] | None:
@@ -100,45 +94,15 @@ def _zone(value: Any) -> list[Any]:
     return [offset] if type(value)(offset).tzname(None) == name else [offset, name]
 
 
-def base_of(kind: type) -> Any:
-    """The immutable plain type that a class derives from."""
-    for each in kind.__mro__[1:]:
-        module = _BASES.get(each.__name__)
-        if module is not None and vars(sys.modules.get(module, sys)).get(each.__name__) is each:
-            return each
-    return None
-
-
-def base_named(name: str) -> Any:
-    """That type by its name; KeyError if there is none."""
-    return getattr(__import__(_BASES[name]), name)
-
-
-def plain(value: Any, base: str) -> Any:
-    """The value of an instance of a class derived from an immutable type, as one of exactly that type."""
-    if base == "frozenset":
-        return frozenset(frozenset.__iter__(value))
-    kind = getattr(builtins, base) if base in _PLAIN else None
-    return kind(*kind.__getnewargs__(value)) if kind else made(base, *_ARGUMENTS[base](value))
-
-
-def derived(kind: Any, base: Any, value: Any) -> Any:
-    """An instance of a class derived from an immutable type, with this value."""
-    name = base.__name__
-    if name in _PLAIN or name == "Decimal":
-        return base.__new__(kind, value)
-    args = _ARGUMENTS[name](value)
-    return base.__new__(kind, *args[:-1], fold=args[-1]) if name in _WITH_FOLD else base.__new__(kind, *args)
-
-
-def view_of(kind: str, items: list[Any]) -> Any:
-    """A dictionary view with these items; KeyError if there is no such view."""
-    make: dict[str, Callable[[], Any]] = {
-        "keys": lambda: dict.fromkeys(items).keys(),
-        "values": lambda: dict(enumerate(items)).values(),
-        "items": lambda: dict(items).items(),
-    }
-    return make[kind]()
+def exactly(value: Any, kind: type) -> Any:
+    """The value of an object of a class derived from a plain type, as one of exactly that type; None for others."""
+    if kind in _DICTS:
+        return dict(dict.items(value))
+    if kind in _ITERABLES:
+        return kind(kind.__iter__(value))
+    if kind in IMMUTABLE:
+        return kind(*kind.__getnewargs__(value))
+    return made(kind.__name__, *_ARGUMENTS[kind.__name__](value)) if kind.__name__ in _ARGUMENTS else None
 
 
 _KINDS = "biufcSUMm"
