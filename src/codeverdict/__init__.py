@@ -34,18 +34,12 @@ __all__ = [
     "stub_gate",
 ]
 
-_HOMES = {
-    "errors": ("NotSafeError",),
-    "gate": ("Gate", "stub_gate"),
-    "launch": ("Probe", "TierChoice", "probe_tiers"),
-    "results": ("NO_VERDICT", "Outcome", "TestResult", "Tier", "Verdict", "clean"),
-    "runner": ("Job", "Runner"),
-    "settings": ("SandboxSettings",),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_HOMES = ("errors", "results", "settings", "launch", "runner", "gate")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    for home in _HOMES if name in __all__ else ():
+        module = import_module(f"{__name__}.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

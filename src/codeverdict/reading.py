@@ -60,10 +60,10 @@ class TestFile:
     _frames: dict[tuple[bool, bool], bytes] = field(default_factory=dict, compare=False, repr=False)
 
     def frame(self, coverage: bool, lenient: bool) -> bytes:
-        """What the process that runs it is to know of it and of the job, as a frame."""
+        """What the process that runs it is to know of it and of the job, as it lies in a file."""
         how = (coverage, lenient)
         if how not in self._frames:
-            self._frames[how] = frames.framed({**self.words, "coverage": coverage, "lenient": lenient})
+            self._frames[how] = frames.held({**self.words, "coverage": coverage, "lenient": lenient})
         return self._frames[how]
 
     @property

@@ -28,6 +28,11 @@ class Channel:
         """Takes the descriptor over."""
         self._socket = _socket.socket(fileno=descriptor)
 
+    @property
+    def descriptor(self) -> int:
+        """To wait for a packet."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """Close this end."""
         self._socket.close()
@@ -70,5 +75,5 @@ class Channel:
     def waits(self, seconds: float) -> bool:
         """Whether a packet, or the end, is there within this time."""
         poll = select.poll()
-        poll.register(self._socket.fileno(), select.POLLIN)
+        poll.register(self.descriptor, select.POLLIN)
         return bool(poll.poll(max(0.0, 1000 * seconds)))

@@ -13,14 +13,12 @@ from codeverdict.inside import jail, scratch, system
 
 _MOST_DYING = 8
 _FORK_SECONDS = 2.0
-_COUNT_SECONDS = 0.04
-_NAP_SECONDS = 0.0005
 _PROCESS_CLOCK = 2  # clock_getcpuclockid(3): the processor time of a process, by its number
 RUNNING = -1
 """In place of a wait status: the process had not ended."""
 
-Work = tuple[Callable[[], None], tuple[int, ...]]
-"""What a process of a job does, and the descriptors it may use for it."""
+Work = tuple[Callable[[], None], tuple[int, ...], int]
+"""What a process of a job does, the descriptors it may use for it, and how long a file it may write, in bytes."""
 
 
 class Ground:
@@ -37,18 +35,7 @@ class Ground:
         if namespaces or user is not None:  # counts nothing else: a user, or a user namespace, of our own
             prison.limit_processes()
         self.gate = os.pipe() if self.scratch else (-1, -1)
-        self.rules = -1
         self._dying: list[int] = []
-
-    def new_folder(self) -> str:
-        """The folder of the next job; where jobs have no mounts, a new one."""
-        if self.scratch is not None and (self.scratch.renew() or self.rules < 0):
-            if self.rules >= 0:
-                os.close(self.rules)
-            self.rules = self.jail.rules(self.scratch.folder)
-            if self.folder != self.scratch.folder:
-                self.folder = os.environ["TMPDIR"] = self.scratch.folder
-        return self.folder
 
     def reap(self, process: int) -> None:
         """Wait for a killed process; in namespaces not now: taking its mounts down takes milliseconds, and it has
@@ -66,12 +53,10 @@ class Job:
     """The processes of one job."""
 
     def __init__(self, ground: Ground, limits: jail.Limits) -> None:
-        self.deadline = time.monotonic() + limits.wall
+        self._deadline = time.monotonic() + limits.wall
         self._ground, self._limits = ground, limits
         self._processes: list[int] = []
         self._maps: list[int] = []
-        self._counted = time.monotonic()
-        self.filled = self.late = False
 
     def start(self, *works: Work) -> None:
         """Fork a process for each work, shut in before it begins.
@@ -82,10 +67,14 @@ class Job:
         if self._ground.scratch is None:
             self._start_in_namespaces(works)
             return
-        folder = self._ground.new_folder()
-        rules, server = self._ground.rules, os.getpid()
+        own, server = self._ground.scratch, os.getpid()
+        own.renew()
+        os.environ["TMPDIR"] = folder = own.folder
+        rules = self._ground.jail.rules(folder)
         for work in works:
             self._processes.append(_forked(functools.partial(self._in_folder, work, folder, rules, server)))
+        if rules >= 0:
+            os.close(rules)
         for process in self._processes:
             with contextlib.suppress(OSError):  # probed, never required: not every container shows it
                 self._maps.append(os.open(f"/proc/{process}/maps", os.O_RDONLY | os.O_CLOEXEC))
@@ -99,8 +88,8 @@ class Job:
         self._shut_in(work, folder, rules, server)
 
     def _shut_in(self, work: Work, folder: str, rules: int, server: int = 0) -> None:
-        do, keep = work
-        self._ground.jail.enter((*keep, *self._ground.kept), folder, rules, self._limits, server)
+        do, keep, longest = work
+        self._ground.jail.enter((*keep, *self._ground.kept), folder, rules, self._limits, longest, server)
         do()
 
     def _start_in_namespaces(self, works: tuple[Work, ...]) -> None:
@@ -137,44 +126,25 @@ class Job:
         process = _forked(lambda: self._shut_in(work, self._ground.folder, rules))
         os.write(writer, b"%d " % process)
 
-    def filled_scratch(self) -> bool:
-        """Whether more lies there than a program may leave (mounts of its own see to that themselves).
+    def overrun(self) -> str:
+        """What it has had too much of: `time` of the processor, of the `clock`, `files`; "" if nothing."""
+        with contextlib.suppress(OSError):  # the first process, the solution's, has ended
+            if time.clock_gettime(~self._processes[0] << 3 | _PROCESS_CLOCK) > self._limits.seconds:
+                return "time"
+        own = self._ground.scratch  # mounts of its own see to that themselves
+        if own is not None and own.overfull(jail.FILE_BYTES * sum(map(own.nameless, self._maps))):
+            return "files"
+        return "clock" if time.monotonic() > self._deadline else ""
 
-        Looked up at most every 40 ms, so that it may be asked at every turn of a loop that a program keeps busy.
-        """
-        own, now = self._ground.scratch, time.monotonic()
-        if own is None or now < self._counted + _COUNT_SECONDS:
-            return self.filled
-        self._counted = now
-        self.filled = self.filled or own.overfull(jail.FILE_BYTES * sum(map(own.nameless, self._maps)))
-        return self.filled
+    def watched(self) -> int:
+        """A descriptor that can be read once the last process, whose end is that of the job, has ended."""
+        return os.pidfd_open(self._processes[-1])
 
-    def is_late(self) -> bool:
-        """Whether the first process, the solution's, has used up its processor time."""
-        with contextlib.suppress(OSError):  # it has ended
-            used = time.clock_gettime(~self._processes[0] << 3 | _PROCESS_CLOCK)
-            self.late = self.late or used > self._limits.seconds
-        return self.late
-
-    def _must_end(self) -> bool:
-        return self.is_late() or self.filled_scratch()
-
-    def kill(self) -> None:
-        """Have every process end now; `end` clears up."""
-        for process in self._processes:
-            os.kill(process, signal.SIGKILL)
-
-    def end(self, gently: bool = False) -> list[int]:
-        """Clear up; how each process ended by itself (wait status), RUNNING for what had to be killed.
-
-        With `gently`, processes are given until the deadline to end by themselves.
-        """
+    def end(self) -> list[int]:
+        """Clear up; how each process ended by itself (wait status), RUNNING for what had to be killed."""
         statuses = []
         for process in self._processes:
             ended, status = os.waitpid(process, os.WNOHANG)
-            while gently and not ended and time.monotonic() < self.deadline and not self._must_end():
-                time.sleep(_NAP_SECONDS)
-                ended, status = os.waitpid(process, os.WNOHANG)
             if not ended:
                 os.kill(process, signal.SIGKILL)
                 self._ground.reap(process)

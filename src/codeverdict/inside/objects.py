@@ -8,28 +8,18 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codeverdict.inside import perform, values
 
-
-class Connection(Protocol):
-    """What an object needs of its peer (peer.py)."""
-
-    wary: bool
-    lenient: bool
-
-    def request(self, op: str, target: Any, name: str = "", args: Any = (), kwargs: Any = None) -> Any: ...
-
-    def refuse(self, what: str, by_nature: bool) -> Any: ...
-
-    def left(self, error: BaseException | None, result: Any) -> None: ...
+if TYPE_CHECKING:
+    from codeverdict.inside.peer import Peer
 
 
 class Link(NamedTuple):
     """Where an object lives, and its number there."""
 
-    peer: Connection
+    peer: Peer
     number: int
 
 
@@ -61,11 +51,6 @@ def of_class(value: Any) -> Any:
     return value
 
 
-def is_of_class(value: Any) -> bool:
-    """Whether `of_class` was said of it."""
-    return id(value) in _MADE
-
-
 class Remote(type):
     """The class of classes that live on the other side."""
 
@@ -81,13 +66,13 @@ class Remote(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         made = _ask(cls, "call", "", args, kwargs)
-        return of_class(made) if is_of_class(cls) else made
+        return of_class(made) if id(cls) in _MADE else made
 
     def __getattr__(cls, name: str) -> Any:
         if name in _NOT_ASKED or id(cls) not in _LINKS:
             raise AttributeError(name)
         found = _ask(cls, "get", name)
-        return of_class(found) if is_of_class(cls) else found
+        return of_class(found) if id(cls) in _MADE else found
 
     def __setattr__(cls, name: str, value: Any) -> None:
         _ask(cls, "set", name, (value,))
@@ -114,7 +99,7 @@ class Remote(type):
 
     def __getitem__(cls, key: Any) -> Any:
         found = _ask(cls, "op", "__getitem__", (key,))
-        return of_class(found) if is_of_class(cls) else found
+        return of_class(found) if id(cls) in _MADE else found
 
 
 class Object:
@@ -188,7 +173,7 @@ def _operate(self: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     peer = _LINKS[id(self)].peer
     if name == "__call__":
         found = peer.request("call", self, "", args, kwargs)
-        return of_class(found) if is_of_class(self) else found
+        return of_class(found) if id(self) in _MADE else found
     if name in perform.AWAITED:
         return awaited(self, name, args)
     if peer.wary and name in perform.COMPARISONS and id(args[0]) not in _LINKS:
@@ -202,13 +187,13 @@ def _operate(self: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
         peer.left(args[1], left)
         return left
     found = peer.request("op", self, name, args)
-    return of_class(found) if name in perform.ARITHMETIC and is_of_class(self) else found
+    return of_class(found) if name in perform.ARITHMETIC and id(self) in _MADE else found
 
 
 def _computed(self: Any, name: str, args: tuple[Any, ...]) -> Any:
     """What an object and a plain value come to. Where that measures one against the other, only an object made by
     the tests takes part, and it comes to no plain value: the operand is what it is made of."""
-    peer, made = _LINKS[id(self)].peer, is_of_class(self)
+    peer, made = _LINKS[id(self)].peer, id(self) in _MADE
     measures = name in perform.MEASURES and not isinstance(args[0], str | bytes)
     begins = name == "__radd__" and type(args[0]) in (int, float) and args[0] != 0
     if (measures or begins) and not made:
@@ -225,7 +210,7 @@ def _compared(self: Any, name: str, other: Any) -> Any:
     peer = _LINKS[id(self)].peer
     if type(other).__name__ == "_ANY" and type(other).__module__ == "unittest.mock":
         return NotImplemented
-    if peer.lenient and (name not in ("__eq__", "__ne__") or is_of_class(self)):
+    if peer.lenient and (name not in ("__eq__", "__ne__") or id(self) in _MADE):
         return bool(peer.request("op", self, name, (other,)))
     sample = (type(other)(),) if type(other) in (*values.PLAIN, bool, type(None)) else ()
     is_plain, plain = _FIXED.get(id(self)) or peer.request("plain", self, args=sample) or (None, None)
@@ -237,7 +222,7 @@ def _compared(self: Any, name: str, other: Any) -> Any:
         differs = name == "__ne__"
         if is_plain is False or (other is None and peer.request("op", self, name, (None,)) is differs):
             return differs
-    by_nature = is_of_class(self) or id(self) in _COMPUTED
+    by_nature = id(self) in _MADE or id(self) in _COMPUTED
     return peer.refuse(f"{name} of an object of {type(self).__name__} and a plain value", by_nature)
 
 
@@ -275,7 +260,7 @@ for _name in ("__repr__", "__iter__", "__reversed__", "__len__", "__contains__")
 _METHODS = {**{name: _operation(name) for name in perform.OPERATIONS}, "__await__": _await, "__get__": _bind}
 
 
-def make_class(peer: Connection, name: str, bases: tuple[type, ...], methods: list[str]) -> Any:
+def make_class(peer: Peer, name: str, bases: tuple[type, ...], methods: list[str]) -> Any:
     """A class that stands for one of the other side.
 
     Raises:
@@ -287,7 +272,7 @@ def make_class(peer: Connection, name: str, bases: tuple[type, ...], methods: li
     return Remote(name, above, {**space, **asked, "__module__": "solution"}, peer=peer)
 
 
-def lives_at(value: Any, peer: Connection, number: int) -> Any:
+def lives_at(value: Any, peer: Peer, number: int) -> Any:
     """Note where a value lives; the peer keeps it from now on."""
     _LINKS[id(value)] = Link(peer, number)
     return value

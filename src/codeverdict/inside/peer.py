@@ -78,7 +78,7 @@ class Peer:
         self.said: Callable[[], list[Any]] = list
         self.heard: Callable[[list[Any]], None] = lambda said: None
         self._turn: Any = _thread.RLock()
-        self._reader, self._writer, self._guard = frames.Reader(reader), writer, guard
+        self._reader, self._writer, self._guard = open(reader, "rb"), writer, guard  # noqa: SIM115
         self._objects: list[Any] = []
         self._numbers: dict[Any, int] = {}
         self._theirs: dict[int, Any] = {}
@@ -164,13 +164,6 @@ class Peer:
             if name in _INNER or name.startswith("assert"):
                 self.refuse(f"{name} of an object of the tests", True)
             raise AttributeError(f"{op} {name} is not allowed from here")
-        if (
-            op == "set"
-            and self.wary
-            and objects.link_of(args[0]) is not None
-            and _is_of_tests(getattr(target, name, 0))
-        ):
-            raise AttributeError(f"{name} is not set to an object of the solution")
         return perform.perform(op, target, name, args, kwargs)
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -194,7 +187,7 @@ class Peer:
     def receive(self) -> dict[str, Any]:
         """The next message, its values unpacked and its changes to shared containers made."""
         try:
-            message = self._reader.receive()
+            message = frames.receive(self._reader)
         except frames.Broken as error:
             self._break(str(error))
         taken: dict[str, Any] = self._guarded(lambda: self._taken_in(message))
@@ -314,20 +307,20 @@ class Peer:
         public = values.public_name(value) if named else None
         return public if public is not None and (self.wary or values.handed_out(public[0], value)) else None
 
-    def _pack_base(self, kind: type) -> Any:
-        public = self._name_of(kind)
-        return ["n", *public] if public is not None else self._pack_class(kind)
-
-    def _pack_class(self, kind: type) -> Any:
+    def _pack_class(self, kind: type, by_name: bool = False) -> Any:
+        """A class, with its special methods, and those above it that are not Python's, or are exceptions."""
+        if by_name and (public := self._name_of(kind)) is not None:
+            return ["n", *public]
         if (link := objects.link_of(kind)) is not None:
             return ["M", link.number]
         if id(kind) in self._numbers:
             return ["c", self._numbers[id(kind)]]
         number = self._export(kind)
-        kept = [
+        above = [
             each for each in kind.__bases__ if values.public_name(each) is None or issubclass(each, BaseException)
         ]
-        return ["c", number, kind.__name__, [self._pack_base(each) for each in kept], perform.special_methods(kind)]
+        bases = [self._pack_class(each, True) for each in above]
+        return ["c", number, kind.__name__, bases, perform.special_methods(kind)]
 
     def _export(self, value: Any) -> int:
         key: Any = id(value)
@@ -340,8 +333,8 @@ class Peer:
         return number
 
     def pack_error(self, error: BaseException, depth: int = 0) -> Any:
-        """An exception: class, arguments, the solution's last line it passed through, its number, its attributes,
-        notes, and what it came from."""
+        """An exception: class, arguments, the solution's last line it passed through, its number, its attributes
+        (of a class of Python's; notes of any), what it came from, and whether that is its cause."""
         if (link := objects.link_of(error)) is not None:
             return ["M", link.number]
         hidden = self.wary and is_verdict(error)
@@ -350,15 +343,16 @@ class Peer:
         came = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         source = None if came is None or depth > _CAUSES else self.pack_error(came, depth + 1)
         known = values.public_name(type(error)) is not None
-        own = {name: value for name, value in vars(error).items() if known and not name.startswith("_")}
+        own = {
+            name: value for name, value in vars(error).items() if name == "__notes__" or (known and name[0] != "_")
+        }
         return [
-            self._pack_base(type(error)),
+            self._pack_class(type(error), True),
             [] if hidden else [self._pack_argument(arg) for arg in error.args],
             line_of(error) or 0,
             self._export(error),
             [[str(name), self._pack_argument(value)] for name, value in own.items()],
-            [str(note) for note in getattr(error, "__notes__", ())],
-            [error.__cause__ is not None, error.__suppress_context__, source],
+            [source, error.__cause__ is not None, error.__suppress_context__],
         ]
 
     def _pack_argument(self, value: Any) -> Any:
@@ -428,32 +422,28 @@ class Peer:
 
     def _unpack_error(self, packed: Any) -> BaseException:
         if packed[0] == "M":
-            mine = self._mine(packed[1])
-            if not isinstance(mine, BaseException):
-                raise ValueError("not an exception")
-            return mine
-        kind, args, line, number, own, notes, (is_cause, suppressed, source) = packed
+            return _error(self._mine(packed[1]))
+        kind, args, line, number, own, (source, is_cause, suppressed) = packed
         cls: Any = self._unpack_base(kind)
-        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise ValueError("not an exception")
         unpacked, more = tuple(map(self.unpack, args)), {str(name): self.unpack(value) for name, value in own}
         made: Any = self._theirs.get(int(number))
         if made is None:
             self._theirs[int(number)] = made = _rebuilt(cls, unpacked)
             if isinstance(cls, objects.Remote):
                 objects.lives_at(made, self, int(number))
-            else:
-                made.__dict__.update(more)
-        if not isinstance(made, BaseException):
-            raise ValueError("not an exception")
-        object.__setattr__(made, "_cdv_line", int(line))
-        if notes:
-            object.__setattr__(made, "__notes__", [str(note) for note in notes])
+        for name, value in (*more.items(), ("_cdv_line", int(line))):
+            object.__setattr__(_error(made), name, value)
         if source is not None:
             made.__context__ = self._unpack_error(source)
             made.__cause__ = made.__context__ if is_cause else None
         made.__suppress_context__ = suppressed is True
-        return made
+        return _error(made)
+
+
+def _error(value: Any) -> BaseException:
+    if not isinstance(value, BaseException):
+        raise ValueError("not an exception")
+    return value
 
 
 _UNPACK: dict[str, Callable[..., Any]] = {
@@ -476,8 +466,10 @@ _UNPACK: dict[str, Callable[..., Any]] = {
 }
 
 
-def _rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+def _rebuilt(kind: Any, args: tuple[Any, ...]) -> BaseException:
     """An exception of this class, whatever its constructor wants."""
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        raise ValueError("not an exception")
     if not isinstance(kind, objects.Remote):
         try:
             return kind(*args) if kind.__module__ == "builtins" else kind.__new__(kind, *args)
@@ -568,6 +560,11 @@ def guard(op: str, target: Any, name: str) -> bool:
 def _is_data(target: Any, name: str) -> bool:
     """Whether an attribute may be set: it is no method of the tests, and no part of a mock."""
     return type(target).__module__ == "tests" and not callable(getattr(target, name, None))
+
+
+def _takes_over(target: Any, name: str, value: Any) -> bool:
+    """Whether an object of the solution would stand where one of the tests does."""
+    return objects.link_of(value) is not None and _is_of_tests(getattr(target, name, 0))
 
 
 class _Deep:

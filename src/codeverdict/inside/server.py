@@ -3,7 +3,7 @@ never sees one: what it holds in memory, every process of every later job inheri
 
 Packets (control.py): first `{tier, memory_mb, libraries, user, preload}`, answered by `{"ready": true, "probes":
 {...}}` or `{"refused": why}`; then for each job `{"start": "tests" | "script", seconds, wall, modules}` with the
-ends of its pipes, and `{"end": gently}`, answered by `{"ends": [wait status, ...], "filled": bool, "late": bool}`.
+files it reads and writes, answered by `{"ends": [wait status, ...], "broken": what it had too much of}`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import contextlib
 import functools
 import gc
 import os
+import select
 import signal
 import sys
-import time
 from typing import Any
 
 from codeverdict.inside import (
@@ -28,8 +28,8 @@ from codeverdict.inside import (
 )
 from codeverdict.inside.job import Ground, Job
 
-_TICK_SECONDS = 0.05
-_GRACE_SECONDS = 1.0
+_TICK_MS = 50
+_VERDICT_BYTES = 8 << 20
 _THRESHOLD = 20_000  # Python's 700 has every job look for garbage several times
 
 _ENVIRONMENT = {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
@@ -116,55 +116,59 @@ class Server:
         server = os.getpid()
         job = Job(self._ground, jail.Limits(5.0, 5.0, self._memory_mb))
         try:
-            job.start((lambda: probes.report(writer, server), (writer,)))
+            job.start((lambda: probes.report(writer, server), (writer,), jail.FILE_BYTES))
             os.close(writer)
-            found: dict[str, bool] = frames.receive(reader)
+            with open(reader, "rb") as pipe:
+                found: dict[str, bool] = frames.receive(pipe)
         except frames.Broken as error:
             raise OSError("a process cannot be shut in") from error
         finally:
             job.end()
-            os.close(reader)
         return found
 
     def serve(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Run one job until its caller has the verdict or is gone."""
         self._warm_up_with(request["modules"])
         job = Job(self._ground, jail.Limits(float(request["seconds"]), float(request["wall"]), self._memory_mb))
+        broken = ""
         try:
             self._begin(job, request["start"], descriptors)
-            self._watch(job)
+            broken = self._watch(job)
         finally:
-            job.end()
+            ends = job.end()
+        self._channel.send({"ends": ends, "broken": broken})
 
     def _begin(self, job: Job, kind: str, descriptors: list[int]) -> None:
         pipes = [*os.pipe(), *os.pipe()] if kind == "tests" else []
         if kind == "script":
             source, output, errors = descriptors
-            job.start((lambda: solution_side.script(source, output, errors), (source, output, errors)))
+            job.start(
+                (lambda: solution_side.script(source, output, errors), (source, output, errors), jail.FILE_BYTES)
+            )
         else:
             code, tests, verdict = descriptors
             read_s, write_t, read_t, write_s = pipes
             job.start(
-                (lambda: solution_side.serve(code, read_s, write_s), (code, read_s, write_s)),
+                (lambda: solution_side.serve(code, read_s, write_s), (code, read_s, write_s), jail.FILE_BYTES),
                 (
                     lambda: test_side.judge(self._suite, tests, read_t, write_t, verdict),
                     (tests, read_t, write_t, verdict),
+                    _VERDICT_BYTES,
                 ),
             )
         for descriptor in (*pipes, *descriptors):
             os.close(descriptor)
 
-    def _watch(self, job: Job) -> None:
-        """Enforce the limits of a job until it is told to end."""
-        deadline = job.deadline + _GRACE_SECONDS
-        while not self._channel.waits(_TICK_SECONDS):
-            if (
-                job.filled_scratch() or job.is_late() or time.monotonic() > deadline
-            ):  # whoever waits for the verdict keeps its time
-                job.kill()
-        request, _ = self._channel.receive()
-        ends = job.end(gently=request["end"] and not (job.filled or job.late))
-        self._channel.send({"ends": ends, "filled": job.filled, "late": job.late})
+    def _watch(self, job: Job) -> str:
+        """Enforce the limits of a job until it ends, or its caller does; which it broke."""
+        poll, ended = select.poll(), job.watched()
+        poll.register(ended, select.POLLIN)
+        poll.register(self._channel.descriptor, select.POLLIN)
+        broken = ""
+        while not broken and not poll.poll(_TICK_MS):
+            broken = job.overrun()
+        os.close(ended)
+        return broken
 
 
 def _settle() -> None:

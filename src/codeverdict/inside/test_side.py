@@ -3,7 +3,9 @@ run by pytest itself (suite.py)."""
 
 from __future__ import annotations
 
+import json
 import marshal
+import os
 import sys
 import types
 import warnings
@@ -40,10 +42,10 @@ def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> No
     """Run the tests that come from `source` against the solution at the other end, and write results to `verdict`
     as they come. `suite` makes the `Judging` of tests that pytest runs; None in a server without it.
 
-    Frames on `verdict`: `{"collected": n, "early": bool}`, `{"result": {...}}` or `{"skipped": name}` for a test,
+    Lines on `verdict`: `{"collected": n, "early": bool}`, `{"result": {...}}` or `{"skipped": name}` for a test,
     `{"end": {outcome, error, line}}`.
     """
-    job = frames.receive_once(source)
+    job = frames.read_once(source)
     sys.setrecursionlimit(peer.DEEP)
     to_solution = peer.Peer(reader, writer, 0, peer.guard)
     to_solution.lenient = job["lenient"]
@@ -62,7 +64,11 @@ def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> No
     elif to_solution.refused:
         what, by_nature = to_solution.refused
         end = _Stop("unsupported" if by_nature else "failed", f"cannot be judged: {what}")
-    frames.send(verdict, {"end": {"outcome": end.outcome, "error": end.error, "line": end.line}})
+    _write(verdict, {"end": {"outcome": end.outcome, "error": end.error, "line": end.line}})
+
+
+def _write(verdict: int, message: dict[str, Any]) -> None:
+    os.write(verdict, json.dumps(message).encode() + b"\n")
 
 
 class Judging:
@@ -230,7 +236,7 @@ class Judging:
             self._places.add(_line_now())
 
     def _send(self, message: dict[str, Any]) -> None:
-        frames.send(self._verdict, message)
+        _write(self._verdict, message)
 
 
 class _SolutionModule(types.ModuleType):
@@ -299,15 +305,15 @@ def _hear(said: list[Any]) -> None:
 
 def _seed_both(to_solution: peer.Peer) -> None:
     """Make seeds that the tests set hold in the solution too."""
-    import random
 
-    def both(plain: Callable[..., Any], numpy_too: bool) -> Callable[..., Any]:
-        def seed(*args: Any, **kwargs: Any) -> Any:
-            to_solution.request("seed", None, args=(args[0] if args else None, numpy_too))
-            return plain(*args, **kwargs)
+    def both(plain: Callable[..., Any], module: str) -> Callable[..., Any]:
+        def seed(*args: Any) -> Any:
+            to_solution.request("seed", None, args=(module, *args))
+            return plain(*args)
 
         return seed
 
-    random.seed = both(random.seed, False)
-    if values.numpy() is not None:
-        values.numpy().random.seed = both(values.numpy().random.seed, True)
+    import random
+
+    for module in (random, *([values.numpy().random] if values.numpy() else [])):
+        module.seed = both(module.seed, module.__name__)
