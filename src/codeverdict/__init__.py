@@ -34,7 +34,7 @@ __all__ = [
     "stub_gate",
 ]
 
-_HOMES = ("errors", "results", "settings", "launch", "runner", "gate")
+_HOMES = ("errors", "results", "launch", "runner", "gate", "settings")
 
 
 def __getattr__(name: str) -> Any:

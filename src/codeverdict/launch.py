@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from codeverdict.errors import NotSafeError
-from codeverdict.inside import control, landlock, scratch, seccomp
+from codeverdict.inside import frames, landlock, scratch, seccomp
 from codeverdict.results import Tier
 
 TierChoice = Literal["auto", "namespaces", "landlock", "none"]
@@ -64,7 +64,7 @@ class Server:
         self.tier = tier
         _compile()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel = control.Channel(here.detach())
+        self._channel = frames.Channel(here.detach())
         with there:
             self._process = subprocess.Popen(
                 _command(tier),
@@ -117,7 +117,7 @@ class Server:
 def _dead_if_closed() -> Iterator[None]:
     try:
         yield
-    except control.Closed as error:
+    except frames.Closed as error:
         raise Dead(f"the server ended: {error}") from error
 
 
@@ -211,21 +211,23 @@ _BOX = (
 )
 
 
+_BOX_BYTES = 32 << 20
+_NEEDED = "SETUID SETGID SETPCAP KILL CHOWN DAC_OVERRIDE FOWNER"
+
+
 def _bubblewrap() -> list[str]:
     """A box with the system's libraries, Python, its packages and this one, all read-only, and no network.
 
-    Only the server has capabilities in it: it makes the namespaces of each job, and every job gives them up. Root
-    needs no user namespace for that and changes to another user in each job; others get a user namespace.
+    Only the server of root has capabilities in it, for the change to another user in each job and for that user's
+    files; others get a user namespace.
     """
-    words = [*_BOX.split(), "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/scratch", "--chdir", "/"]
-    capabilities = ["CAP_SYS_ADMIN"]
+    words = [*_BOX.split(), "--dev", "/dev", "--size", str(_BOX_BYTES), "--tmpfs", "/tmp", "--chdir", "/"]
     if os.geteuid() == 0:
         words += ["--cap-drop", "ALL"]
-        capabilities += ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL"]
+        for capability in _NEEDED.split():
+            words += ["--cap-add", f"CAP_{capability}"]
     else:
         words += ["--unshare-user", "--uid", "1000", "--gid", "1000"]
-    for capability in capabilities:
-        words += ["--cap-add", capability]
     for path in ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"):
         words += ["--ro-bind-try", path, path]
     prefixes = {os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from codeverdict.inside import frames
-from codeverdict.inside.operands import COMPARE, TEST_FILE, TRUTH
-from codeverdict.inside.test_side import MENTIONS
+from codeverdict.inside.test_side import COMPARE, MENTIONS, TEST_FILE, TRUTH
 from codeverdict.inside.values import TEXT_LIMIT, describe
 from codeverdict.results import Outcome
 

@@ -1,9 +1,16 @@
-"""Frames on a pipe: four bytes of length, then JSON. Longer ones than the limit are refused on both sides."""
+"""Frames on a pipe: four bytes of length, then JSON. Longer ones than the limit are refused on both sides.
+
+Packets between a server and whoever started it: a few words as JSON, and descriptors of the files of a job. Nothing
+else of a job comes to the server: its processes read the program and its tests from these files after the fork, so
+no later process can find them in the memory it inherits.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import socket
 from typing import Any, BinaryIO
 
 FRAME_BYTES = 16 << 20
@@ -66,3 +73,58 @@ def read_once(descriptor: int) -> Any:
     """The message that a process of a job begins with; closes its file."""
     with open(descriptor, "rb") as file:
         return _DECODER.decode(file.read().decode())
+
+
+PACKET_BYTES = 1 << 17
+_MOST_DESCRIPTORS = 8
+
+
+class Closed(Exception):
+    """The other side is gone."""
+
+
+class Channel:
+    """One end of a SOCK_SEQPACKET pair."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Takes the descriptor over."""
+        self._socket = socket.socket(fileno=descriptor)
+        self.descriptor = descriptor
+        """To wait for a packet."""
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+    def send(self, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+        """Send one packet.
+
+        Raises:
+            Closed: nobody reads any more.
+        """
+        try:
+            socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
+        except OSError as error:
+            raise Closed(error.strerror) from error
+
+    def receive(self, seconds: float | None = None) -> tuple[dict[str, Any], list[int]]:
+        """The next packet and the descriptors in it.
+
+        Raises:
+            Closed: the other side is gone, or sent nothing within `seconds`.
+        """
+        if seconds is not None and not self.waits(seconds):
+            raise Closed(f"no answer within {seconds:g} s")
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._socket, PACKET_BYTES, _MOST_DESCRIPTORS)
+        except OSError as error:
+            raise Closed(error.strerror) from error
+        if not data:
+            raise Closed("the other side is gone")
+        return json.loads(data), descriptors
+
+    def waits(self, seconds: float) -> bool:
+        """Whether a packet, or the end, is there within this time."""
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return bool(poll.poll(max(0.0, 1000 * seconds)))

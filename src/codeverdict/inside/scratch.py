@@ -1,4 +1,4 @@
-"""The folders that programs write in, where there are no mounts for each job: a new one for every job.
+"""The folders that programs write in: a new one for every job.
 
 A server makes a folder of its own, and in it one for each job. All work is done from descriptors of folders, and no
 link is ever followed: what a program puts in the place of a folder leads nowhere.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import marshal
+import operator
 import os
 import sys
 import types
@@ -12,8 +13,18 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from codeverdict.inside import frames, objects, operands, peer, values
+from codeverdict.inside import frames, objects, peer, values
 
+TEST_FILE = "<tests>"
+COMPARE = "__cdv_compare__"
+TRUTH = "__cdv_truth__"
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    **{"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le},
+    **{">": operator.gt, ">=": operator.ge, "is": operator.is_, "is not": operator.is_not},
+    "in": lambda a, b: a in b,
+    "not in": lambda a, b: a not in b,
+}
 _LOOK_INTO = {
     "inspect": (
         "iscoroutinefunction isgeneratorfunction isasyncgenfunction ismethod isfunction isroutine isabstract "
@@ -28,6 +39,39 @@ _ASKING = {"isinstance", "issubclass", "IsInstance"}
 _LOGS = {"caplog", "assertLogs", "logging"}
 MENTIONS = ("hread", "seed", *_ASKING, *_LOGS, *_LOOK_INTO, *peer.SILENT)
 """Words in a test file that matter to those who run it."""
+
+
+class Operands:
+    """The assertion that failed last: the call, what it gave, what was expected. The asserts of a test file are
+    rewritten to calls of `names`."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, str] = {}
+
+    def names(self) -> dict[str, Any]:
+        """What rewritten asserts call."""
+        return {COMPARE: self._compare, TRUTH: self._truth}
+
+    def _compare(self, call: str, symbol: str, left: Any, right: Any) -> bool:
+        result = bool(_OPERATORS[symbol](left, right))  # once: an object may say now this and now that
+        if not result:
+            wanted = shown(right) if symbol == "==" else f"{symbol} {shown(right)}"
+            self.last = {"call": call, "got": shown(left), "expected": wanted}
+        return result
+
+    def _truth(self, call: str, value: Any) -> bool:
+        result = bool(value)
+        if not result:
+            self.last = {"call": call, "got": shown(value), "expected": "a true value"}
+        return result
+
+
+def shown(value: Any) -> str:
+    """A value as text, shortened."""
+    try:
+        return repr(value)[: values.TEXT_LIMIT]
+    except Exception as error:  # the `__repr__` of an object of the program, or of the tests
+        return type(error).__name__
 
 
 class _Stop(Exception):
@@ -78,7 +122,7 @@ class Judging:
         self.peer, self.words, self._verdict = to_solution, words, verdict
         self.error: BaseException | None = None
         self.uncollected: BaseException | None = None
-        self._operands = operands.Operands()
+        self._operands = Operands()
         self._places: set[int] = set()
         to_solution.swallowed = self._swallowed
         to_solution.heard = _hear
@@ -105,7 +149,7 @@ class Judging:
         modules, mentions = self.words["modules"], set(self.words["mentions"])
         self._space |= {name: __import__("numpy" if name == "np" else name) for name in modules}
         used = [name for name in self.words["wanted"] if name not in modules]
-        found = self.peer.request("names", None, args=(used,)) if used else []
+        found = self.peer.request("names", None, (used,)) if used else []
         if not all(type(name) is str and name in used for name in found):
             raise peer.Gone("names that nobody asked for")
         self._space |= {name: getattr(sys.modules["solution"], name) for name in found}
@@ -272,7 +316,7 @@ def _raised_at(error: BaseException, last: bool = False) -> int:
     """The line of the test file where an exception was raised; with `last`, 0 if it was raised deeper."""
     line, passed = 0, error.__traceback__
     while passed is not None:
-        here = passed.tb_frame.f_code.co_filename == operands.TEST_FILE
+        here = passed.tb_frame.f_code.co_filename == TEST_FILE
         line = passed.tb_lineno if here else 0 if last else line
         passed = passed.tb_next
     return line
@@ -281,7 +325,7 @@ def _raised_at(error: BaseException, last: bool = False) -> int:
 def _line_now() -> int:
     """The line of the test file that is being run, 0 if none is."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != operands.TEST_FILE:
+    while frame is not None and frame.f_code.co_filename != TEST_FILE:
         frame = frame.f_back
     return frame.f_lineno if frame is not None else 0
 
@@ -308,7 +352,7 @@ def _seed_both(to_solution: peer.Peer) -> None:
 
     def both(plain: Callable[..., Any], module: str) -> Callable[..., Any]:
         def seed(*args: Any) -> Any:
-            to_solution.request("seed", None, args=(module, *args))
+            to_solution.request("seed", None, (module, *args))
             return plain(*args)
 
         return seed
