@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from codeverdict.inside import perform, values
 
-if TYPE_CHECKING:
-    from codeverdict.inside.peer import Peer
-
 
 class Link(NamedTuple):
-    """Where an object lives, and its number there."""
+    """Where an object lives: at the other end of a `Peer`, and its number there."""
 
-    peer: Peer
+    peer: Any
     number: int
 
 
@@ -27,7 +24,7 @@ _LINKS: dict[int, Link] = {}  # by identity: what has a link is kept by its peer
 _MADE: set[int] = set()
 _MEASURED: set[int] = set()
 _COMPUTED: set[int] = set()
-_FIXED: dict[int, tuple[Any, Any]] = {}  # what an object that cannot change is compared as: it has said so once
+_FIXED: dict[int, Any] = {}  # the value that cannot change which an object was first compared as
 _LOOKED_FOR = (
     "__array__ __array_interface__ __array_struct__ __array_ufunc__ __test__ __bases__ _mock_name "
     "_pytestfixturefunction __pytest_wrapped__"
@@ -65,7 +62,7 @@ class Remote(type):
         pass
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        made = _ask(cls, "call", "", args, kwargs)
+        made = _ask(cls, "__call__", *args, **kwargs)
         return of_class(made) if id(cls) in _MADE else made
 
     def __getattr__(cls, name: str) -> Any:
@@ -74,9 +71,6 @@ class Remote(type):
         found = _ask(cls, "get", name)
         return of_class(found) if id(cls) in _MADE else found
 
-    def __setattr__(cls, name: str, value: Any) -> None:
-        _ask(cls, "set", name, (value,))
-
     @property  # type: ignore[misc]
     def __dict__(cls) -> Any:  # type: ignore[override]
         try:
@@ -84,21 +78,15 @@ class Remote(type):
         except AttributeError:
             return {}
 
-    def __delattr__(cls, name: str) -> None:
-        _ask(cls, "del", name)
-
-    def __dir__(cls) -> Any:
-        return _ask(cls, "dir")
-
     def __instancecheck__(cls, value: Any) -> bool:
         asks = id(cls) in _LINKS and (id(value) in _LINKS or type(value).__module__ == "tests")
-        return type.__instancecheck__(cls, value) or (asks and bool(_ask(cls, "holds", "", (value,))))
+        return type.__instancecheck__(cls, value) or (asks and bool(_ask(cls, "holds", value)))
 
     def __bool__(cls) -> bool:
         return True
 
     def __getitem__(cls, key: Any) -> Any:
-        found = _ask(cls, "op", "__getitem__", (key,))
+        found = _ask(cls, "__getitem__", key)
         return of_class(found) if id(cls) in _MADE else found
 
 
@@ -123,23 +111,14 @@ class Object:
         if isinstance(self, BaseException) and name[:2] in ("__", "_c"):
             object.__setattr__(self, name, value)
         else:
-            _ask(self, "set", name, (value,))
-
-    def __delattr__(self, name: str) -> None:
-        _ask(self, "del", name)
-
-    def __dir__(self) -> Any:
-        return _ask(self, "dir")
+            _ask(self, "set", name, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         link = _LINKS[id(self)]
         return link.peer.refuse(f"a pickle of a {type(self).__name__}", True)
 
-    def __copy__(self) -> Any:
-        return _ask(self, "op", "__copy__")
-
     def __deepcopy__(self, memo: Any) -> Any:
-        return _ask(self, "op", "__deepcopy__", ({},))
+        return _ask(self, "__deepcopy__", {})
 
 
 class _Asked:
@@ -155,8 +134,12 @@ class _Asked:
 _OF_ERRORS = ("with_traceback", "add_note", "_cdv_line")
 
 
-def _ask(target: Any, op: str, name: str = "", args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-    return _LINKS[id(target)].peer.request(op, target, name, args, kwargs)
+def _ask(target: Any, do: str, /, *args: Any, **kwargs: Any) -> Any:
+    return _LINKS[id(target)].peer.request(do, target, args, kwargs)
+
+
+def _asking(do: str) -> Callable[..., Any]:
+    return lambda self, *args: _ask(self, do, *args)
 
 
 def _operation(name: str) -> Callable[..., Any]:
@@ -172,7 +155,7 @@ def _operation(name: str) -> Callable[..., Any]:
 def _operate(self: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     peer = _LINKS[id(self)].peer
     if name == "__call__":
-        found = peer.request("call", self, "", args, kwargs)
+        found = peer.request(name, self, args, kwargs)
         return of_class(found) if id(self) in _MADE else found
     if name in perform.AWAITED:
         return awaited(self, name, args)
@@ -183,10 +166,9 @@ def _operate(self: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     if id(self) in _MEASURED and name in perform.SCALARS:
         return peer.refuse(f"{name} of what an object and a plain value came to", True)
     if name == "__exit__":
-        left = peer.request("op", self, name, (*args[:2], None))
-        peer.left(args[1], left)
-        return left
-    found = peer.request("op", self, name, args)
+        left = peer.request(name, self, (*args[:2], None))
+        return _noted(peer, args[1], left)
+    found = peer.request(name, self, args)
     return of_class(found) if name in perform.ARITHMETIC and id(self) in _MADE else found
 
 
@@ -198,7 +180,7 @@ def _computed(self: Any, name: str, args: tuple[Any, ...]) -> Any:
     begins = name == "__radd__" and type(args[0]) in (int, float) and args[0] != 0
     if (measures or begins) and not made:
         return peer.refuse(f"{name} of an object and a plain value", False)
-    found = peer.request("op", self, name, args)
+    found = peer.request(name, self, args)
     if measures and id(found) not in _LINKS:
         return peer.refuse(f"{name} of an object and a plain value, to a plain value", True)
     (_MEASURED if measures else _COMPUTED).add(id(found))
@@ -211,16 +193,16 @@ def _compared(self: Any, name: str, other: Any) -> Any:
     if type(other).__name__ == "_ANY" and type(other).__module__ == "unittest.mock":
         return NotImplemented
     if peer.lenient and (name not in ("__eq__", "__ne__") or id(self) in _MADE):
-        return bool(peer.request("op", self, name, (other,)))
+        return bool(peer.request(name, self, (other,)))
     sample = (type(other)(),) if type(other) in (*values.PLAIN, bool, type(None)) else ()
-    is_plain, plain = _FIXED.get(id(self)) or peer.request("plain", self, args=sample) or (None, None)
-    if type(plain) in values.IMMUTABLE:
-        _FIXED[id(self)] = is_plain, plain
-    if is_plain is True:
+    is_plain, plain = peer.request("plain", self, sample) or (None, None)
+    if is_plain is True and link_of(plain) is None:
+        if type(plain).__hash__ is not None and _FIXED.setdefault(id(self), plain) != plain:
+            return peer.refuse(f"an object of {type(self).__name__} that is now this and now that", True)
         return perform.COMPARISONS[name](plain, other)
     if name in ("__eq__", "__ne__"):
         differs = name == "__ne__"
-        if is_plain is False or (other is None and peer.request("op", self, name, (None,)) is differs):
+        if is_plain is False or (other is None and peer.request(name, self, (None,)) is differs):
             return differs
     by_nature = id(self) in _MADE or id(self) in _COMPUTED
     return peer.refuse(f"{name} of an object of {type(self).__name__} and a plain value", by_nature)
@@ -236,7 +218,7 @@ async def awaited(target: Any, name: str = "", args: tuple[Any, ...] = ()) -> An
 
     peer = _LINKS[id(target)].peer
     error = args[1] if name == "__aexit__" else None
-    task = peer.request("start", target, name, (*args[:2], None) if error is not None else args)
+    task = peer.request("start", target, (name, *args[:2], None) if error is not None else (name, *args))
     try:
         while not peer.request("turn", task):
             await asyncio.sleep(0)
@@ -245,9 +227,14 @@ async def awaited(target: Any, name: str = "", args: tuple[Any, ...] = ()) -> An
         while not peer.request("turn", task):
             pass
         raise
-    result = peer.request("result", task, name)
-    peer.left(error, result)
-    return result
+    return _noted(peer, error, peer.request("item" if name == "__anext__" else "result", task))
+
+
+def _noted(peer: Any, error: Any, left: Any) -> Any:
+    """What the end of a `with` block gave: has that swallowed an exception?"""
+    if error is not None and left:
+        peer.swallowed(error)
+    return left
 
 
 def _bind(self: Any, one: Any, kind: Any = None) -> Any:
@@ -256,11 +243,15 @@ def _bind(self: Any, one: Any, kind: Any = None) -> Any:
 
 for _name in ("__repr__", "__iter__", "__reversed__", "__len__", "__contains__"):
     setattr(Remote, _name, _operation(_name))
+for _name, _do in (("__delattr__", "del"), ("__dir__", "dir"), ("__copy__", "__copy__"), ("__setattr__", "set")):
+    setattr(Remote, _name, _asking(_do))
+    if _do != "set":  # those of an exception are its own
+        setattr(Object, _name, _asking(_do))
 
 _METHODS = {**{name: _operation(name) for name in perform.OPERATIONS}, "__await__": _await, "__get__": _bind}
 
 
-def make_class(peer: Peer, name: str, bases: tuple[type, ...], methods: list[str]) -> Any:
+def make_class(peer: Any, name: str, bases: tuple[type, ...], methods: list[str]) -> Any:
     """A class that stands for one of the other side.
 
     Raises:
@@ -272,7 +263,12 @@ def make_class(peer: Peer, name: str, bases: tuple[type, ...], methods: list[str
     return Remote(name, above, {**space, **asked, "__module__": "solution"}, peer=peer)
 
 
-def lives_at(value: Any, peer: Peer, number: int) -> Any:
+def made_of(kind: Any, peer: Any, number: int) -> Any:
+    """An object of a class of the other side."""
+    return lives_at(object.__new__(kind), peer, number)
+
+
+def lives_at(value: Any, peer: Any, number: int) -> Any:
     """Note where a value lives; the peer keeps it from now on."""
     _LINKS[id(value)] = Link(peer, number)
     return value
@@ -283,9 +279,7 @@ def asking(plain: Callable[..., Any], module: str, name: str) -> Callable[..., A
 
     def ask(value: Any, *args: Any, **kwargs: Any) -> Any:
         link = link_of(value)
-        return (
-            plain(value, *args, **kwargs) if link is None else _ask(value, "look", f"{module}.{name}", args, kwargs)
-        )
+        return plain(value, *args, **kwargs) if link is None else _ask(value, f"{module}.{name}", *args, **kwargs)
 
     return ask
 
@@ -298,6 +292,6 @@ def is_a(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
             return any(ask(value, each) for each in kind)
         if link_of(value) is None or link_of(kind) is not None or values.public_name(kind) is None:
             return plain(value, kind)
-        return bool(_ask(value, "isinstance", "", (kind,)))
+        return bool(_ask(value, "isinstance", kind))
 
     return ask

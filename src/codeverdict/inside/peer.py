@@ -1,7 +1,7 @@
 """One end of the connection between a solution and its tests: requests, replies, and what may cross.
 
 Strictly in turn: a side sends a request and serves the other side's requests until the reply comes (the tests
-call the solution, which may call back). A request is `{do, n, v: [target, args, kwargs]}`, a reply `{v}` or `{e}`;
+call the solution, which may call back). A request is `{do, v: [target, args, kwargs]}`, a reply `{v}` or `{e}`;
 both carry `s`, the shared containers that changed, and `d`, those that are shared no longer; what the solution says
 carries `w`, what it printed, warned and logged.
 """
@@ -25,23 +25,10 @@ _OUTCOMES = "_pytest.outcomes"
 _CATCH_ALL = (AssertionError, Exception, BaseException)
 _INNER = ("__dataclass_fields__", "__signature__")
 _NAMES = ("__module__", "__qualname__", "__doc__", "__name__")
-_NOTHING = type(None)
-_ENDS = ("__next__", "__anext__")
+_ENDS = ("__next__", "item")
 SILENT = frozenset({"StopIteration", "StopAsyncIteration", "CancelledError", "GeneratorExit", "SystemExit"})
 """Exceptions that end an iteration, a task or a thread in silence: not the solution's to raise in its callers,
 unless the tests speak of them."""
-_REPLIES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("__len__", "__hash__", "__index__", "__int__", "__length_hint__"), (int, bool)),
-    **dict.fromkeys(("__bool__", "__contains__"), (bool,)),
-    **dict.fromkeys(("__str__", "__repr__", "__format__", "__fspath__"), (str,)),
-    **dict.fromkeys(("__setitem__", "__delitem__"), (_NOTHING,)),
-    **{"__float__": (float,), "__complex__": (complex,), "__bytes__": (bytes,), "__doc__": (str, _NOTHING)},
-    **{"__dict__": (dict,)},
-    **dict.fromkeys(("isinstance", "holds", "turn", "cancel"), (bool,)),
-    **dict.fromkeys(("set", "del", "seed", "begin", "log"), (_NOTHING,)),
-    **{"dir": (list,), "names": (list,), "lines": (list,), "plain": (tuple, _NOTHING)},
-}
-"""What a request comes to, by the special method or by what is done, where it can be nothing else."""
 
 
 class Gone(BaseException):
@@ -55,11 +42,11 @@ class Refused(BaseException):
 class Peer:
     """One end. The tests' end is `wary`: it takes nothing for what it may not be, and lends little of its own.
 
-    `guard(op, target, name)` says whether the other side may do this to an object of ours. `first` is 0 on one side
-    and 1 on the other (numbers of shared containers).
+    `guard(do, target, args)` says whether the other side may do this to an object of ours. `first` is 0 on one
+    side and 1 on the other (numbers of shared containers).
     """
 
-    def __init__(self, reader: int, writer: int, first: int, guard: Callable[[str, Any, str], bool] | None) -> None:
+    def __init__(self, reader: int, writer: int, first: int, guard: Callable[[str, Any, Any], bool] | None) -> None:
         self.wary = guard is not None
         self.lenient = False
         """Whether objects of the solution are believed what they say of plain values: it is a stub."""
@@ -86,8 +73,10 @@ class Peer:
 
     # Messages
 
-    def request(self, op: str, target: Any, name: str = "", args: Any = (), kwargs: Any = None) -> Any:
-        """Have the other side do `op` to an object of its own; what it gives or raises. One thread at a time.
+    def request(self, do: str, target: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Have the other side do something (perform.py) to an object of its own; what it gives or raises.
+
+        One thread at a time.
 
         Raises:
             Gone: the connection is broken.
@@ -95,28 +84,25 @@ class Peer:
         if self.broken:
             raise Gone(self.broken)
         with self._turn:
-            message = self._asked(op, target, name, args, kwargs or {})
+            message = self._asked(do, target, args, kwargs or {})
         self.requests += target is not None
         if "e" in message:
             self.asked += 1
             error = self.read_error(message["e"])
             self.dropped.pop(id(error), None)
-            if self.wary and name not in _ENDS and type(error).__name__ in SILENT - self.named:
-                raise RuntimeError(f"{type(error).__name__} out of {name or op}") from error
+            if self.wary and do not in _ENDS and type(error).__name__ in SILENT - self.named:
+                raise RuntimeError(f"{type(error).__name__} out of {do}") from error
             raise error
         value = message["v"]
-        self.asked += target is not None and (op != "get" or objects.link_of(value) is None)
-        wanted = _REPLIES.get(op if op not in ("op", "get") else name if name[:2] == "__" else "")
-        if self.wary and wanted is not None and type(value) not in wanted:
-            raise TypeError(f"{name or op} gave a {type(value).__name__}")
+        self.asked += target is not None and (do != "get" or objects.link_of(value) is None)
         return value
 
-    def _asked(self, op: str, target: Any, name: str, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _asked(self, do: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _Deep():
             link = objects.link_of(target)
             pairs = [[self.pack(key), self.pack(value)] for key, value in kwargs.items()]
             packed = [None if link is None else link.number, [self.pack(each) for each in args], pairs]
-        self._send({"do": op, "n": name, "v": packed})
+        self._send({"do": do, "v": packed})
         del args, kwargs, packed
         while "do" in (message := self.receive()):
             self._serve(message)
@@ -155,21 +141,23 @@ class Peer:
             self._send({"e": self.pack_error(ValueError(str(error)))})
 
     def _performed(self, message: dict[str, Any]) -> Any:
-        op, name = message["do"], message["n"]
-        number, args, kwargs = message["v"]
-        if op in self.controls:
-            return self.controls[op](*args)
+        do, (number, args, kwargs) = message["do"], message["v"]
+        if do in self.controls:
+            return self.controls[do](*args)
         target = self._mine(number)
-        if self._guard is not None and not self._guard(op, target, name):
+        if self._guard is not None and not self._guard(do, target, args):
+            name = str(args[0]) if do == "get" else do
             if name in _INNER or name.startswith("assert"):
                 self.refuse(f"{name} of an object of the tests", True)
-            raise AttributeError(f"{op} {name} is not allowed from here")
-        return perform.perform(op, target, name, args, kwargs)
+            raise AttributeError(f"{name} is not allowed from here")
+        return perform.perform(do, target, args, kwargs)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
             with _Deep():
-                message["s"] = self._changes()
+                message["s"] = [
+                    [number, shared.contents(value, self.pack)] for number, value in self._shared.changed()
+                ]
                 message["d"] = self._shared.drop_unused()
                 if said := self.said():
                     message["w"] = said
@@ -177,26 +165,17 @@ class Peer:
         except frames.Broken as error:
             self._break(str(error))
 
-    def _changes(self) -> list[Any]:
-        found: list[Any] = []
-        for number, entry in self._shared.changed():
-            found.append([number, shared.contents(entry.value, self.pack)])
-            entry.agree()
-        return found
-
-    def receive(self) -> dict[str, Any]:
+    def receive(self) -> Any:
         """The next message, its values unpacked and its changes to shared containers made."""
         try:
             message = frames.receive(self._reader)
         except frames.Broken as error:
             self._break(str(error))
-        taken: dict[str, Any] = self._guarded(lambda: self._taken_in(message))
-        return taken
+        return self._guarded(lambda: self._taken_in(message))
 
-    def read_error(self, packed: Any) -> BaseException:
+    def read_error(self, packed: Any) -> Any:
         """The exception in a message."""
-        error: BaseException = self._guarded(lambda: self._unpack_error(packed))
-        return error
+        return self._guarded(lambda: self._unpack_error(packed))
 
     def _taken_in(self, message: dict[str, Any]) -> dict[str, Any]:
         if "do" in message:
@@ -242,11 +221,6 @@ class Peer:
         self.refused = self.refused or (what, by_nature)
         raise Refused(what)
 
-    def left(self, error: BaseException | None, result: Any) -> None:
-        """The block of a `with` over an object of the other side was left: has that swallowed an exception?"""
-        if error is not None and result:
-            self.swallowed(error)
-
     # Packing
 
     def pack(self, value: Any) -> Any:
@@ -270,6 +244,8 @@ class Peer:
             return ["b", value.decode("latin-1")]
         if (parts := values.reduced(value)) is not None:
             return ["v", parts[0], *map(self.pack, parts[1])]
+        if kind in values.VIEWS:
+            return ["w", values.VIEWS[kind][0], *map(self.pack, value)]
         return self._pack_object(value)
 
     def _pack_container(self, value: Any, tag: str) -> Any:
@@ -356,9 +332,8 @@ class Peer:
         ]
 
     def _pack_argument(self, value: Any) -> Any:
-        if self.wary and not isinstance(value, str | int | float | tuple | list | dict | type(None)):
-            return str(value)[:TEXT_LIMIT]
-        return self.pack(value)
+        known = isinstance(value, str | int | float | tuple | list | dict | type(None))
+        return self.pack(value if known or not self.wary else str(value)[:TEXT_LIMIT])
 
     # Unpacking
 
@@ -408,11 +383,11 @@ class Peer:
         return self._theirs[int(number)]
 
     def _unpack_object(self, number: Any, packed: Any) -> Any:
-        kind = self.unpack(packed)
+        kind: Any = self.unpack(packed)
         if int(number) not in self._theirs:
             if not isinstance(kind, objects.Remote):
                 raise ValueError("an object of no class")
-            self._theirs[int(number)] = objects.lives_at(object.__new__(kind), self, int(number))
+            self._theirs[int(number)] = objects.made_of(kind, self, int(number))
         return self._theirs[int(number)]
 
     def _mine(self, number: Any) -> Any:
@@ -452,6 +427,7 @@ _UNPACK: dict[str, Callable[..., Any]] = {
     "F": lambda peer, *parts: frozenset(map(peer.unpack, parts)),
     "b": lambda peer, text: text.encode("latin-1"),
     "v": lambda peer, name, *parts: values.made(name, *map(peer.unpack, parts)),
+    "w": lambda peer, name, *parts: dict(values.VIEWS.values())[name](list(map(peer.unpack, parts))),
     "R": lambda peer, number: peer._shared[int(number)].value,
     "M": lambda peer, number: peer._mine(number),
     "n": Peer._unpack_name,
@@ -509,62 +485,52 @@ def is_verdict(error: BaseException) -> bool:
 # What the tests lend
 
 
-def _module_of(value: Any) -> str:
-    return str(type(value).__module__)
-
-
-def _is_of_tests(value: Any) -> bool:
-    kind = value if isinstance(value, type) else type(value)
+def _is_open(value: Any) -> bool:
+    """Whether the solution may use the public part of a value: of an instance of the tests' own class, a mock, a
+    stream, the object of a `with`."""
     mock = sys.modules.get("unittest.mock")
-    return kind.__module__ == "tests" or (mock is not None and isinstance(value, mock.NonCallableMock))
+    known = type(value).__module__ in ("tests", "_io", "contextlib")
+    return known or (mock is not None and isinstance(value, mock.NonCallableMock))
 
 
 def _is_iterator(value: Any) -> bool:
-    return _module_of(value) in ("builtins", "itertools") and hasattr(type(value), "__next__")
-
-
-def _is_of_use(value: Any) -> bool:
-    """Whether it is a stream or the object of a `with`."""
-    return _module_of(value) in ("_io", "contextlib")
+    return type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
 
 
 def is_lent(value: Any) -> bool:
     """Whether the solution may have an object of the tests, to call it or to use its public part."""
-    if callable(value) or type(value) is object or _is_of_tests(value) or _is_iterator(value) or _is_of_use(value):
+    if callable(value) or type(value) is object or _is_open(value) or _is_iterator(value):
         return True
     return isinstance(value, types.CoroutineType | types.AsyncGeneratorType) or type(value).__name__ == "Task"
 
 
-def guard(op: str, target: Any, name: str) -> bool:
+def guard(do: str, target: Any, args: Any) -> bool:
     """What the solution may do to an object of the tests."""
-    if op == "call":
+    name = args[0] if do in ("get", "set", "start") and type(args[0]) is str else ""
+    if do == "__call__":
         return callable(target)
-    if op in ("start", "turn", "cancel", "result"):
+    if do in ("start", "turn", "cancel", "result", "item"):
         return type(target).__name__ == "Task" or hasattr(type(target), "__await__") or name in perform.AWAITED
-    if op == "get" and name in _NAMES:
+    if do == "get" and name in _NAMES:
         return callable(target)
     if isinstance(target, type):
         return False
     if callable(getattr(type(target), "assertEqual", None)):  # a test case
         own = any(name in vars(each) for each in type(target).__mro__ if each.__module__ == "tests")
-        return op == "get" and own and not name.startswith(("_", "test", "set", "tear"))
-    if op == "op":
-        mine = _is_of_tests(target) or _is_of_use(target)
-        return mine or (_is_iterator(target) and name in ("__next__", "__iter__"))
-    if op == "set" and not _is_data(target, name):
-        return False
-    public = not name.startswith("_") or name == "__dict__"
-    return op in ("get", "set", "dir") and public and (_is_of_tests(target) or _is_of_use(target))
+        return do == "get" and own and not name.startswith(("_", "test", "set", "tear"))
+    if do in perform.OPERATIONS:
+        return _is_open(target) or (_is_iterator(target) and do in ("__next__", "__iter__"))
+    public = name == "__dict__" or not name.startswith("_")
+    may = do in ("get", "dir") or (do == "set" and _is_data(target, name, args[1]))
+    return may and public and _is_open(target)
 
 
-def _is_data(target: Any, name: str) -> bool:
-    """Whether an attribute may be set: it is no method of the tests, and no part of a mock."""
-    return type(target).__module__ == "tests" and not callable(getattr(target, name, None))
-
-
-def _takes_over(target: Any, name: str, value: Any) -> bool:
-    """Whether an object of the solution would stand where one of the tests does."""
-    return objects.link_of(value) is not None and _is_of_tests(getattr(target, name, 0))
+def _is_data(target: Any, name: str, value: Any) -> bool:
+    """Whether an attribute may be set to a value: it is of an instance of the tests' own class, no method, and no
+    object of theirs that one of the solution would stand for."""
+    now = getattr(target, name, None)
+    stands_in = objects.link_of(value) is not None and _is_open(now)
+    return type(target).__module__ == "tests" and not callable(now) and not stands_in
 
 
 class _Deep:

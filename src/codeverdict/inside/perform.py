@@ -64,13 +64,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def perform(op: str, target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do what the other side asked to an object of ours."""
-    if op == "op":
-        return OPERATIONS[name](target, *args)
-    return _PERFORM[op](target, name, args, kwargs)
-
-
 def _get(target: Any, name: str) -> Any:
     found = getattr(target, name)
     if name == "__dict__":
@@ -78,12 +71,6 @@ def _get(target: Any, name: str) -> Any:
             key: value for key, value in found.items() if key not in ("__builtins__", "__dict__", "__weakref__")
         }
     return dict(found) if name in ("__members__", "__annotations__") else found
-
-
-def _look(target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function of the standard library that looks into its argument, where the argument lives."""
-    module, _, function = name.rpartition(".")
-    return getattr(__import__(module), function)(target, *args, **kwargs)
 
 
 def _plain(target: Any, *sample: Any) -> Any:
@@ -96,7 +83,7 @@ def _plain(target: Any, *sample: Any) -> Any:
         return True, target.data
     if base in (collections.abc.Mapping, types.MappingProxyType):
         return True, dict(target.items())
-    if base in (collections.abc.Set, type({}.keys()), type({}.items())):
+    if base is collections.abc.Set:
         return True, set(target)
     if base.__module__ in _HOMES and (made := values.exactly(target, base)) is not None:
         return True, made
@@ -122,7 +109,7 @@ def _own_loop() -> Any:
     return loop
 
 
-def _start(target: Any, name: str, args: tuple[Any, ...]) -> Any:
+def _start(target: Any, name: str, *args: Any) -> Any:
     """A task that awaits an object, or what a special method of it gives."""
     import asyncio
 
@@ -146,23 +133,22 @@ def _turn(task: Any) -> bool:
     return bool(task.done())
 
 
-_PERFORM: dict[str, Callable[[Any, str, Any, Any], Any]] = {
-    "call": lambda target, name, args, kwargs: target(*args, **kwargs),
-    "get": lambda target, name, args, kwargs: _get(target, name),
-    "set": lambda target, name, args, kwargs: setattr(target, name, args[0]),
-    "del": lambda target, name, args, kwargs: delattr(target, name),
-    "dir": lambda target, name, args, kwargs: dir(target),
-    "plain": lambda target, name, args, kwargs: _plain(target, *args),
-    "look": lambda target, name, args, kwargs: _look(target, name, args, kwargs),
-    "isinstance": lambda target, name, args, kwargs: (issubclass if isinstance(target, type) else isinstance)(
-        target, args[0]
-    ),
-    "holds": lambda target, name, args, kwargs: isinstance(args[0], target),
-    "start": lambda target, name, args, kwargs: _start(target, name, args),
-    "turn": lambda target, name, args, kwargs: _turn(target),
-    "cancel": lambda target, name, args, kwargs: bool(target.cancel()),
-    "result": lambda target, name, args, kwargs: target.result(),
+_PERFORM: dict[str, Callable[..., Any]] = {
+    **OPERATIONS,
+    "__call__": lambda target, *args, **kwargs: target(*args, **kwargs),
+    **{"get": _get, "set": setattr, "del": delattr, "dir": dir, "plain": _plain, "start": _start, "turn": _turn},
+    "isinstance": lambda target, kind: (issubclass if isinstance(target, type) else isinstance)(target, kind),
+    "holds": lambda target, value: isinstance(value, target),
+    "cancel": lambda task: bool(task.cancel()),
+    **dict.fromkeys(("result", "item"), lambda task: task.result()),
 }
+
+
+def perform(do: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Do what the other side asked to an object of ours: a special method, one of the words above, or a function of
+    the standard library, by its full name, that looks into the object where it lives."""
+    module, _, function = do.rpartition(".")
+    return (getattr(__import__(module), function) if module else _PERFORM[do])(target, *args, **kwargs)
 
 
 def special_methods(kind: type) -> list[str]:

@@ -156,11 +156,12 @@ class Table:
                 dropped.append(number)
         return dropped
 
-    def changed(self) -> Iterator[tuple[int, Shared]]:
-        """Containers whose contents the other side does not have yet."""
+    def changed(self) -> Iterator[tuple[int, Any]]:
+        """Containers whose contents the other side does not have yet, and is sent now."""
         for number, entry in list(self._entries.items()):
             if entry.changed():
-                yield number, entry
+                yield number, entry.value
+                entry.agree()
 
 
 def _holders(entry: Shared) -> int:

@@ -113,7 +113,8 @@ class Output(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Keep what still fits."""
         left = OUTPUT_CHARACTERS - sum(len(piece[1]) for piece in self._said if type(piece[0]) is bool)
-        text, last = bytes(data).decode("utf-8", "replace")[:left], self._said[-1] if self._said else [None]
+        text = bytes(data).decode("utf-8", "replace")[:left]
+        last: list[Any] = self._said[-1] if self._said else [None]
         if text and last[0] is self._is_error:
             last[1] += text
         elif text and len(self._said) < _PIECES:

@@ -68,6 +68,14 @@ _DICTS: tuple[Any, ...] = (dict, collections.OrderedDict, collections.Counter)
 _ITERABLES: tuple[Any, ...] = (frozenset, list, set, bytearray, collections.deque)
 
 
+VIEWS: dict[type, tuple[str, Callable[[list[Any]], Any]]] = {
+    type({}.keys()): ("keys", lambda items: dict.fromkeys(items).keys()),
+    type({}.values()): ("values", lambda items: dict(enumerate(items)).values()),
+    type({}.items()): ("items", lambda items: dict(items).items()),
+}
+"""Dictionary views: their names, and how one is made that holds these items."""
+
+
 def reduced(value: Any) -> tuple[str, list[Any]] | None:
     """(name of its exact type, arguments that make an equal value); None for a type that does not cross so."""
     kind = type(value)
@@ -94,7 +102,7 @@ def _zone(value: Any) -> list[Any]:
     return [offset] if type(value)(offset).tzname(None) == name else [offset, name]
 
 
-def exactly(value: Any, kind: type) -> Any:
+def exactly(value: Any, kind: Any) -> Any:
     """The value of an object of a class derived from a plain type, as one of exactly that type; None for others."""
     if kind in _DICTS:
         return dict(dict.items(value))
