@@ -9,9 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from codeverdict.errors import NotSafeError
     from codeverdict.gate import Gate, stub_gate
-    from codeverdict.launch import Probe, TierChoice, probe_tiers
+    from codeverdict.launch import NotSafeError, Probe, TierChoice, probe_tiers
     from codeverdict.results import NO_VERDICT, Outcome, TestResult, Tier, Verdict, clean
     from codeverdict.runner import Job, Runner
     from codeverdict.settings import SandboxSettings
@@ -34,7 +33,7 @@ __all__ = [
     "stub_gate",
 ]
 
-_HOMES = ("errors", "results", "launch", "runner", "gate", "settings")
+_HOMES = ("results", "launch", "runner", "gate", "settings")
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from codeverdict.errors import NotSafeError
 from codeverdict.inside import frames, landlock, scratch, seccomp
 from codeverdict.results import Tier
 
@@ -36,6 +35,14 @@ _USERS = itertools.count(1_900_000_000 + os.getpid() % 100_000 * 1000)
 
 INSTALL = "on Debian and Ubuntu: apt install bubblewrap; or a Linux kernel of 6.2 or newer with Landlock"
 """How to get protection on a machine that has none."""
+
+
+class NotSafeError(Exception):
+    """None of the requested protection works on this machine. `cure` says what to install."""
+
+    def __init__(self, message: str, cure: str) -> None:
+        super().__init__(f"{message} ({cure})")
+        self.message, self.cure = message, cure
 
 
 class Dead(Exception):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from codeverdict.inside import frames
-from codeverdict.inside.test_side import COMPARE, MENTIONS, TEST_FILE, TRUTH
+from codeverdict.inside.test_side import MENTIONS, NOTE, TEST_FILE
 from codeverdict.inside.values import TEXT_LIMIT, describe
 from codeverdict.results import Outcome
 
@@ -115,9 +115,8 @@ def _noting(test: ast.expr) -> ast.expr:
         test.values = [_noting(value) for value in test.values]
         return test
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        symbol = _SYMBOLS[type(test.ops[0])]
-        return _call(COMPARE, [_shown_as(test.left), symbol], [test.left, test.comparators[0]], test)
-    return _call(TRUTH, [_shown_as(test)], [test], test)
+        return _note(_SYMBOLS[type(test.ops[0])], test, test.left, *test.comparators)
+    return _note("", test, test)
 
 
 def _shown_as(node: ast.expr) -> str:
@@ -127,10 +126,10 @@ def _shown_as(node: ast.expr) -> str:
         return "..."
 
 
-def _call(name: str, first: list[str], args: list[ast.expr], place: ast.expr) -> ast.expr:
+def _note(symbol: str, place: ast.expr, left: ast.expr, *right: ast.expr) -> ast.expr:
     at = {key: getattr(place, key) for key in _PLACE}
-    constants = [ast.Constant(value, **at) for value in first]
-    return ast.Call(func=ast.Name(id=name, ctx=_LOAD, **at), args=[*constants, *args], keywords=[], **at)
+    words = [ast.Constant(value, **at) for value in (_shown_as(left), symbol)]
+    return ast.Call(func=ast.Name(id=NOTE, ctx=_LOAD, **at), args=[*words, left, *right], keywords=[], **at)
 
 
 def nodes_of(tree: ast.AST) -> list[ast.AST]:

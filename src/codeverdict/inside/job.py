@@ -16,8 +16,8 @@ _PROCESS_CLOCK = 2  # clock_getcpuclockid(3): the processor time of a process, b
 RUNNING = -1
 """In place of a wait status: the process had not ended."""
 
-Work = tuple[Callable[[], None], tuple[int, ...], int]
-"""What a process of a job does, the descriptors it may use for it, and how long a file it may write, in bytes."""
+Work = tuple[Callable[..., None], tuple[int, ...], int]
+"""What a process of a job does with some descriptors, all that it may use; bytes of the longest file it writes."""
 
 
 class Job:
@@ -53,7 +53,7 @@ class Job:
         os.read(reader, 1)
         do, keep, longest = work
         self._jail.enter(keep, self._scratch.folder, rules, self._limits, longest, server)
-        do()
+        do(*keep)
 
     def overrun(self) -> str:
         """What it has had too much of: `time` of the processor, of the `clock`, `files`; "" if nothing."""

@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from codeverdict.inside import frames, objects, perform, shared, values
+from codeverdict.inside import frames, objects, perform, values
 
 SOLUTION_FILE = "<solution>"
 TEXT_LIMIT = 2000
@@ -69,7 +69,7 @@ class Peer:
         self._objects: list[Any] = []
         self._numbers: dict[Any, int] = {}
         self._theirs: dict[int, Any] = {}
-        self._shared = shared.Table(first)
+        self._shared = values.Table(first)
 
     # Messages
 
@@ -156,7 +156,7 @@ class Peer:
         try:
             with _Deep():
                 message["s"] = [
-                    [number, shared.contents(value, self.pack)] for number, value in self._shared.changed()
+                    [number, values.contents(value, self.pack)] for number, value in self._shared.changed()
                 ]
                 message["d"] = self._shared.drop_unused()
                 if said := self.said():
@@ -188,7 +188,7 @@ class Peer:
             raise ValueError("neither request nor reply")
         for number, packed in message.pop("s"):
             entry = self._shared[number]
-            shared.fill(entry.value, packed, self.unpack)
+            values.fill(entry.value, packed, self.unpack)
             entry.agree()
         for number in message.pop("d"):  # last: what is new may be dropped at once
             self._shared.drop(number)
@@ -236,7 +236,7 @@ class Peer:
             return value if -values.SMALL_INT < value < values.SMALL_INT else ["i", hex(value)]
         if kind is tuple:
             return ["T", *map(self.pack, value)]
-        if tag := shared.tag_of(value):
+        if tag := values.tag_of(value):
             return self._pack_container(value, tag)
         if kind is frozenset:
             return ["F", *map(self.pack, value)]
@@ -253,7 +253,7 @@ class Peer:
         if number is not None:
             return ["R", number]
         number = self._shared.add(value)
-        packed = [tag, number, shared.extra(value, self.pack), shared.contents(value, self.pack)]
+        packed = [tag, number, values.extra(value, self.pack), values.contents(value, self.pack)]
         self._shared[number].agree()
         return packed
 
@@ -350,11 +350,11 @@ class Peer:
 
     def _unpack_container(self, tag: str, number: Any, made_with: Any, packed: list[Any]) -> Any:
         """A new container; what is put into it may ask the other side, which may drop it."""
-        value = shared.empty(tag, self.unpack(made_with), packed)
+        value = values.empty(tag, self.unpack(made_with), packed)
         self._shared.add(value, int(number))
         entry = self._shared[int(number)]
         if tag != "A":
-            shared.fill(value, packed, self.unpack)
+            values.fill(value, packed, self.unpack)
         entry.agree()
         return value
 
@@ -438,7 +438,7 @@ _UNPACK: dict[str, Callable[..., Any]] = {
     "o": Peer._unpack_object,
     "k": lambda peer, *parts: objects.awaited(peer._unpack_object(*parts)),
     "x": lambda peer, packed: peer._unpack_error(packed),
-    **{tag: lambda peer, *parts, tag=tag: peer._unpack_container(tag, *parts) for tag in ("A", *shared.KINDS)},
+    **{tag: lambda peer, *parts, tag=tag: peer._unpack_container(tag, *parts) for tag in ("A", *values.KINDS)},
 }
 
 

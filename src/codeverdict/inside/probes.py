@@ -12,7 +12,7 @@ from collections.abc import Callable
 from codeverdict.inside import frames, system
 
 
-def report(descriptor: int, server: int) -> None:
+def report(server: int, descriptor: int) -> None:
     """Try everything, and send `{attempt: whether it was held}`."""
     frames.send(descriptor, {name: _held(attempt) for name, attempt in attempts(server).items()})
 

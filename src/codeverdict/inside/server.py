@@ -111,10 +111,9 @@ class Server:
     def prove(self) -> dict[str, bool]:
         """Try to escape from inside. Returns what was tried and whether it was blocked."""
         reader, writer = os.pipe()
-        server = os.getpid()
         job = Job(self._jail, self._scratch, jail.Limits(5.0, 5.0, self._memory_mb))
         try:
-            job.start((lambda: probes.report(writer, server), (writer,), jail.FILE_BYTES))
+            job.start((functools.partial(probes.report, os.getpid()), (writer,), jail.FILE_BYTES))
             os.close(writer)
             with open(reader, "rb") as pipe:
                 found: dict[str, bool] = frames.receive(pipe)
@@ -127,12 +126,8 @@ class Server:
     def serve(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Run one job until its caller has the verdict or is gone."""
         self._warm_up_with(request["modules"])
-        job = Job(
-            self._jail,
-            self._scratch,
-            jail.Limits(float(request["seconds"]), float(request["wall"]), self._memory_mb),
-        )
-        broken = ""
+        limits = jail.Limits(float(request["seconds"]), float(request["wall"]), self._memory_mb)
+        job, broken = Job(self._jail, self._scratch, limits), ""
         try:
             self._begin(job, request["start"], descriptors)
             broken = self._watch(job)
@@ -143,20 +138,14 @@ class Server:
     def _begin(self, job: Job, kind: str, descriptors: list[int]) -> None:
         pipes = [*os.pipe(), *os.pipe()] if kind == "tests" else []
         if kind == "script":
-            source, output, errors = descriptors
-            job.start(
-                (lambda: solution_side.script(source, output, errors), (source, output, errors), jail.FILE_BYTES)
-            )
+            job.start((solution_side.script, tuple(descriptors), jail.FILE_BYTES))
         else:
             code, tests, verdict = descriptors
             read_s, write_t, read_t, write_s = pipes
+            judge = functools.partial(test_side.judge, self._suite)
             job.start(
-                (lambda: solution_side.serve(code, read_s, write_s), (code, read_s, write_s), jail.FILE_BYTES),
-                (
-                    lambda: test_side.judge(self._suite, tests, read_t, write_t, verdict),
-                    (tests, read_t, write_t, verdict),
-                    _VERDICT_BYTES,
-                ),
+                (solution_side.serve, (code, read_s, write_s), jail.FILE_BYTES),
+                (judge, (tests, read_t, write_t, verdict), _VERDICT_BYTES),
             )
         for descriptor in (*pipes, *descriptors):
             os.close(descriptor)

@@ -16,14 +16,14 @@ from typing import Any
 from codeverdict.inside import frames, objects, peer, values
 
 TEST_FILE = "<tests>"
-COMPARE = "__cdv_compare__"
-TRUTH = "__cdv_truth__"
+NOTE = "__cdv_note__"
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     **{"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le},
     **{">": operator.gt, ">=": operator.ge, "is": operator.is_, "is not": operator.is_not},
     "in": lambda a, b: a in b,
     "not in": lambda a, b: a not in b,
+    "": lambda a, b: a,
 }
 _LOOK_INTO = {
     "inspect": (
@@ -42,27 +42,17 @@ MENTIONS = ("hread", "seed", *_ASKING, *_LOGS, *_LOOK_INTO, *peer.SILENT)
 
 
 class Operands:
-    """The assertion that failed last: the call, what it gave, what was expected. The asserts of a test file are
-    rewritten to calls of `names`."""
+    """The assertion that failed last: the call, what it gave, what was expected."""
 
     def __init__(self) -> None:
         self.last: dict[str, str] = {}
 
-    def names(self) -> dict[str, Any]:
-        """What rewritten asserts call."""
-        return {COMPARE: self._compare, TRUTH: self._truth}
-
-    def _compare(self, call: str, symbol: str, left: Any, right: Any) -> bool:
+    def note(self, call: str, symbol: str, left: Any, right: Any = None) -> bool:
+        """Whether what an assert states is true: that `left` is, without a symbol. Asserts are rewritten to it."""
         result = bool(_OPERATORS[symbol](left, right))  # once: an object may say now this and now that
         if not result:
-            wanted = shown(right) if symbol == "==" else f"{symbol} {shown(right)}"
-            self.last = {"call": call, "got": shown(left), "expected": wanted}
-        return result
-
-    def _truth(self, call: str, value: Any) -> bool:
-        result = bool(value)
-        if not result:
-            self.last = {"call": call, "got": shown(value), "expected": "a true value"}
+            wanted = f"{symbol} {shown(right)}" if symbol else "a true value"
+            self.last = {"call": call, "got": shown(left), "expected": wanted.removeprefix("== ")}
         return result
 
 
@@ -153,7 +143,7 @@ class Judging:
         if not all(type(name) is str and name in used for name in found):
             raise peer.Gone("names that nobody asked for")
         self._space |= {name: getattr(sys.modules["solution"], name) for name in found}
-        self._space |= self._operands.names()
+        self._space[NOTE] = self._operands.note
         if mentions & _ASKING:
             asking = {"isinstance": objects.is_a(isinstance), "issubclass": objects.is_a(issubclass)}
             self._space |= asking
