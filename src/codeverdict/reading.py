@@ -150,11 +150,9 @@ def _without_star_imports(tree: ast.Module) -> None:
 
     A star would let the solution replace `len`, `isinstance` or `approx` in the tests.
     """
-    tree.body = [node for node in tree.body if not _is_star(node)] or [ast.Pass(lineno=1, col_offset=0)]
-
-
-def _is_star(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "solution" and node.names[0].name == "*"
+    stars = [each for each in tree.body if isinstance(each, ast.ImportFrom) and each.names[0].name == "*"]
+    others = [each for each in tree.body if each not in stars or vars(each)["module"] != "solution"]
+    tree.body = others or [ast.Pass(lineno=1, col_offset=0)]
 
 
 def wanted_names(tree: ast.Module, nodes: list[ast.AST]) -> list[str]:
@@ -223,11 +221,7 @@ def _own_lines(nodes: list[ast.AST]) -> list[int]:
         return []
     known = {*_modules(nodes), *dir(builtins)}
     last = {node.lineno: node for node in nodes if isinstance(node, ast.stmt)}
-    return [line for line, node in last.items() if isinstance(node, ast.Raise) or _uses(node) <= known]
-
-
-def _uses(node: ast.AST) -> set[str]:
-    return {each.id for each in nodes_of(node) if isinstance(each, ast.Name)}
+    return [line for line, node in last.items() if isinstance(node, ast.Raise) or _loads(node) <= known]
 
 
 def _loads(node: ast.AST) -> set[str]:
