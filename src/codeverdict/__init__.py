@@ -9,9 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from codeverdict.errors import NotSafeError
     from codeverdict.gate import Gate, stub_gate
-    from codeverdict.launch import Probe, TierChoice, probe_tiers
+    from codeverdict.launch import NotSafeError, Probe, TierChoice, probe_tiers
     from codeverdict.results import NO_VERDICT, Outcome, TestResult, Tier, Verdict, clean
     from codeverdict.runner import Job, Runner
     from codeverdict.settings import SandboxSettings
@@ -34,18 +33,12 @@ __all__ = [
     "stub_gate",
 ]
 
-_HOMES = {
-    "errors": ("NotSafeError",),
-    "gate": ("Gate", "stub_gate"),
-    "launch": ("Probe", "TierChoice", "probe_tiers"),
-    "results": ("NO_VERDICT", "Outcome", "TestResult", "Tier", "Verdict", "clean"),
-    "runner": ("Job", "Runner"),
-    "settings": ("SandboxSettings",),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_HOMES = ("results", "launch", "runner", "gate", "settings")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    for home in _HOMES if name in __all__ else ():
+        module = import_module(f"{__name__}.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

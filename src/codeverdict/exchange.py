@@ -11,12 +11,10 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from codeverdict.inside import frames
 from codeverdict.inside.job import RUNNING
@@ -28,25 +26,21 @@ from codeverdict.results import Outcome, TestResult, Verdict, clean
 SWALLOWED = "the program swallowed an exception of its tests"
 WALL_TIMES = 5.0
 """Wall clock of a job, in limits of its processor time: on a busy machine a right program waits for its turn."""
-VERDICT_BYTES = 8 << 20
-OUTPUT_BYTES = 1 << 20
-_ERROR_BYTES = 2000
-_PIECE_BYTES = 1 << 16
-_LOOK_SECONDS = 0.02
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+([\w., \t]+)", re.MULTILINE)
 _WORDS = re.compile(r"[, \t]+")
 
 
-@dataclass(frozen=True)
-class _Said:
-    """The output of a job: its bytes, why reading stopped early (if it did), how its processes ended, what it said
-    of its errors, and whether it used up its processor time."""
+class _Said(NamedTuple):
+    """The output of a job, what it said of its errors, how its processes ended, and which limit it broke."""
 
     data: bytes
-    why: Outcome | None
+    errors: bytes
     ends: tuple[int, ...]
-    errors: bytes = b""
-    late: bool = False
+    broken: str
+
+    def why(self) -> Outcome | None:
+        """The outcome, if it broke a limit."""
+        return None if not self.broken else "crashed" if self.broken == "files" else "timeout"
 
 
 def judge_tests(
@@ -57,10 +51,10 @@ def judge_tests(
     Raises:
         Dead: the server ended.
     """
-    feeds = [frames.framed({"code": solution, "coverage": how["coverage"]}), file.frame(**how)]
+    feeds = [frames.held({"code": solution, "coverage": how["coverage"]}), file.frame(**how)]
     words = {"start": "tests", "seconds": seconds, "wall": WALL_TIMES * seconds}
     words["modules"] = _modules(solution, tests)
-    said = _run(server, words, feeds, 1, VERDICT_BYTES, time.monotonic() + WALL_TIMES * seconds)
+    said = _run(server, words, feeds, 1)
     return _judged(said, solution.count("\n") + 1, seconds)
 
 
@@ -75,8 +69,8 @@ def judge_script(server: Server, solution: str, cases: Sequence[tuple[str, str]]
     for number, (given, expected) in enumerate(cases, start=1):
         left = max(0.0, deadline - time.monotonic())
         words = {"start": "script", "seconds": seconds, "wall": left, "modules": _modules(solution)}
-        feed = frames.framed({"code": solution, "given": given})
-        said = _run(server, words, [feed], 2, OUTPUT_BYTES, deadline)
+        feed = frames.held({"code": solution, "given": given})
+        said = _run(server, words, [feed], 2)
         result, outcome = _compared(said, f"case_{number}", given, expected, seconds)
         results.append(result)
         if outcome is not None:
@@ -91,71 +85,19 @@ def _modules(*sources: str) -> list[str]:
     return sorted(words & WARM)
 
 
-def _run(
-    server: Server, words: dict[str, Any], feeds: list[bytes], outputs: int, limit: int, deadline: float
-) -> _Said:
-    """Start a job, read its first output to the end, and have it ended. `feeds`: what its processes read.
-
-    A script (two outputs) has until the deadline to end by itself; the second is what it says of its errors.
-    """
-    outward = [os.pipe() for _ in range(outputs)]
-    theirs = [*map(_held, feeds), *(writer for _, writer in outward)]
+def _run(server: Server, words: dict[str, Any], feeds: list[bytes], outputs: int) -> _Said:
+    """Have a job done. `feeds`: what its processes read; the second output is what it says of its errors."""
+    files = [os.memfd_create("job") for _ in range(len(feeds) + outputs)]
     try:
-        try:
-            server.begin(words, tuple(theirs))
-        finally:
-            _close(theirs)
-        data, why = _read(outward[0][0], limit, deadline)
-        ends, filled, late = server.end(outputs > 1 and why is None, max(0.0, deadline - time.monotonic()))
-        errors = b"".join(os.read(reader, _ERROR_BYTES) for reader, _ in outward[1:])
+        for file, feed in zip(files, feeds, strict=False):
+            os.write(file, feed)
+            os.lseek(file, 0, os.SEEK_SET)
+        ends, broken = server.run(words, tuple(files), words["wall"])
+        said = [os.pread(file, os.fstat(file).st_size, 0) for file in files[len(feeds) :]]
     finally:
-        _close([reader for reader, _ in outward])
-    return _Said(data, "crashed" if filled else "timeout" if late else why, ends, errors, late)
-
-
-def _held(feed: bytes) -> int:
-    """A descriptor of a file in memory that holds these bytes, to be read from its beginning."""
-    made = os.memfd_create("job")
-    os.write(made, feed)
-    os.lseek(made, 0, os.SEEK_SET)
-    return made
-
-
-def _read(reader: int, limit: int, deadline: float) -> tuple[bytes, Outcome | None]:
-    """Everything that comes until the writer at the other end ends, and why it was not waited for.
-
-    What comes is not looked at at once: the end wakes this thread; else it reads every few milliseconds, or as it
-    comes where there is much of it.
-    """
-    pieces, size = [], 0
-    poll = select.poll()
-    poll.register(reader, 0)
-    os.set_blocking(reader, False)
-    while (left := deadline - time.monotonic()) > 0:
-        poll.poll(1000 * min(left, _LOOK_SECONDS))
-        while (piece := _piece(reader)) is not None:
-            pieces.append(piece)
-            size += len(piece)
-            if not piece:
-                return b"".join(pieces), None
-            if size > limit:
-                return b"".join(pieces), "crashed"
-            if len(piece) == _PIECE_BYTES:
-                poll.modify(reader, select.POLLIN)
-    return b"".join(pieces), "timeout"
-
-
-def _piece(reader: int) -> bytes | None:
-    """What a pipe holds now, b"" at its end, None if there is nothing."""
-    try:
-        return os.read(reader, _PIECE_BYTES)
-    except BlockingIOError:
-        return None
-
-
-def _close(descriptors: list[int]) -> None:
-    while descriptors:
-        os.close(descriptors.pop())
+        for file in files:
+            os.close(file)
+    return _Said(said[0], b"".join(said[1:]), ends, broken)
 
 
 # What it comes to
@@ -166,7 +108,10 @@ def _judged(said: _Said, lines: int, seconds: float) -> Verdict:
     collected, skipped, end, early = None, 0, None, False
     results: list[TestResult] = []
     try:
-        for frame in _frames(said.data):
+        for line in said.data.splitlines(keepends=True):
+            if not line.endswith(b"\n"):  # its writer was ended
+                break
+            frame = json.loads(line)
             collected = frame.get("collected", collected)
             skipped += "skipped" in frame
             early = early or frame.get("early") is True
@@ -175,8 +120,8 @@ def _judged(said: _Said, lines: int, seconds: float) -> Verdict:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Verdict("crashed", tuple(results), "a verdict that cannot be read")
     found = tuple(results)
-    if said.why or end is None:
-        return Verdict(said.why or "crashed", found, _ended(said, seconds))
+    if said.broken or end is None:
+        return Verdict(said.why() or "crashed", found, _ended(said, seconds))
     outcome, error = end["outcome"], clean(end["error"])
     complete = collected == len(found) + skipped and len(found) > 0
     if outcome == "passed" and not (complete and all(result.passed for result in found)):
@@ -201,23 +146,12 @@ def _line(line: Any, lines: int) -> int | None:
     return line if type(line) is int and 1 <= line <= lines else None
 
 
-def _frames(data: bytes) -> Iterator[dict[str, Any]]:
-    at = 0
-    while at + 4 <= len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        if at + 4 + size > len(data):
-            break
-        yield json.loads(data[at + 4 : at + 4 + size])
-        at += 4 + size
-
-
 def _compared(
     said: _Said, name: str, given: str, expected: str, seconds: float
 ) -> tuple[TestResult, Outcome | None]:
     """One case of a script; and the outcome of the whole job, if it ends here."""
-    why = said.why or ("timeout" if RUNNING in said.ends else None)
-    if why:
-        return TestResult(name, False, _ended(_Said(b"", why, said.ends, late=said.late), seconds)), why
+    if why := said.why():
+        return TestResult(name, False, _ended(said, seconds)), why
     if death := _death(said.ends):
         return TestResult(name, False, death), "crashed"
     output = said.data.decode("utf-8", "replace")
@@ -230,11 +164,11 @@ def _compared(
 
 
 def _ended(said: _Said, seconds: float) -> str:
-    if said.late:
+    if said.broken == "time":
         return f"more than {seconds:g} s of processor time"
-    if said.why == "timeout":
+    if said.broken == "clock":
         return f"no verdict within {WALL_TIMES * seconds:g} s"
-    if said.why:
+    if said.broken:
         return "more output or files than a program may make"
     return _death(said.ends) or "the program ended its process before a verdict"
 

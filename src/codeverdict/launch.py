@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from codeverdict.errors import NotSafeError
-from codeverdict.inside import control, landlock, scratch, seccomp
+from codeverdict.inside import frames, landlock, scratch, seccomp
 from codeverdict.results import Tier
 
 TierChoice = Literal["auto", "namespaces", "landlock", "none"]
@@ -27,11 +26,23 @@ GRACE_SECONDS = 5.0
 
 _PACKAGE = Path(__file__).resolve().parent
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from codeverdict.inside.server import main; main()"
+_ENVIRONMENT = {
+    **{"LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
+    **{"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+}
 _USERS = itertools.count(1_900_000_000 + os.getpid() % 100_000 * 1000)
 """Unused user numbers: when root starts the sandbox, the programs of each server run as a user of their own."""
 
 INSTALL = "on Debian and Ubuntu: apt install bubblewrap; or a Linux kernel of 6.2 or newer with Landlock"
 """How to get protection on a machine that has none."""
+
+
+class NotSafeError(Exception):
+    """None of the requested protection works on this machine. `cure` says what to install."""
+
+    def __init__(self, message: str, cure: str) -> None:
+        super().__init__(f"{message} ({cure})")
+        self.message, self.cure = message, cure
 
 
 class Dead(Exception):
@@ -60,14 +71,14 @@ class Server:
         self.tier = tier
         _compile()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel = control.Channel(here.detach())
+        self._channel = frames.Channel(here.detach())
         with there:
             self._process = subprocess.Popen(
                 _command(tier),
                 stdin=there.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=_environment(),
+                env={"PATH": os.defpath, **_ENVIRONMENT},
             )
         try:
             with _dead_if_closed():
@@ -83,28 +94,20 @@ class Server:
         """Its process number."""
         return self._process.pid
 
-    def begin(self, words: dict[str, Any], descriptors: tuple[int, ...]) -> None:
-        """Start a job: the ends of its pipes are duplicated for its processes.
+    def run(
+        self, words: dict[str, Any], descriptors: tuple[int, ...], seconds: float
+    ) -> tuple[tuple[int, ...], str]:
+        """Have a job done, at most `seconds` long: the files it reads and writes are duplicated for its processes.
 
-        Raises:
-            Dead: the server is gone.
-        """
-        with _dead_if_closed():
-            self._channel.send(words, descriptors)
-
-    def end(self, gently: bool, seconds: float) -> tuple[tuple[int, ...], bool, bool]:
-        """End the job; `gently` once its processes have ended or its time, of which `seconds` are left, is over.
-
-        Returns: the wait status of each process (job.RUNNING where it had to be killed), whether it had written
-            more files than it may, and whether it had used up its processor time.
+        Returns: the wait status of each process (job.RUNNING where it had to be killed), and which limit it broke.
 
         Raises:
             Dead: the server is gone, or does not answer.
         """
         with _dead_if_closed():
-            self._channel.send({"end": gently})
+            self._channel.send(words, descriptors)
             reply, _ = self._channel.receive(seconds + GRACE_SECONDS)
-        return tuple(reply["ends"]), bool(reply["filled"]), bool(reply["late"])
+        return tuple(reply["ends"]), str(reply["broken"])
 
     def close(self) -> None:
         """End it, and everything it started."""
@@ -121,7 +124,7 @@ class Server:
 def _dead_if_closed() -> Iterator[None]:
     try:
         yield
-    except control.Closed as error:
+    except frames.Closed as error:
         raise Dead(f"the server ended: {error}") from error
 
 
@@ -155,19 +158,11 @@ def probe_tiers(memory_mb: int, tiers: tuple[Tier, ...] = _BEST_FIRST) -> Iterat
     """Start each tier once in this process, and say whether it held."""
     for tier in tiers:
         if tier not in _PROBED:
-            _PROBED[tier] = _probe(tier, memory_mb)
+            with contextlib.suppress(NotSafeError):  # why is noted
+                server = start(tier, memory_mb)
+                server.close()
+                _PROBED[tier] = Probe(tier, True, held=server.held)
         yield _PROBED[tier]
-
-
-def _probe(tier: Tier, memory_mb: int) -> Probe:
-    if reason := _missing(tier):
-        return Probe(tier, False, reason)
-    try:
-        server = Server(tier, memory_mb)
-    except Dead as error:
-        return Probe(tier, False, str(error))
-    server.close()
-    return Probe(tier, True, held=server.held)
 
 
 def _compile() -> None:
@@ -202,29 +197,13 @@ def _proof(tier: Tier, reply: dict[str, Any]) -> dict[str, bool]:
 
 def _setup(tier: Tier, memory_mb: int, preload: tuple[str, ...]) -> dict[str, Any]:
     user = next(_USERS) if tier != "none" and os.geteuid() == 0 else None
-    return {
-        "tier": tier,
-        "memory_mb": memory_mb,
-        "libraries": _site_packages(),
-        "user": user,
-        "preload": list(preload),
-    }
+    words = {"tier": tier, "memory_mb": memory_mb, "user": user}
+    return {**words, "libraries": _site_packages(), "preload": list(preload)}
 
 
 def _site_packages() -> list[str]:
     paths = sysconfig.get_paths()
     return sorted({os.path.realpath(paths[name]) for name in ("purelib", "platlib")})
-
-
-def _environment() -> dict[str, str]:
-    return {
-        "PATH": os.defpath,
-        "LANG": "C.UTF-8",
-        "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
 
 
 def _command(tier: Tier) -> list[str]:
@@ -233,33 +212,29 @@ def _command(tier: Tier) -> list[str]:
     return [*_bubblewrap(), *serve] if tier == "namespaces" else serve
 
 
+_BOX = (
+    "bwrap --die-with-parent --new-session --unshare-pid --unshare-ipc --unshare-net --unshare-uts "
+    "--unshare-cgroup-try"
+)
+
+
+_BOX_BYTES = 32 << 20
+_NEEDED = "SETUID SETGID SETPCAP KILL CHOWN DAC_OVERRIDE FOWNER"
+
+
 def _bubblewrap() -> list[str]:
     """A box with the system's libraries, Python, its packages and this one, all read-only, and no network.
 
-    Only the server has capabilities in it: it makes the namespaces of each job, and every job gives them up. Root
-    needs no user namespace for that and changes to another user in each job; others get a user namespace.
+    Only the server of root has capabilities in it, for the change to another user in each job and for that user's
+    files; others get a user namespace.
     """
-    words = ["bwrap", "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-net"]
-    words += [
-        "--unshare-uts",
-        "--unshare-cgroup-try",
-        "--dev",
-        "/dev",
-        "--tmpfs",
-        "/tmp",
-        "--tmpfs",
-        "/scratch",
-        "--chdir",
-        "/",
-    ]
-    capabilities = ["CAP_SYS_ADMIN"]
+    words = [*_BOX.split(), "--dev", "/dev", "--size", str(_BOX_BYTES), "--tmpfs", "/tmp", "--chdir", "/"]
     if os.geteuid() == 0:
         words += ["--cap-drop", "ALL"]
-        capabilities += ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL"]
+        for capability in _NEEDED.split():
+            words += ["--cap-add", f"CAP_{capability}"]
     else:
         words += ["--unshare-user", "--uid", "1000", "--gid", "1000"]
-    for capability in capabilities:
-        words += ["--cap-add", capability]
     for path in ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"):
         words += ["--ro-bind-try", path, path]
     prefixes = {os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}

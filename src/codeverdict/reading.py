@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from codeverdict.inside import frames
-from codeverdict.inside.operands import COMPARE, TEST_FILE, TRUTH
-from codeverdict.inside.test_side import MENTIONS
+from codeverdict.inside.test_side import MENTIONS, NOTE, TEST_FILE
 from codeverdict.inside.values import TEXT_LIMIT, describe
 from codeverdict.results import Outcome
 
@@ -60,10 +59,10 @@ class TestFile:
     _frames: dict[tuple[bool, bool], bytes] = field(default_factory=dict, compare=False, repr=False)
 
     def frame(self, coverage: bool, lenient: bool) -> bytes:
-        """What the process that runs it is to know of it and of the job, as a frame."""
+        """What the process that runs it is to know of it and of the job, as it lies in a file."""
         how = (coverage, lenient)
         if how not in self._frames:
-            self._frames[how] = frames.framed({**self.words, "coverage": coverage, "lenient": lenient})
+            self._frames[how] = frames.held({**self.words, "coverage": coverage, "lenient": lenient})
         return self._frames[how]
 
     @property
@@ -116,9 +115,8 @@ def _noting(test: ast.expr) -> ast.expr:
         test.values = [_noting(value) for value in test.values]
         return test
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        symbol = _SYMBOLS[type(test.ops[0])]
-        return _call(COMPARE, [_shown_as(test.left), symbol], [test.left, test.comparators[0]], test)
-    return _call(TRUTH, [_shown_as(test)], [test], test)
+        return _note(_SYMBOLS[type(test.ops[0])], test, test.left, *test.comparators)
+    return _note("", test, test)
 
 
 def _shown_as(node: ast.expr) -> str:
@@ -128,10 +126,10 @@ def _shown_as(node: ast.expr) -> str:
         return "..."
 
 
-def _call(name: str, first: list[str], args: list[ast.expr], place: ast.expr) -> ast.expr:
+def _note(symbol: str, place: ast.expr, left: ast.expr, *right: ast.expr) -> ast.expr:
     at = {key: getattr(place, key) for key in _PLACE}
-    constants = [ast.Constant(value, **at) for value in first]
-    return ast.Call(func=ast.Name(id=name, ctx=_LOAD, **at), args=[*constants, *args], keywords=[], **at)
+    words = [ast.Constant(value, **at) for value in (_shown_as(left), symbol)]
+    return ast.Call(func=ast.Name(id=NOTE, ctx=_LOAD, **at), args=[*words, left, *right], keywords=[], **at)
 
 
 def nodes_of(tree: ast.AST) -> list[ast.AST]:
@@ -152,11 +150,9 @@ def _without_star_imports(tree: ast.Module) -> None:
 
     A star would let the solution replace `len`, `isinstance` or `approx` in the tests.
     """
-    tree.body = [node for node in tree.body if not _is_star(node)] or [ast.Pass(lineno=1, col_offset=0)]
-
-
-def _is_star(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "solution" and node.names[0].name == "*"
+    stars = [each for each in tree.body if isinstance(each, ast.ImportFrom) and each.names[0].name == "*"]
+    others = [each for each in tree.body if each not in stars or vars(each)["module"] != "solution"]
+    tree.body = others or [ast.Pass(lineno=1, col_offset=0)]
 
 
 def wanted_names(tree: ast.Module, nodes: list[ast.AST]) -> list[str]:
@@ -225,11 +221,7 @@ def _own_lines(nodes: list[ast.AST]) -> list[int]:
         return []
     known = {*_modules(nodes), *dir(builtins)}
     last = {node.lineno: node for node in nodes if isinstance(node, ast.stmt)}
-    return [line for line, node in last.items() if isinstance(node, ast.Raise) or _uses(node) <= known]
-
-
-def _uses(node: ast.AST) -> set[str]:
-    return {each.id for each in nodes_of(node) if isinstance(each, ast.Name)}
+    return [line for line, node in last.items() if isinstance(node, ast.Raise) or _loads(node) <= known]
 
 
 def _loads(node: ast.AST) -> set[str]:

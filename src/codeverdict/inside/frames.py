@@ -1,19 +1,21 @@
-"""Frames on a pipe: four bytes of length, then JSON. Longer ones than the limit are refused on both sides."""
+"""Frames on a pipe: four bytes of length, then JSON. Longer ones than the limit are refused on both sides.
+
+Packets between a server and whoever started it: a few words as JSON, and descriptors of the files of a job. Nothing
+else of a job comes to the server: its processes read the program and its tests from these files after the fork, so
+no later process can find them in the memory it inherits.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
+import select
+import socket
+from typing import Any, BinaryIO
 
 FRAME_BYTES = 16 << 20
 """The longest frame that solution and tests may exchange, in bytes."""
 
-JOB_BYTES = 64 << 20
-"""The longest frame that may carry a program or its tests."""
-
-
-_PIECE_BYTES = 1 << 16
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _DECODER = json.JSONDecoder()
 
@@ -26,12 +28,6 @@ class TooLong(Exception):
     """A frame of ours would be longer than the limit."""
 
 
-def framed(message: Any) -> bytes:
-    """A message as a frame."""
-    body = _ENCODER.encode(message).encode()
-    return len(body).to_bytes(4, "big") + body
-
-
 def send(descriptor: int, message: Any) -> None:
     """Write one frame.
 
@@ -39,10 +35,10 @@ def send(descriptor: int, message: Any) -> None:
         TooLong: it would be longer than FRAME_BYTES; nothing was written.
         Broken: nobody reads any more.
     """
-    body = framed(message)
+    body = _ENCODER.encode(message).encode()
     if len(body) > FRAME_BYTES:
         raise TooLong(f"{len(body)} bytes in one value")
-    data = memoryview(body)
+    data = memoryview(len(body).to_bytes(4, "big") + body)
     try:
         while data:
             data = data[os.write(descriptor, data) :]
@@ -50,48 +46,85 @@ def send(descriptor: int, message: Any) -> None:
         raise Broken("the other side is gone") from error
 
 
-class Reader:
-    """Reads frames from a pipe, as much at a time as there is."""
+def receive(pipe: BinaryIO) -> Any:
+    """The next frame.
 
-    __slots__ = ("_descriptor", "_rest")
+    Raises:
+        Broken: the pipe ended, the frame is longer than FRAME_BYTES, or it is not JSON.
+    """
+    size = int.from_bytes(head := pipe.read(4), "big")
+    if size > FRAME_BYTES:
+        raise Broken(f"a frame of {size} bytes")
+    body = pipe.read(size)
+    if len(head) + len(body) < 4 + size:
+        raise Broken("the other side is gone")
+    try:
+        return _DECODER.decode(body.decode())
+    except (ValueError, RecursionError) as error:
+        raise Broken("a frame that is not JSON") from error
+
+
+def held(message: Any) -> bytes:
+    """A message that lies in a file, by itself."""
+    return _ENCODER.encode(message).encode()
+
+
+def read_once(descriptor: int) -> Any:
+    """The message that a process of a job begins with; closes its file."""
+    with open(descriptor, "rb") as file:
+        return _DECODER.decode(file.read().decode())
+
+
+PACKET_BYTES = 1 << 17
+_MOST_DESCRIPTORS = 8
+
+
+class Closed(Exception):
+    """The other side is gone."""
+
+
+class Channel:
+    """One end of a SOCK_SEQPACKET pair."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor, self._rest = descriptor, b""
+        """Takes the descriptor over."""
+        self._socket = socket.socket(fileno=descriptor)
+        self.descriptor = descriptor
+        """To wait for a packet."""
 
-    def receive(self, limit: int = FRAME_BYTES) -> Any:
-        """The next frame.
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+    def send(self, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+        """Send one packet.
 
         Raises:
-            Broken: the pipe ended, the frame is longer than `limit` bytes, or it is not JSON.
+            Closed: nobody reads any more.
         """
-        size = int.from_bytes(self._exactly(4), "big")
-        if size > limit:
-            raise Broken(f"a frame of {size} bytes")
         try:
-            return _DECODER.decode(self._exactly(size).decode())
-        except (ValueError, RecursionError) as error:
-            raise Broken("a frame that is not JSON") from error
+            socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
+        except OSError as error:
+            raise Closed(error.strerror) from error
 
-    def _exactly(self, size: int) -> bytes:
-        pieces, have = [self._rest], len(self._rest)
-        while have < size:
-            piece = os.read(self._descriptor, max(_PIECE_BYTES, min(size - have, 1 << 20)))
-            if not piece:
-                raise Broken("the other side is gone")
-            pieces.append(piece)
-            have += len(piece)
-        data = b"".join(pieces)
-        self._rest = data[size:]
-        return data[:size]
+    def receive(self, seconds: float | None = None) -> tuple[dict[str, Any], list[int]]:
+        """The next packet and the descriptors in it.
 
+        Raises:
+            Closed: the other side is gone, or sent nothing within `seconds`.
+        """
+        if seconds is not None and not self.waits(seconds):
+            raise Closed(f"no answer within {seconds:g} s")
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._socket, PACKET_BYTES, _MOST_DESCRIPTORS)
+        except OSError as error:
+            raise Closed(error.strerror) from error
+        if not data:
+            raise Closed("the other side is gone")
+        return json.loads(data), descriptors
 
-def receive(descriptor: int, limit: int = FRAME_BYTES) -> Any:
-    """Read one frame from a pipe that nothing more is read from. Raises as `Reader.receive` does."""
-    return Reader(descriptor).receive(limit)
-
-
-def receive_once(descriptor: int) -> Any:
-    """Read the one frame that a process of a job begins with, and close the pipe."""
-    message = receive(descriptor, JOB_BYTES)
-    os.close(descriptor)
-    return message
+    def waits(self, seconds: float) -> bool:
+        """Whether a packet, or the end, is there within this time."""
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return bool(poll.poll(max(0.0, 1000 * seconds)))

@@ -69,8 +69,10 @@ class Jail:
         finally:
             os.close(own)
 
-    def enter(self, keep: tuple[int, ...], scratch: str, rules: int, limits: Limits, server: int = 0) -> None:
-        """Shut this process in: it may use the descriptors `keep`, and write in the folder `scratch`.
+    def enter(
+        self, keep: tuple[int, ...], scratch: str, rules: int, limits: Limits, longest: int, server: int = 0
+    ) -> None:
+        """Shut this process in: it may use the descriptors `keep`, and write files of `longest` bytes in `scratch`.
 
         It is killed when its parent, the process `server`, ends (0: what else ends with it sees to that).
 
@@ -81,6 +83,7 @@ class Jail:
         seconds, memory = math.ceil(limits.wall) + 1, limits.memory_mb << 20
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (longest, longest))
         if self._user is not None:
             os.setresgid(self._user, self._user, self._user)
             os.setresuid(self._user, self._user, self._user)
@@ -106,7 +109,6 @@ def _allowed(libraries: list[str]) -> Iterator[tuple[int, int]]:
 
 
 _SAME_FOR_ALL = (
-    (resource.RLIMIT_FSIZE, FILE_BYTES),
     (resource.RLIMIT_NOFILE, _DESCRIPTORS),
     (resource.RLIMIT_CORE, 0),
     (resource.RLIMIT_MEMLOCK, 0),

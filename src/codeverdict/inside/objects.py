@@ -8,28 +8,15 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from codeverdict.inside import perform, values
 
 
-class Connection(Protocol):
-    """What an object needs of its peer (peer.py)."""
-
-    wary: bool
-    lenient: bool
-
-    def request(self, op: str, target: Any, name: str = "", args: Any = (), kwargs: Any = None) -> Any: ...
-
-    def refuse(self, what: str, by_nature: bool) -> Any: ...
-
-    def left(self, error: BaseException | None, result: Any) -> None: ...
-
-
 class Link(NamedTuple):
-    """Where an object lives, and its number there."""
+    """Where an object lives: at the other end of a `Peer`, and its number there."""
 
-    peer: Connection
+    peer: Any
     number: int
 
 
@@ -37,6 +24,7 @@ _LINKS: dict[int, Link] = {}  # by identity: what has a link is kept by its peer
 _MADE: set[int] = set()
 _MEASURED: set[int] = set()
 _COMPUTED: set[int] = set()
+_FIXED: dict[int, Any] = {}  # the value that cannot change which an object was first compared as
 _LOOKED_FOR = (
     "__array__ __array_interface__ __array_struct__ __array_ufunc__ __test__ __bases__ _mock_name "
     "_pytestfixturefunction __pytest_wrapped__"
@@ -60,11 +48,6 @@ def of_class(value: Any) -> Any:
     return value
 
 
-def is_of_class(value: Any) -> bool:
-    """Whether `of_class` was said of it."""
-    return id(value) in _MADE
-
-
 class Remote(type):
     """The class of classes that live on the other side."""
 
@@ -79,17 +62,14 @@ class Remote(type):
         pass
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        made = _ask(cls, "call", "", args, kwargs)
-        return of_class(made) if is_of_class(cls) else made
+        made = _ask(cls, "__call__", *args, **kwargs)
+        return of_class(made) if id(cls) in _MADE else made
 
     def __getattr__(cls, name: str) -> Any:
         if name in _NOT_ASKED or id(cls) not in _LINKS:
             raise AttributeError(name)
         found = _ask(cls, "get", name)
-        return of_class(found) if is_of_class(cls) else found
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        _ask(cls, "set", name, (value,))
+        return of_class(found) if id(cls) in _MADE else found
 
     @property  # type: ignore[misc]
     def __dict__(cls) -> Any:  # type: ignore[override]
@@ -98,22 +78,16 @@ class Remote(type):
         except AttributeError:
             return {}
 
-    def __delattr__(cls, name: str) -> None:
-        _ask(cls, "del", name)
-
-    def __dir__(cls) -> Any:
-        return _ask(cls, "dir")
-
     def __instancecheck__(cls, value: Any) -> bool:
         asks = id(cls) in _LINKS and (id(value) in _LINKS or type(value).__module__ == "tests")
-        return type.__instancecheck__(cls, value) or (asks and bool(_ask(cls, "holds", "", (value,))))
+        return type.__instancecheck__(cls, value) or (asks and bool(_ask(cls, "holds", value)))
 
     def __bool__(cls) -> bool:
         return True
 
     def __getitem__(cls, key: Any) -> Any:
-        found = _ask(cls, "op", "__getitem__", (key,))
-        return of_class(found) if is_of_class(cls) else found
+        found = _ask(cls, "__getitem__", key)
+        return of_class(found) if id(cls) in _MADE else found
 
 
 class Object:
@@ -137,23 +111,14 @@ class Object:
         if isinstance(self, BaseException) and name[:2] in ("__", "_c"):
             object.__setattr__(self, name, value)
         else:
-            _ask(self, "set", name, (value,))
-
-    def __delattr__(self, name: str) -> None:
-        _ask(self, "del", name)
-
-    def __dir__(self) -> Any:
-        return _ask(self, "dir")
+            _ask(self, "set", name, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         link = _LINKS[id(self)]
         return link.peer.refuse(f"a pickle of a {type(self).__name__}", True)
 
-    def __copy__(self) -> Any:
-        return _ask(self, "op", "__copy__")
-
     def __deepcopy__(self, memo: Any) -> Any:
-        return _ask(self, "op", "__deepcopy__", ({},))
+        return _ask(self, "__deepcopy__", {})
 
 
 class _Asked:
@@ -169,8 +134,12 @@ class _Asked:
 _OF_ERRORS = ("with_traceback", "add_note", "_cdv_line")
 
 
-def _ask(target: Any, op: str, name: str = "", args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-    return _LINKS[id(target)].peer.request(op, target, name, args, kwargs)
+def _ask(target: Any, do: str, /, *args: Any, **kwargs: Any) -> Any:
+    return _LINKS[id(target)].peer.request(do, target, args, kwargs)
+
+
+def _asking(do: str) -> Callable[..., Any]:
+    return lambda self, *args: _ask(self, do, *args)
 
 
 def _operation(name: str) -> Callable[..., Any]:
@@ -186,8 +155,8 @@ def _operation(name: str) -> Callable[..., Any]:
 def _operate(self: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     peer = _LINKS[id(self)].peer
     if name == "__call__":
-        found = peer.request("call", self, "", args, kwargs)
-        return of_class(found) if is_of_class(self) else found
+        found = peer.request(name, self, args, kwargs)
+        return of_class(found) if id(self) in _MADE else found
     if name in perform.AWAITED:
         return awaited(self, name, args)
     if peer.wary and name in perform.COMPARISONS and id(args[0]) not in _LINKS:
@@ -197,22 +166,21 @@ def _operate(self: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     if id(self) in _MEASURED and name in perform.SCALARS:
         return peer.refuse(f"{name} of what an object and a plain value came to", True)
     if name == "__exit__":
-        left = peer.request("op", self, name, (*args[:2], None))
-        peer.left(args[1], left)
-        return left
-    found = peer.request("op", self, name, args)
-    return of_class(found) if name in perform.ARITHMETIC and is_of_class(self) else found
+        left = peer.request(name, self, (*args[:2], None))
+        return _noted(peer, args[1], left)
+    found = peer.request(name, self, args)
+    return of_class(found) if name in perform.ARITHMETIC and id(self) in _MADE else found
 
 
 def _computed(self: Any, name: str, args: tuple[Any, ...]) -> Any:
     """What an object and a plain value come to. Where that measures one against the other, only an object made by
     the tests takes part, and it comes to no plain value: the operand is what it is made of."""
-    peer, made = _LINKS[id(self)].peer, is_of_class(self)
+    peer, made = _LINKS[id(self)].peer, id(self) in _MADE
     measures = name in perform.MEASURES and not isinstance(args[0], str | bytes)
     begins = name == "__radd__" and type(args[0]) in (int, float) and args[0] != 0
     if (measures or begins) and not made:
         return peer.refuse(f"{name} of an object and a plain value", False)
-    found = peer.request("op", self, name, args)
+    found = peer.request(name, self, args)
     if measures and id(found) not in _LINKS:
         return peer.refuse(f"{name} of an object and a plain value, to a plain value", True)
     (_MEASURED if measures else _COMPUTED).add(id(found))
@@ -224,18 +192,19 @@ def _compared(self: Any, name: str, other: Any) -> Any:
     peer = _LINKS[id(self)].peer
     if type(other).__name__ == "_ANY" and type(other).__module__ == "unittest.mock":
         return NotImplemented
-    if peer.lenient and (name not in ("__eq__", "__ne__") or is_of_class(self)):
-        return bool(peer.request("op", self, name, (other,)))
+    if peer.lenient and (name not in ("__eq__", "__ne__") or id(self) in _MADE):
+        return bool(peer.request(name, self, (other,)))
     sample = (type(other)(),) if type(other) in (*values.PLAIN, bool, type(None)) else ()
-    said: Any = peer.request("plain", self, args=sample) or (None, None)
-    is_plain, plain = said
-    if is_plain is True:
+    is_plain, plain = peer.request("plain", self, sample) or (None, None)
+    if is_plain is True and link_of(plain) is None:
+        if type(plain).__hash__ is not None and _FIXED.setdefault(id(self), plain) != plain:
+            return peer.refuse(f"an object of {type(self).__name__} that is now this and now that", True)
         return perform.COMPARISONS[name](plain, other)
     if name in ("__eq__", "__ne__"):
         differs = name == "__ne__"
-        if is_plain is False or (other is None and peer.request("op", self, name, (None,)) is differs):
+        if is_plain is False or (other is None and peer.request(name, self, (None,)) is differs):
             return differs
-    by_nature = is_of_class(self) or id(self) in _COMPUTED
+    by_nature = id(self) in _MADE or id(self) in _COMPUTED
     return peer.refuse(f"{name} of an object of {type(self).__name__} and a plain value", by_nature)
 
 
@@ -249,7 +218,7 @@ async def awaited(target: Any, name: str = "", args: tuple[Any, ...] = ()) -> An
 
     peer = _LINKS[id(target)].peer
     error = args[1] if name == "__aexit__" else None
-    task = peer.request("start", target, name, (*args[:2], None) if error is not None else args)
+    task = peer.request("start", target, (name, *args[:2], None) if error is not None else (name, *args))
     try:
         while not peer.request("turn", task):
             await asyncio.sleep(0)
@@ -258,9 +227,14 @@ async def awaited(target: Any, name: str = "", args: tuple[Any, ...] = ()) -> An
         while not peer.request("turn", task):
             pass
         raise
-    result = peer.request("result", task, name)
-    peer.left(error, result)
-    return result
+    return _noted(peer, error, peer.request("item" if name == "__anext__" else "result", task))
+
+
+def _noted(peer: Any, error: Any, left: Any) -> Any:
+    """What the end of a `with` block gave: has that swallowed an exception?"""
+    if error is not None and left:
+        peer.swallowed(error)
+    return left
 
 
 def _bind(self: Any, one: Any, kind: Any = None) -> Any:
@@ -269,35 +243,32 @@ def _bind(self: Any, one: Any, kind: Any = None) -> Any:
 
 for _name in ("__repr__", "__iter__", "__reversed__", "__len__", "__contains__"):
     setattr(Remote, _name, _operation(_name))
+for _name, _do in (("__delattr__", "del"), ("__dir__", "dir"), ("__copy__", "__copy__"), ("__setattr__", "set")):
+    setattr(Remote, _name, _asking(_do))
+    if _do != "set":  # those of an exception are its own
+        setattr(Object, _name, _asking(_do))
 
 _METHODS = {**{name: _operation(name) for name in perform.OPERATIONS}, "__await__": _await, "__get__": _bind}
 
 
-def make_class(peer: Connection, name: str, bases: tuple[type, ...], methods: list[str], base: str) -> Any:
+def make_class(peer: Any, name: str, bases: tuple[type, ...], methods: list[str]) -> Any:
     """A class that stands for one of the other side.
 
     Raises:
         KeyError, TypeError: there is no such base or method.
     """
-    kind = values.base_named(base) if base else object
-    plain = (kind,) if base and not any(issubclass(each, kind) for each in bases) else ()
     above = bases if any(issubclass(each, Object) for each in bases) else (Object, *bases)
-    space: dict[str, Any] = {
-        each.removeprefix("no "): None if each.startswith("no ") else _METHODS[each] for each in methods
-    }
-    if "__eq__" in space:
-        space.setdefault("__hash__", None)
+    space: dict[str, Any] = {each: _METHODS[each] for each in methods}
     asked = {each: _Asked(each) for each in ("__doc__", "__dict__")}
-    return Remote(name, (*above, *plain), {**space, **asked, "__module__": "solution"}, peer=peer)
+    return Remote(name, above, {**space, **asked, "__module__": "solution"}, peer=peer)
 
 
-def make_instance(kind: Any, value: Any) -> Any:
-    """An instance of such a class, with the plain value that it carries if it derives from a plain type."""
-    base = values.base_of(kind)
-    return values.derived(kind, base, value) if base is not None else object.__new__(kind)
+def made_of(kind: Any, peer: Any, number: int) -> Any:
+    """An object of a class of the other side."""
+    return lives_at(object.__new__(kind), peer, number)
 
 
-def lives_at(value: Any, peer: Connection, number: int) -> Any:
+def lives_at(value: Any, peer: Any, number: int) -> Any:
     """Note where a value lives; the peer keeps it from now on."""
     _LINKS[id(value)] = Link(peer, number)
     return value
@@ -308,9 +279,7 @@ def asking(plain: Callable[..., Any], module: str, name: str) -> Callable[..., A
 
     def ask(value: Any, *args: Any, **kwargs: Any) -> Any:
         link = link_of(value)
-        return (
-            plain(value, *args, **kwargs) if link is None else _ask(value, "look", f"{module}.{name}", args, kwargs)
-        )
+        return plain(value, *args, **kwargs) if link is None else _ask(value, f"{module}.{name}", *args, **kwargs)
 
     return ask
 
@@ -321,12 +290,8 @@ def is_a(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def ask(value: Any, kind: Any) -> bool:
         if type(kind) is tuple:
             return any(ask(value, each) for each in kind)
-        if plain(value, kind):
-            return True
-        if link_of(value) is None or link_of(kind) is not None or not isinstance(kind, type):
-            return False
-        inherited = kind in values.IMMUTABLE or issubclass(kind, BaseException)  # by its class here, too
-        known = not inherited and values.public_name(kind) is not None
-        return known and bool(_ask(value, "isinstance", "", (kind,)))
+        if link_of(value) is None or link_of(kind) is not None or values.public_name(kind) is None:
+            return plain(value, kind)
+        return bool(_ask(value, "isinstance", kind))
 
     return ask

@@ -1,7 +1,7 @@
 """One end of the connection between a solution and its tests: requests, replies, and what may cross.
 
 Strictly in turn: a side sends a request and serves the other side's requests until the reply comes (the tests
-call the solution, which may call back). A request is `{do, n, v: [target, args, kwargs]}`, a reply `{v}` or `{e}`;
+call the solution, which may call back). A request is `{do, v: [target, args, kwargs]}`, a reply `{v}` or `{e}`;
 both carry `s`, the shared containers that changed, and `d`, those that are shared no longer; what the solution says
 carries `w`, what it printed, warned and logged.
 """
@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from codeverdict.inside import frames, objects, perform, shared, values
+from codeverdict.inside import frames, objects, perform, values
 
 SOLUTION_FILE = "<solution>"
 TEXT_LIMIT = 2000
@@ -25,23 +25,10 @@ _OUTCOMES = "_pytest.outcomes"
 _CATCH_ALL = (AssertionError, Exception, BaseException)
 _INNER = ("__dataclass_fields__", "__signature__")
 _NAMES = ("__module__", "__qualname__", "__doc__", "__name__")
-_NOTHING = type(None)
-_ENDS = ("__next__", "__anext__")
+_ENDS = ("__next__", "item")
 SILENT = frozenset({"StopIteration", "StopAsyncIteration", "CancelledError", "GeneratorExit", "SystemExit"})
 """Exceptions that end an iteration, a task or a thread in silence: not the solution's to raise in its callers,
 unless the tests speak of them."""
-_REPLIES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("__len__", "__hash__", "__index__", "__int__", "__length_hint__"), (int, bool)),
-    **dict.fromkeys(("__bool__", "__contains__"), (bool,)),
-    **dict.fromkeys(("__str__", "__repr__", "__format__", "__fspath__"), (str,)),
-    **dict.fromkeys(("__setitem__", "__delitem__"), (_NOTHING,)),
-    **{"__float__": (float,), "__complex__": (complex,), "__bytes__": (bytes,), "__doc__": (str, _NOTHING)},
-    **{"__dict__": (dict,)},
-    **dict.fromkeys(("isinstance", "holds", "turn", "cancel"), (bool,)),
-    **dict.fromkeys(("set", "del", "seed", "begin", "log"), (_NOTHING,)),
-    **{"dir": (list,), "names": (list,), "lines": (list,), "plain": (tuple, _NOTHING)},
-}
-"""What a request comes to, by the special method or by what is done, where it can be nothing else."""
 
 
 class Gone(BaseException):
@@ -55,11 +42,11 @@ class Refused(BaseException):
 class Peer:
     """One end. The tests' end is `wary`: it takes nothing for what it may not be, and lends little of its own.
 
-    `guard(op, target, name)` says whether the other side may do this to an object of ours. `first` is 0 on one side
-    and 1 on the other (numbers of shared containers).
+    `guard(do, target, args)` says whether the other side may do this to an object of ours. `first` is 0 on one
+    side and 1 on the other (numbers of shared containers).
     """
 
-    def __init__(self, reader: int, writer: int, first: int, guard: Callable[[str, Any, str], bool] | None) -> None:
+    def __init__(self, reader: int, writer: int, first: int, guard: Callable[[str, Any, Any], bool] | None) -> None:
         self.wary = guard is not None
         self.lenient = False
         """Whether objects of the solution are believed what they say of plain values: it is a stub."""
@@ -78,16 +65,18 @@ class Peer:
         self.said: Callable[[], list[Any]] = list
         self.heard: Callable[[list[Any]], None] = lambda said: None
         self._turn: Any = _thread.RLock()
-        self._reader, self._writer, self._guard = frames.Reader(reader), writer, guard
+        self._reader, self._writer, self._guard = open(reader, "rb"), writer, guard  # noqa: SIM115
         self._objects: list[Any] = []
         self._numbers: dict[Any, int] = {}
         self._theirs: dict[int, Any] = {}
-        self._shared = shared.Table(first)
+        self._shared = values.Table(first)
 
     # Messages
 
-    def request(self, op: str, target: Any, name: str = "", args: Any = (), kwargs: Any = None) -> Any:
-        """Have the other side do `op` to an object of its own; what it gives or raises. One thread at a time.
+    def request(self, do: str, target: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Have the other side do something (perform.py) to an object of its own; what it gives or raises.
+
+        One thread at a time.
 
         Raises:
             Gone: the connection is broken.
@@ -95,28 +84,25 @@ class Peer:
         if self.broken:
             raise Gone(self.broken)
         with self._turn:
-            message = self._asked(op, target, name, args, kwargs or {})
+            message = self._asked(do, target, args, kwargs or {})
         self.requests += target is not None
         if "e" in message:
             self.asked += 1
             error = self.read_error(message["e"])
             self.dropped.pop(id(error), None)
-            if self.wary and name not in _ENDS and type(error).__name__ in SILENT - self.named:
-                raise RuntimeError(f"{type(error).__name__} out of {name or op}") from error
+            if self.wary and do not in _ENDS and type(error).__name__ in SILENT - self.named:
+                raise RuntimeError(f"{type(error).__name__} out of {do}") from error
             raise error
         value = message["v"]
-        self.asked += target is not None and (op != "get" or objects.link_of(value) is None)
-        wanted = _REPLIES.get(op if op not in ("op", "get") else name if name[:2] == "__" else "")
-        if self.wary and wanted is not None and type(value) not in wanted:
-            raise TypeError(f"{name or op} gave a {type(value).__name__}")
+        self.asked += target is not None and (do != "get" or objects.link_of(value) is None)
         return value
 
-    def _asked(self, op: str, target: Any, name: str, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _asked(self, do: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _Deep():
             link = objects.link_of(target)
             pairs = [[self.pack(key), self.pack(value)] for key, value in kwargs.items()]
             packed = [None if link is None else link.number, [self.pack(each) for each in args], pairs]
-        self._send({"do": op, "n": name, "v": packed})
+        self._send({"do": do, "v": packed})
         del args, kwargs, packed
         while "do" in (message := self.receive()):
             self._serve(message)
@@ -155,28 +141,23 @@ class Peer:
             self._send({"e": self.pack_error(ValueError(str(error)))})
 
     def _performed(self, message: dict[str, Any]) -> Any:
-        op, name = message["do"], message["n"]
-        number, args, kwargs = message["v"]
-        if op in self.controls:
-            return self.controls[op](*args)
+        do, (number, args, kwargs) = message["do"], message["v"]
+        if do in self.controls:
+            return self.controls[do](*args)
         target = self._mine(number)
-        if self._guard is not None and not self._guard(op, target, name):
+        if self._guard is not None and not self._guard(do, target, args):
+            name = str(args[0]) if do == "get" else do
             if name in _INNER or name.startswith("assert"):
                 self.refuse(f"{name} of an object of the tests", True)
-            raise AttributeError(f"{op} {name} is not allowed from here")
-        if (
-            op == "set"
-            and self.wary
-            and objects.link_of(args[0]) is not None
-            and _is_of_tests(getattr(target, name, 0))
-        ):
-            raise AttributeError(f"{name} is not set to an object of the solution")
-        return perform.perform(op, target, name, args, kwargs)
+            raise AttributeError(f"{name} is not allowed from here")
+        return perform.perform(do, target, args, kwargs)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
             with _Deep():
-                message["s"] = self._changes()
+                message["s"] = [
+                    [number, values.contents(value, self.pack)] for number, value in self._shared.changed()
+                ]
                 message["d"] = self._shared.drop_unused()
                 if said := self.said():
                     message["w"] = said
@@ -184,26 +165,17 @@ class Peer:
         except frames.Broken as error:
             self._break(str(error))
 
-    def _changes(self) -> list[Any]:
-        found: list[Any] = []
-        for number, entry in self._shared.changed():
-            found.append([number, shared.contents(entry.value, self.pack)])
-            entry.agree()
-        return found
-
-    def receive(self) -> dict[str, Any]:
+    def receive(self) -> Any:
         """The next message, its values unpacked and its changes to shared containers made."""
         try:
-            message = self._reader.receive()
+            message = frames.receive(self._reader)
         except frames.Broken as error:
             self._break(str(error))
-        taken: dict[str, Any] = self._guarded(lambda: self._taken_in(message))
-        return taken
+        return self._guarded(lambda: self._taken_in(message))
 
-    def read_error(self, packed: Any) -> BaseException:
+    def read_error(self, packed: Any) -> Any:
         """The exception in a message."""
-        error: BaseException = self._guarded(lambda: self._unpack_error(packed))
-        return error
+        return self._guarded(lambda: self._unpack_error(packed))
 
     def _taken_in(self, message: dict[str, Any]) -> dict[str, Any]:
         if "do" in message:
@@ -216,7 +188,7 @@ class Peer:
             raise ValueError("neither request nor reply")
         for number, packed in message.pop("s"):
             entry = self._shared[number]
-            shared.fill(entry.value, packed, self.unpack)
+            values.fill(entry.value, packed, self.unpack)
             entry.agree()
         for number in message.pop("d"):  # last: what is new may be dropped at once
             self._shared.drop(number)
@@ -249,11 +221,6 @@ class Peer:
         self.refused = self.refused or (what, by_nature)
         raise Refused(what)
 
-    def left(self, error: BaseException | None, result: Any) -> None:
-        """The block of a `with` over an object of the other side was left: has that swallowed an exception?"""
-        if error is not None and result:
-            self.swallowed(error)
-
     # Packing
 
     def pack(self, value: Any) -> Any:
@@ -269,7 +236,7 @@ class Peer:
             return value if -values.SMALL_INT < value < values.SMALL_INT else ["i", hex(value)]
         if kind is tuple:
             return ["T", *map(self.pack, value)]
-        if tag := shared.tag_of(value):
+        if tag := values.tag_of(value):
             return self._pack_container(value, tag)
         if kind is frozenset:
             return ["F", *map(self.pack, value)]
@@ -278,7 +245,7 @@ class Peer:
         if (parts := values.reduced(value)) is not None:
             return ["v", parts[0], *map(self.pack, parts[1])]
         if kind in values.VIEWS:
-            return ["w", values.VIEWS[kind], *map(self.pack, value)]
+            return ["w", values.VIEWS[kind][0], *map(self.pack, value)]
         return self._pack_object(value)
 
     def _pack_container(self, value: Any, tag: str) -> Any:
@@ -286,7 +253,7 @@ class Peer:
         if number is not None:
             return ["R", number]
         number = self._shared.add(value)
-        packed = [tag, number, shared.extra(value, self.pack), shared.contents(value, self.pack)]
+        packed = [tag, number, values.extra(value, self.pack), values.contents(value, self.pack)]
         self._shared[number].agree()
         return packed
 
@@ -307,10 +274,8 @@ class Peer:
             return None  # leads to the test file
         if self.wary and not is_lent(value):
             self.refuse(f"a {type(value).__module__}.{type(value).__name__} cannot cross to the solution", True)
-        tag, known = "k" if isinstance(value, types.CoroutineType) else "o", id(value) in self._numbers
-        packed = [tag, self._export(value), self._pack_class(type(value))]
-        base = values.base_of(type(value)) if not known else None
-        return [*packed, self.pack(values.plain(value, base.__name__))] if base else packed
+        tag = "k" if isinstance(value, types.CoroutineType) else "o"
+        return [tag, self._export(value), self._pack_class(type(value))]
 
     def _name_of(self, value: Any) -> tuple[str, str] | None:
         """The name by which a type of the standard library crosses."""
@@ -318,21 +283,20 @@ class Peer:
         public = values.public_name(value) if named else None
         return public if public is not None and (self.wary or values.handed_out(public[0], value)) else None
 
-    def _pack_base(self, kind: type) -> Any:
-        public = self._name_of(kind)
-        return ["n", *public] if public is not None else self._pack_class(kind)
-
-    def _pack_class(self, kind: type) -> Any:
+    def _pack_class(self, kind: type, by_name: bool = False) -> Any:
+        """A class, with its special methods, and those above it that are not Python's, or are exceptions."""
+        if by_name and (public := self._name_of(kind)) is not None:
+            return ["n", *public]
         if (link := objects.link_of(kind)) is not None:
             return ["M", link.number]
         if id(kind) in self._numbers:
             return ["c", self._numbers[id(kind)]]
         number = self._export(kind)
-        kept = [
+        above = [
             each for each in kind.__bases__ if values.public_name(each) is None or issubclass(each, BaseException)
         ]
-        base, methods = perform.passed_on(kind)
-        return ["c", number, kind.__name__, [self._pack_base(each) for each in kept], methods, base]
+        bases = [self._pack_class(each, True) for each in above]
+        return ["c", number, kind.__name__, bases, perform.special_methods(kind)]
 
     def _export(self, value: Any) -> int:
         key: Any = id(value)
@@ -345,8 +309,8 @@ class Peer:
         return number
 
     def pack_error(self, error: BaseException, depth: int = 0) -> Any:
-        """An exception: class, arguments, the solution's last line it passed through, its number, its attributes,
-        notes, and what it came from."""
+        """An exception: class, arguments, the solution's last line it passed through, its number, its attributes
+        (of a class of Python's; notes of any), what it came from, and whether that is its cause."""
         if (link := objects.link_of(error)) is not None:
             return ["M", link.number]
         hidden = self.wary and is_verdict(error)
@@ -355,21 +319,21 @@ class Peer:
         came = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         source = None if came is None or depth > _CAUSES else self.pack_error(came, depth + 1)
         known = values.public_name(type(error)) is not None
-        own = {name: value for name, value in vars(error).items() if known and not name.startswith("_")}
+        own = {
+            name: value for name, value in vars(error).items() if name == "__notes__" or (known and name[0] != "_")
+        }
         return [
-            self._pack_base(type(error)),
+            self._pack_class(type(error), True),
             [] if hidden else [self._pack_argument(arg) for arg in error.args],
             line_of(error) or 0,
             self._export(error),
             [[str(name), self._pack_argument(value)] for name, value in own.items()],
-            [str(note) for note in getattr(error, "__notes__", ())],
-            [error.__cause__ is not None, error.__suppress_context__, source],
+            [source, error.__cause__ is not None, error.__suppress_context__],
         ]
 
     def _pack_argument(self, value: Any) -> Any:
-        if self.wary and not isinstance(value, str | int | float | tuple | list | dict | type(None)):
-            return str(value)[:TEXT_LIMIT]
-        return self.pack(value)
+        known = isinstance(value, str | int | float | tuple | list | dict | type(None))
+        return self.pack(value if known or not self.wary else str(value)[:TEXT_LIMIT])
 
     # Unpacking
 
@@ -386,11 +350,11 @@ class Peer:
 
     def _unpack_container(self, tag: str, number: Any, made_with: Any, packed: list[Any]) -> Any:
         """A new container; what is put into it may ask the other side, which may drop it."""
-        value = shared.empty(tag, self.unpack(made_with), packed)
+        value = values.empty(tag, self.unpack(made_with), packed)
         self._shared.add(value, int(number))
         entry = self._shared[int(number)]
         if tag != "A":
-            shared.fill(value, packed, self.unpack)
+            values.fill(value, packed, self.unpack)
         entry.agree()
         return value
 
@@ -412,19 +376,18 @@ class Peer:
 
     def _unpack_class(self, number: Any, *parts: Any) -> Any:
         if int(number) not in self._theirs:
-            name, bases, methods, base = parts
+            name, bases, methods = parts
             above = tuple(each for each in map(self._unpack_base, bases) if isinstance(each, type))
-            made = objects.make_class(self, str(name), above, methods, base)
+            made = objects.make_class(self, str(name), above, methods)
             self._theirs[int(number)] = objects.lives_at(made, self, int(number))
         return self._theirs[int(number)]
 
-    def _unpack_object(self, number: Any, packed: Any, *value: Any) -> Any:
-        kind = self.unpack(packed)
+    def _unpack_object(self, number: Any, packed: Any) -> Any:
+        kind: Any = self.unpack(packed)
         if int(number) not in self._theirs:
             if not isinstance(kind, objects.Remote):
                 raise ValueError("an object of no class")
-            made = objects.make_instance(kind, self.unpack(value[0]) if value else None)
-            self._theirs[int(number)] = objects.lives_at(made, self, int(number))
+            self._theirs[int(number)] = objects.made_of(kind, self, int(number))
         return self._theirs[int(number)]
 
     def _mine(self, number: Any) -> Any:
@@ -434,32 +397,28 @@ class Peer:
 
     def _unpack_error(self, packed: Any) -> BaseException:
         if packed[0] == "M":
-            mine = self._mine(packed[1])
-            if not isinstance(mine, BaseException):
-                raise ValueError("not an exception")
-            return mine
-        kind, args, line, number, own, notes, (is_cause, suppressed, source) = packed
+            return _error(self._mine(packed[1]))
+        kind, args, line, number, own, (source, is_cause, suppressed) = packed
         cls: Any = self._unpack_base(kind)
-        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise ValueError("not an exception")
         unpacked, more = tuple(map(self.unpack, args)), {str(name): self.unpack(value) for name, value in own}
         made: Any = self._theirs.get(int(number))
         if made is None:
             self._theirs[int(number)] = made = _rebuilt(cls, unpacked)
             if isinstance(cls, objects.Remote):
                 objects.lives_at(made, self, int(number))
-            else:
-                made.__dict__.update(more)
-        if not isinstance(made, BaseException):
-            raise ValueError("not an exception")
-        object.__setattr__(made, "_cdv_line", int(line))
-        if notes:
-            object.__setattr__(made, "__notes__", [str(note) for note in notes])
+        for name, value in (*more.items(), ("_cdv_line", int(line))):
+            object.__setattr__(_error(made), name, value)
         if source is not None:
             made.__context__ = self._unpack_error(source)
             made.__cause__ = made.__context__ if is_cause else None
         made.__suppress_context__ = suppressed is True
-        return made
+        return _error(made)
+
+
+def _error(value: Any) -> BaseException:
+    if not isinstance(value, BaseException):
+        raise ValueError("not an exception")
+    return value
 
 
 _UNPACK: dict[str, Callable[..., Any]] = {
@@ -468,7 +427,7 @@ _UNPACK: dict[str, Callable[..., Any]] = {
     "F": lambda peer, *parts: frozenset(map(peer.unpack, parts)),
     "b": lambda peer, text: text.encode("latin-1"),
     "v": lambda peer, name, *parts: values.made(name, *map(peer.unpack, parts)),
-    "w": lambda peer, kind, *parts: values.view_of(kind, [peer.unpack(part) for part in parts]),
+    "w": lambda peer, name, *parts: dict(values.VIEWS.values())[name](list(map(peer.unpack, parts))),
     "R": lambda peer, number: peer._shared[int(number)].value,
     "M": lambda peer, number: peer._mine(number),
     "n": Peer._unpack_name,
@@ -479,12 +438,14 @@ _UNPACK: dict[str, Callable[..., Any]] = {
     "o": Peer._unpack_object,
     "k": lambda peer, *parts: objects.awaited(peer._unpack_object(*parts)),
     "x": lambda peer, packed: peer._unpack_error(packed),
-    **{tag: lambda peer, *parts, tag=tag: peer._unpack_container(tag, *parts) for tag in ("A", *shared.KINDS)},
+    **{tag: lambda peer, *parts, tag=tag: peer._unpack_container(tag, *parts) for tag in ("A", *values.KINDS)},
 }
 
 
-def _rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+def _rebuilt(kind: Any, args: tuple[Any, ...]) -> BaseException:
     """An exception of this class, whatever its constructor wants."""
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        raise ValueError("not an exception")
     if not isinstance(kind, objects.Remote):
         try:
             return kind(*args) if kind.__module__ == "builtins" else kind.__new__(kind, *args)
@@ -524,57 +485,52 @@ def is_verdict(error: BaseException) -> bool:
 # What the tests lend
 
 
-def _module_of(value: Any) -> str:
-    return str(type(value).__module__)
-
-
-def _is_of_tests(value: Any) -> bool:
-    kind = value if isinstance(value, type) else type(value)
+def _is_open(value: Any) -> bool:
+    """Whether the solution may use the public part of a value: of an instance of the tests' own class, a mock, a
+    stream, the object of a `with`."""
     mock = sys.modules.get("unittest.mock")
-    return kind.__module__ == "tests" or (mock is not None and isinstance(value, mock.NonCallableMock))
+    known = type(value).__module__ in ("tests", "_io", "contextlib")
+    return known or (mock is not None and isinstance(value, mock.NonCallableMock))
 
 
 def _is_iterator(value: Any) -> bool:
-    return _module_of(value) in ("builtins", "itertools") and hasattr(type(value), "__next__")
-
-
-def _is_of_use(value: Any) -> bool:
-    """Whether it is a stream or the object of a `with`."""
-    return _module_of(value) in ("_io", "contextlib")
+    return type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
 
 
 def is_lent(value: Any) -> bool:
     """Whether the solution may have an object of the tests, to call it or to use its public part."""
-    if callable(value) or type(value) is object or _is_of_tests(value) or _is_iterator(value) or _is_of_use(value):
+    if callable(value) or type(value) is object or _is_open(value) or _is_iterator(value):
         return True
     return isinstance(value, types.CoroutineType | types.AsyncGeneratorType) or type(value).__name__ == "Task"
 
 
-def guard(op: str, target: Any, name: str) -> bool:
+def guard(do: str, target: Any, args: Any) -> bool:
     """What the solution may do to an object of the tests."""
-    if op == "call":
+    name = args[0] if do in ("get", "set", "start") and type(args[0]) is str else ""
+    if do == "__call__":
         return callable(target)
-    if op in ("start", "turn", "cancel", "result"):
+    if do in ("start", "turn", "cancel", "result", "item"):
         return type(target).__name__ == "Task" or hasattr(type(target), "__await__") or name in perform.AWAITED
-    if op == "get" and name in _NAMES:
+    if do == "get" and name in _NAMES:
         return callable(target)
     if isinstance(target, type):
         return False
     if callable(getattr(type(target), "assertEqual", None)):  # a test case
         own = any(name in vars(each) for each in type(target).__mro__ if each.__module__ == "tests")
-        return op == "get" and own and not name.startswith(("_", "test", "set", "tear"))
-    if op == "op":
-        mine = _is_of_tests(target) or _is_of_use(target)
-        return mine or (_is_iterator(target) and name in ("__next__", "__iter__"))
-    if op == "set" and not _is_data(target, name):
-        return False
-    public = not name.startswith("_") or name == "__dict__"
-    return op in ("get", "set", "dir") and public and (_is_of_tests(target) or _is_of_use(target))
+        return do == "get" and own and not name.startswith(("_", "test", "set", "tear"))
+    if do in perform.OPERATIONS:
+        return _is_open(target) or (_is_iterator(target) and do in ("__next__", "__iter__"))
+    public = name == "__dict__" or not name.startswith("_")
+    may = do in ("get", "dir") or (do == "set" and _is_data(target, name, args[1]))
+    return may and public and _is_open(target)
 
 
-def _is_data(target: Any, name: str) -> bool:
-    """Whether an attribute may be set: it is no method of the tests, and no part of a mock."""
-    return type(target).__module__ == "tests" and not callable(getattr(target, name, None))
+def _is_data(target: Any, name: str, value: Any) -> bool:
+    """Whether an attribute may be set to a value: it is of an instance of the tests' own class, no method, and no
+    object of theirs that one of the solution would stand for."""
+    now = getattr(target, name, None)
+    stands_in = objects.link_of(value) is not None and _is_open(now)
+    return type(target).__module__ == "tests" and not callable(now) and not stands_in
 
 
 class _Deep:

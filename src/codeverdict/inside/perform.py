@@ -64,13 +64,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def perform(op: str, target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do what the other side asked to an object of ours."""
-    if op == "op":
-        return OPERATIONS[name](target, *args)
-    return _PERFORM[op](target, name, args, kwargs)
-
-
 def _get(target: Any, name: str) -> Any:
     found = getattr(target, name)
     if name == "__dict__":
@@ -80,35 +73,30 @@ def _get(target: Any, name: str) -> Any:
     return dict(found) if name in ("__members__", "__annotations__") else found
 
 
-def _look(target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function of the standard library that looks into its argument, where the argument lives."""
-    module, _, function = name.rpartition(".")
-    return getattr(__import__(module), function)(target, *args, **kwargs)
-
-
 def _plain(target: Any, *sample: Any) -> Any:
     """(True, the plain value an object is compared as); (False, None) if it differs from every plain value, or
     knows none of the type of the sample; None if it has a comparison of its own."""
     kind = type(target)
-    equal: Any = next(each.__dict__["__eq__"] for each in kind.__mro__ if "__eq__" in each.__dict__)
-    for base, keepers in _KEEPERS.items():
-        if isinstance(target, base) and any(equal is vars(each).get("__eq__") for each in keepers):
-            return True, base(dict.items(target) if base is dict else base.__iter__(target))
-    if equal in (collections.UserList.__eq__, collections.UserString.__eq__):
+    base: Any = next(each for each in kind.__mro__ if "__eq__" in vars(each))
+    equal = vars(base)["__eq__"]
+    if base in (collections.UserList, collections.UserString):
         return True, target.data
-    if equal is vars(collections.abc.Mapping)["__eq__"] or kind is types.MappingProxyType:
+    if base in (collections.abc.Mapping, types.MappingProxyType):
         return True, dict(target.items())
-    if equal is vars(collections.abc.Set)["__eq__"]:
+    if base is collections.abc.Set:
         return True, set(target)
+    if base.__module__ in _HOMES and (made := values.exactly(target, base)) is not None:
+        return True, made
     generated = getattr(getattr(equal, "__code__", None), "co_filename", "") == "<string>"
-    unknown = equal is object.__eq__ or (sample and equal(target, *sample) is NotImplemented)
+    unknown = base is object or (sample and equal(target, *sample) is NotImplemented)
     return (False, None) if unknown or (generated and hasattr(kind, "__dataclass_fields__")) else None
 
 
-_KEEPERS: dict[Any, tuple[type, ...]] = {
-    **{kind: (kind,) for kind in (list, set, collections.deque, bytearray)},
-    dict: (dict, collections.OrderedDict, collections.Counter),
-}
+def _method(kind: type, name: str) -> Any:
+    return next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
+
+
+_HOMES = {"builtins", "collections", "datetime", "decimal", "fractions"}
 
 
 @functools.cache
@@ -121,7 +109,7 @@ def _own_loop() -> Any:
     return loop
 
 
-def _start(target: Any, name: str, args: tuple[Any, ...]) -> Any:
+def _start(target: Any, name: str, *args: Any) -> Any:
     """A task that awaits an object, or what a special method of it gives."""
     import asyncio
 
@@ -145,36 +133,29 @@ def _turn(task: Any) -> bool:
     return bool(task.done())
 
 
-_PERFORM: dict[str, Callable[[Any, str, Any, Any], Any]] = {
-    "call": lambda target, name, args, kwargs: target(*args, **kwargs),
-    "get": lambda target, name, args, kwargs: _get(target, name),
-    "set": lambda target, name, args, kwargs: setattr(target, name, args[0]),
-    "del": lambda target, name, args, kwargs: delattr(target, name),
-    "dir": lambda target, name, args, kwargs: dir(target),
-    "plain": lambda target, name, args, kwargs: _plain(target, *args),
-    "look": lambda target, name, args, kwargs: _look(target, name, args, kwargs),
-    "isinstance": lambda target, name, args, kwargs: (issubclass if isinstance(target, type) else isinstance)(
-        target, args[0]
-    ),
-    "holds": lambda target, name, args, kwargs: isinstance(args[0], target),
-    "start": lambda target, name, args, kwargs: _start(target, name, args),
-    "turn": lambda target, name, args, kwargs: _turn(target),
-    "cancel": lambda target, name, args, kwargs: bool(target.cancel()),
-    "result": lambda target, name, args, kwargs: target.result(),
+_PERFORM: dict[str, Callable[..., Any]] = {
+    **OPERATIONS,
+    "__call__": lambda target, *args, **kwargs: target(*args, **kwargs),
+    **{"get": _get, "set": setattr, "del": delattr, "dir": dir, "plain": _plain, "start": _start, "turn": _turn},
+    "isinstance": lambda target, kind: (issubclass if isinstance(target, type) else isinstance)(target, kind),
+    "holds": lambda target, value: isinstance(value, target),
+    "cancel": lambda task: bool(task.cancel()),
+    **dict.fromkeys(("result", "item"), lambda task: task.result()),
 }
 
 
-def passed_on(kind: type) -> tuple[str, list[str]]:
-    """The immutable type a class derives from ("" for none), and the special methods of it that are passed on.
+def perform(do: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Do what the other side asked to an object of ours: a special method, one of the words above, or a function of
+    the standard library, by its full name, that looks into the object where it lives."""
+    module, _, function = do.rpartition(".")
+    return (getattr(__import__(module), function) if module else _PERFORM[do])(target, *args, **kwargs)
 
-    Not those of `object`, of that type, or of an exception of Python's: these do the same on the other side.
-    """
-    base, found = values.base_of(kind), []
-    for name in OPERATIONS:
-        home = next((each for each in kind.__mro__ if name in vars(each)), object)
-        raises = issubclass(home, BaseException) and home.__module__ == "builtins"
-        if home is not object and home is not base and not raises:
-            found.append(name if vars(home)[name] is not None else f"no {name}")
-    found += ["__await__"] if "__await__" in dir(kind) else []
-    found += ["__get__"] if kind is types.FunctionType else []
-    return base.__name__ if base else "", found
+
+def special_methods(kind: type) -> list[str]:
+    """The special methods of a class that are passed on: not those of `object`, or of an exception of Python's,
+    which do the same on the other side."""
+    errors = (each for each in kind.__mro__ if each.__module__ == "builtins" and issubclass(each, BaseException))
+    above = next(errors, object)
+    found = [name for name in OPERATIONS if _method(kind, name) is not _method(above, name)]
+    found += ["__await__"] if hasattr(kind, "__await__") else []
+    return [*found, "__get__"] if kind is types.FunctionType else found

@@ -6,20 +6,19 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 from collections.abc import Callable
 
 from codeverdict.inside import frames, system
 
 
-def report(descriptor: int, server: int) -> None:
+def report(server: int, descriptor: int) -> None:
     """Try everything, and send `{attempt: whether it was held}`."""
     frames.send(descriptor, {name: _held(attempt) for name, attempt in attempts(server).items()})
 
 
 def attempts(server: int) -> dict[str, Callable[[], object]]:
     """Name -> an attempt that raises OSError where the jail holds."""
-    import socket  # here, so that no job inherits it
-
     return {
         "write a file outside": lambda: _write("/usr/lib/codeverdict-probe"),
         "write to /dev/shm": lambda: _write("/dev/shm/codeverdict-probe"),
@@ -33,11 +32,11 @@ def attempts(server: int) -> dict[str, Callable[[], object]]:
         "signal the server": lambda: os.kill(server, signal.SIGCONT),
         "signal every process": lambda: os.kill(-1, signal.SIGCONT),
         "trace a process": lambda: _call(101, 117, 16, server, 0, 0),
-        "make a namespace": lambda: system.unshare(system.CLONE_NEWUSER),
-        "mount a file system": lambda: system.mount("none", "/tmp", "tmpfs", 0, ""),
+        "make a namespace": lambda: _call(272, 97, 0x10000000),
+        "mount a file system": lambda: _call(165, 40, b"none", b"/tmp", b"tmpfs", 0, b""),
         "use io_uring": lambda: _call(425, 425, 1, ctypes.create_string_buffer(256)),
         "load a BPF program": lambda: _call(321, 280, 0, 0, 0),
-        "become root": lambda: os.setresuid(0, 0, 0),
+        "become another user": lambda: os.setresuid(1, 1, 1),
         "change a file's mode": lambda: os.chmod(".", 0o777),
     }
 

@@ -1,4 +1,4 @@
-"""The folders that programs write in, where there are no mounts for each job: a new one for every job.
+"""The folders that programs write in: a new one for every job.
 
 A server makes a folder of its own, and in it one for each job. All work is done from descriptors of folders, and no
 link is ever followed: what a program puts in the place of a folder leads nowhere.
@@ -6,6 +6,7 @@ link is ever followed: what a program puts in the place of a folder leads nowher
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -30,7 +31,6 @@ class Scratch:
         """Raises OSError if none can be made."""
         self._user = user
         self._job = -1
-        self._made = (0, 0)
         self._begin()
 
     def _begin(self) -> None:
@@ -41,39 +41,25 @@ class Scratch:
         self.folder = os.path.join(path, _JOB)
         self._removed = re.compile(rb" (\d+) +%s/.* \(deleted\)\n" % self.folder.encode())
 
-    def renew(self) -> bool:
+    def renew(self) -> None:
         """Make the folder of the next job: `folder`, which has another path from now on where it must.
-
-        Returns: whether it is a new one; one that no job has touched is as good.
 
         Raises:
             OSError: none can be made.
         """
-        if self._job >= 0 and self._is_untouched():
-            return False
-        self._drop()
+        self.empty()
         try:
             self._make()
         except OSError:  # a program without protection may have spoilt the folder of the server
             os.close(self._own)
             self._begin()
             self._make()
-        return True
-
-    def _is_untouched(self) -> bool:
-        """Whether a folder is as it was made: nothing in it, and no change noted of it."""
-        return self._changes() == self._made and not os.listdir(self._job)
-
-    def _changes(self) -> tuple[int, int]:
-        """When the folder, and that of the server around it, were last changed."""
-        return os.fstat(self._job).st_ctime_ns, os.fstat(self._own).st_ctime_ns
 
     def _make(self) -> None:
         os.mkdir(_JOB, 0o700, dir_fd=self._own)
         self._job = os.open(_JOB, os.O_RDONLY | _FOLDER, dir_fd=self._own)
         if self._user is not None:
             os.fchown(self._job, self._user, self._user)
-        self._made = self._changes()
 
     def nameless(self, maps: int) -> int:
         """How many removed files of the job a process still maps: `maps` is its /proc/<process>/maps, open.
@@ -115,20 +101,19 @@ class Scratch:
         return False
 
     def empty(self) -> None:
-        """Remove the folder of the job, which has ended, if it was touched; what cannot be removed is left for
-        `remove`."""
-        if self._job >= 0 and not self._is_untouched():
-            self._drop()
-
-    def _drop(self) -> None:
-        if self._job >= 0:
+        """Remove the folder of the job, which has ended; what cannot be removed is left for `remove`."""
+        if self._job < 0:
+            return
+        os.close(self._job)
+        self._job = -1
+        try:
+            os.rmdir(_JOB, dir_fd=self._own)
+        except OSError:  # there is something in it, or in its place
             _remove(self.folder)
-            os.close(self._job)
-            self._job = -1
 
     def remove(self) -> None:
         """Remove everything: the server ends."""
-        self._drop()
+        self.empty()
         os.close(self._own)
         remove_of(os.getpid())
 
@@ -138,24 +123,18 @@ def remove_of(process: int) -> None:
 
     What another user has put under such a name is left alone.
     """
-    parent = os.open(_PARENT, os.O_RDONLY | _FOLDER)
-    try:
-        for name in os.listdir(parent):
-            if name.startswith(_prefix(process)) and _is_ours(name, parent):
-                _remove(os.path.join(_PARENT, name), _DYING_SECONDS)
-    finally:
-        os.close(parent)
+    for entry in os.scandir(_PARENT):
+        with contextlib.suppress(FileNotFoundError):
+            if entry.name.startswith(_prefix(process)) and _owner(entry) == os.geteuid():
+                _remove(entry.path, _DYING_SECONDS)
+
+
+def _owner(entry: os.DirEntry[str]) -> int:
+    return entry.stat(follow_symlinks=False).st_uid
 
 
 def _prefix(process: int) -> str:
     return f"codeverdict-{process}-"
-
-
-def _is_ours(name: str, above: int) -> bool:
-    try:
-        return os.stat(name, dir_fd=above, follow_symlinks=False).st_uid == os.geteuid()
-    except FileNotFoundError:
-        return False
 
 
 def _remove(path: str, seconds: float = 0.0) -> None:

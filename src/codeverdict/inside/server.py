@@ -1,9 +1,9 @@
 """The warm server: it forks the processes of a job, and ends them. It never runs a line of untrusted code, and it
 never sees one: what it holds in memory, every process of every later job inherits.
 
-Packets (control.py): first `{tier, memory_mb, libraries, user, preload}`, answered by `{"ready": true, "probes":
+Packets (frames.py): first `{tier, memory_mb, libraries, user, preload}`, answered by `{"ready": true, "probes":
 {...}}` or `{"refused": why}`; then for each job `{"start": "tests" | "script", seconds, wall, modules}` with the
-ends of its pipes, and `{"end": gently}`, answered by `{"ends": [wait status, ...], "filled": bool, "late": bool}`.
+files it reads and writes, answered by `{"ends": [wait status, ...], "broken": what it had too much of}`.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ import contextlib
 import functools
 import gc
 import os
+import select
 import signal
 import sys
-import time
 from typing import Any
 
 from codeverdict.inside import (
-    control,
     frames,
     jail,
     probes,
     solution_side,
-    system,
     test_side,
 )
-from codeverdict.inside.job import Ground, Job
+from codeverdict.inside.job import Job
+from codeverdict.inside.scratch import Scratch
 
-_TICK_SECONDS = 0.05
-_GRACE_SECONDS = 1.0
+_TICK_MS = 50
+_VERDICT_BYTES = 8 << 20
 _THRESHOLD = 20_000  # Python's 700 has every job look for garbage several times
 
 _ENVIRONMENT = {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
@@ -47,7 +46,7 @@ ones. Not before: a fork takes the longer the more memory the server has."""
 def main() -> None:
     """Serve until the other side closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = control.Channel(os.dup(0))
+    channel = frames.Channel(os.dup(0))
     jail.silence_streams()
     setup, _ = channel.receive()
     try:
@@ -56,7 +55,7 @@ def main() -> None:
     except (OSError, ImportError) as error:  # pytest has to be installed beside the package
         channel.send({"refused": f"{getattr(error, 'strerror', None) or error}"})
         return
-    with contextlib.suppress(control.Closed):
+    with contextlib.suppress(frames.Closed):
         channel.send(reply)
         while True:
             server.serve(*channel.receive())
@@ -66,22 +65,22 @@ def main() -> None:
 class Server:
     """What stays warm between jobs."""
 
-    def __init__(self, setup: dict[str, Any], channel: control.Channel) -> None:
+    def __init__(self, setup: dict[str, Any], channel: frames.Channel) -> None:
         self._channel = channel
         self._cold = set(WARM)
         self.protected = setup["tier"] != "none"
         self._memory_mb = int(setup["memory_mb"])
         self._warm_up(setup["libraries"], setup["preload"])
         libraries = jail.library_folders([])
-        kept = _reachable(libraries, setup["user"])
-        prison = jail.Jail(self.protected, setup["user"], libraries)
-        namespaces = setup["tier"] == "namespaces"
-        self._ground = Ground(prison, namespaces, setup["user"], kept, libraries)
-        if namespaces:
-            system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
+        user = setup["user"]
+        if user is not None and not all(_may_enter(each, user) for each in libraries):
+            user = None  # root itself, then, without its capabilities
+        self._jail = jail.Jail(self.protected, user, libraries)
+        if user is not None or setup["tier"] == "namespaces":  # a user, or a user namespace, of our own
+            self._jail.limit_processes()
+        self._scratch = Scratch(user)
         for name in set(os.environ) - _ENVIRONMENT:
             del os.environ[name]
-        os.environ["TMPDIR"] = self._ground.folder
         self._suite: Any = None
         if "pytest" in setup["preload"]:
             from codeverdict.inside import suite
@@ -91,8 +90,7 @@ class Server:
 
     def close(self) -> None:
         """Remove the server's folder."""
-        if self._ground.scratch is not None:
-            self._ground.scratch.remove()
+        self._scratch.remove()
 
     def _warm_up(self, libraries: list[str], preload: list[str]) -> None:
         sys.path[:] = [path for path in sys.path if not os.path.isdir(os.path.join(path, "codeverdict"))]
@@ -113,58 +111,55 @@ class Server:
     def prove(self) -> dict[str, bool]:
         """Try to escape from inside. Returns what was tried and whether it was blocked."""
         reader, writer = os.pipe()
-        server = os.getpid()
-        job = Job(self._ground, jail.Limits(5.0, 5.0, self._memory_mb))
+        job = Job(self._jail, self._scratch, jail.Limits(5.0, 5.0, self._memory_mb))
         try:
-            job.start((lambda: probes.report(writer, server), (writer,)))
+            job.start((functools.partial(probes.report, os.getpid()), (writer,), jail.FILE_BYTES))
             os.close(writer)
-            found: dict[str, bool] = frames.receive(reader)
+            with open(reader, "rb") as pipe:
+                found: dict[str, bool] = frames.receive(pipe)
         except frames.Broken as error:
             raise OSError("a process cannot be shut in") from error
         finally:
             job.end()
-            os.close(reader)
         return found
 
     def serve(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Run one job until its caller has the verdict or is gone."""
         self._warm_up_with(request["modules"])
-        job = Job(self._ground, jail.Limits(float(request["seconds"]), float(request["wall"]), self._memory_mb))
+        limits = jail.Limits(float(request["seconds"]), float(request["wall"]), self._memory_mb)
+        job, broken = Job(self._jail, self._scratch, limits), ""
         try:
             self._begin(job, request["start"], descriptors)
-            self._watch(job)
+            broken = self._watch(job)
         finally:
-            job.end()
+            ends = job.end()
+        self._channel.send({"ends": ends, "broken": broken})
 
     def _begin(self, job: Job, kind: str, descriptors: list[int]) -> None:
         pipes = [*os.pipe(), *os.pipe()] if kind == "tests" else []
         if kind == "script":
-            source, output, errors = descriptors
-            job.start((lambda: solution_side.script(source, output, errors), (source, output, errors)))
+            job.start((solution_side.script, tuple(descriptors), jail.FILE_BYTES))
         else:
             code, tests, verdict = descriptors
             read_s, write_t, read_t, write_s = pipes
+            judge = functools.partial(test_side.judge, self._suite)
             job.start(
-                (lambda: solution_side.serve(code, read_s, write_s), (code, read_s, write_s)),
-                (
-                    lambda: test_side.judge(self._suite, tests, read_t, write_t, verdict),
-                    (tests, read_t, write_t, verdict),
-                ),
+                (solution_side.serve, (code, read_s, write_s), jail.FILE_BYTES),
+                (judge, (tests, read_t, write_t, verdict), _VERDICT_BYTES),
             )
         for descriptor in (*pipes, *descriptors):
             os.close(descriptor)
 
-    def _watch(self, job: Job) -> None:
-        """Enforce the limits of a job until it is told to end."""
-        deadline = job.deadline + _GRACE_SECONDS
-        while not self._channel.waits(_TICK_SECONDS):
-            if (
-                job.filled_scratch() or job.is_late() or time.monotonic() > deadline
-            ):  # whoever waits for the verdict keeps its time
-                job.kill()
-        request, _ = self._channel.receive()
-        ends = job.end(gently=request["end"] and not (job.filled or job.late))
-        self._channel.send({"ends": ends, "filled": job.filled, "late": job.late})
+    def _watch(self, job: Job) -> str:
+        """Enforce the limits of a job until it ends, or its caller does; which it broke."""
+        poll, ended = select.poll(), job.watched()
+        poll.register(ended, select.POLLIN)
+        poll.register(self._channel.descriptor, select.POLLIN)
+        broken = ""
+        while not broken and not poll.poll(_TICK_MS):
+            broken = job.overrun()
+        os.close(ended)
+        return broken
 
 
 def _settle() -> None:
@@ -174,43 +169,10 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _reachable(libraries: list[str], user: int | None) -> tuple[int, ...]:
-    """Make libraries readable for the user programs run as, where folders above them are closed to it.
-
-    An open descriptor of a folder leads to it whatever lies above: `/proc/self/fd/N`. The descriptors to keep.
-    """
-    if user is None:
-        return ()
-    kept = []
-    for folder in libraries:
-        if _may_enter(folder, user):
-            continue
-        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-        kept.append(descriptor)
-        _rename_folder(folder, f"/proc/self/fd/{descriptor}")
-    return tuple(kept)
-
-
 def _may_enter(folder: str, user: int) -> bool:
-    while True:
-        status = os.stat(folder)
-        if status.st_uid != user and not status.st_mode & 0o001:
-            return False
-        if folder == "/":
-            return True
-        folder = os.path.dirname(folder)
-
-
-def _rename_folder(old: str, new: str) -> None:
-    """Have the import system look in `new` for what it knows as `old`."""
-
-    def renamed(path: str) -> str:
-        real = os.path.realpath(path)
-        return new + real[len(old) :] if real == old or real.startswith(old + "/") else path
-
-    sys.path[:] = map(renamed, sys.path)
-    for module in list(sys.modules.values()):
-        folders = getattr(module, "__path__", None)
-        if isinstance(folders, list):
-            folders[:] = map(renamed, folders)
-    sys.path_importer_cache.clear()
+    """Whether a user may go through a folder, and through those above it."""
+    above = [folder]
+    while above[-1] != "/":
+        above.append(os.path.dirname(above[-1]))
+    found = map(os.stat, above)
+    return all(each.st_uid == user or each.st_mode & 0o001 for each in found)

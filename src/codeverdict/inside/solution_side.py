@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
@@ -19,11 +20,11 @@ _PIECES = 1000
 def serve(source: int, reader: int, writer: int) -> None:
     """Load the program that comes from `source` as the module `solution`, say what came of it, and serve the tests
     until they end."""
-    job = frames.receive_once(source)
+    job = frames.read_once(source)
     code, coverage = job.pop("code"), job["coverage"]
     tests = peer.Peer(reader, writer, 1, None)
     said: list[Any] = []
-    sys.stdout, sys.stderr = Output(said, False), Output(said, True)
+    sys.stdout, sys.stderr = _stream(said, False), _stream(said, True)
     tests.said = lambda: _taken(said)
     warnings.simplefilter("always")
     warnings.showwarning = lambda message, *_, **__: said.append(tests.pack_error(message))  # type: ignore[arg-type,unused-ignore]
@@ -49,7 +50,7 @@ def serve(source: int, reader: int, writer: int) -> None:
 def script(source: int, output: int, errors: int) -> None:
     """Run the program that comes from `source` with its input; what it prints goes to `output`, and one line about
     an exception that ends it to `errors`."""
-    job = frames.receive_once(source)
+    job = frames.read_once(source)
     os.dup2(output, 1)
     os.close(output)
     try:
@@ -84,12 +85,8 @@ def _log(said: list[Any]) -> None:
     logging.lastResort = None
 
 
-def _seed(value: Any, numpy_too: bool) -> None:
-    import random
-
-    random.seed(value)
-    if numpy_too and values.numpy() is not None:
-        values.numpy().random.seed(value)
+def _seed(module: str, *args: Any) -> None:
+    importlib.import_module(module).seed(*args)
 
 
 def _taken(said: list[Any]) -> list[Any]:
@@ -98,40 +95,30 @@ def _taken(said: list[Any]) -> list[Any]:
     return taken
 
 
-class Output(io.TextIOBase):
-    """Buffers the beginning of the output until the next message carries it."""
+def _stream(said: list[Any], is_error: bool) -> io.TextIOWrapper:
+    buffer: Any = Output(said, is_error)
+    return io.TextIOWrapper(buffer, "utf-8", "replace", write_through=True)
 
-    encoding = "utf-8"
+
+class Output(io.RawIOBase):
+    """Keeps the beginning of the output until the next message carries it."""
 
     def __init__(self, said: list[Any], is_error: bool) -> None:
         self._said, self._is_error = said, is_error
-        self.buffer = _Bytes(self)
-
-    def write(self, text: str) -> int:
-        """Keep what still fits into the buffer."""
-        left = OUTPUT_CHARACTERS - sum(len(piece[1]) for piece in self._said if type(piece[0]) is bool)
-        if left > 0:
-            self._keep(str.__str__(text)[:left])
-        return len(text)
-
-    def _keep(self, text: str) -> None:
-        last: list[Any] = self._said[-1] if self._said else [None]
-        if last[0] is self._is_error:
-            last[1] += text
-        elif len(self._said) < _PIECES:
-            self._said.append([self._is_error, text])
 
     def writable(self) -> bool:
         """True."""
         return True
 
-
-class _Bytes(io.RawIOBase):
-    def __init__(self, text: Output) -> None:
-        self._text = text
-
     def write(self, data: Any) -> int:
-        self._text.write(bytes(data).decode("utf-8", "replace"))
+        """Keep what still fits."""
+        left = OUTPUT_CHARACTERS - sum(len(piece[1]) for piece in self._said if type(piece[0]) is bool)
+        text = bytes(data).decode("utf-8", "replace")[:left]
+        last: list[Any] = self._said[-1] if self._said else [None]
+        if text and last[0] is self._is_error:
+            last[1] += text
+        elif text and len(self._said) < _PIECES:
+            self._said.append([self._is_error, text])
         return len(data)
 
 

@@ -14,12 +14,7 @@ _fork = ctypes.PyDLL(None, use_errno=True).fork
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_SECCOMP = 22
-PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
-CLONE_NEWNS = 0x00020000
-CLONE_NEWUSER = 0x10000000
-CLONE_NEWPID = 0x20000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -45,24 +40,6 @@ def call(number: int, *args: Any) -> int:
     """
     words = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
     return _check(_libc.syscall(ctypes.c_long(number), *words))
-
-
-def unshare(flags: int) -> None:
-    """Leave namespaces for new ones.
-
-    Raises:
-        OSError: refused.
-    """
-    _check(_libc.unshare(flags))
-
-
-def mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
-    """mount(2).
-
-    Raises:
-        OSError: refused.
-    """
-    _check(_libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
 
 
 _CAPABILITY_HEADER = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)

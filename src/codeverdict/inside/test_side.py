@@ -3,15 +3,28 @@ run by pytest itself (suite.py)."""
 
 from __future__ import annotations
 
+import json
 import marshal
+import operator
+import os
 import sys
 import types
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from codeverdict.inside import frames, objects, operands, peer, values
+from codeverdict.inside import frames, objects, peer, values
 
+TEST_FILE = "<tests>"
+NOTE = "__cdv_note__"
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    **{"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le},
+    **{">": operator.gt, ">=": operator.ge, "is": operator.is_, "is not": operator.is_not},
+    "in": lambda a, b: a in b,
+    "not in": lambda a, b: a not in b,
+    "": lambda a, b: a,
+}
 _LOOK_INTO = {
     "inspect": (
         "iscoroutinefunction isgeneratorfunction isasyncgenfunction ismethod isfunction isroutine isabstract "
@@ -28,6 +41,29 @@ MENTIONS = ("hread", "seed", *_ASKING, *_LOGS, *_LOOK_INTO, *peer.SILENT)
 """Words in a test file that matter to those who run it."""
 
 
+class Operands:
+    """The assertion that failed last: the call, what it gave, what was expected."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, str] = {}
+
+    def note(self, call: str, symbol: str, left: Any, right: Any = None) -> bool:
+        """Whether what an assert states is true: that `left` is, without a symbol. Asserts are rewritten to it."""
+        result = bool(_OPERATORS[symbol](left, right))  # once: an object may say now this and now that
+        if not result:
+            wanted = f"{symbol} {shown(right)}" if symbol else "a true value"
+            self.last = {"call": call, "got": shown(left), "expected": wanted.removeprefix("== ")}
+        return result
+
+
+def shown(value: Any) -> str:
+    """A value as text, shortened."""
+    try:
+        return repr(value)[: values.TEXT_LIMIT]
+    except Exception as error:  # the `__repr__` of an object of the program, or of the tests
+        return type(error).__name__
+
+
 class _Stop(Exception):
     """The job ends here with this outcome."""
 
@@ -40,10 +76,10 @@ def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> No
     """Run the tests that come from `source` against the solution at the other end, and write results to `verdict`
     as they come. `suite` makes the `Judging` of tests that pytest runs; None in a server without it.
 
-    Frames on `verdict`: `{"collected": n, "early": bool}`, `{"result": {...}}` or `{"skipped": name}` for a test,
+    Lines on `verdict`: `{"collected": n, "early": bool}`, `{"result": {...}}` or `{"skipped": name}` for a test,
     `{"end": {outcome, error, line}}`.
     """
-    job = frames.receive_once(source)
+    job = frames.read_once(source)
     sys.setrecursionlimit(peer.DEEP)
     to_solution = peer.Peer(reader, writer, 0, peer.guard)
     to_solution.lenient = job["lenient"]
@@ -62,7 +98,11 @@ def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> No
     elif to_solution.refused:
         what, by_nature = to_solution.refused
         end = _Stop("unsupported" if by_nature else "failed", f"cannot be judged: {what}")
-    frames.send(verdict, {"end": {"outcome": end.outcome, "error": end.error, "line": end.line}})
+    _write(verdict, {"end": {"outcome": end.outcome, "error": end.error, "line": end.line}})
+
+
+def _write(verdict: int, message: dict[str, Any]) -> None:
+    os.write(verdict, json.dumps(message).encode() + b"\n")
 
 
 class Judging:
@@ -72,7 +112,7 @@ class Judging:
         self.peer, self.words, self._verdict = to_solution, words, verdict
         self.error: BaseException | None = None
         self.uncollected: BaseException | None = None
-        self._operands = operands.Operands()
+        self._operands = Operands()
         self._places: set[int] = set()
         to_solution.swallowed = self._swallowed
         to_solution.heard = _hear
@@ -99,11 +139,11 @@ class Judging:
         modules, mentions = self.words["modules"], set(self.words["mentions"])
         self._space |= {name: __import__("numpy" if name == "np" else name) for name in modules}
         used = [name for name in self.words["wanted"] if name not in modules]
-        found = self.peer.request("names", None, args=(used,)) if used else []
+        found = self.peer.request("names", None, (used,)) if used else []
         if not all(type(name) is str and name in used for name in found):
             raise peer.Gone("names that nobody asked for")
         self._space |= {name: getattr(sys.modules["solution"], name) for name in found}
-        self._space |= self._operands.names()
+        self._space[NOTE] = self._operands.note
         if mentions & _ASKING:
             asking = {"isinstance": objects.is_a(isinstance), "issubclass": objects.is_a(issubclass)}
             self._space |= asking
@@ -230,7 +270,7 @@ class Judging:
             self._places.add(_line_now())
 
     def _send(self, message: dict[str, Any]) -> None:
-        frames.send(self._verdict, message)
+        _write(self._verdict, message)
 
 
 class _SolutionModule(types.ModuleType):
@@ -266,7 +306,7 @@ def _raised_at(error: BaseException, last: bool = False) -> int:
     """The line of the test file where an exception was raised; with `last`, 0 if it was raised deeper."""
     line, passed = 0, error.__traceback__
     while passed is not None:
-        here = passed.tb_frame.f_code.co_filename == operands.TEST_FILE
+        here = passed.tb_frame.f_code.co_filename == TEST_FILE
         line = passed.tb_lineno if here else 0 if last else line
         passed = passed.tb_next
     return line
@@ -275,7 +315,7 @@ def _raised_at(error: BaseException, last: bool = False) -> int:
 def _line_now() -> int:
     """The line of the test file that is being run, 0 if none is."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != operands.TEST_FILE:
+    while frame is not None and frame.f_code.co_filename != TEST_FILE:
         frame = frame.f_back
     return frame.f_lineno if frame is not None else 0
 
@@ -299,15 +339,15 @@ def _hear(said: list[Any]) -> None:
 
 def _seed_both(to_solution: peer.Peer) -> None:
     """Make seeds that the tests set hold in the solution too."""
-    import random
 
-    def both(plain: Callable[..., Any], numpy_too: bool) -> Callable[..., Any]:
-        def seed(*args: Any, **kwargs: Any) -> Any:
-            to_solution.request("seed", None, args=(args[0] if args else None, numpy_too))
-            return plain(*args, **kwargs)
+    def both(plain: Callable[..., Any], module: str) -> Callable[..., Any]:
+        def seed(*args: Any) -> Any:
+            to_solution.request("seed", None, (module, *args))
+            return plain(*args)
 
         return seed
 
-    random.seed = both(random.seed, False)
-    if values.numpy() is not None:
-        values.numpy().random.seed = both(values.numpy().random.seed, True)
+    import random
+
+    for module in (random, *([values.numpy().random] if values.numpy() else [])):
+        module.seed = both(module.seed, module.__name__)

@@ -1,16 +1,23 @@
 """Values of exact types as JSON and back: what crosses between a solution and its tests as what it is.
 
 A packed value is a JSON scalar or a list `[tag, ...]`. Only exact types are packed (an `int` subclass is not an
-int), so that nothing with a behaviour of its own crosses. Mutable containers are in shared.py, objects in peer.py.
+int), so that nothing with a behaviour of its own crosses. Objects are in peer.py.
+
+Both sides hold a mutable container: it has one number, and each keeps its own copy and a shallow snapshot of it.
+Before a message leaves, containers that changed since the last one are sent again, so `solution.sort_in_place(xs)`
+changes the test's `xs`. A container that only the table still holds is dropped on both sides: what a solution gives
+away and does not keep is a plain copy.
 """
 
 from __future__ import annotations
 
+import array
 import builtins
+import collections
 import operator
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 SCALARS = frozenset({str, bool, float, type(None)})
@@ -63,15 +70,16 @@ _COLLECTIONS = {("collections", name) for name in ("deque", "OrderedDict", "Coun
 
 IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset)
 PLAIN = (*IMMUTABLE, bytearray, list, dict, set)
-_PLAIN = ("int", "float", "complex", "str", "bytes", "tuple", "frozenset")
-_BASES = {
-    **dict.fromkeys(_PLAIN, "builtins"),
-    **dict.fromkeys(("date", "datetime", "time", "timedelta"), "datetime"),
-    "Decimal": "decimal",
-}
-"""Immutable types that classes may derive from -> their modules."""
+_DICTS: tuple[Any, ...] = (dict, collections.OrderedDict, collections.Counter)
+_ITERABLES: tuple[Any, ...] = (frozenset, list, set, bytearray, collections.deque)
 
-VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
+
+VIEWS: dict[type, tuple[str, Callable[[list[Any]], Any]]] = {
+    type({}.keys()): ("keys", lambda items: dict.fromkeys(items).keys()),
+    type({}.values()): ("values", lambda items: dict(enumerate(items)).values()),
+    type({}.items()): ("items", lambda items: dict(items).items()),
+}
+"""Dictionary views: their names, and how one is made that holds these items."""
 
 
 def reduced(value: Any) -> tuple[str, list[Any]] | None:
@@ -100,45 +108,15 @@ def _zone(value: Any) -> list[Any]:
     return [offset] if type(value)(offset).tzname(None) == name else [offset, name]
 
 
-def base_of(kind: type) -> Any:
-    """The immutable plain type that a class derives from."""
-    for each in kind.__mro__[1:]:
-        module = _BASES.get(each.__name__)
-        if module is not None and vars(sys.modules.get(module, sys)).get(each.__name__) is each:
-            return each
-    return None
-
-
-def base_named(name: str) -> Any:
-    """That type by its name; KeyError if there is none."""
-    return getattr(__import__(_BASES[name]), name)
-
-
-def plain(value: Any, base: str) -> Any:
-    """The value of an instance of a class derived from an immutable type, as one of exactly that type."""
-    if base == "frozenset":
-        return frozenset(frozenset.__iter__(value))
-    kind = getattr(builtins, base) if base in _PLAIN else None
-    return kind(*kind.__getnewargs__(value)) if kind else made(base, *_ARGUMENTS[base](value))
-
-
-def derived(kind: Any, base: Any, value: Any) -> Any:
-    """An instance of a class derived from an immutable type, with this value."""
-    name = base.__name__
-    if name in _PLAIN or name == "Decimal":
-        return base.__new__(kind, value)
-    args = _ARGUMENTS[name](value)
-    return base.__new__(kind, *args[:-1], fold=args[-1]) if name in _WITH_FOLD else base.__new__(kind, *args)
-
-
-def view_of(kind: str, items: list[Any]) -> Any:
-    """A dictionary view with these items; KeyError if there is no such view."""
-    make: dict[str, Callable[[], Any]] = {
-        "keys": lambda: dict.fromkeys(items).keys(),
-        "values": lambda: dict(enumerate(items)).values(),
-        "items": lambda: dict(items).items(),
-    }
-    return make[kind]()
+def exactly(value: Any, kind: Any) -> Any:
+    """The value of an object of a class derived from a plain type, as one of exactly that type; None for others."""
+    if kind in _DICTS:
+        return dict(dict.items(value))
+    if kind in _ITERABLES:
+        return kind(kind.__iter__(value))
+    if kind in IMMUTABLE:
+        return kind(*kind.__getnewargs__(value))
+    return made(kind.__name__, *_ARGUMENTS[kind.__name__](value)) if kind.__name__ in _ARGUMENTS else None
 
 
 _KINDS = "biufcSUMm"
@@ -173,6 +151,158 @@ def array_from(dtype: str, shape: list[int], data: str) -> Any:
     if kind.kind not in _KINDS or kind.names is not None:
         raise ValueError("an array of objects")
     return np.frombuffer(data.encode("latin-1"), dtype=kind).reshape([int(size) for size in shape]).copy()
+
+
+_MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
+KINDS: dict[str, Any] = {
+    **{"L": list, "D": dict, "S": set, "Q": collections.deque, "O": collections.OrderedDict},
+    **{"K": collections.Counter, "E": collections.defaultdict, "Y": bytearray, "G": array.array},
+}
+_TAGS = {kind: tag for tag, kind in KINDS.items()}
+
+
+def tag_of(value: Any) -> str:
+    """The tag of a container that is shared, "" for any other value."""
+    tag = _TAGS.get(type(value), "")
+    if not tag and numpy() is not None and type(value) is numpy().ndarray:
+        return "A" if array_parts(value) is not None else ""
+    return tag
+
+
+def contents(value: Any, pack: Callable[[Any], Any]) -> list[Any]:
+    """What is in a container, packed: elements, or keys and values in turn."""
+    if type(value) in _MAPPINGS:
+        return [pack(part) for item in value.items() for part in item]
+    if type(value) is bytearray:
+        return [bytes(value).decode("latin-1")]
+    return array_parts(value) or [pack(item) for item in value]
+
+
+def extra(value: Any, pack: Callable[[Any], Any]) -> Any:
+    """What a container was made with: a deque's length, a defaultdict's factory, the type of an array."""
+    if isinstance(value, collections.deque):
+        return value.maxlen
+    if isinstance(value, array.array):
+        return value.typecode
+    return pack(value.default_factory) if isinstance(value, collections.defaultdict) else None
+
+
+def empty(tag: str, made_with: Any, packed: list[Any]) -> Any:
+    """A container to be filled; a numpy array comes filled. KeyError if there is no such container."""
+    if tag == "A":
+        return array_from(*packed)
+    kind = KINDS[tag]
+    if tag == "Q":
+        return kind(maxlen=made_with)
+    return kind(made_with) if tag in "EG" else kind()
+
+
+def fill(value: Any, packed: list[Any], unpack: Callable[[Any], Any]) -> None:
+    """Give a container these contents, in place."""
+    if array_parts(value) is not None:
+        value[...] = array_from(*packed)
+    elif type(value) is bytearray:
+        value[:] = packed[0].encode("latin-1")
+    elif type(value) is array.array:
+        value[:] = array.array(value.typecode, [unpack(item) for item in packed])
+    else:
+        items = [unpack(item) for item in packed]
+        value.clear()
+        if type(value) in _MAPPINGS:
+            for key, item in zip(items[::2], items[1::2], strict=True):
+                value[key] = item
+        else:
+            value.update(items) if type(value) is set else value.extend(items)
+
+
+class Shared:
+    """A container and what it held when both sides last agreed."""
+
+    __slots__ = ("snapshot", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.snapshot: Any = None
+
+    def agree(self) -> None:
+        """Both sides hold the same now."""
+        self.snapshot = self._now()
+
+    def changed(self) -> bool:
+        """Whether anything was put in, taken out or replaced since then."""
+        if self.snapshot is None:  # it is being filled, and what goes in asks the other side
+            return False
+        now = self._now()
+        if type(now) is not tuple:
+            return bool(now != self.snapshot)
+        if type(self.value) is set:
+            return set(map(id, now)) != set(map(id, self.snapshot))
+        return len(now) != len(self.snapshot) or not all(map(operator.is_, now, self.snapshot))
+
+    def _now(self) -> Any:
+        if type(self.value) in _MAPPINGS:
+            return tuple(part for item in self.value.items() for part in item)
+        if type(self.value) in (bytearray, array.array):
+            return bytes(self.value)
+        return array_parts(self.value) or tuple(self.value)
+
+
+class Table:
+    """The containers that both sides hold, by number: one side gives even numbers, the other odd ones."""
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+        self._entries: dict[int, Shared] = {}
+        self._numbers: dict[int, int] = {}
+        self._alone = _holders(Shared([]))
+
+    def number_of(self, value: Any) -> int | None:
+        """The number of a container that is shared already."""
+        return self._numbers.get(id(value))
+
+    def add(self, value: Any, number: int | None = None) -> int:
+        """Share a container, under the other side's number or the next of ours.
+
+        Raises:
+            ValueError: the number is taken, or is not one the other side may give.
+        """
+        if number is None:
+            number, self._next = self._next, self._next + 2
+        elif number in self._entries or number % 2 == self._next % 2:
+            raise ValueError(f"container {number} is not new")
+        self._entries[number] = Shared(value)
+        self._numbers[id(value)] = number
+        return number
+
+    def __getitem__(self, number: int) -> Shared:
+        return self._entries[number]
+
+    def drop(self, number: int) -> None:
+        """Share a container no longer; both sides may find at once that it is not needed."""
+        entry = self._entries.pop(number, None)
+        if entry is not None:
+            del self._numbers[id(entry.value)]
+
+    def drop_unused(self) -> list[int]:
+        """Drop every container that nobody but this table holds; their numbers."""
+        dropped = []
+        for number in list(self._entries):
+            entry = self._entries[number]
+            if entry.snapshot is not None and _holders(entry) <= self._alone:
+                self.drop(number)
+                dropped.append(number)
+        return dropped
+
+    def changed(self) -> Iterator[tuple[int, Any]]:
+        """Containers whose contents the other side does not have yet, and is sent now."""
+        for number, entry in list(self._entries.items()):
+            if entry.changed():
+                yield number, entry.value
+                entry.agree()
+
+
+def _holders(entry: Shared) -> int:
+    return sys.getrefcount(entry.value)
 
 
 def public_name(value: Any) -> tuple[str, str] | None:
