@@ -101,8 +101,7 @@ class TokenTable:
         if aligned.text == text:
             return aligned
         if aligned.text == " " + text:
-            shifted = (np.maximum(edges - 1, 0) for edges in (aligned.starts, aligned.ends))
-            return Aligned.of(text, *shifted)
+            return Aligned.of(text, np.maximum(aligned.starts - 1, 0), np.maximum(aligned.ends - 1, 0))
         mapping = encode(return_offsets_mapping=True)
         offsets = np.array(mapping["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         return Aligned.of(text, offsets[:, 0], offsets[:, 1])

@@ -235,6 +235,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
         ),
         ({"messages": [ASK, {"role": "assistant", "content": [IMAGE]}]}, "the assistant has a part 'image_url'"),
         ({"messages": [ASK, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "a call of a tool has no name"),
+        ({"messages": [ASK, {"role": "assistant", "tool_calls": 7}]}, "a call of a tool has no name: 7"),
+        ({"messages": [ASK, {"role": "assistant", "tool_calls": ["{"]}]}, "a call of a tool has no name"),
         ({"messages": [ASK, TOOL]}, "no message of the assistant in the conversation"),
         ({"messages": [ASK, {"role": "assistant", "content": 7}]}, "has '7' in place of text"),
     ],
