@@ -124,7 +124,10 @@ def _parts(row: Row) -> tuple[Sequence[Any], Sequence[Any]] | None:
             if _is_talk(row.get(name)):
                 return [], row[name]
     calls = list(_model_calls(row))
-    return ([], max(calls, key=len)) if calls else None
+    whole = max(calls, key=len, default=[])
+    if any(call[:-1] != whole[: len(call) - 1] for call in calls):
+        warn_once("of a trace with several conversations (of agents within an agent) the longest is read")
+    return ([], whole) if calls else None
 
 
 def _is_talk(value: Any) -> bool:
