@@ -66,7 +66,7 @@ def with_conversation(row: Row, write: Write = by_default) -> Row:
     if found is None:
         return row
     prompt, answer = ([_plain(each, write) for each in part] for part in found)
-    while prompt and answer[: len(prompt)] == prompt:  # the conversation from the prompt on
+    if prompt and answer[: len(prompt)] == prompt:  # the conversation from the prompt on
         answer = answer[len(prompt) :]
     first = next((place for place, turn in enumerate(answer) if turn.role == "assistant"), len(answer))
     if not prompt:
