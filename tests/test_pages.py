@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from blocks import README, fenced, in_code
 from places import ROOT
 from text2grad.config import Config
+from text2grad.feedback import Feedback, Transcript
 from text2grad.formats.intake import import_feedback
 from text2grad.formats.preference import read_pairs
 
@@ -170,7 +171,7 @@ def test_every_block_is_run_or_read_by_a_test() -> None:
 
 
 def test_the_ways_to_write_a_remark_are_the_same(tmp_path: Path) -> None:
-    _, remarks = fenced(text_of(DATA), "json")
+    _, _, remarks = fenced(text_of(DATA), "json")
     records = []
     for line in remarks.splitlines():
         (tmp_path / "remarks.jsonl").write_text(line, "utf-8")
@@ -180,8 +181,14 @@ def test_the_ways_to_write_a_remark_are_the_same(tmp_path: Path) -> None:
     assert all("the mail says friday" in each.critique.casefold() for each in records)
 
 
+def test_the_record_of_several_turns_that_is_shown_is_one() -> None:
+    record, *_ = fenced(text_of(DATA), "json")
+    found = Feedback.model_validate_json(record)
+    assert isinstance(found.response, Transcript) and len(found.response.turns) == 2
+
+
 def test_the_pair_that_is_shown_is_read(tmp_path: Path) -> None:
-    pair, _ = fenced(text_of(DATA), "json")
+    _, pair, _ = fenced(text_of(DATA), "json")
     (tmp_path / "pairs.jsonl").write_text(pair, "utf-8")
     [found] = read_pairs(str(tmp_path / "pairs.jsonl")).pairs
     assert found.id == "7"

@@ -106,6 +106,13 @@ def test_responses_to_judge_may_be_conversations(tmp_path: Path) -> None:
     assert isinstance(item.response, Transcript) and item.response == TALK
 
 
+def test_an_unknown_column_beside_a_conversation_is_still_refused(tmp_path: Path) -> None:
+    row = {"prompt": "How far?", "responce": "x", "response": [turn.model_dump() for turn in conversation_of(TALK)]}
+    (tmp_path / "r.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    with pytest.raises(UserError, match="unknown column 'responce', did you mean 'response'"):
+        list(read_items(tmp_path / "r.jsonl"))
+
+
 def test_a_pair_may_be_of_transcripts() -> None:
     pair = Preference(id="1", prompt=PROMPT, chosen=TALK, rejected="no")
     again = Preference.model_validate_json(pair.model_dump_json())

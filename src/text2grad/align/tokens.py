@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from text2grad.align.pieces import byte_pieces, plain_decode, special_ids
+from text2grad.feedback import Transcript
 
 if TYPE_CHECKING:
     from text2grad.align.pieces import AnyTokenizer
@@ -95,14 +96,20 @@ class TokenTable:
 
         Offsets refer to `text` as given, also where the tokenizer puts a space in front of it or normalises.
         """
+        aligned = self._align_text(str(text))
+        if not isinstance(text, Transcript):
+            return aligned
+        ends = (int(np.count_nonzero(aligned.starts < turn.end)) for turn in text.turns)
+        return replace(aligned, turn_ends=tuple(ends))
+
+    def _align_text(self, text: str) -> Aligned:
         # A special token's name in it is text, as everywhere else.
         encode = partial(self._tokenizer, text, add_special_tokens=False, split_special_tokens=True)
         aligned = self.align(encode()["input_ids"])
         if aligned.text == text:
             return aligned
         if aligned.text == " " + text:
-            shifted = (np.maximum(edges - 1, 0) for edges in (aligned.starts, aligned.ends))
-            return Aligned.of(text, *shifted)
+            return Aligned.of(text, np.maximum(aligned.starts - 1, 0), np.maximum(aligned.ends - 1, 0))
         mapping = encode(return_offsets_mapping=True)
         offsets = np.array(mapping["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         return Aligned.of(text, offsets[:, 0], offsets[:, 1])

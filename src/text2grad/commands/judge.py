@@ -37,13 +37,15 @@ class Import(Stage, Configured):
     Reads critiques written by people (or by any tool) and finds the words they talk about: quotes, offsets, or
     mark-up in the response, [-poor words-]{why} and [+good words+]. Names every line of which something was not
     used, such as a quote that is not in the response. A rating becomes a score only where its scale is known: from
-    the file, or by --scale.
+    the file, or by --scale. Rollouts and chats of several turns are records, too (docs/data.md); --policy.model
+    says whose template writes their calls of tools.
 
     \b
     Examples:
       text2grad import remarks.jsonl --out feedback.jsonl
       text2grad import label-studio.json --scale 1..5 --out feedback.jsonl
       text2grad import table.csv --map response=answer,critique=comment --out feedback.jsonl
+      text2grad import rollouts.jsonl --scale reward=0..1 --out feedback.jsonl
     """
 
     source: Path = argument("SOURCE", "The file with the feedback.")
@@ -180,7 +182,9 @@ class Annotate(Stage, Configured):
         --critic.kind prompted --critic.prompted.model gpt-4o --plan
     """
 
-    responses: Path | None = option("--responses FILE", "Judge these responses (.jsonl, .csv); sample none.")
+    responses: Path | None = option(
+        "--responses FILE", "Judge these responses or conversations (.jsonl, .json, .csv); sample none."
+    )
     pairs: bool = option("--pairs", "Also write preference pairs of better and worse answers.", False)
     out: Path | None = option(*OUT)
     plan: bool = option("--plan", "Estimate the cost and exit.", False)

@@ -66,7 +66,7 @@ def with_conversation(row: Row, write: Write = by_default) -> Row:
     if found is None:
         return row
     prompt, answer = ([_plain(each, write) for each in part] for part in found)
-    while prompt and answer[: len(prompt)] == prompt:  # the conversation from the prompt on
+    if prompt and answer[: len(prompt)] == prompt:  # the conversation from the prompt on
         answer = answer[len(prompt) :]
     first = next((place for place, turn in enumerate(answer) if turn.role == "assistant"), len(answer))
     if not prompt:
@@ -98,9 +98,9 @@ def by_trace(rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _spans(row: Row) -> Iterator[Row]:
-    for each in row.get("resourceSpans") or ():
-        for scope in each.get("scopeSpans") or ():
-            yield from scope.get("spans") or ()
+    for each in _objects(row.get("resourceSpans")):
+        for scope in _objects(each.get("scopeSpans")):
+            yield from _objects(scope.get("spans"))
     if _trace_id(row) and "attributes" in row:
         yield row
 
@@ -115,7 +115,7 @@ def _parts(row: Row) -> tuple[Sequence[Any], Sequence[Any]] | None:
     asked = row.get("prompt")
     if isinstance(asked, str):
         asked = [{"role": "user", "content": asked}]
-    prompt = asked if _is_talk(asked) else []
+    prompt: list[Any] = asked if isinstance(asked, list) and _is_talk(asked) else []
     for name in ANSWERS:
         if _is_talk(row.get(name)) and (name == "completion" or _is_new(row[name])):
             return prompt, row[name]
@@ -124,7 +124,10 @@ def _parts(row: Row) -> tuple[Sequence[Any], Sequence[Any]] | None:
             if _is_talk(row.get(name)):
                 return [], row[name]
     calls = list(_model_calls(row))
-    return ([], max(calls, key=len)) if calls else None
+    whole = max(calls, key=len, default=[])
+    if any(call[:-1] != whole[: len(call) - 1] for call in calls):
+        warn_once("of a trace with several conversations (of agents within an agent) the longest is read")
+    return ([], whole) if calls else None
 
 
 def _is_talk(value: Any) -> bool:
@@ -138,7 +141,7 @@ def _is_new(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 def is_structured(messages: object) -> bool:
     """Whether there is more in a list of messages than roles and plain texts."""
-    listed = [each for each in messages if isinstance(each, dict)] if isinstance(messages, list) else []
+    listed = _objects(messages)
     return any(each.keys() - {"role", "content"} or not isinstance(each.get("content"), str) for each in listed)
 
 
@@ -170,11 +173,15 @@ def _plain(message: Mapping[str, Any], write: Write) -> Message:
         else:
             cure = "only text is read: leave such records out, or say in words what it shows"
             raise RowError(f"a message of the {role} has a part {str(kind)[:40]!r}", cure)
-    calls += [*(inner.get("tool_calls") or ()), *filter(None, [inner.get("function_call")])]
-    said = Said("\n".join(filter(None, thoughts)), "".join(texts), [_call(call) for call in calls])
-    if role != "assistant" or not (said.calls or said.reasoning):
-        return Message.model_validate({"role": role, "content": said.content})
-    return Message(role="assistant", content=write(said))
+    calls += [*_listed(inner.get("tool_calls")), *_listed(inner.get("function_call"))]
+    turn = Said("\n".join(filter(None, thoughts)), "".join(texts), [_call(call) for call in calls])
+    if role != "assistant" or not (turn.calls or turn.reasoning):
+        return Message.model_validate({"role": role, "content": turn.content})
+    return Message(role="assistant", content=write(turn))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
 
 
 def _text_of(part: Any) -> str:
@@ -190,11 +197,11 @@ def _text_of(part: Any) -> str:
 
 def _call(value: Any) -> dict[str, Any]:
     """A call of a tool: its name, and its arguments as a value."""
-    value = from_json(value) if isinstance(value, str) else value
+    value = _loaded(value)
     called = value.get("function", value) if isinstance(value, dict) else {}
     if not isinstance(called, dict) or not isinstance(called.get("name"), str):
         raise ValueError(f"a call of a tool has no name: {str(value)[:60]}")
-    given = next((called[name] for name in ("arguments", "args", "input") if name in called), {})
+    given: Any = next((called[name] for name in ("arguments", "args", "input") if name in called), {})
     with suppress(json.JSONDecodeError):  # what a model wrote need not be JSON
         given = from_json(given) if isinstance(given, str) else given
     return {"name": called["name"], "arguments": given}
@@ -212,15 +219,19 @@ def _model_calls(value: Mapping[str, Any]) -> Iterator[list[Any]]:
     if _is_talk(asked) and _is_talk(answered):
         yield [*asked, *answered]
     for name in ("child_runs", "resourceSpans", "scopeSpans", "spans", "children"):
-        for each in value.get(name) or ():
-            yield from _model_calls(each) if isinstance(each, dict) else ()
+        for each in _objects(value.get(name)):
+            yield from _model_calls(each)
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
     """The attributes of a span: an object, or as OTLP writes them a list of keys and values."""
     found = span.get("attributes", span)
     if isinstance(found, list):
-        pairs = [(each.get("key"), each.get("value") or {}) for each in found if isinstance(each, dict)]
+        pairs = [(each.get("key"), each.get("value") or {}) for each in _objects(found)]
         return {str(key): value.get("stringValue") if isinstance(value, dict) else value for key, value in pairs}
     return found if isinstance(found, dict) else {}
 

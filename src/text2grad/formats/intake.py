@@ -218,8 +218,7 @@ def _import_rows(path: Path, importer: Importer, rows: list[Row], options: Optio
     except (AttributeError, KeyError, TypeError, ValueError):  # a bad row, which is named when it is read
         declared = Names()
     chosen = parse_map(options.names, MAPPED)
-    known = {"context_characters": options.context_characters, "write": options.write}
-    names = replace(declared, chosen=chosen, **known)
+    names = replace(declared, chosen=chosen, context_characters=options.context_characters, write=options.write)
     noun = importer.noun or f"record of {importer.name}"
     found = convert_rows(rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun)
     read = records_of(importer, importer.join(list(found), path), names, options.scales)

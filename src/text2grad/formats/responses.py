@@ -145,6 +145,8 @@ def _with_turns(row: dict[str, Any], write: Write) -> dict[str, Any]:
         return talk
     if repeats_prompt({"prompt": None, "response": None, **row}):
         return row
+    if "prompt" in row and "response" in row:
+        _check_columns(row)
     kinds = {"id": str | int, "reference": str, "feedback": str, "meta": dict}
     known = {name: talk[name] for name, kind in kinds.items() if isinstance(talk.get(name), kind)}
     known |= {"id": str(known["id"])} if "id" in known else {}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from made_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer, word_piece_tokenizer
-from text2grad.align import CreditSettings, TokenTable
+from text2grad.align import CreditSettings, TokenTable, credit
 from text2grad.align.rewards import TokenCredit, token_rewards, trajectory_rewards
 from text2grad.align.trajectory import Trajectory, own_tokens
 from text2grad.chat import ScriptedChat
@@ -271,6 +271,16 @@ def test_what_a_critic_quotes_by_turn_is_paid_at_the_policys_own_tokens(
             covered |= set(range(first, last))
     assert paid.rewards.tolist() == expected.tolist()
     assert covered >= set(range(start, end)) and np.array(trajectory.mask)[paid.rewards != 0].all()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "pieces", "words"])
+def test_turns_that_were_not_sampled_end_at_tokens_too(kind: str, tables: dict[str, TokenTable]) -> None:
+    said = Transcript.of([((), "It is thirty miles."), ((), ""), ((), "Or twenty")])
+    aligned = tables[kind].align_text(said)
+    critique = Critique(text="", turn_scores=(1.0, None, -1.0))
+    found = credit(critique, aligned, CreditSettings(scheme="last_token"))
+    ends = [aligned.text[: aligned.ends[place]].rstrip() for place in np.flatnonzero(found.delta)]
+    assert ends == ["It is thirty miles.", str(said)] and found.verdict == 0.0
 
 
 def talk(table: TokenTable, tokenizer: Any, *turns: str) -> tuple[list[int], list[int]]:

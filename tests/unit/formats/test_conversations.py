@@ -192,6 +192,14 @@ def test_records_of_our_own_with_structured_turns(tmp_path: Path) -> None:
     assert import_feedback(tmp_path / "own.jsonl").records == [plain]
 
 
+def test_of_agents_within_an_agent_the_longest_conversation_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    within = span([otel("user", text("Sum up."))], otel("assistant", text("95.")))
+    (item,) = read_items(written(tmp_path, [*SPANS, within]))
+    assert item.response == TALK and "the longest is read" in capsys.readouterr().err
+
+
 def test_one_answer_stays_plain_text(tmp_path: Path) -> None:
     (item,) = read_items(written(tmp_path, [{"messages": [ASK, parts("text")]}]))
     assert type(item.response) is str and item.response == "95 km." and item.example.prompt == PROMPT
@@ -235,6 +243,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
         ),
         ({"messages": [ASK, {"role": "assistant", "content": [IMAGE]}]}, "the assistant has a part 'image_url'"),
         ({"messages": [ASK, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "a call of a tool has no name"),
+        ({"messages": [ASK, {"role": "assistant", "tool_calls": 7}]}, "a call of a tool has no name: 7"),
+        ({"messages": [ASK, {"role": "assistant", "tool_calls": ["{"]}]}, "a call of a tool has no name"),
         ({"messages": [ASK, TOOL]}, "no message of the assistant in the conversation"),
         ({"messages": [ASK, {"role": "assistant", "content": 7}]}, "has '7' in place of text"),
     ],

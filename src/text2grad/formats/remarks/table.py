@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Message, Transcript, to_json
+from text2grad.feedback import Feedback, Label, Message, Transcript, to_json
 from text2grad.formats.marks import LABELS, Mark, without_empty
 from text2grad.formats.preference import as_messages
 from text2grad.formats.remarks.cells import score_of, turns_of
@@ -69,7 +69,7 @@ def _response(response: str) -> str:
     return to_json(as_messages(response)) if isinstance(response, Transcript) else response
 
 
-def _named(quote: Quote, label: int) -> Row:
+def _named(quote: Quote, label: Label) -> Row:
     """A quote as an entry of the spans of a row."""
     named = {"turn": quote.turn, "occurrence": quote.occurrence, "reason": quote.reason}
     return {"text": quote.text, "label": LABELS.get(label, ""), **without_empty(**named)}
