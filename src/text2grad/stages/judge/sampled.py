@@ -83,9 +83,9 @@ def sampled_items(
     items = []
     for example, index in zip(repeated, order, strict=True):
         ids, response = sampled[index]  # with its ids the response is not tokenised again
-        if environment is not None and not isinstance(response, Transcript):
-            (ids,) = ids
-        items.append(_sampled(example.model_copy(update={"meta": {**example.meta, TOKEN_IDS: ids}}), response))
+        one_turn = environment is not None and not isinstance(response, Transcript)
+        meta = {**example.meta, TOKEN_IDS: ids[0] if one_turn else ids}
+        items.append(_sampled(example.model_copy(update={"meta": meta}), response))
     return items
 
 
