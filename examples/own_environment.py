@@ -6,8 +6,6 @@ import re
 
 import text2grad as t2g
 
-CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-
 
 class FromTRL:
     """What an `environment_factory` of TRL makes: `reset(**row)`, and methods that are tools."""
@@ -20,7 +18,7 @@ class FromTRL:
         return [t2g.Message(role="user", content=said)] if said else []
 
     def step(self, turn):
-        calls = [json.loads(call) for call in CALL.findall(turn.content)]
+        calls = [json.loads(each) for each in re.findall(r"<tool_call>(.*?)</tool_call>", turn.content)]
         results = [getattr(self.made, call["name"])(**call["arguments"]) for call in calls]
         return [t2g.Message(role="tool", content=str(result)) for result in results], not calls
 
@@ -45,6 +43,6 @@ class FromVerifiers:
 
 if __name__ == "__main__":
     adder = FromTRL(type("Adder", (), {"reset": lambda self, **row: "Add.", "add": lambda self, a, b: a + b})())
-    print(adder.reset(t2g.Example(id="1", prompt=(t2g.Message(role="user", content="2 + 3?"),))))
+    adder.reset(t2g.Example(id="1", prompt=(t2g.Message(role="user", content="2 + 3?"),)))
     for words in ('<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>', "It is 5."):
         print(adder.step(t2g.Message(role="assistant", content=words)))

@@ -20,11 +20,8 @@ def drift(
     temperature: float,
     batch_size: int,
     progress: Callable[[float], None] = lambda count: None,
-    masks: Sequence[Sequence[bool] | None] | None = None,
 ) -> dict[str, float]:
     """Two policies on the answers of the first, given as ids; `batch_size` answers a pass; means over tokens.
-
-    `masks`: of each answer, which of its ids the policy sampled; None: all of them.
 
     Returns:
         `entropy`: of the policy at `temperature`, nats; `kl`: from the reference at `temperature`, over the whole
@@ -38,7 +35,7 @@ def drift(
         raise UserError(
             "the reference has another vocabulary", "evaluate.reference: what the policy was trained from"
         )
-    batch = policy.pack(prompts, answers, masks)
+    batch = policy.pack(prompts, answers)
     sums = torch.zeros(3, dtype=torch.float64)
     with policy.evaluating(), reference.evaluating():
         for rows in batch.passes(torch.arange(len(answers), device=policy.device), batch_size):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from text2grad.config import Config
 from text2grad.critics.program import run_outcomes
 from text2grad.errors import UserError
-from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, human_feedback_on
+from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Transcript, human_feedback_on
 from text2grad.formats.responses import Item
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
@@ -17,7 +18,7 @@ from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.paid import AnnotateOptions
 from text2grad.stages.run.policies import start_policy
-from text2grad.stages.run.sampling import TOKEN_IDS, answers_to
+from text2grad.stages.run.sampling import TOKEN_IDS, sample, sample_episodes
 from text2grad.tasks.base import Task, conversation_text, environment_of, feedback_split
 
 SWAP_GROUP = 16
@@ -73,13 +74,18 @@ def sampled_items(
     repeated = [example for example in examples for _ in range(samples)]
     if not repeated:
         return []
-    sampled = answers_to(policy, repeated, config.generation, environment)
+    sampled: Sequence[tuple[Sequence[Any], str]]
+    if environment is None:
+        sampled = sample(policy, repeated, config.generation)
+    else:
+        sampled = sample_episodes(policy, repeated, config.generation, environment)
     order = swap_similar(repeated, swapped, config.run.seed)
     items = []
     for example, index in zip(repeated, order, strict=True):
-        answer = sampled[index]  # with its ids the response is not tokenised again
-        meta = {**example.meta, TOKEN_IDS: answer.ids}
-        items.append(_sampled(example.model_copy(update={"meta": meta}), answer.text))
+        ids, response = sampled[index]  # with its ids the response is not tokenised again
+        one_turn = environment is not None and not isinstance(response, Transcript)
+        meta = {**example.meta, TOKEN_IDS: ids[0] if one_turn else ids}
+        items.append(_sampled(example.model_copy(update={"meta": meta}), response))
     return items
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from text2grad.config import Config
 from text2grad.durable.run import ResumeMode
@@ -92,7 +93,7 @@ def fitting(policy: Policy, records: Sequence[Feedback], config: Config) -> tupl
 
 def _tokens(policy: Policy, record: Feedback) -> int:
     """Of a prompt and its answer."""
-    ids = record.meta.get(TOKEN_IDS) or ()
+    ids = _ids(record)
     if isinstance(record.response, Transcript):
         return len(encode_turns(policy.tokenizer, record.prompt, record.response, ids).whole)
     return len(encode_prompt(policy.tokenizer, record.prompt)) + len(
@@ -102,6 +103,13 @@ def _tokens(policy: Policy, record: Feedback) -> int:
 
 def logged(record: Feedback) -> Logged:
     """A record as an answer to learn from."""
-    said, ids = record.judgement(), record.meta.get(TOKEN_IDS) or ()
+    said = record.judgement()
     assert isinstance(said, Critique)
-    return Logged(record.id, record.prompt, record.response, said, tuple(ids))
+    return Logged(record.id, record.prompt, record.response, said, tuple(_ids(record)))
+
+
+def _ids(record: Feedback) -> Sequence[Any]:
+    """The ids of an answer as it was sampled, of a transcript a list for each turn; none where they do not say."""
+    ids = record.meta.get(TOKEN_IDS) or ()
+    several = isinstance(record.response, Transcript)
+    return ids if all(isinstance(each, list) == several for each in ids) else ()

@@ -25,7 +25,7 @@ from text2grad.report.advice import loss_advice
 from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.learn.reward_data import reward_data, reward_pair
 from text2grad.stages.run.prompts import task_of
-from text2grad.stages.run.sampling import sample
+from text2grad.stages.run.sampling import sample, sample_episodes
 from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
@@ -113,7 +113,8 @@ def word_for_word(
     if not asked:
         return []
     greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
-    told = [text for _, text in sample(policy, asked, greedy, environment)]
+    answers = sample_episodes(policy, asked, greedy, environment) if environment else sample(policy, asked, greedy)
+    told = [text for _, text in answers]
     alike = [text.split() == each.reference.split() for text, each in zip(told, asked, strict=True)]
     kind = "corrections" if all(each.meta.get("corrected") for each in asked) else "reference answers"
     line = f"it writes {sum(alike)} of {len(alike)} held-out {kind} word for word"

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from text2grad.align import TokenTable
 from text2grad.align.variety import variety
 from text2grad.config import Config
 from text2grad.durable.progress import counting
@@ -34,8 +36,11 @@ from text2grad.eval.measures import (
 )
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Example, from_json, reading, to_json, write_jsonl
+from text2grad.policy.encode import encode_prompts
+from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.judge.critics import judge_of, runner_of
 from text2grad.stages.measure.answers import text_measures
 from text2grad.stages.measure.beside_scalar import below_scalar
@@ -53,7 +58,7 @@ from text2grad.stages.run.results import (
     write_results,
     write_whole,
 )
-from text2grad.stages.run.sampling import answers_to, sample
+from text2grad.stages.run.sampling import sample, sample_episodes
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.tasks.base import Task, environment_of, load_task, question_of, words_of
 from text2grad.tasks.benchmarks.arc import lettered
@@ -236,25 +241,28 @@ def evaluate_policy(
     figures: dict[str, float] = {}
     rows: dict[str, list[Row]] = {}
     environment = environment_of(measure.task) if isinstance(measure, TaskMeasure) else None
+    if environment and (critic or reference):
+        what = "evaluate.token_reward and evaluate.reference read single answers"
+        cure = "--evaluate.token_reward false, and no evaluate.reference"
+        raise UserError(f"{what}, and this task has an environment", cure)
 
     def answer(way: str, temperature: float, samples: int) -> None:
         examples = [example for example in heldout for _ in range(samples)]
         generation = config.generation.model_copy(update={"temperature": temperature})
-        answers = answers_to(policy, examples, generation, environment)
-        texts, ids = [each.text for each in answers], [each.sample.own for each in answers]
+        texts, ids = answers_to(policy, examples, generation, environment)
         triples = zip(examples, texts, measure(examples, texts), strict=True)
         rows[way] = [{"id": example.id, "response": text, **known} for example, text, known in triples]
         found = mean_scores(rows[way])  # first, and a measure of the task keeps its name
         found = found | {"length": mean([len(each) for each in ids]), **variety(ids)} | found
         found = found | word_figures(texts_by, examples, texts) | found
         if critic is not None:
-            aligned = [each.aligned for each in answers]
+            table = TokenTable(policy.tokenizer)
+            aligned = [table.align(each) for each in ids]
             found = found | reward_report(critic.critique(examples, texts), aligned, config.credit) | found
         if reference is not None:
+            prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
             size, told = generation.batch_size, counting("drift")(len(ids))
-            given = [each.prompt for each in answers], [each.sample.ids for each in answers]
-            masks = [each.sample.mask for each in answers]
-            found |= drift(policy, reference, *given, temperature or 1.0, size, told, masks)
+            found |= drift(policy, reference, prompts, ids, temperature or 1.0, size, told)
         figures.update({f"{way}_{name}": value for name, value in found.items()})
 
     seed_everything(config.run.seed)
@@ -278,6 +286,20 @@ def evaluate_policy(
     return Measured(summary, rows["greedy"], {way: by_problem(answered) for way, answered in rows.items()})
 
 
+def answers_to(
+    policy: Policy,
+    examples: Sequence[Example],
+    generation: GenerationSettings,
+    environment: MakeEnvironment | None,
+) -> tuple[list[str], list[list[int]]]:
+    """One answer to each example, an episode in an environment: their texts, and the ids that were sampled."""
+    if environment is None:
+        answers = sample(policy, examples, generation)
+        return [text for _, text in answers], [ids for ids, _ in answers]
+    episodes = sample_episodes(policy, examples, generation, environment)
+    return [text for _, text in episodes], [[*chain.from_iterable(turns)] for turns, _ in episodes]
+
+
 def try_temperatures(
     policy: Policy, prompts: Sequence[Example], config: Config, measure: Measure
 ) -> dict[float, float]:
@@ -292,8 +314,8 @@ def try_temperatures(
     tried: dict[float, float] = {}
     for temperature in config.evaluate.temperatures:
         generation = config.generation.model_copy(update={"temperature": temperature})
-        answers = sample(policy, repeated, generation, environment)
-        scores = mean_scores(measure(repeated, [text for _, text in answers]))
+        texts, _ = answers_to(policy, repeated, generation, environment)
+        scores = mean_scores(measure(repeated, texts))
         if not scores:
             cure = "leave out evaluate.temperatures"
             raise UserError(f"task {config.task.name!r} has no measure to choose a temperature by", cure)

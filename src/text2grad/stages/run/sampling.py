@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from text2grad.align import Aligned, TokenTable
+from text2grad.align import TokenTable
 from text2grad.durable.progress import counting
 from text2grad.feedback import Example, Failure, Feedback, Source, write_jsonl
 from text2grad.formats.export import write_rows
@@ -15,7 +16,7 @@ from text2grad.formats.remarks import table
 from text2grad.formats.remarks.markup import read_markup
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
-from text2grad.policy.generate import Sample, generate
+from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.report.terminal import PolicyAnswer
@@ -24,53 +25,28 @@ TOKEN_IDS = "token_ids"
 NOT_JUDGED = Failure(kind="unsupported", message="nobody has judged this answer yet")
 
 
-class Answer(NamedTuple):
-    """A response: the ids before it, as it was sampled, its words (a `Transcript` of an episode), and which of them
-    each of the policy's tokens wrote."""
-
-    prompt: list[int]
-    sample: Sample
-    text: str
-    aligned: Aligned
-
-    @property
-    def ids(self) -> list[Any]:
-        """The ids that the policy sampled; of several turns, a list for each."""
-        mask = self.sample.mask
-        if mask is None or all(mask):
-            return self.sample.ids
-        runs = groupby(zip(self.sample.ids, mask, strict=True), key=lambda each: each[1])
-        return [[index for index, _ in run] for own, run in runs if own]
-
-
-def answers_to(
-    policy: Policy,
-    examples: Sequence[Example],
-    generation: GenerationSettings,
-    environment: MakeEnvironment | None = None,
-) -> list[Answer]:
-    """One response per example, an episode in an environment. What takes long says how far it is."""
-    table, progress = TokenTable(policy.tokenizer), counting("sampling")(len(examples))
-    if environment is None:
-        prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-        sampled = generate(policy, prompts, generation, progress=progress)
-    else:
-        sampled = play(policy, examples, environment, generation, progress=progress)
-        prompts = [item.prompt or [] for item in sampled]
-    return [
-        Answer(prompt, item, *words_and_tokens(table, example, item))
-        for prompt, example, item in zip(prompts, examples, sampled, strict=True)
-    ]
-
-
 def sample(
-    policy: Policy,
-    examples: Sequence[Example],
-    generation: GenerationSettings,
-    environment: MakeEnvironment | None = None,
+    policy: Policy, examples: Sequence[Example], generation: GenerationSettings
 ) -> list[tuple[list[int], str]]:
-    """`answers_to` as ids of the policy's own tokens, and its words."""
-    return [(each.sample.own, each.text) for each in answers_to(policy, examples, generation, environment)]
+    """One response per example: the sampled ids, and the text read off them. What takes long says how far it is."""
+    table = TokenTable(policy.tokenizer)
+    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
+    sampled = generate(policy, prompts, generation, progress=counting("sampling")(len(prompts)))
+    return [(item.ids, table.align(item.ids).text) for item in sampled]
+
+
+def sample_episodes(
+    policy: Policy, examples: Sequence[Example], generation: GenerationSettings, environment: MakeEnvironment
+) -> list[tuple[list[list[int]], str]]:
+    """One episode per example: the sampled ids of each turn, and the transcript, or the text of its one turn."""
+    table = TokenTable(policy.tokenizer)
+    found = []
+    played = play(policy, examples, environment, generation, progress=counting("sampling")(len(examples)))
+    for example, item in zip(examples, played, strict=True):
+        runs = groupby(zip(item.ids, item.mask or [], strict=True), key=itemgetter(1))
+        turns = [[index for index, _ in run] for own, run in runs if own]
+        found.append((turns, words_and_tokens(table, example, item)[0]))
+    return found
 
 
 def repeated(examples: Sequence[Example], count: int) -> list[Example]:

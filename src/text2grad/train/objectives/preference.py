@@ -41,7 +41,7 @@ Rewards = tuple[Tensor, Tensor]
 class EncodedPreference:
     """A pair as token ids; both answers end with the end of their turn.
 
-    `masks`: which tokens of the chosen and of the rejected answer are the policy's, where they have several turns.
+    `masks`: which tokens of the chosen and of the rejected answer are the policy's; None: all of them.
     """
 
     prompt: list[int]
@@ -145,8 +145,7 @@ def encode_preferences(policy: Policy, pairs: Sequence[Preference]) -> list[Enco
                 f"{pair.id}: the chat template rewrites earlier turns, so its two transcripts share no prompt",
                 f"{TEMPLATE}, one that leaves earlier turns as they are",
             )
-        masks = tuple(None if all(each.mask) else each.mask for each in (chosen, rejected))
-        found.append(EncodedPreference(chosen.prompt, chosen.ids, rejected.ids, masks))
+        found.append(EncodedPreference(chosen.prompt, chosen.ids, rejected.ids, (chosen.mask, rejected.mask)))
     return found
 
 

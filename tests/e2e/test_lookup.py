@@ -1,0 +1,91 @@
+"""The task `lookup` through the command line: episodes are sampled, judged, trained on and measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Command
+
+from text2grad.feedback import Feedback, Transcript, conversation_of, read_jsonl, turns_of
+
+SMALL = (
+    *("--config", "lookup", "--task.limit", "96", "--tiny.hidden", "32", "--tiny.layers", "2", "--tiny.heads", "2"),
+    *("--tiny.feed_forward", "64", "--sft.epochs", "8", "--sft.lr", "2e-2", "--run.shown_prompts", "0"),
+    *("--ppo.steps", "1", "--ppo.rollouts", "8", "--ppo.samples_written", "8", "--ppo.max_kl", "null"),
+    *("--evaluate.limit", "2", "--evaluate.samples", "1", "--generation.max_turns", "3"),
+    *("--annotate.prompts", "4", "--annotate.samples_per_prompt", "2", "--annotate.heldout", "1"),
+)
+CRITIC = ("--annotate.critic", "text2grad.tasks.lookup:LookupCritic")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from text2grad.cli import main
+
+    made = tmp_path_factory.mktemp("lookup")
+    for words in (["sft"], ["annotate", *CRITIC]):
+        with pytest.raises(SystemExit) as left:
+            main([*words, *SMALL, "--run.folder", str(made)])
+        assert not left.value.code, words
+    return made
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_answers_are_kept_as_conversations_with_the_ids_of_each_turn(folder: Path) -> None:
+    records = list(read_jsonl(folder / "feedback.jsonl", Feedback))
+    assert len(records) == 8
+    several = [record for record in records if isinstance(record.response, Transcript)]
+    assert several, "some have several turns"
+    for record in several:
+        assert len(record.meta["token_ids"]) == len(turns_of(record.response))
+        assert any(message.role == "tool" for message in conversation_of(record.response))
+    written = rows(folder / "feedback.jsonl")
+    assert all(each["role"] and "content" in each for row in written for each in row["response"] if row["response"])
+
+
+@pytest.mark.parametrize(
+    "recipe", [(), ("--config", "scalar"), ("--config", "grpo")], ids=["ours", "scalar", "grpo"]
+)
+def test_a_step_of_each_method(folder: Path, command: Command, recipe: tuple[str, ...]) -> None:
+    name = recipe[-1] if recipe else "ours"
+    ended = command("train", "--name", name, *SMALL[:2], *recipe, *SMALL[2:], "--run.folder", folder)
+    assert ended.code == 0, ended.err
+    (metrics,) = rows(folder / "ppo" / name / "metrics.jsonl")
+    assert metrics["turns"] > 1 and metrics["critic_failed"] == 0
+    for strip in rows(folder / "ppo" / name / "samples.jsonl"):
+        assert len(strip["tokens"]) == len(strip["reward"]) and "tool" not in strip["response"]
+
+
+def test_evaluate_plays_episodes(folder: Path, command: Command) -> None:
+    ended = command("evaluate", "sft", *SMALL, "--run.folder", folder, "--json")
+    assert ended.code == 0, ended.err
+    assert 0 <= json.loads(ended.out.splitlines()[-1])["sampled_pass"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (
+            ("train", "--name", "off", "--offline", "{folder}/feedback.jsonl", "--offline.epochs", "1"),
+            0,
+            "answers: 8",
+        ),
+        (("train-reward",), 1, "a reward model learns from single answers"),
+        (("train-reward", "--units", "tokens"), 1, "a unit model learns from single answers"),
+        (("refine", "{folder}/feedback.jsonl"), 1, "refine learns from single answers"),
+        (("train", "--ppo.teacher.kind", "divergence", "--ppo.kl_coefficient", "0"), 1, "has an environment"),
+        (("evaluate", "sft", "--evaluate.reference", "sft"), 1, "has an environment"),
+    ],
+    ids=["offline", "train-reward", "units", "refine", "teacher", "reference"],
+)
+def test_what_learns_from_transcripts_and_what_refuses_them(
+    folder: Path, command: Command, words: tuple[str, ...], code: int, said: str
+) -> None:
+    ended = command(*(word.format(folder=folder) for word in words), *SMALL, "--run.folder", folder)
+    assert ended.code == code and said in ended.err, ended.err

@@ -1,0 +1,190 @@
+"""Learning from records of several turns: the policy's turns are trained, and what stands between them is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from text2grad.align import CreditSettings
+from text2grad.durable.run import RunOptions
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Failure, Feedback, Message, Preference, Source, Span, Transcript
+from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.heads.model import HeadModel
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.stages.learn.logged import refuse_transcripts
+from text2grad.train.objectives import head_model, offline, preference
+from text2grad.train.objectives.offline import Logged, encode_logged, train_offline, with_start
+from text2grad.train.pairs import Pair, encode_pairs
+from text2grad.train.passes import PassSize
+from text2grad.train.settings import OfflineSettings, SupervisedSettings
+from text2grad.train.supervised import accumulate_gradient, train_supervised
+from tiny_runs import tiny_model
+
+ASK = (Message(role="user", content="How many?"),)
+TRAINING = SupervisedSettings(epochs=2, batch_size=2, micro_batch_size=1, lr=1e-2)
+
+
+def tool(*texts: str) -> list[Message]:
+    return [Message(role="tool", content=text) for text in texts]
+
+
+def transcript(*turns: str, said: str = "it is well said") -> Transcript:
+    return Transcript.of((tool(said) if number else [], words) for number, words in enumerate(turns))
+
+
+TURNS = transcript("look up lamps", "answer 7")
+OTHER = transcript("open it", "look up 3", "answer 3", said="no")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"), context=256)
+
+
+@pytest.fixture
+def policy(model: Path) -> Policy:
+    torch.manual_seed(0)
+    return load_policy(PolicySettings(model=str(model))).eval()
+
+
+def own_logps(policy: Policy, response: str) -> torch.Tensor:
+    """log p of each token of the policy's turns, from the model's own forward on each turn behind all before it."""
+    said, found = [*ASK], []
+    turns = response.turns if isinstance(response, Transcript) else ()
+    for turn in turns:
+        said += turn.messages
+        words = response[turn.start : turn.end]
+        prompt, target = encode_prompt(policy.tokenizer, said), encode_target(policy.tokenizer, words)
+        logits = policy.model(input_ids=torch.tensor([[*prompt, *target]])).logits[0, len(prompt) - 1 : -1]
+        found.append(logits.log_softmax(-1).gather(1, torch.tensor(target)[:, None])[:, 0])
+        said.append(Message(role="assistant", content=words))
+    return torch.cat(found)
+
+
+def gradient(policy: Policy) -> torch.Tensor:
+    found = torch.cat([p.grad.flatten() for p in policy.policy_parameters() if p.grad is not None])
+    policy.zero_grad(set_to_none=True)
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_supervised_training_learns_the_policys_turns(policy: Policy, size: int) -> None:
+    """The mean over their tokens alone."""
+    encoded = encode_pairs(policy, [Pair("1", ASK, TURNS), Pair("2", ASK, OTHER)], TRAINING)
+    metrics = accumulate_gradient(policy, encoded, PassSize(size))
+    ours = gradient(policy)
+    logps = torch.cat([own_logps(policy, each) for each in (TURNS, OTHER)])
+    (-logps.mean()).backward()  # type: ignore[no-untyped-call]
+    assert metrics["loss"] == pytest.approx(-float(logps.mean().detach()), abs=1e-5)
+    torch.testing.assert_close(ours, gradient(policy), rtol=1e-4, atol=1e-6)
+
+
+def logged(response: Transcript, *quotes: tuple[str, int], score: float = 1.0, **more: Any) -> Logged:
+    places = [(response.index(text), text, label) for text, label in quotes]
+    spans = tuple(Span(start=at, end=at + len(text), label=label, text=text) for at, text, label in places)  # type: ignore[arg-type]
+    return Logged("1", ASK, response, Critique(text="", spans=spans, score=score), **more)
+
+
+def test_offline_weights_stand_on_the_marked_words_of_the_right_turn(policy: Policy) -> None:
+    settings = OfflineSettings(verdict_weight=0.5)
+    (item,) = encode_logged(policy, [logged(TURNS, ("7", -1), ("up", 1))], settings, CreditSettings())
+    assert item.mask is not None and item.own == sum(item.mask) < len(item.target)
+    texts = {1.5: "", -0.5: "", 0.5: "", 0.0: ""}
+    for index, weight in zip(item.target, item.weights, strict=True):
+        texts[weight] += policy.tokenizer.decode([index])
+    assert texts[-0.5] == "7" and "up" in texts[1.5] and "well said" in texts[0.0] and "answer" in texts[0.5]
+    assert all(weight == 0 for weight, own in zip(item.weights, item.mask, strict=True) if not own)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_offline_loss_is_over_own_tokens_alone(policy: Policy, size: int) -> None:
+    settings = OfflineSettings(micro_batch_size=2, kl_coefficient=0.0, verdict_weight=1.0)
+    answers = [logged(TURNS), logged(OTHER)]
+    policy.freeze_reference()
+    weighed = list(with_start(policy, encode_logged(policy, answers, settings, CreditSettings()), 2))
+    metrics = offline.accumulate_gradient(policy, weighed, PassSize(size), settings)
+    ours = gradient(policy)
+    logps = torch.cat([own_logps(policy, each) for each in (TURNS, OTHER)])
+    (-logps.mean()).backward()  # type: ignore[no-untyped-call]
+    assert metrics["loss"] == pytest.approx(-float(logps.mean().detach()), abs=1e-5)
+    torch.testing.assert_close(ours, gradient(policy), rtol=1e-4, atol=1e-6)
+
+
+def test_dpo_compares_own_tokens_alone(policy: Policy) -> None:
+    policy.freeze_reference()
+    before = [float(own_logps(policy, each).sum().detach()) for each in (TURNS, OTHER)]
+    with torch.no_grad():
+        for parameter in policy.policy_parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    encoded = preference.encode_preferences(policy, [Preference(id="1", prompt=ASK, chosen=TURNS, rejected=OTHER)])
+    chosen, rejected = preference.implied_rewards(policy, encoded, 0.5)
+    after = [float(own_logps(policy, each).sum().detach()) for each in (TURNS, OTHER)]
+    wanted = [0.5 * (now - then) for now, then in zip(after, before, strict=True)]
+    assert [chosen.item(), rejected.item()] == pytest.approx(wanted, abs=1e-3)
+    assert abs(wanted[0] - wanted[1]) > 1e-2
+
+
+def test_a_scalar_model_reads_the_whole_transcript(policy: Policy) -> None:
+    """What a tool said changes the score, and it is the one of training."""
+    torch.nn.init.normal_(policy.add_head("score_head").map.weight)
+    pair = Preference(id="1", prompt=ASK, chosen=TURNS, rejected=transcript("look up lamps", "answer 7", said="no"))
+    with torch.no_grad():
+        trained = head_model.scored(policy, preference.encode_preferences(policy, [pair]))
+    scores = HeadModel(policy, 2).scores([ASK, ASK], [pair.chosen, pair.rejected])
+    assert [float(each) for each in trained] == pytest.approx(scores, abs=1e-5) and scores[0] != scores[1]
+
+
+def test_a_unit_model_says_that_it_labels_no_transcripts(policy: Policy) -> None:
+    policy.add_head("unit_head")
+    found = HeadModel(policy, 2).label([ASK, ASK], [TURNS, "answer 7"], None)
+    assert (
+        isinstance(found[0], Failure) and "several turns" in found[0].message and not isinstance(found[1], Failure)
+    )
+
+
+def test_both_trainings_run_and_write_a_policy(policy: Policy, tmp_path: Path) -> None:
+    settings = OfflineSettings(epochs=1, batch_size=2, micro_batch_size=1, lr=1e-3)
+    train_supervised(
+        policy, [Pair("1", ASK, TURNS), Pair("2", ASK, OTHER)], TRAINING, RunOptions(tmp_path / "s", "sft")
+    )
+    answers = [logged(TURNS, ("7", -1)), logged(OTHER, ("up", 1))]
+    train_offline(policy, answers, settings, CreditSettings(), RunOptions(tmp_path / "o", "offline"))
+    assert (tmp_path / "s" / "policy").is_dir() and (tmp_path / "o" / "policy").is_dir()
+
+
+def rewriting(policy: Policy) -> Policy:
+    """Its template leaves the first word out of turns that are answered."""
+    shown = "{{ message.content if loop.last else message.content.split(' ')[-1] }}"
+    policy.tokenizer.chat_template = policy.tokenizer.chat_template.replace("{{ message.content }}", shown)
+    return policy
+
+
+def test_where_earlier_turns_are_rewritten_spans_on_them_are_left_out(policy: Policy) -> None:
+    settings = OfflineSettings(verdict_weight=0.0)
+    (item,) = encode_logged(rewriting(policy), [logged(TURNS, ("up", 1), ("7", -1))], settings, CreditSettings())
+    assert item.target == encode_target(policy.tokenizer, "answer 7")
+    assert [policy.tokenizer.decode([i]) for i, w in zip(item.target, item.weights, strict=True) if w] == ["7"]
+
+
+def test_dpo_of_rewritten_turns_is_refused_in_one_line(policy: Policy) -> None:
+    pair = Preference(id="p7", prompt=ASK, chosen=TURNS, rejected=OTHER)
+    with pytest.raises(UserError, match="p7: the chat template rewrites earlier turns") as error:
+        preference.encode_preferences(rewriting(policy), [pair])
+    assert "--policy.chat_template" in str(error.value)
+
+
+def test_what_learns_from_single_answers_refuses_others_by_number() -> None:
+    source = Source(kind="program")
+    records = [
+        Feedback(id=str(n), prompt=ASK, response=r, source=source) for n, r in enumerate((TURNS, "7", OTHER))
+    ]
+    refuse_transcripts(records[1:2], "refine")
+    with pytest.raises(UserError, match="refine learns from single answers, and 2 of 3 records") as error:
+        refuse_transcripts(records, "refine")
+    assert "train --offline" in str(error.value)
