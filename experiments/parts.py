@@ -87,7 +87,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, default=0, help="--seeds 1 --first-seed 7: a fresh one")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--critics", nargs="+", choices=CRITICS, default=list(CRITICS))
-    parser.add_argument("--methods", nargs="+", type=arm_name, default=list(ARMS), metavar="METHOD")
+    parser.add_argument("--methods", nargs="+", type=arm_name, default=list(ARMS), metavar="NAME")
     parser.add_argument("--model", choices=("tiny", "smollm2"), default="smollm2")
     parser.add_argument("--tries", type=int, default=1, help="rates tried for each method, on another seed")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
