@@ -24,6 +24,7 @@ import dense_cost
 import methods
 import noise
 import own_data
+import parts
 import pretrained
 import sample_efficiency
 import text_task
@@ -473,3 +474,51 @@ def test_what_counts_as_a_collapse() -> None:
     assert found == ["sampled_entropy 2 -> 0.19", "sampled_repetition 0.1 -> 0.31"]
     worse = pretrained.collapsed({**before, "sampled_reference_perplexity": 2.0}, after, "greedy_pass")
     assert worse[2:] == ["sampled_reference_perplexity 2 -> 9"]
+
+
+def test_the_comparison_on_parts_is_gathered_from_its_pieces(tmp_path: Path) -> None:
+    row = {"metric": 0.5, "greedy": {"metric": 0.6}}
+    apart = {"difference": -0.12344, "difference_interval": [-0.2, -0.04444]}
+    assert parts.row_of({**row, **apart}, 0.55) == {
+        **{"greedy": 0.6, "sampled": 0.5, "best": 0.55},
+        **{"difference": -0.1234, "difference_interval": [-0.2, -0.0444]},
+    }
+    assert parts.row_of(row, 0.55)["difference_interval"] is None
+    for number, (f1, r) in enumerate([(0.5, 0.4), (0.7, None)]):
+        for place, figures in {
+            "evaluation/reward_model.json": {"poor_f1": f1},
+            "reward_model/gate.json": {"fit": False, "figures": {"verdict_r": r}},
+        }.items():
+            file = tmp_path / f"seed-{number}" / place
+            file.parent.mkdir(parents=True)
+            file.write_text(json.dumps(figures), encoding="utf-8")
+    measured = parts.reward_model_of([tmp_path / f"seed-{number}" for number in (0, 1, 2)])
+    assert measured == {"poor_f1": 0.6, "verdict_r": 0.4}
+    assert parts.reward_model_of([tmp_path]) == {"poor_f1": None, "verdict_r": None}
+    piece = {"methods": {"sft": {"greedy": 0.1}}, "collapsed": ["reports reward_model dpo 1"], **measured}
+    (tmp_path / "reports-reward_model").mkdir()
+    (tmp_path / "reports-reward_model" / "piece.json").write_text(json.dumps(piece), encoding="utf-8")
+    found = parts.figures(tmp_path)
+    assert found["tasks"]["extraction"] == {"program": {}, "reward_model": {}, "poor_f1": None, "verdict_r": None}
+    assert found["tasks"]["reports"] == {"program": {}, "reward_model": piece["methods"], **measured}
+    assert found["collapsed"] == piece["collapsed"]
+    assert list(found) == ["tasks", "rounds", "mbpp", "collapsed"]
+
+
+@pytest.mark.parametrize("model", ["tiny", "smollm2"])
+@pytest.mark.parametrize("task", ["extraction", "reports"])
+def test_the_comparison_on_parts_takes_every_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, model: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["", "--out", str(tmp_path), "--model", model, "--set", "ppo.steps=3"])
+    chosen = parts.options()
+    kinds = {"extraction": "fields", "reports": "facts"}
+    for critic, kind in {"program": kinds[task], "reward_model": "reward_model"}.items():
+        config = parts.preset(chosen, task, critic)
+        names = [
+            methods.method_of(arm, config.run.folder, partial(parts.preset, chosen, task, critic))
+            for arm in chosen.methods
+        ]
+        assert len(methods_of(names, config)) == len(parts.ARMS)
+        assert (config.critic.kind, config.annotate.critic, config.ppo.steps) == (kind, kinds[task], 3)
+        assert (config.policy.model, config.policy.lora is None) == (model, model == "tiny")

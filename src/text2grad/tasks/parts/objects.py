@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from json.decoder import scanstring
 from typing import Any, Literal, NamedTuple
 
 from text2grad.feedback import Place
@@ -28,7 +27,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-_NESTED = json.JSONDecoder(parse_constant=_refuse)
+_JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Member(NamedTuple):
@@ -116,12 +115,13 @@ def _after_space(text: str, at: int) -> int:
 
 def _value(text: str, at: int) -> tuple[Any, Place, int]:
     """The value at `at`, the characters that it is marked by, and where it ends."""
+    value: Any
     if text.startswith('"', at):
         value, end = _text(text, at)
         return value, (at + 1, end - 1) if end - at > 2 else (at, end), end
     if text.startswith(("{", "["), at):
         try:
-            value, end = _NESTED.raw_decode(text, at)
+            value, end = _JSON.raw_decode(text, at)
         except (ValueError, RecursionError):
             raise _Broken(at, "one value belongs here") from None
         return value, (at, end), end
@@ -133,7 +133,8 @@ def _value(text: str, at: int) -> tuple[Any, Place, int]:
 
 def _text(text: str, at: int) -> tuple[str, int]:
     try:
-        return scanstring(text, at + 1, True)
+        found: tuple[str, int] = _JSON.raw_decode(text, at)
+        return found
     except json.JSONDecodeError:
         raise _Broken(at, "this text in quotes does not end, or has a sign that JSON does not take") from None
 

@@ -65,7 +65,8 @@ class Fact:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Fact:
         """From the record of an example's `meta`."""
-        return cls(**{key: value if isinstance(value, str) else tuple(value) for key, value in row.items()})
+        values: dict[str, Any] = {k: value if isinstance(value, str) else tuple(value) for k, value in row.items()}
+        return cls(**values)
 
 
 class Number(NamedTuple):

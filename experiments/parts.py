@@ -1,0 +1,188 @@
+"""Do words beat a number where answers have parts, each right or wrong by itself?
+
+Two tasks, `extraction` (messages -> a JSON object) and `reports` (rows of tables -> sentences), each against a
+program that knows and against a reward model that learned from 400 of its critiques.
+
+`text2grad compare` does the work, one comparison a task and critic, in a folder of its own: of every seed one SFT
+policy and one reward model, shared by all methods; each method with the same critic, rollouts and steps, and its
+rate chosen from the same --tries on another seed. Measured on kinds of document, or tables, that no training prompt
+has: greedy, sampled, and sampled at its own best temperature. Whatever has been run is not repeated, so the table
+can be made in pieces: `--tasks extraction --critics program` today, `--critics reward_model` tomorrow.
+
+    python experiments/parts.py [--seeds 3] [--first-seed 0] [--tasks extraction reports]
+        [--critics program reward_model] [--methods sft scalar grpo text2grad+group_of_8 text2grad ...]
+        [--model smollm2] [--tries 1] [--set ppo.steps=4 ...] [--workers 1] [--out FOLDER] [--plan]
+
+--model tiny is a Llama of about a million parameters made on the spot. --plan prints what is left of each
+comparison and runs nothing. A method is one of `text2grad compare` or has parts of methods.py:
+`text2grad+group_of_8` is groups of eight with spans.
+
+The last line of stdout is one JSON object of all pieces that have been run into --out: `tasks`: of each, under
+`program` and `reward_model`, of each method the mean over the seeds `greedy`, `sampled` and `best` (at its best
+temperature), and the sampled `difference` to text2grad, paired by prompt, with its 95 % `difference_interval` (null
+of text2grad itself); and of the reward models `poor_f1` (tokens, held-out critiques) and `verdict_r`, means over
+the seeds. `rounds` and `mbpp` are null: nothing here measures them. `collapsed`: runs that ended below SFT, as
+`task critic method seed`. The measure is the first of the task's: share of the fields that are right, share of the
+facts that are stated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from methods import by_arm, file_name, method, method_of
+from text2grad.compare import plan_of, run_compare
+from text2grad.compare.figures import BEST, scores_of
+from text2grad.compare.methods import BASE, METHODS, OURS
+from text2grad.compare.seeds import Seed
+from text2grad.compare.tuning import Extent
+from text2grad.config import Config, find_config, load_config
+from text2grad.errors import exit_on_user_error
+from text2grad.stages.run.results import write_json
+
+TASKS = {"extraction": "fields", "reports": "covered"}
+"""The measure of each task."""
+CRITICS = ("program", "reward_model")
+ARMS = ("sft", "rejection", "offline", "dpo", "scalar", "grpo", "text2grad+group_of_8", "text2grad")
+TEMPERATURES = "[0.3, 0.6, 1.0]"
+TINY = {
+    "policy.model": "tiny",
+    "policy.dtype": "float32",
+    "policy.lora": "null",
+    "tiny.vocabulary": 2048,
+    "tiny.context": 512,
+    "task.limit": 4000,
+    "sft.epochs": 2,
+    "sft.batch_size": 16,
+    "sft.micro_batch_size": 16,
+    "sft.optimizer": "muon",
+    "sft.lr": 5e-3,
+    "reward_model.shared": "false",
+    "reward_model.grounded": "off",
+    "ppo.lr": 2e-4,
+    "run.threads": 1,
+}
+"""What another model needs."""
+Row = dict[str, Any]
+
+
+def main() -> None:
+    chosen = options()
+    for task in chosen.tasks:
+        for critic in chosen.critics:
+            run_piece(chosen, task, critic)
+    if not chosen.plan:
+        print(json.dumps(figures(chosen.out)))
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0, help="--seeds 1 --first-seed 7: a fresh one")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--critics", nargs="+", choices=CRITICS, default=list(CRITICS))
+    parser.add_argument("--methods", nargs="+", type=arm_name, default=list(ARMS), metavar="NAME")
+    parser.add_argument("--model", choices=("tiny", "smollm2"), default="smollm2")
+    parser.add_argument("--tries", type=int, default=1, help="rates tried for each method, on another seed")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
+    parser.add_argument("--workers", type=int, default=1, help="commands side by side, one thread each")
+    parser.add_argument("--out", type=Path, default=Path("runs/parts"))
+    parser.add_argument("--plan", action="store_true", help="only print what is left")
+    return parser.parse_args()
+
+
+def arm_name(name: str) -> str:
+    return name if name in METHODS else method(name)
+
+
+def preset(
+    chosen: argparse.Namespace, task: str, critic: str, layers: Sequence[str] = (), words: Sequence[str] = ()
+) -> Config:
+    """The settings of a comparison, with recipes and options laid over them, those of the user last."""
+    settings: Row = {"run.folder": chosen.out / f"{task}-{critic}", "evaluate.temperatures": TEMPERATURES}
+    settings |= TINY if chosen.model == "tiny" else {}
+    settings |= {"critic.kind": "reward_model"} if critic == "reward_model" else {}
+    common = [*(f"--{key}={value}" for key, value in settings.items()), *(f"--{each}" for each in chosen.set)]
+    return load_config([find_config(name) for name in (task, *layers)], [*common, *words])
+
+
+def run_piece(chosen: argparse.Namespace, task: str, critic: str) -> None:
+    """Run what is missing of one comparison, and keep its figures beside those of the others."""
+    config = preset(chosen, task, critic)
+    names = [method_of(arm, config.run.folder, partial(preset, chosen, task, critic)) for arm in chosen.methods]
+    extent = Extent.of(chosen.first_seed, chosen.seeds, chosen.tries)
+    if chosen.plan:
+        print(json.dumps({f"{task} {critic}": plan_of(config, names, extent, chosen.workers)}))
+        return
+    found = by_arm(run_compare(config, names, extent, chosen.workers, TASKS[task]))
+    folders = [config.run.folder / f"seed-{number}" for number in extent.seeds]
+    bests = {arm: best_of(config, extent.seeds, arm, TASKS[task]) for arm in chosen.methods}
+    piece: Row = {"methods": {arm: row_of(found["methods"][arm], bests[arm]) for arm in chosen.methods}}
+    piece["collapsed"] = [f"{task} {critic} {each}" for each in found["collapsed"]]
+    if critic == "reward_model":
+        piece |= reward_model_of(folders)
+    write_json(config.run.folder / "piece.json", piece)
+
+
+def best_of(config: Config, seeds: Sequence[int], arm: str, measure: str) -> float:
+    """The mean over the seeds of a method's measure at its own best temperature."""
+    runs = [Seed(config, number, config.run.folder / f"seed-{number}", {}) for number in seeds]
+    name = arm if arm == BASE else file_name(arm)
+    return fmean(fmean(scores_of(seed, name, measure)[BEST].values()) for seed in runs)
+
+
+def row_of(row: Row, best: float) -> Row:
+    """One method as the last line shows it."""
+    interval = row.get("difference_interval")
+    return {
+        "greedy": round(row["greedy"]["metric"], 4),
+        "sampled": round(row["metric"], 4),
+        "best": round(best, 4),
+        "difference": round(row["difference"], 4) if "difference" in row else None,
+        "difference_interval": [round(bound, 4) for bound in interval] if interval else None,
+    }
+
+
+def reward_model_of(folders: Sequence[Path]) -> Row:
+    """How well the reward models mark poor tokens and agree with the program's verdicts; null: not measured."""
+    places = {"poor_f1": "evaluation/reward_model.json", "verdict_r": "reward_model/gate.json"}
+    found: Row = {}
+    for name, place in places.items():
+        files = [folder / place for folder in folders if (folder / place).is_file()]
+        values = [value for file in files if (value := figure(file, name)) is not None]
+        found[name] = round(fmean(values), 4) if values else None
+    return found
+
+
+def figure(file: Path, name: str) -> float | None:
+    """A figure of a JSON file, at the top or in `figures`."""
+    rates = json.loads(file.read_text(encoding="utf-8"))
+    found: float | None = rates.get(name, rates.get("figures", {}).get(name))
+    return found
+
+
+def figures(out: Path) -> Row:
+    """The figures of all pieces in a folder."""
+    tasks: Row = {}
+    collapsed: list[str] = []
+    for task in TASKS:
+        tasks[task] = {critic: {} for critic in CRITICS} | {"poor_f1": None, "verdict_r": None}
+        for critic in CRITICS:
+            if (file := out / f"{task}-{critic}" / "piece.json").is_file():
+                piece = json.loads(file.read_text(encoding="utf-8"))
+                tasks[task][critic] = piece.pop("methods")
+                collapsed += piece.pop("collapsed")
+                tasks[task] |= piece
+    unmeasured = {"rounds": {"frozen": None, "refreshed": None}, "mbpp": {"sft": None, OURS: None}}
+    return {"tasks": tasks, **unmeasured, "collapsed": collapsed}
+
+
+if __name__ == "__main__":
+    with exit_on_user_error():
+        main()
