@@ -77,7 +77,9 @@ def problem_of(name: str, folder: Path, index: str) -> str:
                 return f"NOT READ: pip {' '.join(words)} failed"
         (place / ".ready").touch()
     tests = ROOT / "tests" / "engines" / f"test_real_{name}.py"
-    failed = run(str(python), "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", str(tests), wheels=place)
+    failed = run(
+        str(python), "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", str(tests), wheels=place
+    )
     return f"FAILED: pytest ended with {failed}" if failed else ""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import said_by
 from test_verl import MADE, ROW, config
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import (
@@ -116,3 +117,9 @@ def test_the_methods_that_are_hooked_are_those_that_were_read() -> None:
     trainer = Path(core_algos.__file__).parent / "v1" / "agent_loop_tq.py"
     put = ast.unparse(ast.parse(trainer.read_text(encoding="utf-8")))
     assert "field = output.as_dict()" in put, "the trainer no longer takes what as_dict writes"
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    lines = said_by("verl_loop", tmp_path)
+    assert [line for line in lines if line.endswith("-1.00")] == ["a sampled -1.00"] * 3
+    assert lines.count("a         +0.00") == 3 and lines[-1] == "r sampled +0.25"
