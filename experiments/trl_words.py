@@ -40,6 +40,7 @@ from text2grad.tasks.base import load_task
 METHODS = ("grpo", "text2grad")
 WAYS = ("sampled", "greedy")
 ROLLOUTS, GROUP = 64, 8
+TUNE_SEEDS, RATES, STEPS = [100, 101], [1e-4, 2e-4, 3e-4, 5e-4], 30
 Row = dict[str, Any]
 
 
@@ -51,9 +52,9 @@ def main() -> None:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--tune-seeds", nargs="+", type=int, default=[100, 101])
-    parser.add_argument("--lrs", nargs="+", type=float, default=[1e-4, 2e-4, 3e-4, 5e-4])
-    parser.add_argument("--steps", type=int, default=30, help=f"of {ROLLOUTS} answers each")
+    parser.add_argument("--tune-seeds", nargs="+", type=int, default=TUNE_SEEDS)
+    parser.add_argument("--lrs", nargs="+", type=float, default=RATES)
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of {ROLLOUTS} answers each")
     parser.add_argument("--out", type=Path, default=Path("runs/trl"))
     chosen = parser.parse_args()
     if set(chosen.tune_seeds) & set(chosen.seeds):

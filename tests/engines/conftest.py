@@ -6,4 +6,5 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "plugins"), str(ROOT / "benchmarks")]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import tinker
 import torch
+from examples import said_by
 from test_tinker import land, row_of
 from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.rl.data_processing import assemble_training_data
@@ -65,3 +67,9 @@ def test_what_the_cookbook_assembles_is_paid_on_its_tokens(tokenizer: PreTrained
         return Row([*row.ids, *rest], [*row.numbers, *[0.0] * after], [*row.mask, *[0.0] * after])
 
     assert check_landing(landed, tokenizer) >= 8
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    one, two = said_by("tinker_datums", tmp_path)
+    assert one == "verdict 0.33: +0.0 +0.0 +0.0 +0.0 +0.0 -2.0 -1.0 -1.0 -1.0 -2.0 -1.0"
+    assert two.startswith("verdict 1.00: +0.0") and two.count("+1.0") == len("berry")

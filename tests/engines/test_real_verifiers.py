@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from examples import said_by
 from test_verifiers import land, spread, trace_of
 from transformers import PreTrainedTokenizerFast
 from verifiers.v1.graph import MessageNode
@@ -43,3 +45,9 @@ def test_a_failed_critic_leaves_a_branch_unassigned(tokenizer: PreTrainedTokeniz
     trace = trace_of(landing_cases(tokenizer)[7], real_node)
     (payment,) = assign_credit([trace], TokenCredit(LandingCritic(), tokenizer))
     assert payment.failures and Branch(index=0, nodes=trace.nodes).advantages is None
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    lines = said_by("verifiers_trace", tmp_path)
+    assert [line for line in lines if line.endswith("-1.0")] == ["a sampled -1.0"] * 3
+    assert lines.count("a         +0.0") == 3

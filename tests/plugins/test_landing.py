@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from page import shown_on_page
 from transformers import PreTrainedTokenizerFast
 
 from text2grad.align.rewards import Payment, TokenCredit
@@ -163,3 +164,11 @@ def test_advantages_compare_whole_trajectories_of_a_group_alone() -> None:
             assert numbers is None
         else:
             np.testing.assert_allclose(numbers, wanted, atol=1e-3)
+
+
+def test_the_page_shows_what_runs(tokenizer: PreTrainedTokenizerFast) -> None:
+    def through_your_engine(credit: TokenCredit, cases: Sequence[Case]) -> dict[str, list[Any]]:
+        ids, numbers, masks = zip(*(row for row in rows_of(credit, cases) if row), strict=True)
+        return {"ids": [*ids], "advantages": [*numbers], "mask": [*masks]}
+
+    exec(shown_on_page("plugins"), {"through_your_engine": through_your_engine, "tokenizer": tokenizer})

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from page import shown_on_page
 from transformers import PreTrainedTokenizerFast
 from versions import version_of
 
@@ -88,3 +89,16 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     version_of(monkeypatch, "0.3.1")
     with pytest.raises(UserError, match=r"^skyrl 0\.3\.1: the plug-in is written for 0\.4 .pip install skyrl==0"):
         TokenCreditGenerator(None, None, config())  # type: ignore[arg-type]
+
+
+def test_the_page_shows_what_runs(tokenizer: PreTrainedTokenizerFast) -> None:
+    class BasePPOExp:
+        def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> Any:
+            return FakeGenerator(landing_cases(tokenizer)[:1])
+
+    space: dict[str, Any] = {"BasePPOExp": BasePPOExp, "critic": LandingCritic()}
+    exec(shown_on_page("plugins.skyrl"), space)
+    generator = space["WithWords"]().get_generator(config(), tokenizer, None)
+    prompts = [[{"role": "user", "content": "Say it."}]]
+    out = asyncio.run(generator.generate({"prompts": prompts, "env_extras": None}))
+    assert min(out["rewards"][0]) == -1

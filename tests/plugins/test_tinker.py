@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from page import shown_on_page
 from transformers import PreTrainedTokenizerFast
 
 from text2grad.align.rewards import TokenCredit
@@ -109,3 +110,13 @@ def test_what_does_not_fit_is_one_line(
     with pytest.raises(UserError, match=words) as error:
         with_credit(data, places(cases), TokenCredit(LandingCritic(), tokenizer), [cases[0].trajectory.example])
     assert "\n" not in str(error.value)
+
+
+def test_the_page_shows_what_runs(tokenizer: PreTrainedTokenizerFast) -> None:
+    cases = landing_cases(tokenizer)
+    assembled = [datum_of(case, fake_datum) for case in cases], places(cases)
+    space: dict[str, Any] = {"assemble_training_data": lambda groups, advantages: assembled}
+    space |= {"trajectory_groups": None, "advantages": None, "critic": LandingCritic(), "tokenizer": tokenizer}
+    space |= {"examples": [cases[0].trajectory.example] * 2}
+    exec(shown_on_page("plugins.tinker"), space)
+    assert space["failed"] == 1 and len(space["data"]) == len(cases) - 1

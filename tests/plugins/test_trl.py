@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from page import shown_on_page
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from absent import hiding
 from made_tokenizers import CHATML
-from places import ROOT
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span
@@ -262,10 +261,9 @@ def test_without_words_it_is_their_grpo(
 def test_the_page_shows_what_runs(
     model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text("utf-8"), re.DOTALL)
     built = trainer_of(model, speaking, tmp_path)
     space = {"critic": BlamesLetter(), "tokenizer": speaking, "model": model}
-    exec(code, space | {"args": built.args, "rows": built.train_dataset})
+    exec(shown_on_page("plugins.trl"), space | {"args": built.args, "rows": built.train_dataset})
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from page import shown_on_page
 from transformers import PreTrainedTokenizerFast
 from versions import version_of
 
@@ -124,3 +125,9 @@ def test_without_verifiers_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("text2grad.plugins.credit.version", absent)
     with pytest.raises(UserError, match=r"^this needs verifiers 0.4 .pip install verifiers==0.4.0"):
         assign_credit([], None)  # type: ignore[arg-type]
+
+
+def test_the_page_shows_what_runs(tokenizer: PreTrainedTokenizerFast) -> None:
+    traces = [trace_of(case, fake_node) for case in landing_cases(tokenizer)[:4]]
+    exec(shown_on_page("plugins.verifiers"), {"traces": traces, "critic": LandingCritic(), "tokenizer": tokenizer})
+    assert all(any(node.advantages for node in trace.nodes) for trace in traces)

@@ -1,0 +1,205 @@
+"""The plug-ins: how many lines of glue each is, whether credit lands, and what words add in TRL.
+
+Lines are those of code: no blank lines, comments or docstrings, imports counted. Code that plug-ins share
+(`plugins/credit.py`, and `plugins/landing.py` for their tests) is counted as `shared_lines`.
+
+    OMP_NUM_THREADS=1 python benchmarks/plugins.py [--seeds 0 1 2] [--folder .venv-plugins] [--out runs/trl]
+
+`--seeds` without a number leaves TRL's comparison out (`experiments/trl_words.py`, half an hour on one idle core).
+What needs an engine that is neither installed here nor in --folder (`make test-plugins`) is null.
+
+The last line of stdout is one JSON object, of each engine what is `installed` and its `glue_lines`, and
+
+    trl         `text2grad` and `grpo`: sampled held-out pass@1 on the embedded task, the mean of the seeds
+    tinker      `tokens_moved_as_paid`: the share of paid tokens whose log-probability a step moves with their sign;
+                the step is that of the protocol's `importance_sampling`, written here, on a random model
+    verl        `max_abs_difference`: between its advantages and our loop's of the same rollouts, over GAE and
+                REINFORCE++; `reward_first`, `reward_last`: of a run of its trainer, not measured yet
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import subprocess
+import sys
+import tokenize
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).parents[1]
+PLUGINS = ROOT / "src" / "text2grad" / "plugins"
+ENGINES = ("trl", "tinker", "verifiers", "skyrl", "verl")
+GAMMA, LAM = 0.9, 0.95
+SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--folder", type=Path, default=ROOT / ".venv-plugins")
+    parser.add_argument("--out", type=Path, default=Path("runs/trl"))
+    parser.add_argument("--only", choices=["verl"], help="the figures of an engine that is installed beside this")
+    chosen = parser.parse_args()
+    if chosen.only:
+        print(json.dumps(verl_figures()))
+        return 0
+    found: dict[str, dict[str, Any]] = {
+        name: {"installed": installed(name, chosen.folder), "glue_lines": code_lines(PLUGINS / f"{name}.py")}
+        for name in ENGINES
+    }
+    found["tinker"]["tokens_moved_as_paid"] = tokens_moved_as_paid()
+    found["verl"] |= of_verl(chosen.folder) if found["verl"]["installed"] else dict.fromkeys(FIGURES)
+    found["trl"] |= of_trl(chosen.out, chosen.seeds) if chosen.seeds else {"text2grad": None, "grpo": None}
+    shared = {name: code_lines(PLUGINS / f"{name}.py") for name in ("credit", "landing")}
+    print(json.dumps(found | {"shared_lines": shared}))
+    return 0
+
+
+def code_lines(path: Path) -> int:
+    """Lines of a file that hold code."""
+    text = path.read_text(encoding="utf-8")
+    held: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in SKIPPED:
+            held |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        for each in node.body if isinstance(getattr(node, "body", None), list) else []:  # type: ignore[attr-defined]
+            if isinstance(each, ast.Expr) and isinstance(getattr(each.value, "value", None), str):
+                held -= set(range(each.lineno, (each.end_lineno or each.lineno) + 1))
+    return len(held)
+
+
+def installed(name: str, folder: Path) -> str | None:
+    """The version of an engine, here or in its environment."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        pass
+    code = f"from importlib.metadata import version; print(version({name!r}))"
+    return asked_of(folder / name, "-c", code)
+
+
+def asked_of(environment: Path, *words: str) -> str | None:
+    """The last line that a program prints in an environment; None where there is none, or it fails."""
+    python = environment / "bin" / "python"
+    if not python.is_file():
+        return None
+    done = subprocess.run([str(python), *words], capture_output=True, text=True, check=False, cwd=ROOT)
+    return done.stdout.splitlines()[-1] if done.returncode == 0 and done.stdout.strip() else None
+
+
+def of_trl(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
+    """Held-out pass@1 with the words and without (`experiments/trl_words.py`)."""
+    sys.path.insert(0, str(ROOT / "experiments"))
+    from trl_words import RATES, STEPS, TUNE_SEEDS, compared
+
+    found = compared(out, seeds, TUNE_SEEDS, RATES, STEPS)
+    return {name: found[name]["sampled"] for name in ("text2grad", "grpo")}
+
+
+@dataclass(frozen=True)
+class Datum:
+    """One of the Tinker protocol's, as far as the plug-in looks at it."""
+
+    loss_fn_inputs: dict[str, Any]
+
+
+def tokens_moved_as_paid() -> float:
+    """Of tokens with an advantage, the share whose log-probability one small step moves with its sign."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from made_tokenizers import byte_level_tokenizer
+    from text2grad.align.rewards import TokenCredit
+    from text2grad.plugins.landing import LandingCritic, landing_cases
+    from text2grad.plugins.tinker import with_credit
+
+    tokenizer = byte_level_tokenizer()
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer) + 8, **shape))
+    start = {name: weight.clone() for name, weight in model.state_dict().items()}
+    hits: list[bool] = []
+    for case in landing_cases(tokenizer):
+        ids = torch.tensor([*case.prompt, *case.trajectory.ids])
+        mask = np.concatenate([np.zeros(len(case.prompt)), case.own])[1:]
+        datum = Datum({"target_tokens": ids[1:].numpy(), "mask": mask})
+        at = [{"group_idx": 0, "traj_idx": 0}]
+        kept, _ = with_credit([datum], at, TokenCredit(LandingCritic(), tokenizer), [case.trajectory.example])
+        for each in kept:
+            model.load_state_dict(start)
+            hits += moved(model, ids, torch.from_numpy(each.loss_fn_inputs["advantages"]))
+    return round(sum(hits) / len(hits), 4)
+
+
+def moved(model: Any, ids: torch.Tensor, advantages: torch.Tensor) -> list[bool]:
+    """Of each target with an advantage, whether a step of -sum(ratio * advantage) moves it that way."""
+
+    def logps() -> torch.Tensor:
+        logits = model(ids[None]).logits[0, :-1]
+        return torch.log_softmax(logits, -1).gather(1, ids[1:, None]).squeeze(1)
+
+    optimizer, before = torch.optim.SGD(model.parameters(), lr=1e-2), logps()
+    (-(torch.exp(before - before.detach()) * advantages).sum()).backward()
+    optimizer.step()
+    change = (logps() - before).detach()
+    return ((change * advantages)[advantages != 0] > 0).tolist()
+
+
+FIGURES = ("max_abs_difference", "reward_first", "reward_last")
+
+
+def of_verl(folder: Path) -> dict[str, Any]:
+    """The figures of verl, out of its own environment if it has one."""
+    line = asked_of(folder / "verl", str(Path(__file__)), "--only", "verl")
+    return json.loads(line) if line else verl_figures()
+
+
+def verl_figures() -> dict[str, Any]:
+    return {**dict.fromkeys(FIGURES), "max_abs_difference": verl_difference()}
+
+
+def verl_difference(count: int = 64, length: int = 40) -> float:
+    """The largest difference of an advantage between verl and our loop, on the same random rollouts.
+
+    verl's stand as an engine holds them, with others' ids in between; ours are the policy's own ids alone.
+    """
+    from types import SimpleNamespace
+
+    from verl.trainer.ppo import core_algos
+
+    from text2grad.rl import advantage as ours
+
+    generator = torch.Generator().manual_seed(0)
+    own = torch.rand(count, length, generator=generator) < 0.7
+    own[:, 0] = True
+    rewards = torch.randn(count, length, generator=generator) * own
+    values = torch.randn(count, length, generator=generator) * own
+    mask = torch.arange(length) < own.sum(1, keepdim=True)
+    pack = lambda each: torch.zeros(count, length).masked_scatter(mask, each[own])  # noqa: E731
+    nothing = torch.zeros(count)
+    mine = {
+        "gae": ours.gae(pack(rewards), pack(values), mask, GAMMA, LAM, nothing)[0],
+        "reinforce_plus_plus": ours.mc_returns(pack(rewards), mask, GAMMA, nothing),
+    }
+    theirs = {
+        "gae": core_algos.compute_gae_advantage_return(rewards, values, own.float(), GAMMA, LAM)[0],
+        "reinforce_plus_plus": core_algos.compute_reinforce_plus_plus_outcome_advantage(
+            rewards, own.float(), SimpleNamespace(gamma=GAMMA)
+        )[0],
+    }
+    pairs = ((ours.normalise(mine[name], mask, "whiten")[mask], theirs[name][own]) for name in mine)
+    return max(float((left - right).abs().max()) for left, right in pairs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Datums of the Tinker protocol whose advantages are what a critic said of each word.
+
+    pip install text2grad tinker==0.38.0
+    python examples/engines/tinker_datums.py
+
+A run over the protocol makes its datums with `assemble_training_data` of the cookbook, and sends what `with_credit`
+returns with `forward_backward`; here two answers to one prompt are made by hand, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tinker
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import text2grad as t2g
+from text2grad.plugins.tinker import with_credit
+
+
+class Blames:
+    """Blames every `a`; the verdict falls with their number."""
+
+    source = t2g.Source(kind="program", model="no a")
+
+    def critique(self, examples: Sequence[t2g.Example], responses: Sequence[str]) -> list[t2g.Critique]:
+        return [self.judge(text) for text in responses]
+
+    def judge(self, text: str) -> t2g.Critique:
+        places = [place for place, letter in enumerate(text) if letter == "a"]
+        spans = tuple(t2g.Span(start=place, end=place + 1, label=-1, text="a") for place in places)
+        return t2g.Critique(text=f"{len(places)} times a", spans=spans, score=1 / (1 + len(places)))
+
+
+def letters() -> Tokenizer:
+    """One token a letter. In your run: the policy's own tokenizer."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return made
+
+
+def datum(tokenizer: Tokenizer, prompt: str, answer: str) -> tinker.Datum:
+    """As the cookbook assembles it: targets are shifted by one, and the mask is 1 at what was sampled."""
+    before, sampled = (tokenizer.encode(text).ids for text in (prompt, answer))
+    targets = [*before, *sampled][1:]
+    mask = [0.0] * (len(before) - 1) + [1.0] * len(sampled)
+    inputs = {"target_tokens": targets, "logprobs": [-1.0] * len(targets), "advantages": [0.0] * len(targets)}
+    return tinker.Datum(
+        model_input=tinker.ModelInput.from_ints([*before, *sampled][:-1]),
+        loss_fn_inputs=inputs | {"mask": np.array(mask, dtype=np.float32)},
+    )
+
+
+def main() -> None:
+    """Print what each target of two answers is paid."""
+    tokenizer = letters()
+    example = t2g.Example(id="1", prompt=(t2g.Message(role="user", content="Fruit:"),))
+    data = [datum(tokenizer, "Fruit:", answer) for answer in ("a pear", "berry")]
+    metadata = [{"group_idx": 0, "traj_idx": number} for number in range(2)]
+    data, payments = with_credit(data, metadata, t2g.TokenCredit(Blames(), tokenizer), [example])
+    for each, payment in zip(data, payments, strict=True):
+        numbers = each.loss_fn_inputs["advantages"].tolist()
+        paid = " ".join(f"{number:+.1f}" for number in numbers)
+        print(f"verdict {payment.verdict:.2f}: {paid}")
+
+
+if __name__ == "__main__":
+    main()
