@@ -79,7 +79,7 @@ def test_what_is_marked_in_the_browser_trains(tab: Any, run: Path) -> None:
             until(tab, "document.getElementById('saved').textContent === 'saved'")
             if number < ANSWERS - 1:
                 tab.keyboard.press("j")
-        told = tab.locator(".loop code").all_inner_texts()[0]
+        told = tab.locator(".loop code").all_text_contents()[0]
     marked = read_records(run / "answers.marked.jsonl")
     assert len(marked) == ANSWERS and all(len(record.spans) == 2 for record in marked)
     program, *words = shlex.split(told)
