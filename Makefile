@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-llm test test-llm test-plugins check core lint types format golden clean
+.PHONY: help install demo demo-llm test test-llm test-page test-plugins check core lint types format golden clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -39,6 +39,14 @@ test-llm: $(READY)  ## run the tests of a real model, SmolLM2-135M-Instruct: fet
 
 test-plugins:  ## run the plug-ins' tests with the engines themselves, each in an environment of its own: 4 GB, for a nightly run
 	$(PYTHON) tests/engines/run.py --index "$(TORCH_INDEX)" $(ENGINES)
+
+# The browser is the system's; Playwright drives it, axe-core looks for faults of accessibility.
+test-page: $(READY)  ## run the tests of the pages in a real browser: needs Chromium (apt install chromium), npm for axe-core
+	$(BIN)/python -m pip install --quiet -c constraints.txt playwright
+	@test -f $(VENV)/axe/axe.min.js || { mkdir -p $(VENV)/axe && cd $(VENV)/axe && \
+	  tar -xzf "$$(npm pack --silent axe-core@4.14.1)" --strip-components=1 package/axe.min.js; } || \
+	  echo "no axe-core from npm: the tests that need it are skipped" >&2
+	$(BIN)/python -m pytest tests/browser
 
 check: lint types test  ## everything that must hold before a change lands
 

@@ -1,5 +1,5 @@
 // The annotation page: one answer at a time, marked by pointer or by keyboard alone.
-import { cut, isUnseen, minus, pointAt, pointsOf, snapped, spelled, wordsOf } from "./text.mjs";
+import { cut, isUnseen, minus, pointAt, pointsOf, snapped, spelledOut, wordsOf } from "./text.mjs";
 import {
   EMPTY, LABELS, Outbox, VERDICTS, markAt, nextThat, same, saysSomething, withCheck, withMark, withReason,
   withSuggestionShown, withoutMark,
@@ -89,6 +89,7 @@ const summaryOf = (opinion) =>
     ...opinion.omissions.map((each) => `missing: ${each}`),
   ]
     .filter(Boolean)
+    .map(spelledOut)
     .join(" · ") || "nothing";
 
 // ---- the list of answers
@@ -100,7 +101,7 @@ const list = new LongList(byId("list"), 56, {
     const mine = isMine(entry) ? "✓ " : "";
     const others = entry.marked.filter((name) => name !== page.annotator).length;
     const by = others ? ` · ${others} other${others > 1 ? "s" : ""}` : "";
-    return [element("b", "", `${mine}${entry.id}${by}`), element("span", "", entry.words)];
+    return [element("b", "", `${mine}${spelledOut(entry.id)}${by}`), element("span", "", spelledOut(entry.words))];
   },
   choose: (at) => open(list.entries[at].key, false),
 });
@@ -158,7 +159,7 @@ const open = async (key, focus = true) => {
   page.from = 0;
   adopt(answer);
   byId("conflict").hidden = true;
-  byId("heading").textContent = answer.id;
+  byId("heading").textContent = spelledOut(answer.id);
   if (settings.suggestFirst && answer.suggestions.length && !page.opinion.shown) {
     change(withSuggestionShown(page.opinion));
   }
@@ -217,8 +218,6 @@ const drawTalk = () => {
   );
   showHere();
 };
-
-const spelledOut = (text) => Array.from(text, (each) => (isUnseen(each) ? spelled(each) : each)).join("");
 
 const responseOf = (start, end) => {
   const spans = page.opinion.spans.map((span) => [span.start, span.end]);
@@ -314,7 +313,7 @@ const drawSuggestion = () => {
   }
   if (!page.opinion.shown) {
     const show = button("", showSuggestion);
-    show.append(element("kbd", "", "s"), ` what the ${found.source} says`);
+    show.append(element("kbd", "", "s"), ` what the ${spelledOut(found.source)} says`);
     show.setAttribute("aria-keyshortcuts", "s");
     box.replaceChildren(show);
     return;
@@ -330,7 +329,7 @@ const drawSuggestion = () => {
   });
   const missing = found.omissions.map((each) => element("p", "", `missing: ${spelledOut(each)}`));
   box.replaceChildren(
-    element("h3", "", `${found.source}${score} · ${when}`), element("p", "critique", spelledOut(found.critique) || "(no words)"),
+    element("h3", "", `${spelledOut(found.source)}${score} · ${when}`), element("p", "critique", spelledOut(found.critique) || "(no words)"),
     spans, ...lost, ...missing,
   );
 };

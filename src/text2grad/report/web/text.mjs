@@ -13,6 +13,8 @@ export const spelled = (character) => {
   return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 };
 
+export const spelledOut = (text) => Array.from(text, (each) => (isUnseen(each) ? spelled(each) : each)).join("");
+
 // The UTF-16 index of every code point, and of the end.
 export const pointsOf = (text) => {
   const points = [];
