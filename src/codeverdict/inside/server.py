@@ -170,7 +170,7 @@ def _settle() -> None:
 def _opened_for(user: int | None, libraries: list[str]) -> tuple[int, ...]:
     """Descriptors of the libraries in folders that are closed to the user programs run as, to be kept open.
 
-    The import system looks for them there from now on: an open descriptor of a folder leads to it, whatever lies above
+    The import system looks for them there from now on: an open descriptor leads to its folder, whatever lies above
     (`/proc/self/fd/N`).
     """
     closed = [each for each in libraries if user is not None and not _may_enter(each, user)]
