@@ -43,8 +43,10 @@ class Limits(NamedTuple):
 class Jail:
     """What a server prepares once: descriptors of what may be read, the filter, the user programs run as."""
 
-    def __init__(self, protected: bool, user: int | None, libraries: list[str]) -> None:
-        """Raises OSError where the protection is not available; the server's own limits are lowered too."""
+    def __init__(self, protected: bool, user: int | None, libraries: list[str], kept: tuple[int, ...]) -> None:
+        """Raises OSError where the protection is not available; the server's own limits are lowered too. Every
+        process has the descriptors `kept`."""
+        self._kept = kept
         self._protected = protected
         self._user = user
         for name, value in _SAME_FOR_ALL:
@@ -79,7 +81,7 @@ class Jail:
         Raises:
             OSError: a part of the protection was refused; nothing untrusted must run.
         """
-        _close_all_but(sorted((*keep, rules)))
+        _close_all_but(sorted((*keep, *self._kept, rules)))
         seconds, memory = math.ceil(limits.wall) + 1, limits.memory_mb << 20
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

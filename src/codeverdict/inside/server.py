@@ -73,9 +73,7 @@ class Server:
         self._warm_up(setup["libraries"], setup["preload"])
         libraries = jail.library_folders([])
         user = setup["user"]
-        if user is not None and not all(_may_enter(each, user) for each in libraries):
-            user = None  # root itself, then, without its capabilities
-        self._jail = jail.Jail(self.protected, user, libraries)
+        self._jail = jail.Jail(self.protected, user, libraries, _opened_for(user, libraries))
         if user is not None or setup["tier"] == "namespaces":  # a user, or a user namespace, of our own
             self._jail.limit_processes()
         self._scratch = Scratch(user)
@@ -167,6 +165,29 @@ def _settle() -> None:
     gc.set_threshold(_THRESHOLD)
     gc.collect()
     gc.freeze()
+
+
+def _opened_for(user: int | None, libraries: list[str]) -> tuple[int, ...]:
+    """Descriptors of the libraries in folders that are closed to the user programs run as, to be kept open.
+
+    The import system looks for them there from now on: an open descriptor leads to its folder, whatever lies above
+    (`/proc/self/fd/N`).
+    """
+    closed = [each for each in libraries if user is not None and not _may_enter(each, user)]
+    opened = {folder: os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in closed}
+
+    def renamed(path: str) -> str:
+        real = os.path.realpath(path)
+        above = next((each for each in closed if f"{real}/".startswith(f"{each}/")), None)
+        return path if above is None else f"/proc/self/fd/{opened[above]}{real[len(above) :]}"
+
+    sys.path[:] = map(renamed, sys.path)
+    for module in list(sys.modules.values()) if closed else ():
+        folders = getattr(module, "__path__", None)
+        if isinstance(folders, list):
+            folders[:] = map(renamed, folders)
+    sys.path_importer_cache.clear()
+    return tuple(opened.values())
 
 
 def _may_enter(folder: str, user: int) -> bool:
