@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from page import shown_on_page
 from transformers import PreTrainedTokenizerFast
 
+from page import shown_on_page
 from text2grad.align.rewards import Payment, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.feedback import Example, Failure, Message

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from page import shown_on_page
 from transformers import PreTrainedTokenizerFast
 
+from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.plugins.landing import GROUP, Case, LandingCritic, Row, check_landing, landing_cases

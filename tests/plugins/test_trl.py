@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from page import shown_on_page
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from absent import hiding
 from made_tokenizers import CHATML
+from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from page import shown_on_page
 from transformers import PreTrainedTokenizerFast
 from versions import version_of
 
+from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
