@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from text2grad.errors import warn_once
 from text2grad.feedback import Message, Transcript, from_json, to_json
 from text2grad.tasks.loaders import Row, RowError
+from text2grad.tasks.qa import repeats_prompt
 
 TALKS = ("messages", "conversation", "chat_history", "trajectory")
 """Keys of a whole conversation: its first turn of the assistant begins the response."""
@@ -117,7 +118,7 @@ def _parts(row: Row) -> tuple[Sequence[Any], Sequence[Any]] | None:
         asked = [{"role": "user", "content": asked}]
     prompt: list[Any] = asked if isinstance(asked, list) and _is_talk(asked) else []
     for name in ANSWERS:
-        if _is_talk(row.get(name)) and (name == "completion" or _is_new(row[name])):
+        if _is_talk(row.get(name)) and (name == "completion" or _is_new(row)):
             return prompt, row[name]
     if "response" not in row:
         for name in TALKS:
@@ -134,9 +135,16 @@ def _is_talk(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, dict) and _role(each) for each in value)
 
 
-def _is_new(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a response is more than one plain answer after its prompt, which every reader takes."""
-    return is_structured(messages) or any(_role(each) in ("assistant", "tool") for each in messages[:-1])
+def _is_new(row: Row) -> bool:
+    """Whether a response is more than one plain answer after its prompt, which every reader takes.
+
+    Of a published file whose responses are whole conversations (`tasks.qa.repeats_prompt`) the last turn is meant.
+    """
+    messages = row["response"]
+    if is_structured(messages):
+        return True
+    several = any(_role(each) in ("assistant", "tool") for each in messages[:-1])
+    return several and not repeats_prompt({"prompt": None, **row})
 
 
 def is_structured(messages: object) -> bool:

@@ -34,7 +34,6 @@ from text2grad.feedback import (
 from text2grad.formats.conversations import Write, by_default, by_trace, with_conversation
 from text2grad.formats.published import Response, responses_of
 from text2grad.tasks.loaders import placed_rows
-from text2grad.tasks.qa import repeats_prompt
 from text2grad.tasks.sheets import is_table
 
 OF_AN_EARLIER_JUDGEMENT = (
@@ -143,8 +142,6 @@ def _with_turns(row: dict[str, Any], write: Write) -> dict[str, Any]:
     talk = with_conversation(row, write)
     if talk is row or row.keys() >= {"source", "response"}:
         return talk
-    if repeats_prompt({"prompt": None, "response": None, **row}):
-        return row
     if "prompt" in row and "response" in row:
         _check_columns(row)
     kinds = {"id": str | int, "reference": str, "feedback": str, "meta": dict}

@@ -115,6 +115,7 @@ SHAPES: dict[str, Any] = {
     ],
     "a prompt in text": [{"prompt": "How far is Bern?", "completion": [CALL, TOOL, DONE]}],
     "SkyRL and verl, messages": [{"index": 7, "chat_history": [ASK, CALL, TOOL, DONE], "stop_reason": "stop"}],
+    "a response with its prompt as text": [{"prompt": "How far is Bern?", "response": [ASK, CALL, TOOL, DONE]}],
     "a response with its prompt": [{"prompt": [ASK], "response": [ASK, CALL, TOOL, DONE]}],
     "LangSmith's tree": [TREE],
     "OpenTelemetry, a span a line": SPANS,
@@ -198,6 +199,12 @@ def test_of_agents_within_an_agent_the_longest_conversation_is_read(
     within = span([otel("user", text("Sum up."))], otel("assistant", text("95.")))
     (item,) = read_items(written(tmp_path, [*SPANS, within]))
     assert item.response == TALK and "the longest is read" in capsys.readouterr().err
+
+
+def test_the_published_file_of_whole_conversations_is_read_as_before(tmp_path: Path) -> None:
+    row = {"prompt": "How far is Bern?", "prompt_id": "p", "response": [ASK, DONE, ASK, DONE], "is_chosen": True}
+    (item,) = read_items(written(tmp_path, [row]))
+    assert (item.example.id, item.response) == ("p-chosen", "95 km.") and len(item.example.prompt) == 3
 
 
 def test_one_answer_stays_plain_text(tmp_path: Path) -> None:
