@@ -81,8 +81,7 @@ def train_ppo(
 ) -> None:
     """Train `policy` in place against `critic`; write metrics, samples and the policy to the run's folder.
 
-    With an `environment` a response is an episode: turns of the policy, and between them what it answers, which is
-    read and is in no loss and no mean.
+    With an `environment` a response is an episode (`policy.episode`); what it answers is in no loss and no mean.
 
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
     several processes calls this with the same arguments; a step is then that of one process that draws `by_row`.
@@ -96,11 +95,8 @@ def train_ppo(
     if not examples:
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-    _refuse_unfit(critic, settings, generation, ranks)
+    _refuse_unfit(critic, settings, generation, ranks, environment)
     taught = settings.teacher.kind != "none"
-    if taught and environment is not None:
-        problem = f"ppo.teacher.kind {settings.teacher.kind} reads single answers, and this task has an environment"
-        raise UserError(problem, "--ppo.teacher.kind none")
     if taught:
         refuse_unfit(policy, examples, settings.teacher, ranks.sharded)
     identity = {
@@ -114,22 +110,13 @@ def train_ppo(
     ranks.broadcast_weights(policy)
     optimizers = make_optimizers(policy, settings)
     teacher = Teacher(policy, settings.teacher) if taught else None
-    training = Training(
-        policy,
-        (optimizers.policy, optimizers.value),
-        optimizers.schedule,
-        settings.kl_coefficient,
-        keeper=teacher,
-    )
+    both = optimizers.policy, optimizers.value
+    training = Training(policy, both, optimizers.schedule, settings.kl_coefficient, keeper=teacher)
     size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size", ranks)
     learner = Learner(
         policy, critic, settings, credit, generation, optimizers, size, options.seed, teacher, environment
     )
-    cures = Cures(
-        memory=f"lower ppo.micro_batch_size ({settings.micro_batch_size}) or"
-        f" generation.batch_size ({generation.batch_size})",
-        numbers=f"lower ppo.lr ({settings.lr:g}), or raise ppo.kl_coefficient ({settings.kl_coefficient:g})",
-    )
+    cures = _cures(settings, generation)
     shown = ("score", "kl", "wrong_sign_rate")
     with Run(options, settings.steps, training, identity, cures, settings.checkpoint_every, shown) as run:
         learner.doing, learner.changing = run.doing, run.changing
@@ -144,8 +131,25 @@ def train_ppo(
             run.note(step, metrics)
 
 
-def _refuse_unfit(critic: Critic, settings: PPOSettings, generation: GenerationSettings, ranks: Ranks) -> None:
+def _cures(settings: PPOSettings, generation: GenerationSettings) -> Cures:
+    memory = (
+        f"ppo.micro_batch_size ({settings.micro_batch_size}) or generation.batch_size ({generation.batch_size})"
+    )
+    numbers = f"lower ppo.lr ({settings.lr:g}), or raise ppo.kl_coefficient ({settings.kl_coefficient:g})"
+    return Cures(memory=f"lower {memory}", numbers=numbers)
+
+
+def _refuse_unfit(
+    critic: Critic,
+    settings: PPOSettings,
+    generation: GenerationSettings,
+    ranks: Ranks,
+    environment: MakeEnvironment | None,
+) -> None:
     """Settings that cannot be trained with, before anything is written."""
+    if settings.teacher.kind != "none" and environment is not None:
+        problem = f"ppo.teacher.kind {settings.teacher.kind} reads single answers, and this task has an environment"
+        raise UserError(problem, "--ppo.teacher.kind none")
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
     overlaps(critic, settings.overlap, ranks.sharded)

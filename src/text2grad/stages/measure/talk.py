@@ -21,6 +21,7 @@ from text2grad.feedback import (
     Source,
     judgements_of,
 )
+from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
@@ -29,8 +30,8 @@ from text2grad.stages.judge.critics import open_critic, refuse_unfit, runner_of
 from text2grad.stages.run.folder import prepare
 from text2grad.stages.run.policies import policies_of, start_policy
 from text2grad.stages.run.prompts import task_of, typed_prompt
-from text2grad.stages.run.sampling import sample
-from text2grad.tasks.base import conversation_text
+from text2grad.stages.run.sampling import sample, sample_episodes
+from text2grad.tasks.base import conversation_text, environment_of
 
 BEFORE = "before"
 SHOWN_TOKENS = 64
@@ -85,10 +86,17 @@ def run_sample(config: Config, examples: Sequence[Example], names: Sequence[str]
     ]
 
 
-def _answers(config: Config, examples: Sequence[Example], settings: PolicySettings) -> list[str]:
+def _answers(
+    config: Config,
+    examples: Sequence[Example],
+    settings: PolicySettings,
+    environment: MakeEnvironment | None = None,
+) -> list[str]:
     """One policy at a time is in memory, and each draws the same random numbers."""
     policy = load_frozen(settings)
     seed_everything(config.run.seed)
+    if environment is not None:
+        return [text for _, text in sample_episodes(policy, examples, config.generation, environment)]
     return [text for _, text in sample(policy, examples, config.generation)]
 
 
@@ -200,14 +208,16 @@ def before_and_after(config: Config, name: str) -> list[Asked]:
     Raises:
         UserError: a prompt is too long.
     """
-    examples = task_of(config).examples("heldout")[: config.run.shown_prompts]
+    task = task_of(config)
+    examples = task.examples("heldout")[: config.run.shown_prompts]
     if not examples:
         return []
     tokens = min(SHOWN_TOKENS, config.generation.max_new_tokens)
     generation = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
     short = config.model_copy(update={"generation": generation})
     policies = {BEFORE: start_policy(config), name: start_policy(config, name)}
-    told = {title: _answers(short, examples, settings) for title, settings in policies.items()}
+    make = environment_of(task)
+    told = {title: _answers(short, examples, settings, make) for title, settings in policies.items()}
     return [
         Asked(example, tuple(PolicyAnswer(title, texts[row]) for title, texts in told.items()))
         for row, example in enumerate(examples)
