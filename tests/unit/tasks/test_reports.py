@@ -98,6 +98,7 @@ def test_what_is_poor_and_why(sentence: str, poor: str, reason: str) -> None:
         ("The ford pinto 4 has 130 hp.", (2 / 7, 1, 0)),
         ("It has 130 hp. It is. It was. It weighs 3504 lb.", (1 / 7, 1, 0)),
         ("It has 130 hp. It weighs 3504 lb. And", (2 / 7, 1, 0)),
+        ("It has 130 hp. It is. It was. It weighs 99 lb\nand 98", (1 / 7, 1 / 3, 0)),
         ("", (0, 1, 0)),
     ],
 )
