@@ -1,4 +1,4 @@
-"""What a short report states of the facts of a row, and what it says that is in no fact. A slow and careful reader.
+"""What a short report states of the facts of a row, and what it says that is in no fact.
 
 A text is stated by one of its forms. A number is stated where it has the fact's value and stands nearest to one of
 the fact's cues, with no other number between them: a list of all numbers of the row states nothing. Only complete
@@ -20,23 +20,15 @@ FEWEST, MOST = 2, 3
 """Sentences of a report."""
 HEDGES = "about|around|roughly|nearly|almost|approximately|some|circa|close to|just over|just under|~"
 SCALES = {"thousand": 3, "million": 6, "billion": 9}
-WORDS = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), range(2, 13), strict=True))  # noqa: SIM905
+WORDS = {
+    word: number
+    for number, word in enumerate(
+        ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), start=2
+    )
+}
 OTHER_UNITS = (
-    "kg",
-    "kilograms",
-    "tons",
-    "km",
-    "kilometers",
-    "kilometres",
-    "km/h",
-    "mph",
-    "inches",
-    "feet",
-    "°F",
-    "F",
-    "€",
-    "euros",
-    "£",
+    *("kg", "kilograms", "tons", "km", "kilometers", "kilometres", "km/h"),
+    *("mph", "inches", "feet", "°F", "F", "€", "euros", "£"),
 )
 """Units that no table has."""
 _NUMBER = re.compile(
