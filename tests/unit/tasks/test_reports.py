@@ -91,6 +91,14 @@ def test_what_is_poor_and_why(sentence: str, poor: str, reason: str) -> None:
     assert (sentence[slice(*found.place)], found.reason) == (poor, reason)
 
 
+def test_a_unit_with_a_capital_is_no_name() -> None:
+    fact = Fact("high", (), "27.8", ("high",), ("°C", "degrees", "Celsius"))
+    (found,) = Report([fact], "The high was 27.8 degrees Celsius.", "high: 27.8 °C").remarks
+    assert (found.name, found.label) == ("high", 1)
+    (wrong,) = Report([fact], "The high was 27.8 °F.", "high: 27.8 °C").remarks
+    assert (wrong.reason, wrong.label) == ("the unit of the high is °C", -1)
+
+
 @pytest.mark.parametrize(
     ("text", "scores"),
     [
