@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import ROUND_DOWN, ROUND_UP, Decimal
 
 import pytest
@@ -90,6 +91,14 @@ def test_what_is_poor_and_why(sentence: str, poor: str, reason: str) -> None:
     assert (sentence[slice(*found.place)], found.reason) == (poor, reason)
 
 
+def test_a_unit_with_a_capital_is_no_name() -> None:
+    fact = Fact("high", (), "27.8", ("high",), ("°C", "degrees", "Celsius"))
+    (found,) = Report([fact], "The high was 27.8 degrees Celsius.", "high: 27.8 °C").remarks
+    assert (found.name, found.label) == ("high", 1)
+    (wrong,) = Report([fact], "The high was 27.8 °F.", "high: 27.8 °C").remarks
+    assert (wrong.reason, wrong.label) == ("the unit of the high is °C", -1)
+
+
 @pytest.mark.parametrize(
     ("text", "scores"),
     [
@@ -98,6 +107,7 @@ def test_what_is_poor_and_why(sentence: str, poor: str, reason: str) -> None:
         ("The ford pinto 4 has 130 hp.", (2 / 7, 1, 0)),
         ("It has 130 hp. It is. It was. It weighs 3504 lb.", (1 / 7, 1, 0)),
         ("It has 130 hp. It weighs 3504 lb. And", (2 / 7, 1, 0)),
+        ("It has 130 hp. It is. It was. It weighs 99 lb\nand 98", (1 / 7, 1 / 3, 0)),
         ("", (0, 1, 0)),
     ],
 )
@@ -197,6 +207,21 @@ def test_every_demonstration_states_all_facts_and_nothing_else(task: ReportsTask
     """Which is a test of the reader as well: two tables of eight are of another seed's held-out rows."""
     for each in [*task.examples("sft"), *task.examples("heldout")]:
         assert task.scores(each, each.reference) == {"covered": 1.0, "invented": 1.0, "length": 1.0}, each.reference
+
+
+def test_numbers_that_have_changed_places_state_nothing(task: ReportsTask) -> None:
+    """Of every demonstration, read against the facts of its row with two numbers exchanged."""
+    tried = 0
+    for each in [*task.examples("sft"), *task.examples("heldout")]:
+        facts = [Fact.of(row) for row in each.meta["facts"]]
+        one, other, *_ = [*[fact for fact in facts if fact.number], None, None]
+        if one and other and one.number != other.number:
+            exchanged = {one.name: replace(one, number=other.number), other.name: replace(other, number=one.number)}
+            changed = [exchanged.get(fact.name, fact) for fact in facts]
+            stated = Report(changed, each.reference, "").stated
+            assert not {one.name, other.name} & set(stated), (each.reference, stated)
+            tried += 1
+    assert tried > 100
 
 
 def test_without_the_tables_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

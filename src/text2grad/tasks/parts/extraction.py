@@ -77,7 +77,7 @@ def prose(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
     return text.format(**{key: value.written for key, value in values.items()})
 
 
-def listed(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
+def listing(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
     """An opening and a line for each value, in any order."""
     separator = rng.choice(SEPARATORS)
     lines = [separator.format(rng.choice(labels), values[key].written) for key, labels in kind.labels.items()]
@@ -100,7 +100,7 @@ def table(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
     return "\n".join([rng.choice(kind.opening), *lines])
 
 
-FORMS = {"prose": prose, "list": listed, "table": table}
+FORMS = {"prose": prose, "list": listing, "table": table}
 
 
 class ExtractionTask:

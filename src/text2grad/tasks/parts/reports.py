@@ -138,7 +138,7 @@ def _days(day: date, month: str) -> Iterator[str]:
     yield from (f"{month} {day.day}{suffix}, {day.year}", f"{day.day}{suffix} of {month} {day.year}")
 
 
-def written(fact: Fact, kind: str, rng: random.Random) -> str:
+def wording(fact: Fact, kind: str, rng: random.Random) -> str:
     """A fact as the text of a demonstration has it: a date in any form, a number in several."""
     if not fact.number:
         return rng.choice(fact.forms) if kind in ("day", "month") else fact.forms[0]
@@ -153,9 +153,9 @@ def written(fact: Fact, kind: str, rng: random.Random) -> str:
     return f"{number:,}" if rng.random() < 0.6 and exponent <= 0 else f"{number:f}"
 
 
-def told(table: Table, facts: Mapping[str, Fact], rng: random.Random) -> str:
+def demonstration(table: Table, facts: Mapping[str, Fact], rng: random.Random) -> str:
     """A report that states these facts, in two or three sentences."""
-    texts = {name: written(fact, table.columns[name].kind, rng) for name, fact in facts.items()}
+    texts = {name: wording(fact, table.columns[name].kind, rng) for name, fact in facts.items()}
     subject = rng.choice(table.start).format(texts[table.subject])
     rest = [name for name in facts if name != table.subject]
     rng.shuffle(rest)
@@ -217,7 +217,7 @@ class ReportsTask:
         content = ASKED.format(about=table.about, rows="\n".join(shown))
         kept = {name: facts[name] for name in chosen}
         meta = {"table": table.table, "facts": [asdict(fact) for fact in kept.values()]}
-        return Example(**{**dict(one_turn(id, content, told(table, kept, rng), {})), "meta": meta})
+        return Example(**{**dict(one_turn(id, content, demonstration(table, kept, rng), {})), "meta": meta})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """`covered`: share of the facts that are stated; `invented`: 1 where every number is in the row, 0 where

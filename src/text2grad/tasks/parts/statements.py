@@ -1,4 +1,4 @@
-"""What a short report states of the facts of a row, and what it says that is in no fact. A slow and careful reader.
+"""What a short report states of the facts of a row, and what it says that is in no fact.
 
 A text is stated by one of its forms. A number is stated where it has the fact's value and stands nearest to one of
 the fact's cues, with no other number between them: a list of all numbers of the row states nothing. Only complete
@@ -20,23 +20,15 @@ FEWEST, MOST = 2, 3
 """Sentences of a report."""
 HEDGES = "about|around|roughly|nearly|almost|approximately|some|circa|close to|just over|just under|~"
 SCALES = {"thousand": 3, "million": 6, "billion": 9}
-WORDS = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), range(2, 13), strict=True))  # noqa: SIM905
+WORDS = {
+    word: number
+    for number, word in enumerate(
+        ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), start=2
+    )
+}
 OTHER_UNITS = (
-    "kg",
-    "kilograms",
-    "tons",
-    "km",
-    "kilometers",
-    "kilometres",
-    "km/h",
-    "mph",
-    "inches",
-    "feet",
-    "°F",
-    "F",
-    "€",
-    "euros",
-    "£",
+    *("kg", "kilograms", "tons", "km", "kilometers", "kilometres", "km/h"),
+    *("mph", "inches", "feet", "°F", "F", "€", "euros", "£"),
 )
 """Units that no table has."""
 _NUMBER = re.compile(
@@ -82,13 +74,12 @@ class Number(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """Characters of a report that state the fact `name`, or do not; `invented`: a number that is in no fact."""
+    """Characters of a report that state the fact `name`, or state nothing."""
 
     place: Place
     label: Label
     reason: str
     name: str = ""
-    invented: bool = False
 
 
 def numbers(text: str, start: int = 0, end: int | None = None) -> Iterator[Number]:
@@ -237,12 +228,13 @@ class Report:
         if number.spelled and not fact:
             return None
         if not number.plain:
-            return Remark(place, -1, "these are no plain digits", invented=True)
-        known = any(fact.number and states(number, Decimal(fact.number)) for fact in self.facts)
-        if known:
-            reason = f"this is not the {fact.name}" if fact else "it does not say what this number is"
-            return Remark(place, -1, reason)
-        return Remark(place, -1, "this number is not in the row", invented=True)
+            return Remark(place, -1, "these are no plain digits")
+        if not self._known(number):
+            return Remark(place, -1, "this number is not in the row")
+        return Remark(place, -1, f"this is not the {fact.name}" if fact else "it does not say what this number is")
+
+    def _known(self, number: Number) -> bool:
+        return any(fact.number and states(number, Decimal(fact.number)) for fact in self.facts)
 
     def _wrong_unit(self, number: Place, most: int, fact: Fact) -> Place | None:
         """A number with the currency before it or the unit directly after it, where that is not the fact's."""
@@ -289,10 +281,9 @@ class Report:
 
     def scores(self) -> dict[str, float]:
         """The measures of the task `reports`."""
-        count = sum(not each.spelled and not self._in_form(each.place[0]) for each in numbers(self.text))
-        invented = sum(remark.invented for remark in self.remarks)
+        written = [n for n in numbers(self.text) if not n.spelled and not self._in_form(n.place[0])]
         return {
             "covered": len(self.stated) / max(1, len(self.facts)),
-            "invented": 1 - min(1.0, invented / max(1, count)),
+            "invented": sum(map(self._known, written)) / len(written) if written else 1.0,
             "length": float(self.brief),
         }

@@ -26,14 +26,14 @@ class Value(NamedTuple):
 def draw(kind: str | Sequence[str], rng: random.Random) -> Value:
     """A value of one of the kinds of `KINDS`, of `code` with a pattern (# is a digit), or one of a list."""
     if not isinstance(kind, str):
-        return as_written(rng.choice(kind))
+        return verbatim(rng.choice(kind))
     name, _, pattern = kind.partition(" ")
     if name == "code":
-        return as_written("".join(rng.choice("0123456789") if sign == "#" else sign for sign in pattern))
+        return verbatim("".join(rng.choice("0123456789") if sign == "#" else sign for sign in pattern))
     return KINDS[name](rng)
 
 
-def as_written(text: str) -> Value:
+def verbatim(text: str) -> Value:
     """A value that is copied."""
     return Value(text, json.dumps(text))
 
@@ -74,12 +74,12 @@ def _count(rng: random.Random) -> Value:
 
 
 KINDS: dict[str, Callable[[random.Random], Value]] = {
-    "person": lambda rng: as_written(f"{rng.choice(WORDS['first'])} {rng.choice(WORDS['last'])}"),
-    "city": lambda rng: as_written(rng.choice(WORDS["city"])),
-    "street": lambda rng: as_written(f"{rng.randrange(1, 140)} {rng.choice(WORDS['street'])}"),
-    "company": lambda rng: as_written(rng.choice(WORDS["company"])),
-    "place": lambda rng: as_written(rng.choice(WORDS["place"])),
-    "phone": lambda rng: as_written(f"555-{rng.randrange(10000):04}"),
+    "person": lambda rng: verbatim(f"{rng.choice(WORDS['first'])} {rng.choice(WORDS['last'])}"),
+    "city": lambda rng: verbatim(rng.choice(WORDS["city"])),
+    "street": lambda rng: verbatim(f"{rng.randrange(1, 140)} {rng.choice(WORDS['street'])}"),
+    "company": lambda rng: verbatim(rng.choice(WORDS["company"])),
+    "place": lambda rng: verbatim(rng.choice(WORDS["place"])),
+    "phone": lambda rng: verbatim(f"555-{rng.randrange(10000):04}"),
     "date": _date,
     "time": _time,
     "amount": _amount,
