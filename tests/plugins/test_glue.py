@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from absent import hiding
 from places import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -19,6 +21,13 @@ import plugins
 )
 def test_a_plug_in_is_a_small_file(name: str, most: int) -> None:
     assert 10 < plugins.code_lines(plugins.PLUGINS / f"{name}.py") <= most
+
+
+@pytest.mark.parametrize("name", plugins.ENGINES)
+def test_without_torch_one_line_names_the_extra(name: str) -> None:
+    code = hiding(["torch"]) + f"import text2grad.plugins.{name}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingPackageError: this needs torch: pip install 'text2grad[train]'" in done.stderr.splitlines()[-1]
 
 
 def test_lines_of_code_are_counted(tmp_path: Path) -> None:

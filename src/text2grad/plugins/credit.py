@@ -7,14 +7,17 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from text2grad.align.rewards import Payment, Rewards, TokenCredit
 from text2grad.align.trajectory import Trajectory
-from text2grad.errors import UserError
+from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Example, Message
-from text2grad.rl.advantage import Grouping, group_advantages
+
+with optional_packages():
+    import torch
+    from torch import Tensor
+
+    from text2grad.rl.advantage import Grouping, group_advantages
 
 FAILED = "text2grad/failed"
 """The metric of the share of trajectories whose critique failed."""

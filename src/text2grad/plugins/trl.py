@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from text2grad.align.rewards import Payment, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError, optional_packages
 from text2grad.plugins.credit import FAILED, example_of, failed_share, require, words_of
-from text2grad.rl.advantage import with_words
 
 with optional_packages():
+    import torch
     from trl.trainer.grpo_trainer import GRPOTrainer
+
+    from text2grad.rl.advantage import with_words
 
 TOKEN_LOSSES = "importance_sampling_level='token', loss_type 'dapo', 'grpo', 'dr_grpo', 'bnpo', 'cispo' or 'sapo'"
 WHOLE_SEQUENCES = ("luspo", "vespo")

@@ -13,7 +13,6 @@ from functools import cache
 from types import FunctionType
 from typing import Any
 
-import torch
 from pydantic import Field
 
 from text2grad.align.rewards import Payment, TokenCredit
@@ -23,6 +22,7 @@ from text2grad.named import load_named
 from text2grad.plugins.credit import FAILED, example_of, failed_share, refuse_sums, require, rewards_of
 
 with optional_packages():
+    import torch
     from verl.experimental.agent_loop import AgentLoopOutput, SingleTurnAgentLoop, ToolAgentLoop
 
 KEEPING = ("gae", "reinforce_plus_plus", "remax", "optimal_token_baseline", "tir_optimal_token_baseline")
