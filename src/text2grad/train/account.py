@@ -108,6 +108,7 @@ def strips(
             "unmatched": critique.quotes.unmatched,
             "ambiguous": critique.quotes.ambiguous,
             "as_marked": as_marked,
+            "ids": list(responses.samples[row].ids),
             "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
             "starts": [int(start) for start in aligned.starts],
             "ends": [int(end) for end in aligned.ends],
@@ -117,6 +118,7 @@ def strips(
             "advantage": _row(rollout.advantages, row, length),
             "reward": _row(rollout.rewards, row, length),
             "logp": _row(rollout.old_logp, row, length),
+            "entropy": _row(rollout.entropy, row, length),
         }
 
 
