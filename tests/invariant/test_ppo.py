@@ -208,6 +208,13 @@ def test_a_strip_names_the_quotes_that_were_lost(policy: Policy) -> None:
     assert (strip["lost"], strip["unmatched"], strip["ambiguous"]) == (["not there"], 1, 2)
 
 
+def test_a_strip_has_the_ids_that_were_sampled_and_the_entropy_at_each(policy: Policy) -> None:
+    answered, rollout = collect(policy, PPOSettings(rollouts=8), CreditSettings())
+    (strip,) = strips(0, answered, rollout, 1)
+    assert strip["ids"] == answered.samples[0].ids
+    np.testing.assert_allclose(strip["entropy"], rollout.entropy[0, : len(strip["ids"])], atol=1e-5)
+
+
 def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
     from text2grad.feedback import Failure
 

@@ -93,8 +93,9 @@ class ViewPage:
         self.folder = folder
         self.files: dict[str, SampleFile] = {}
         self.order: list[tuple[str, int]] = []  # samples as the page has got them: method, number
-        read_run(folder, with_samples=False)
+        self._rendered = ("", "")  # the stamp of the files, and the page made of them
         self.read_on()
+        self._page()
 
     def app(self) -> Starlette:
         """The application, without its guard."""
@@ -110,9 +111,15 @@ class ViewPage:
     def page(self, _: Request) -> Response:
         """The page as the files are now; a damaged one is named."""
         try:
-            return HTMLResponse(page(read_run(self.folder, with_samples=False), live=True))
+            return HTMLResponse(self._page())
         except UserError as error:
             return PlainTextResponse(str(error), 500)
+
+    def _page(self) -> str:
+        """The page, rendered only where a file has changed."""
+        if (stamp := self._stamp()) != self._rendered[0]:
+            self._rendered = (stamp, page(read_run(self.folder, with_samples=False), live=True))
+        return self._rendered[1]
 
     def read_on(self) -> bool:
         """Take the samples that were written since; whether what was there before is gone."""

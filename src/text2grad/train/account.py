@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from text2grad.align.variety import variety
-from text2grad.feedback import Critique, Failure
+from text2grad.feedback import Critique, Failure, Transcript, conversation_of
 from text2grad.rl import advantage as adv
 from text2grad.train.rollout import Responses, Rollout
 
@@ -107,7 +107,7 @@ def strips(
             "step": step,
             "id": example.id,
             "prompt": [message.model_dump() for message in example.prompt],
-            "response": aligned.text,
+            "response": _written(responses.texts[row] if responses.texts else aligned.text),
             "critique": critique.text,
             "spans": [span.model_dump() for span in critique.spans],
             "score": critique.score,
@@ -117,6 +117,7 @@ def strips(
             "unmatched": critique.quotes.unmatched,
             "ambiguous": critique.quotes.ambiguous,
             "as_marked": as_marked,
+            "ids": list(responses.samples[row].own),
             "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
             "starts": [int(start) for start in aligned.starts],
             "ends": [int(end) for end in aligned.ends],
@@ -126,7 +127,15 @@ def strips(
             "advantage": _row(rollout.advantages[row], own),
             "reward": _row(rollout.rewards[row], own),
             "logp": _row(rollout.old_logp[row], own),
+            "entropy": _row(rollout.entropy[row], own),
         }
+
+
+def _written(response: str) -> Any:
+    """A response as records hold it: text, or the messages of a transcript."""
+    if not isinstance(response, Transcript):
+        return response
+    return [message.model_dump() for message in conversation_of(response)]
 
 
 def _row(values_of: Tensor, own: Tensor) -> list[float | None]:

@@ -31,7 +31,8 @@ class Responses:
 
     `aligned`, `credits` and `labels` are of the policy's own tokens, one number for each.
     `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique failed.
-    `critic_tokens`: tokens that the critic read and wrote, one number per process.
+    `critic_tokens`: tokens that the critic read and wrote, one number per process. `texts`: what the critic was
+    shown of each, a `Transcript` where others spoke.
     """
 
     examples: list[Example]
@@ -41,6 +42,7 @@ class Responses:
     credits: list[Credit]
     labels: list[NDArray[np.int8]]
     critic_tokens: list[float] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +119,9 @@ def judge(
 ) -> Responses:
     """Critique the text of the sampled ids, and turn the spans into credit for those ids."""
     read = [words_and_tokens(table, *each) for each in zip(examples, samples, strict=True)]
-    responses, aligned = [words for words, _ in read], [tokens for _, tokens in read]
+    texts, aligned = [words for words, _ in read], [tokens for _, tokens in read]
     before = tokens_of(critic)
-    critiques = judgements_of(critic, examples, responses)
+    critiques = judgements_of(critic, examples, texts)
     judgements = [scored(each, settings) for each in critiques]
     credits = [  # one delta per token; none for a failure, which is no score of 0
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
@@ -130,7 +132,7 @@ def judge(
         for each, item in zip(judgements, aligned, strict=True)
     ]
     tokens = [tokens_of(critic) - before]  # of this process: `merge` lists those of all
-    return Responses(list(examples), list(samples), aligned, judgements, credits, labels, tokens)
+    return Responses(list(examples), list(samples), aligned, judgements, credits, labels, tokens, texts)
 
 
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
