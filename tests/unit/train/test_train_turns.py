@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,17 @@ def test_where_earlier_turns_are_rewritten_spans_on_them_are_left_out(policy: Po
     (item,) = encode_logged(rewriting(policy), [logged(TURNS, ("up", 1), ("7", -1))], settings, CreditSettings())
     assert item.target == encode_target(policy.tokenizer, "answer 7")
     assert [policy.tokenizer.decode([i]) for i, w in zip(item.target, item.weights, strict=True) if w] == ["7"]
+
+
+def test_verdicts_on_rewritten_turns_are_left_out(policy: Policy) -> None:
+    answer = logged(TURNS, ("7", -1))
+    judged = answer.critique.model_copy(update={"turn_scores": (1.0, -1.0), "score": None})
+    both, last = (
+        encode_logged(some, [replace(answer, critique=judged)], OfflineSettings(), CreditSettings())[0]
+        for some in (policy, rewriting(policy))
+    )
+    weights = [[weight for weight in item.weights if weight] for item in (both, last)]
+    assert weights == [[-1.0], [-1.0]]  # the word alone: offline only a verdict on the whole has a weight
 
 
 def test_dpo_of_rewritten_turns_is_refused_in_one_line(policy: Policy) -> None:

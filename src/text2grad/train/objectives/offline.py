@@ -151,14 +151,16 @@ def _weighed_turns(
     thread = encode_turns(policy.tokenizer, answer.prompt, answer.response, answer.ids)
     asked = Example(id=answer.id, prompt=answer.prompt)
     own = own_tokens(table, Trajectory(asked, thread.ids, thread.mask, [*thread.between, ()]))
-    first = turns_of(answer.response)[-len(turns_of(own.response))].start
+    trained = len(turns_of(own.response))
+    first = turns_of(answer.response)[-trained].start
     if answer.response[first:] != str(own.response):
         raise UserError(
             f"{answer.id}: this tokenizer changes the text it reads, so no words can be weighed",
             "take a model whose tokenizer keeps every character",
         )
     spans = tuple(span for span in answer.critique.spans if span.start >= first)
-    critique = _moved(answer.critique.model_copy(update={"spans": spans}), -first)
+    kept = {"spans": spans, "turn_scores": answer.critique.turn_scores[-trained:]}
+    critique = _moved(answer.critique.model_copy(update=kept), -first)
     weights = np.zeros(len(thread.ids))
     weights[own.places] = token_weights(critique, own.aligned, settings, credit_settings)
     return WeightedAnswer(thread.prompt, thread.ids, weights.tolist(), mask=thread.mask)
