@@ -10,6 +10,7 @@ from pathlib import Path
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import numbered
 from text2grad.feedback import Example, Failure, Feedback, Source, from_json, read_jsonl, reading
+from text2grad.feedback import key_of as response_key
 from text2grad.formats.responses import OF_AN_EARLIER_JUDGEMENT, read_items
 from text2grad.report.folder import Sample, read_methods
 
@@ -95,7 +96,7 @@ def _of_sample(method: str, sample: Sample) -> Feedback:
 
 def key_of(example: Example, response: str) -> str:
     """The key of an answer: of its content, never of its line."""
-    words = "\0".join((example.id, *(turn.content for turn in example.prompt), response))
+    words = "\0".join((example.id, *(turn.content for turn in example.prompt), response_key(response)))
     return blake2b(words.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 

@@ -256,3 +256,9 @@ def test_a_place_that_cannot_be_written_is_one_line(source: Path) -> None:
         Notebook(read_answers(source), source.parent / "file" / "out.jsonl")
     with pytest.raises(UserError, match="Is a directory"):
         Notebook(read_answers(source), source.parent)
+
+
+def test_transcripts_of_the_same_own_words_are_two_answers() -> None:
+    turns = [[{"role": "tool", "content": said}, {"role": "assistant", "content": "Done."}] for said in "ab"]
+    items = items_of(record(response=each) for each in turns)  # type: ignore[arg-type]
+    assert len(items) == 2 and {str(item.response) for item in items.values()} == {"Done."}
