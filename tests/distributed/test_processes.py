@@ -69,7 +69,7 @@ def test_episodes_of_two_processes_are_those_of_one(model: Path, tmp_path: Path)
     """With whole weights and with split ones: the same turns, and the same numbers."""
     alone = tmp_path / "alone"
     assert run_in(1, train_on_episodes, tmp_path, model, alone, False) == ["done"]
-    assert any("\n\n" in each for each in responses(alone)), "some have two turns"
+    assert any(isinstance(each, list) for each in responses(alone)), "some have two turns"
     for sharded in (False, True):
         both = tmp_path / str(sharded)
         assert run_in(2, train_on_episodes, tmp_path, model, both, sharded) == ["done", "done"]
@@ -90,7 +90,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in lines]
 
 
-def responses(folder: Path) -> list[str]:
+def responses(folder: Path) -> list[Any]:
     lines = (folder / "samples.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line)["response"] for line in lines]
 

@@ -163,6 +163,7 @@ def serve(app: ASGIApp, listener: socket.socket, open_browser: bool) -> int:
     print("Ctrl-C ends it.", file=sys.stderr)
     config = uvicorn.Config(
         Guard(app, address),
+        log_config=None,  # its own would close the handlers of every logger of this process
         log_level="warning",
         access_log=False,
         lifespan="off",
