@@ -13,7 +13,7 @@ from text2grad.config import TINY, Config
 from text2grad.critics.prompted import judge_messages
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Span
+from text2grad.feedback import Critique, Example, Span, within_turns
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.files.save import make_readable
@@ -179,7 +179,7 @@ def tiny_texts(examples: Sequence[Example]) -> list[str]:
     texts += [example.reference for example in examples]
     for example in examples[:500]:
         whole = example.reference
-        spans = (Span(start=0, end=len(whole), label=1, text=whole),)
+        spans = within_turns((Span(start=0, end=len(whole), label=1, text=whole),), whole)
         texts += [message.content for message in judge_messages(prompt, example, whole)]
         texts.append(wire.render(Critique(text="Passes the tests.", spans=spans, score=1.0), whole))
         texts.append(wire.render(Critique(text="Fails the tests. `` should be ``.", score=-1.0), whole))
