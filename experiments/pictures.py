@@ -20,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from browser_pages import chromium, missing, serving, until
+from text2grad.errors import exit_on_user_error
 from text2grad.page.mark import mark_page
 from text2grad.page.view import ViewPage
 from text2grad.unicode_words import units
@@ -92,4 +93,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with exit_on_user_error():
+        main()

@@ -64,7 +64,7 @@ def test_every_preset_loads_by_name_and_from_the_folder(name: str) -> None:
 def test_the_presets_are_one_set_of_files() -> None:
     assert preset_names() == [
         *("demo", "docstrings", "extraction", "function_summaries", "human_qa", "kodcode"),
-        *("own", "reports", "slf5k", "small_programs", "ultrafeedback"),
+        *("lookup", "own", "reports", "slf5k", "small_programs", "ultrafeedback"),
     ]
     assert {path.resolve() for path in PRESETS.glob("*.yaml")} == set((ROOT / "configs").glob("*.yaml"))
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
