@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -127,7 +128,9 @@ def slowly(text: str) -> list[tuple[str, Any]] | None:
         raise ValueError(constant)
 
     try:
-        found = json.loads(text, object_pairs_hook=list, parse_int=float, parse_constant=refuse)
+        found = json.loads(
+            text, object_pairs_hook=list, parse_int=Decimal, parse_float=Decimal, parse_constant=refuse
+        )
     except ValueError:
         return None
     return found if text.strip().startswith("{") else None
@@ -148,7 +151,7 @@ def test_what_is_read_is_what_the_library_reads(wanted: dict[str, Any], tight: b
         start, end = member.place
         assert start < end <= member.whole[1]
         quoted = text[start - 1 : end + 1] if isinstance(member.value, str) and member.value else text[start:end]
-        assert json.loads(quoted) == member.value
+        assert json.loads(quoted, parse_float=Decimal) == member.value
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 from text2grad.critics.spec import CriticSpec, Need
@@ -86,7 +87,7 @@ def _reason(member: Member, wanted: Any, document: str) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {str: "text", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
+    names = {str: "text", Decimal: "a number", bool: "true or false", list: "a list", dict: "an object"}
     return names.get(type(value), "null")
 
 

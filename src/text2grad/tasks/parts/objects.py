@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -27,12 +28,12 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-_JSON = json.JSONDecoder(parse_constant=_refuse)
+_JSON = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse)
 
 
 class Member(NamedTuple):
-    """A key and its value, every number as a float; `whole` are the characters of both, `place` those of the value,
-    of a text without its quotes."""
+    """A key and its value, every number as a decimal; `whole` are the characters of both, `place` those of the
+    value, of a text without its quotes."""
 
     key: str
     value: Any
@@ -127,7 +128,7 @@ def _value(text: str, at: int) -> tuple[Any, Place, int]:
         return value, (at, end), end
     if not (found := _PLAIN.match(text, at)):
         raise _Broken(at, "a value belongs here")
-    value = float(found[0]) if found["number"] else _LITERALS[found[0]]
+    value = Decimal(found[0]) if found["number"] else _LITERALS[found[0]]
     return value, found.span(), found.end()
 
 
