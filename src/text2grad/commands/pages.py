@@ -1,4 +1,4 @@
-"""Commands that open a page in the browser: mark answers by hand."""
+"""Commands that open a page in the browser: mark answers by hand, look at a run."""
 
 from __future__ import annotations
 
