@@ -30,6 +30,7 @@ import sample_efficiency
 import text_task
 from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
+from text2grad.compare import plan_of
 from text2grad.compare.methods import methods_of
 from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
@@ -520,5 +521,6 @@ def test_the_comparison_on_parts_takes_every_method(
             for arm in chosen.methods
         ]
         assert len(methods_of(names, config)) == len(parts.ARMS)
+        assert plan_of(config, names, parts.Extent.of(0, 1, 3), 1)["rollouts"] > 0  # every method has a rate to try
         assert (config.critic.kind, config.annotate.critic, config.ppo.steps) == (kind, kinds[task], 3)
         assert (config.policy.model, config.policy.lora is None) == (model, model == "tiny")
