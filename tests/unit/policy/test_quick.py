@@ -138,6 +138,20 @@ def test_only_a_policy_in_half_precision_is_quickened(
     assert policy.reader.quick == half and policy.reader.linear == half
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_on_a_gpu_attention_is_not_left_to_cudnn(
+    tiny_llama: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(LlamaForCausalLM, "device", property(lambda self: torch.device(device)))
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        quicken(copy.deepcopy(tiny_llama).to(torch.bfloat16))
+        assert torch.backends.cuda.cudnn_sdp_enabled() == (device == "cpu")
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
 MASKS = {
     "none": None,
     "boolean": torch.ones(7, 7, dtype=torch.bool).tril()[None, None] & (torch.arange(7) > 1),
