@@ -16,9 +16,6 @@ from pydantic_core import PydanticUndefined
 from text2grad.config.sections import Config
 from text2grad.errors import UsageError
 
-TRAINED = ("reward_model", "scalar_model", "unit_model", "dpo")
-"""Sections with a section `training`."""
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -96,6 +93,8 @@ def explain(error: ValidationError) -> UsageError:
     key = ".".join(str(part) for part in detail["loc"])
     if key in REMOVED:
         return UsageError(f"the setting {key!r} is no more: {REMOVED[key].instead}", "leave it out")
+    if key == "reward_model.early_stopping" and isinstance(detail["input"], dict):
+        return UsageError(f"{key} is no section any more", f"{key} 100: the steps between measurements; null: none")
     if detail["type"] == "extra_forbidden":
         return UsageError(f"unknown setting {key!r}", _nearest_setting(key))
     if detail["type"] == "missing":
@@ -123,16 +122,41 @@ class Removed(NamedTuple):
 
 
 _OWN_MODEL = Removed(None, "the run's own policy is trained: name the model as policy.model, in a run of its own")
-_CLIPPED = Removed(1.0, "gradients are clipped to a norm of 1")
+_EXACT = "a reward model is read as it was trained to write; another chat model is critic.prompted"
+_FINE_TUNED = ("sft", "reward_model.training")
+_SUPERVISED = (*_FINE_TUNED, "scalar_model.training", "unit_model.training", "offline", "dpo.training")
 REMOVED: dict[str, Removed] = {
     "scalar_model.policy": _OWN_MODEL,
     "unit_model.policy": _OWN_MODEL,
     "ppo.weight_decay": Removed(0.0, "PPO has none"),
-    "reward_model.early_stopping.metric": Removed("span_f1", "it is always span_f1"),
-    **{
-        f"{section}.max_grad_norm": _CLIPPED
-        for section in ("ppo", "sft", "offline", *(f"{name}.training" for name in TRAINED))
-    },
+    **{f"{section}.max_grad_norm": Removed(1.0, "gradients are clipped to a norm of 1") for section in _SUPERVISED},
+    "ppo.max_grad_norm": Removed(1.0, "gradients are clipped to a norm of 1"),
+    **{f"{section}.schedule": Removed("linear", "training.schedule is that of all") for section in _SUPERVISED},
+    **{f"{section}.warmup": Removed(0.03, "training.warmup is that of all") for section in _SUPERVISED},
+    **{f"{section}.weight_decay": Removed(0.0, "training.weight_decay is that of all") for section in _SUPERVISED},
+    **{f"{section}.max_length": Removed(None, "it is what the model reads") for section in _SUPERVISED},
+    **{f"{section}.checkpoint_every": Removed(200, "it is run.checkpoint_every") for section in _SUPERVISED},
+    **{f"{section}.optimizer": Removed("adamw", "it is always adamw") for section in _SUPERVISED[2:]},
+    "dpo.training.warmup": Removed(0.1, "training.warmup is that of all"),
+    "ppo.checkpoint_every": Removed(20, "it is run.checkpoint_every"),
+    "ppo.samples_every": Removed(5, "it is always 5"),
+    "ppo.entropy_sign": Removed("bonus", "the sign as printed is an ppo.entropy_coefficient below 0"),
+    "ppo.teacher.span_weight": Removed(1.0, "it begins at 1"),
+    "reward_model.policy.device": Removed("auto", "it is policy.device"),
+    "reward_model.policy.chat_template": Removed(None, "it is that of its tokenizer"),
+    "reward_model.policy.value_head": Removed("shared", "a reward model has none"),
+    "reward_model.generation.max_turns": Removed(8, "a critique is one turn"),
+    "reward_model.generation.max_length": Removed(None, "a critique is one turn"),
+    "scalar_model.batch_size": Removed(32, "it is always 32"),
+    "unit_model.batch_size": Removed(32, "it is always 32"),
+    "critic.reward_model.validation": Removed("keep", _EXACT),
+    "critic.reward_model.repair": Removed(False, _EXACT),
+    "critic.reward_model.locate": Removed(None, _EXACT),
+    "evaluate.bertscore.layer": Removed(None, "it is that of the bert-score package, else the last"),
+    "evaluate.bertscore.baseline": Removed(
+        None, "it is that of the bert-score package for roberta-large, else none"
+    ),
+    "evaluate.bertscore.batch_size": Removed(32, "it is always 32"),
 }
 """Files of earlier versions name these settings: one with the value it has now is passed over."""
 

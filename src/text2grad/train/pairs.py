@@ -110,25 +110,18 @@ class Encoded(PromptAndTarget):
     score: float | None = None
 
 
-def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings) -> list[Encoded]:
+def encode_pairs(policy: Policy, pairs: Sequence[Pair]) -> list[Encoded]:
     """Token ids of all pairs; refuses pairs that do not fit, and cuts nothing."""
     table = TokenTable(policy.tokenizer) if any(pair.emphasis or pair.marked for pair in pairs) else None
     encoded = [_encoded(policy, pair, table) for pair in pairs]
-    refuse_long(policy, [pair.id for pair in pairs], encoded, settings)
+    refuse_long(policy, [pair.id for pair in pairs], encoded)
     return encoded
 
 
-def longest(policy: Policy, settings: SupervisedSettings) -> int | None:
-    """The longest sequence that can be trained on, in tokens; None: any."""
-    return min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
-
-
-def refuse_long(
-    policy: Policy, names: Sequence[str], items: Sequence[Tokenised], settings: SupervisedSettings
-) -> None:
-    """Raises UserError: an item exceeds `longest`; names the first by its id."""
+def refuse_long(policy: Policy, names: Sequence[str], items: Sequence[Tokenised]) -> None:
+    """Raises UserError: an item exceeds the policy's context; names the first by its id."""
     whole = [(name, list(item.whole)) for name, item in zip(names, items, strict=True)]
-    check_lengths(whole, longest(policy, settings), 0)
+    check_lengths(whole, policy.context, 0)
 
 
 def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:

@@ -38,6 +38,9 @@ from text2grad.train.teacher.model import Teacher
 from text2grad.train.teacher.prompt import refuse_unfit, teacher_version
 from text2grad.train.update import next_coefficient
 
+CHECKPOINT_EVERY, SAMPLES_EVERY = 20, 5
+"""Steps between checkpoints, where a run does not say, and between written token strips."""
+
 
 def ppo_step(
     learner: Learner, examples: Sequence[Example], prompts: Sequence[Sequence[int]], step: int, beta: float
@@ -118,14 +121,14 @@ def train_ppo(
     )
     cures = _cures(settings, generation)
     shown = ("score", "kl", "wrong_sign_rate")
-    with Run(options, settings.steps, training, identity, cures, settings.checkpoint_every, shown) as run:
+    with Run(options, settings.steps, training, identity, cures, CHECKPOINT_EVERY, shown) as run:
         learner.doing, learner.changing = run.doing, run.changing
         for step, chosen in run.steps(prompt_order(len(examples), settings, random.Random(options.seed))):
             beta = training.kl_coefficient
             with run.guarding(partial(learner.strips, step)):
                 metrics = ppo_step(learner, [examples[i] for i in chosen], [prompts[i] for i in chosen], step, beta)
             training.kl_coefficient = next_coefficient(beta, metrics["kl"], settings)
-            if step % settings.samples_every == 0 or step == settings.steps - 1:
+            if step % SAMPLES_EVERY == 0 or step == settings.steps - 1:
                 for strip in learner.strips(step, settings.samples_written) or ():
                     run.log.sample(strip)
             run.note(step, metrics)

@@ -9,34 +9,28 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from text2grad.durable.settings import Schedule
 from text2grad.settings import MAY_CHANGE, Settings
-
-Schedule = Literal["constant", "linear", "cosine"]
 
 
 class SupervisedSettings(Settings):
-    """Masked next-token training: SFT on responses, and the reward model on z (paper, section 3.4)."""
+    """Training on a fixed set of examples. What all of it shares is `durable.settings.CourseSettings`."""
 
     epochs: float = Field(default=2.0, gt=0, description="passes over the data")
     batch_size: int = Field(default=8, ge=1, description="sequences per optimizer step")
     micro_batch_size: int = Field(default=8, ge=1, description="sequences per forward pass")
+    lr: float = Field(default=1e-5, gt=0, description="learning rate at its peak")
+
+
+class NextTokenSettings(SupervisedSettings):
+    """Masked next-token training: SFT on responses, and the reward model on z (paper, section 3.4)."""
+
     optimizer: Literal["adamw", "muon"] = Field(
         default="adamw", description="muon: orthogonalised updates; fewer steps for a model made from scratch"
     )
-    lr: float = Field(default=1e-5, gt=0, description="learning rate at its peak")
-    schedule: Schedule = Field(default="linear", description="of the learning rate")
-    warmup: float = Field(default=0.03, ge=0, lt=1, description="share of the steps")
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_length: int | None = Field(default=None, ge=8, description="tokens; None: the model's own limit")
-    checkpoint_every: int = Field(
-        default=200,
-        ge=0,
-        description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped",
-        json_schema_extra=MAY_CHANGE,
-    )
 
 
-class SFTSettings(SupervisedSettings):
+class SFTSettings(NextTokenSettings):
     """Fine-tuning on reference answers."""
 
     least_loss: float | None = Field(
@@ -84,7 +78,6 @@ class DPOTrainingSettings(PairSettings):
     """Training of DPO: at a lower rate."""
 
     lr: float = Field(default=1e-6, gt=0, description="learning rate at its peak")
-    warmup: float = Field(default=0.1, ge=0, lt=1, description="share of the steps")
 
 
 class DPOSettings(Settings):
@@ -92,18 +85,6 @@ class DPOSettings(Settings):
 
     beta: float = Field(default=0.1, gt=0, description="how near the policy stays to the SFT policy")
     training: DPOTrainingSettings = DPOTrainingSettings()
-
-
-class EarlyStoppingSettings(Settings):
-    """When the reward model has learned what it can: measured on critiques of validation prompts that it writes.
-
-    The prompts are some of those for training; the held-out ones are not touched.
-    """
-
-    every: int = Field(default=100, ge=1, description="optimizer steps between two measurements")
-    patience: int = Field(default=3, ge=1, description="measurements without improvement before training stops")
-    share: float = Field(default=0.1, gt=0, lt=1, description="of the training prompts, set apart to measure on")
-    records: int = Field(default=64, ge=1, description="critiques written for one measurement, at most")
 
 
 class TeacherSettings(Settings):
@@ -138,12 +119,12 @@ class TeacherSettings(Settings):
         default="poor",
         description="poor: reverse KL on poor spans; good: forward KL on good spans of right answers (spans)",
     )
-    span_weight: float = Field(default=1.0, gt=0, description="of the KL on spans, at the start (spans)")
     anneal: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="share of the steps in which that weight falls to 0, where the verdict takes over; 0: it stays",
+        description="share of the steps in which the weight of the KL on spans falls from 1 to 0, where the verdict"
+        " takes over; 0: it stays (spans)",
     )
 
     @property
@@ -216,9 +197,8 @@ class PPOSettings(Settings):
     normalisation: Literal["none", "scale", "whiten"] = Field(
         default="scale", description="of advantages; scale: divided by their RMS; whiten: centred as well"
     )
-    entropy_coefficient: float = Field(default=0.0, ge=0, description="weight of the entropy term")
-    entropy_sign: Literal["bonus", "paper"] = Field(
-        default="bonus", description="bonus: more entropy is better; paper: the sign as printed"
+    entropy_coefficient: float = Field(
+        default=0.0, description="weight of the entropy: more is better; below 0, the sign as printed in the paper"
     )
     kl: Literal["full", "k1", "k3"] = Field(
         default="k1",
@@ -251,12 +231,6 @@ class PPOSettings(Settings):
         description="nats per token from the reference at which the run stops as diverged; None: no limit",
         json_schema_extra=MAY_CHANGE,
     )
-    checkpoint_every: int = Field(
-        default=20,
-        ge=0,
-        description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped",
-        json_schema_extra=MAY_CHANGE,
-    )
     heldout_every: int | None = Field(
         default=None,
         ge=1,
@@ -276,8 +250,7 @@ class PPOSettings(Settings):
         description="steps between two checks that the reward of a reward model still means something; 0: never",
         json_schema_extra=MAY_CHANGE,
     )
-    samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
-    samples_written: int = Field(default=8, ge=0, description="token strips written each time")
+    samples_written: int = Field(default=8, ge=0, description="token strips written every 5 steps")
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> PPOSettings:

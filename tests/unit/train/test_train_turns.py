@@ -77,7 +77,7 @@ def gradient(policy: Policy) -> torch.Tensor:
 @pytest.mark.parametrize("size", [1, 2])
 def test_supervised_training_learns_the_policys_turns(policy: Policy, size: int) -> None:
     """The mean over their tokens alone."""
-    encoded = encode_pairs(policy, [Pair("1", ASK, TURNS), Pair("2", ASK, OTHER)], TRAINING)
+    encoded = encode_pairs(policy, [Pair("1", ASK, TURNS), Pair("2", ASK, OTHER)])
     metrics = accumulate_gradient(policy, encoded, PassSize(size))
     ours = gradient(policy)
     logps = torch.cat([own_logps(policy, each) for each in (TURNS, OTHER)])

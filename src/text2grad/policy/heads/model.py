@@ -115,12 +115,12 @@ def read_head(
 
 
 class HeadModel:
-    """Scores answers, or labels their units, `batch_size` answers at a time, those of similar length together.
+    """Scores answers, or labels their units; those of similar length are read together, `batch_size` at a time.
 
     `poor_threshold`: the probability from which on a unit is poor (`rl.units.unit_labels`).
     """
 
-    def __init__(self, policy: Policy, batch_size: int, poor_threshold: float | None = None) -> None:
+    def __init__(self, policy: Policy, batch_size: int = 32, poor_threshold: float | None = None) -> None:
         self.policy = policy
         self.batch_size = batch_size
         self.poor_threshold = poor_threshold

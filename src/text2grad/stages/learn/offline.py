@@ -24,7 +24,7 @@ from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
 from text2grad.train.objectives.offline import Logged, train_offline
-from text2grad.train.pairs import Pair, longest
+from text2grad.train.pairs import Pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def fitting(policy: Policy, records: Sequence[Feedback], config: Config) -> tupl
     Raises:
         UserError: none fits.
     """
-    limit = longest(policy, config.offline)
+    limit = policy.context
     lengths = [_tokens(policy, record) for record in records]
     long = [(record, tokens) for record, tokens in zip(records, lengths, strict=True) if tokens > (limit or tokens)]
     if not long:

@@ -191,8 +191,7 @@ def fitting(
     A prompt that is too long loses its middle, the response and z nothing: half a critique would teach to stop
     half-way. What still does not fit is left out. Both are reported on stderr.
     """
-    lengths = (policy.context, settings.training.max_length)
-    limit = min((length for length in lengths if length is not None), default=None)
+    limit = policy.context
     readable = [(record, pair) for record in records if (pair := reward_pair(record, settings)) is not None]
     fitted = [(record, _shortened(policy, record, pair, limit)) for record, pair in readable]
     kept = [(record, pair) for record, pair in fitted if pair is not None]

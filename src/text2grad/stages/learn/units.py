@@ -30,7 +30,7 @@ from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
 from text2grad.tasks.qa import is_ultrafeedback
 from text2grad.train.objectives.head_model import JudgedAnswer, encode_units, train_unit_model, units_of
-from text2grad.train.pairs import Pair, longest
+from text2grad.train.pairs import Pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def begun(config: Config, units: Units) -> tuple[Policy, SplitData[JudgedAnswer]
     def tokens(some: Sequence[JudgedAnswer]) -> list[int]:
         return [each.tokens for each in encode_units(policy, some)]
 
-    return policy, data.fitting(tokens, longest(policy, config.unit_model.training), "feedback")
+    return policy, data.fitting(tokens, policy.context, "feedback")
 
 
 def judged_answers(config: Config, units: Units) -> SplitData[JudgedAnswer]:
@@ -142,7 +142,7 @@ def measure(config: Config, folder: Path, answers: Sequence[JudgedAnswer]) -> di
         return {}
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
     threshold = config.critic.unit_model.poor_threshold  # it is measured as it criticises
-    labeller = HeadModel(load_frozen(settings), config.unit_model.batch_size, threshold)
+    labeller = HeadModel(load_frozen(settings), poor_threshold=threshold)
     return unit_report(cases_of(labeller, answers), config.run.seed)
 
 

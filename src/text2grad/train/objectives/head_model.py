@@ -67,7 +67,6 @@ def train_scalar_model(
 
     Otherwise as `train.objectives.preference.train_dpo`.
     """
-    refuse_muon(settings, options, SCALAR_MODEL)
     head = policy.add_head("score_head")
     return train_on_pairs(policy, pairs, partial(scored, policy), settings, options, SCALAR_MODEL, [head])
 
@@ -94,9 +93,8 @@ def train_unit_model(
             finite, or what `durable.run.Run` refuses.
     """
     refuse_nothing(answers, options)
-    refuse_muon(settings, options, UNIT_MODEL)
     encoded = encode_units(policy, answers)
-    refuse_long(policy, [each.id for each in answers], encoded, settings)
+    refuse_long(policy, [each.id for each in answers], encoded)
     turns = itertools.chain.from_iterable(
         (*each.prompt, Message(role="assistant", content=each.response)) for each in answers
     )
@@ -109,13 +107,6 @@ def train_unit_model(
     )
     batches = list(plan_batches(encoded, settings, options.seed))
     return descend(policy, batches, objective, settings, options, UNIT_MODEL)
-
-
-def refuse_muon(settings: SupervisedSettings, options: RunOptions, section: str) -> None:
-    """Raises UserError: muon is to train a model that is read by a head of its own."""
-    if settings.optimizer == "muon":
-        problem = "muon trains every layer, and a model that is read by a head of its own has no use for the last"
-        raise UserError(f"{options.title}: {problem}", f"--{section}.optimizer adamw")
 
 
 def encode_units(policy: Policy, answers: Sequence[JudgedAnswer]) -> list[EncodedUnits]:

@@ -124,7 +124,7 @@ def encode_logged(
     """Token ids and weights of all answers; refuses answers that do not fit, and cuts nothing."""
     table = TokenTable(policy.tokenizer)
     weighed = [_weighed(policy, each, table, settings, credit_settings) for each in answers]
-    refuse_long(policy, [each.id for each in answers], weighed, settings)
+    refuse_long(policy, [each.id for each in answers], weighed)
     return weighed
 
 

@@ -124,7 +124,7 @@ def train_on_pairs(
         heads=heads,
     )
     encoded = encode_preferences(policy, pairs)
-    refuse_long(policy, [pair.id for pair in pairs], encoded, settings)
+    refuse_long(policy, [pair.id for pair in pairs], encoded)
     batches = list(plan_batches(encoded, settings, options.seed))
     return descend(policy, batches, objective, settings, options, section)
 
