@@ -28,7 +28,8 @@ from text2grad.config import (
 from text2grad.config.reference import REMOVED
 from text2grad.config.sections import CriticSettings
 from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
-from text2grad.settings import is_set, parse_yaml
+from text2grad.settings import is_set
+from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.loaders import hub_data
 
 MINIMAL = "task: {name: demo}\npolicy: {model: tiny}\n"

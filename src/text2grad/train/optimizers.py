@@ -19,7 +19,7 @@ from text2grad.durable.settings import Schedule
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import split_as, whole
-from text2grad.train.settings import PPOSettings
+from text2grad.train.ppo_settings import PPOSettings
 
 MAX_GRAD_NORM = 1.0
 """Of the gradient of a step, as in the paper."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from text2grad.align import Aligned, Membership, TokenTable, token_labels
+from text2grad.durable.identity import digest_of_reference, flatten
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths
@@ -108,6 +109,17 @@ class Encoded(PromptAndTarget):
     weights: list[float]
     labels: list[int] = field(default_factory=list)
     score: float | None = None
+
+
+def supervised_identity(
+    policy: Policy, settings: SupervisedSettings, section: str, data: dict[str, str]
+) -> dict[str, str]:
+    """What a supervised run depends on, by name: its `settings`, those of a section, and digests of `data`."""
+    return {
+        **flatten(**{section: settings}),
+        "the starting model": digest_of_reference(policy),
+        **data,
+    }
 
 
 def encode_pairs(policy: Policy, pairs: Sequence[Pair]) -> list[Encoded]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from text2grad.align import CreditSettings
-from text2grad.durable.identity import digest_of_reference, flatten, own_code
+from text2grad.durable.identity import digest_of_data, digest_of_reference, flatten, own_code
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
@@ -28,14 +28,11 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
-from text2grad.train.identity import digest_of_data
 from text2grad.train.learner import Learner, overlaps
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.passes import PassSize
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import refuse_diverged, refuse_failures, score
-from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher.model import Teacher
-from text2grad.train.teacher.prompt import refuse_unfit, teacher_version
 from text2grad.train.update import next_coefficient
 
 CHECKPOINT_EVERY, SAMPLES_EVERY = 20, 5
@@ -100,7 +97,10 @@ def train_ppo(
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     _refuse_unfit(critic, settings, generation, ranks, environment)
     taught = settings.teacher.kind != "none"
-    if taught:
+    if taught:  # a run without a teacher loads none of it
+        from text2grad.train.teacher.model import Teacher
+        from text2grad.train.teacher.prompt import refuse_unfit, teacher_version
+
         refuse_unfit(policy, examples, settings.teacher, ranks.sharded)
     identity = {
         **flatten(ppo=settings, credit=credit, generation=generation),

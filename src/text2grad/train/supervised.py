@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.durable.identity import flatten
+from text2grad.durable.identity import digest_of_data, flatten
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
@@ -30,10 +30,9 @@ from text2grad.policy.heads.head import (
     verdict_loss,
 )
 from text2grad.policy.model import Policy
-from text2grad.train.identity import digest_of_data, supervised_identity
 from text2grad.train.muon import muon_for
 from text2grad.train.optimizers import clip_gradient, keep_masters, learning_rate_factor, refuse_float16
-from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches
+from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches, supervised_identity
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import NextTokenSettings, SupervisedSettings
 from text2grad.train.stopping import EarlyStopping, LossFloor

@@ -12,9 +12,8 @@ from text2grad.rl import advantage as adv
 from text2grad.rl import loss as losses
 from text2grad.train.optimizers import Optimizers, clip_gradient
 from text2grad.train.passes import PassSize, accumulate
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Rollout, take_rows
-from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher.loss import teacher_loss
 
 
 def update(
@@ -115,6 +114,8 @@ def policy_terms(
     )
     if part.teacher is None and part.teacher_support is None:
         return clipped
+    from text2grad.train.teacher.loss import teacher_loss
+
     towards = teacher_loss(logp, support, part, settings.teacher)
     if part.route is None:
         return towards

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from text2grad.align import token_labels
+from text2grad.durable.identity import digest_of_data
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Place, Preference, Span
@@ -25,9 +26,8 @@ from text2grad.policy.heads.head import LABEL, SCORE
 from text2grad.policy.heads.model import Divider, Units, as_tokens, read_head
 from text2grad.policy.model import Policy
 from text2grad.rl.units import unit_labels, unit_loss
-from text2grad.train.identity import digest_of_data, supervised_identity
 from text2grad.train.objectives.preference import EncodedPreference, Rewards, train_on_pairs
-from text2grad.train.pairs import PromptAndTarget, plan_batches, refuse_long
+from text2grad.train.pairs import PromptAndTarget, plan_batches, refuse_long, supervised_identity
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import Objective, descend, in_words, refuse_nothing

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from text2grad.align import Aligned, CreditSettings, TokenTable, credit
 from text2grad.align.trajectory import Trajectory, own_tokens
-from text2grad.durable.identity import digest_of_reference, flatten, own_code
+from text2grad.durable.identity import digest_of_data, digest_of_reference, flatten, own_code
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Message, Transcript, conversation_of, turns_of
@@ -30,7 +30,6 @@ from text2grad.policy.episode import encode_turns
 from text2grad.policy.model import Policy
 from text2grad.rl.loss import average
 from text2grad.rl.offline import offline_loss
-from text2grad.train.identity import digest_of_data
 from text2grad.train.pairs import Encoded, plan_batches, refuse_long
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import OfflineSettings

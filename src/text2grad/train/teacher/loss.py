@@ -9,8 +9,8 @@ from torch import Tensor
 
 from text2grad.rl import distill
 from text2grad.rl.advantage import masked_mean
+from text2grad.train.ppo_settings import PPOSettings, TeacherSettings
 from text2grad.train.rollout import Responses, Rollout
-from text2grad.train.settings import PPOSettings, TeacherSettings
 from text2grad.train.teacher.model import TeacherScores
 from text2grad.train.teacher.prompt import succeeded
 
