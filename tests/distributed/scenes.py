@@ -27,7 +27,7 @@ from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySe
 from text2grad.policy.shard import gathered, whole
 from text2grad.stages.learn.ppo import run_train
 from text2grad.train import supervised
-from text2grad.train.pairs import Marked, Pair, encode_pairs
+from text2grad.train.pairs import MarkedText, Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo import train_ppo
 from text2grad.train.rollout import PolicyStats, Rollout, draws_of, judge, measure, merge, respond, score
@@ -169,7 +169,7 @@ def part_of(parameter: Tensor) -> tuple[int, int]:
 
 def pairs() -> list[Pair]:
     """Of every prompt the first two characters are good words."""
-    marked = [Marked(0, text, (Span(start=0, end=2, label=1, text=text[:2]),)) for text in TEXTS]
+    marked = [MarkedText(0, text, (Span(start=0, end=2, label=1, text=text[:2]),)) for text in TEXTS]
     turns = [(Message(role="user", content=text),) for text in TEXTS]
     return [
         Pair(str(n), turn, turn[0].content * n, (), mark, 1 / n)

@@ -40,9 +40,9 @@ from text2grad.signals import StopRequest, stop_here
 from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
 from text2grad.train.objectives.head_model import JudgedAnswer, train_scalar_model, train_unit_model
-from text2grad.train.objectives.offline import Logged, train_offline
+from text2grad.train.objectives.offline import LoggedAnswer, train_offline
 from text2grad.train.objectives.preference import train_dpo
-from text2grad.train.pairs import Marked, Pair
+from text2grad.train.pairs import MarkedText, Pair
 from text2grad.train.ppo import train_ppo
 from text2grad.train.settings import (
     DPOSettings,
@@ -167,7 +167,7 @@ def by_supervision(
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
     pairs = []
     for n, text in enumerate(TEXTS, start=1):
-        marked = Marked(0, text, ()) if label_weight else None
+        marked = MarkedText(0, text, ()) if label_weight else None
         score = 1 / n if verdicts else None
         pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n * times, (), marked, score))
     settings = TRAINING.model_copy(update=changes)
@@ -183,7 +183,9 @@ def by_logged_answers(model: Path, folder: Path, on_step: Any = None, lora: bool
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
     asked = [(Message(role="user", content=text),) for text in TEXTS]
-    answers = [Logged(str(n), turn, TEXTS[n] * 2, Halves().judge(TEXTS[n] * 2)) for n, turn in enumerate(asked)]
+    answers = [
+        LoggedAnswer(str(n), turn, TEXTS[n] * 2, Halves().judge(TEXTS[n] * 2)) for n, turn in enumerate(asked)
+    ]
     settings = OfflineSettings(epochs=3, batch_size=2, lr=1e-2, max_kl=None)
     options = RunOptions(folder, "offline", 5, on_step=on_step, **COURSE)
     train_offline(policy, answers, settings.model_copy(update=changes), CreditSettings(), options)

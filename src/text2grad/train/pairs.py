@@ -44,7 +44,7 @@ E = TypeVar("E", bound=Tokenised)
 
 
 @dataclass(frozen=True)
-class Marked:
+class MarkedText:
     """A text that stands at character `start` of the last turn of a prompt, and spans of it, to which its tokens
     belong by `membership`."""
 
@@ -67,7 +67,7 @@ class Pair:
     prompt: tuple[Message, ...]
     target: str
     emphasis: tuple[tuple[int, int, float], ...] = ()
-    marked: Marked | None = None
+    marked: MarkedText | None = None
     score: float | None = None
 
 

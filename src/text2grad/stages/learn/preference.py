@@ -54,9 +54,9 @@ def run_train_scalar_model(config: Config, data: str, resume: ResumeMode = "auto
     """Train a scalar reward model on preference pairs; writes `scalar_model/policy` and its figures."""
     with training(config, "scalar_model", "scalar_model", resume) as stage:
         with stage.preparing():
-            policy, pairs = begun(config, data)
+            policy, pairs = policy_and_pairs(config, data)
         run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
-        with run.begun() as options:
+        with run.begin() as options:
             metrics = train_scalar_model(policy, pairs.train, run.config.scalar_model.training, options)
             del policy
             release()  # what was trained is gone before the model that was written is loaded
@@ -70,9 +70,9 @@ def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "au
     """DPO of the SFT policy on preference pairs; writes `ppo/<name>`, or resumes an unfinished one."""
     with training(config, "dpo", f"ppo/{name}", resume) as stage:
         with stage.preparing():
-            policy, pairs = begun(config, data)
+            policy, pairs = policy_and_pairs(config, data)
         run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
-        with run.begun(with_run=True) as options:
+        with run.begin(with_run=True) as options:
             metrics = train_dpo(policy, pairs.train, run.config.dpo, options)
             figures = measure_dpo(run.config, policy, pairs.heldout)
         if stage.ranks.first:
@@ -80,7 +80,7 @@ def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "au
     return summary_of(pairs, metrics, figures, stage.place)
 
 
-def begun(config: Config, data: str) -> tuple[Policy, SplitData[Preference]]:
+def policy_and_pairs(config: Config, data: str) -> tuple[Policy, SplitData[Preference]]:
     """The policy to train and the pairs that fit it. The pairs are read first: a bad file costs nothing."""
     pairs = preference_data(config, data)
     policy = load_policy(start_policy(config))

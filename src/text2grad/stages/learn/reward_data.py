@@ -33,7 +33,7 @@ from text2grad.tasks.base import (
     split_of,
     words_of,
 )
-from text2grad.train.pairs import Marked, Pair
+from text2grad.train.pairs import MarkedText, Pair
 
 FEW_RECORDS, DAMAGED_OF_FEW = 500, 0.5
 """Training records below which spoiled answers are added, and how many for each of them."""
@@ -127,10 +127,10 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
     return Pair(record.id, tuple(messages), z, emphasis, marked, score)
 
 
-def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
+def _marked(record: Feedback, messages: Sequence[Message]) -> MarkedText | None:
     """The position of the response in the judge's prompt, with its spans; None if a tag in it had to be changed."""
     start = messages[-1].content.rfind(f"\n{record.response}\n") + 1
-    return Marked(start, record.response, tuple(record.spans)) if start else None
+    return MarkedText(start, record.response, tuple(record.spans)) if start else None
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:

@@ -78,7 +78,7 @@ class RewardModelEvaluation(Summary):
     report: Mapping[str, Any] = inlined()
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """Records, pairs that were trained on, what was added to the records by its kind, and the last metrics."""
 
     records: int
@@ -109,7 +109,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     )
 
 
-def train_reward_model(stage: TrainingStage) -> Trained:
+def train_reward_model(stage: TrainingStage) -> TrainingResult:
     """Train the reward model and write it; each of several processes calls this."""
     ranks = stage.ranks
     with stage.preparing():
@@ -129,7 +129,7 @@ def train_reward_model(stage: TrainingStage) -> Trained:
         base = digest_of_base(policy.model) if settings.shared else ""
         stopping = early_stopping(run.config, policy, validation, ranks)
     settings = run.config.reward_model
-    with run.begun(start, validation_inputs(run.config, validation)) as options:
+    with run.begin(start, validation_inputs(run.config, validation)) as options:
         metrics = train_supervised(
             policy,
             pairs,
@@ -147,7 +147,7 @@ def train_reward_model(stage: TrainingStage) -> Trained:
     if ranks.first:
         say_if_still(stage.place, "reward_model.training", settings.training.lr)
     extra = {"corrections": len(praised) - len(chosen), "damaged": len(shown) - len(praised)}
-    return Trained(len(train) + len(validation), len(pairs), extra, metrics)
+    return TrainingResult(len(train) + len(validation), len(pairs), extra, metrics)
 
 
 def training_records(config: Config, tell: bool) -> tuple[list[Feedback], list[Feedback]]:

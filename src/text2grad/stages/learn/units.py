@@ -57,10 +57,10 @@ def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "aut
     with training(config, "unit_model", f"unit_model/{units}", resume, f"unit model of {units}") as stage:
         place = stage.place / "policy"
         with stage.preparing():
-            policy, data = begun(config, units)
+            policy, data = policy_and_answers(config, units)
         answers = [Pair(each.id, each.prompt, each.response) for each in data.train]
         run = stage.settle(policy, facts_of_pairs(policy, answers))
-        with run.begun() as options:
+        with run.begin() as options:
             metrics = train_unit_model(policy, data.train, run.config.unit_model.training, options)
             del policy
             release()  # what was trained is gone before the model that was written is loaded
@@ -88,7 +88,7 @@ def refuse_no_steps(config: Config, units: Units) -> None:
         raise UsageError("the answers of UltraFeedback have no steps to label", "--units tokens")
 
 
-def begun(config: Config, units: Units) -> tuple[Policy, SplitData[JudgedAnswer]]:
+def policy_and_answers(config: Config, units: Units) -> tuple[Policy, SplitData[JudgedAnswer]]:
     """The policy to train and the answers that fit it. The feedback is read first: a bad file costs nothing."""
     data = judged_answers(config, units)
     policy = load_policy(start_policy(config))

@@ -4,7 +4,7 @@ with training(config, "offline", "ppo/mine", resume) as stage:
     with stage.preparing():
         ...  # read the data, load the policy: nothing is written yet
     run = stage.settle(policy, facts)
-    with run.begun() as options:
+    with run.begin() as options:
         metrics = train_offline(policy, answers, run.config.offline, run.config.credit, options)
 """
 
@@ -82,7 +82,7 @@ class TrainingRun:
     noted: Config
 
     @contextmanager
-    def begun(
+    def begin(
         self,
         trained: PolicySettings | None = None,
         inputs: Mapping[str, str] | None = None,

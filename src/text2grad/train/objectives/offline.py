@@ -37,7 +37,7 @@ from text2grad.train.supervised import Objective, descend, in_words, refuse_not_
 
 
 @dataclass(frozen=True)
-class Logged:
+class LoggedAnswer:
     """A recorded answer and its critique; of a `Transcript` the policy's turns are learned from.
 
     `ids`: as it was sampled, if known, of several turns a list for each; they are used if this tokenizer decodes
@@ -69,7 +69,7 @@ class WeightedAnswer(Encoded):
 
 def train_offline(
     policy: Policy,
-    answers: Sequence[Logged],
+    answers: Sequence[LoggedAnswer],
     settings: OfflineSettings,
     credit_settings: CreditSettings,
     options: RunOptions,
@@ -105,7 +105,7 @@ def train_offline(
 
 
 def identity_of(
-    policy: Policy, answers: Sequence[Logged], settings: OfflineSettings, credit_settings: CreditSettings
+    policy: Policy, answers: Sequence[LoggedAnswer], settings: OfflineSettings, credit_settings: CreditSettings
 ) -> dict[str, str]:
     """What a run depends on, by name; large things as digests."""
     turns = ((*each.prompt, *conversation_of(each.response)) for each in answers)
@@ -118,7 +118,7 @@ def identity_of(
 
 
 def encode_logged(
-    policy: Policy, answers: Sequence[Logged], settings: OfflineSettings, credit_settings: CreditSettings
+    policy: Policy, answers: Sequence[LoggedAnswer], settings: OfflineSettings, credit_settings: CreditSettings
 ) -> list[WeightedAnswer]:
     """Token ids and weights of all answers; refuses answers that do not fit, and cuts nothing."""
     table = TokenTable(policy.tokenizer)
@@ -128,7 +128,11 @@ def encode_logged(
 
 
 def _weighed(
-    policy: Policy, answer: Logged, table: TokenTable, settings: OfflineSettings, credit_settings: CreditSettings
+    policy: Policy,
+    answer: LoggedAnswer,
+    table: TokenTable,
+    settings: OfflineSettings,
+    credit_settings: CreditSettings,
 ) -> WeightedAnswer:
     if isinstance(answer.response, Transcript):
         return _weighed_turns(policy, answer, table, settings, credit_settings)
@@ -144,7 +148,11 @@ def _weighed(
 
 
 def _weighed_turns(
-    policy: Policy, answer: Logged, table: TokenTable, settings: OfflineSettings, credit_settings: CreditSettings
+    policy: Policy,
+    answer: LoggedAnswer,
+    table: TokenTable,
+    settings: OfflineSettings,
+    credit_settings: CreditSettings,
 ) -> WeightedAnswer:
     """The turns of a transcript that can be trained (`policy.episode.Thread`); spans on others are left out."""
     thread = encode_turns(policy.tokenizer, answer.prompt, answer.response, answer.ids)
@@ -165,7 +173,7 @@ def _weighed_turns(
     return WeightedAnswer(thread.prompt, thread.ids, weights.tolist(), mask=thread.mask)
 
 
-def _read(policy: Policy, answer: Logged, table: TokenTable) -> tuple[list[int], Aligned]:
+def _read(policy: Policy, answer: LoggedAnswer, table: TokenTable) -> tuple[list[int], Aligned]:
     """The tokens of an answer: as it was sampled, else as a target of supervised training."""
     aligned = table.align(answer.ids)
     if answer.ids and aligned.text == answer.response:
