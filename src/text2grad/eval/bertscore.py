@@ -119,7 +119,7 @@ class Encoder:
         with torch.no_grad():
             inputs = {name: tensor.to(self._model.device) for name, tensor in batch.items()}
             states = self._model(**inputs, output_hidden_states=True).hidden_states[self.layer].float().cpu()
-        there = batch["attention_mask"].bool()
+        there = batch["attention_mask"].bool()  # (n, L): the padding is cut off again
         return [
             EncodedText(row[here], (~marks[here]).float())
             for row, here, marks in zip(states, there, special, strict=True)

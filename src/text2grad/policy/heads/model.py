@@ -110,7 +110,7 @@ def read_head(
     columns = [index + 1 for each in ends for index in each]  # column 0 is the state before the answer
     places = torch.tensor([rows, columns], dtype=torch.long, device=policy.device)
     hidden = policy.reader(policy.model, policy.pack(prompts, answers)).hidden  # (B, T+1, H)
-    output: Tensor = head_of(policy, outputs)(hidden[places[0], places[1]])
+    output: Tensor = head_of(policy, outputs)(hidden[places[0], places[1]])  # of (N, H)
     return output
 
 

@@ -74,7 +74,7 @@ def train_scalar_model(
 def scored(policy: Policy, items: Sequence[EncodedPreference]) -> Rewards:
     """The scores of a scalar reward model, (N,) of the chosen answers and (N,) of the rejected ones."""
     answers = [item.chosen for item in items] + [item.rejected for item in items]
-    ends = [[len(ids) - 1] for ids in answers]
+    ends = [[len(ids) - 1] for ids in answers]  # one score, read after the last token
     chosen, rejected = read_head(policy, SCORE, [item.prompt for item in items] * 2, answers, ends).chunk(2)
     return chosen, rejected
 
@@ -122,7 +122,7 @@ def encode_units(policy: Policy, answers: Sequence[JudgedAnswer]) -> list[Encode
 def _encoded(policy: Policy, divide: Divider, answer: JudgedAnswer) -> EncodedUnits:
     """The label of a unit is 1 or -1 where a span of that sign overlaps it, 0 where none does or both do."""
     units = units_of(divide, answer)
-    labels = token_labels(answer.spans, as_tokens(answer.response, units.units)).tolist()
+    labels = token_labels(answer.spans, as_tokens(answer.response, units.units)).tolist()  # one a unit
     return EncodedUnits(encode_prompt(policy.tokenizer, answer.prompt), units.ids, units.ends, labels)
 
 
