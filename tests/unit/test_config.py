@@ -379,7 +379,7 @@ def test_a_removed_setting_is_passed_over_at_its_old_value_and_otherwise_says_wh
         return path
 
     assert load_config(write({last: REMOVED[key].value})) == load_config(write({}))
-    with pytest.raises(UsageError, match=f"the setting '{key}' is no more: ") as error:
+    with pytest.raises(UsageError, match=f"the setting '{key}' was removed: ") as error:
         load_config(write({last: {"model": "other"} if REMOVED[key].value is None else 0.25}))
     assert "\n" not in str(error.value)
     assert key not in {each.key for each in describe_settings()}

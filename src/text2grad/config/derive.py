@@ -114,7 +114,7 @@ class DerivedValue(NamedTuple):
 
 
 def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, DerivedValue]:
-    """The settings of a stage that nobody has set, each with its reason."""
+    """The unset settings of a stage, derived, each with its reason."""
     if stage == "ppo":
         return dict(_ppo(config, facts))
     rule = RULES[stage]

@@ -92,7 +92,7 @@ def explain(error: ValidationError) -> UsageError:
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"])
     if key in REMOVED:
-        return UsageError(f"the setting {key!r} is no more: {REMOVED[key].instead}", "leave it out")
+        return UsageError(f"the setting {key!r} was removed: {REMOVED[key].instead}", "leave it out")
     if key == "reward_model.early_stopping" and isinstance(detail["input"], dict):
         return UsageError(f"{key} is no section any more", f"{key} 100: the steps between measurements; null: none")
     if detail["type"] == "extra_forbidden":
@@ -115,7 +115,7 @@ _RENAMED = {
 
 
 class RemovedSetting(NamedTuple):
-    """A setting that is no more: the value it always has now, and what to do where another one is wanted."""
+    """A removed setting: the value it always has now, and what to do where another one is needed."""
 
     value: Any
     instead: str

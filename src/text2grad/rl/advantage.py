@@ -259,7 +259,7 @@ def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping
         (B, T), 0 outside `learned`. The first term is 0 in a group whose responses gained the same.
 
     Raises:
-        ValueError: the responses are no whole groups.
+        ValueError: the batch is not a multiple of the group size.
     """
     check_shapes(2, words=words, learned=learned)
     centred, spread = _standing(gains, learned, by.size)

@@ -121,7 +121,7 @@ def derivation_lines(chosen: Mapping[str, DerivedValue], kept: Path) -> list[str
         return []
     words = ", ".join(f"{key} {each.value:g} ({each.reason})" for key, each in chosen.items())
     where = f"  kept in {kept}; any can be set: --{next(iter(chosen))} VALUE"
-    return [f"settings that nobody set: {words}", where]
+    return [f"derived settings: {words}", where]
 
 
 def model_facts(policy: Policy) -> ModelFacts:
