@@ -25,6 +25,7 @@ FLOORS = {
         "settings",
         "named",
         "feedback",
+        "strict_yaml",
         "unicode_words",
         "sandbox",
         "wire",

@@ -17,7 +17,7 @@ import typer
 
 from text2grad import errors
 from text2grad.commands import judge, learn, measure, pages, run  # noqa: F401  (each registers its commands, in this order)
-from text2grad.commands.base import Configured, Stage, app, option
+from text2grad.commands.base import ConfiguredCommand, Stage, app, option
 from text2grad.console import nearest_option, split_overrides
 from text2grad.errors import UsageError
 
@@ -69,7 +69,7 @@ def _run(arguments: Sequence[str]) -> int:
     words = _listed(words)
     _refuse_unknown_options(words, overrides)
     stage = app(args=words, prog_name="text2grad", standalone_mode=False)
-    if isinstance(stage, Configured):
+    if isinstance(stage, ConfiguredCommand):
         stage.overrides = overrides
     return stage.run() if isinstance(stage, Stage) else stage or errors.EXIT_DONE
 

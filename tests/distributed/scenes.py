@@ -27,11 +27,11 @@ from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySe
 from text2grad.policy.shard import gathered, whole
 from text2grad.stages.learn.ppo import run_train
 from text2grad.train import supervised
-from text2grad.train.pairs import Marked, Pair, encode_pairs
+from text2grad.train.pairs import MarkedText, Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo import train_ppo
 from text2grad.train.rollout import PolicyStats, Rollout, draws_of, judge, measure, merge, respond, score
-from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
+from text2grad.train.settings import PPOSettings, SupervisedSettings
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
 from text2grad.train.update import accumulate_gradient
@@ -44,10 +44,10 @@ SPEECH = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=3)
 SETTINGS = PPOSettings(
     advantage="gae",
     steps=4, rollouts=COUNT, epochs=2, mini_batches=2, micro_batch_size=3, lr=1e-3, schedule="cosine",
-    value_warmup=1, checkpoint_every=1, samples_every=1, samples_written=COUNT, kl_target=0.01, kl_horizon=8,
+    value_warmup=1, samples_written=COUNT, kl_target=0.01, kl_horizon=8,
     normalisation="whiten",
 )  # fmt: skip
-TRAINING = SupervisedSettings(epochs=3, batch_size=3, micro_batch_size=1, lr=1e-2, checkpoint_every=1)
+TRAINING = SupervisedSettings(epochs=3, batch_size=3, micro_batch_size=1, lr=1e-2)
 KINDS: dict[str, dict[str, Any]] = {
     "full": {},
     "detached": {"value_head": "detached"},
@@ -169,7 +169,7 @@ def part_of(parameter: Tensor) -> tuple[int, int]:
 
 def pairs() -> list[Pair]:
     """Of every prompt the first two characters are good words."""
-    marked = [Marked(0, text, (Span(start=0, end=2, label=1, text=text[:2]),)) for text in TEXTS]
+    marked = [MarkedText(0, text, (Span(start=0, end=2, label=1, text=text[:2]),)) for text in TEXTS]
     turns = [(Message(role="user", content=text),) for text in TEXTS]
     return [
         Pair(str(n), turn, turn[0].content * n, (), mark, 1 / n)
@@ -184,7 +184,7 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
         policy.add_head("label_head")
         policy.add_head("score_head")
         each.broadcast_weights(policy)
-        encoded = encode_pairs(policy, pairs(), TRAINING)[:3]
+        encoded = encode_pairs(policy, pairs())[:3]
         loss = sum(supervised.accumulate_gradient(policy, encoded, PassSize(1, ranks=each), LABEL_WEIGHT).values())
         found[name] = loss, {n: whole(p.grad) for n, p in policy.named_parameters() if p.grad is not None}
     (loss, wanted), (told, got) = found["alone"], found["together"]
@@ -221,7 +221,7 @@ def train_in(
         policy = load_policy(PolicySettings(model=str(model)))
         policy = ending(policy) if environment else policy
         settings = SETTINGS.model_copy(update=changes)
-        options = RunOptions(folder, "x", 5, ranks=ranks)
+        options = RunOptions(folder, "x", 5, ranks=ranks, checkpoint_every=1)
         speech = SPEECH.model_copy(update={"max_turns": 2})
         critic = Stops(*stop)
         train_ppo(policy, examples(), critic, settings, CreditSettings(), speech, options, environment)
@@ -234,11 +234,13 @@ def train_with_adapters(model: Path, folder: Path, sharded: bool) -> str:
     seed_everything(5)
     with joined(sharded) as ranks:
         policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(r=2, dropout=0.0)))
-        train_supervised(policy, pairs(), TRAINING, RunOptions(folder / "sft", "sft", 5, ranks=ranks))
+        train_supervised(
+            policy, pairs(), TRAINING, RunOptions(folder / "sft", "sft", 5, ranks=ranks, checkpoint_every=1)
+        )
         train_with_stopping(model, folder / "early", ranks)
         policy = load_policy(PolicySettings(model=str(model)))
         seen = examples()[ranks.rank :]
-        options = RunOptions(folder / "x", "x", 5, ranks=ranks)
+        options = RunOptions(folder / "x", "x", 5, ranks=ranks, checkpoint_every=1)
         train_ppo(policy, seen, Halves(), SETTINGS, CreditSettings(), SPEECH, options)
     return "not refused"
 
@@ -268,8 +270,8 @@ def train_with_stopping(model: Path, folder: Path, ranks: Ranks) -> None:
             if step == last:
                 raise InterruptedError
 
-        stopping = EarlyStopping(policy, EarlyStoppingSettings(every=1, patience=9), measure, ranks)
-        options = RunOptions(folder, "early", 5, ranks=ranks, on_step=look)
+        stopping = EarlyStopping(policy, 1, measure, ranks, patience=9)
+        options = RunOptions(folder, "early", 5, ranks=ranks, on_step=look, checkpoint_every=1)
         found = train_supervised(policy, pairs(), TRAINING, options, stopping=stopping)
         return policy, found
 
@@ -299,7 +301,7 @@ def train_in_halves(model: Path, folder: Path, sharded: bool, adapter: Path | No
                 raise InterruptedError
 
         changes = {"steps": 2, "lr": 1e-6, "value_warmup": 0, "kl_target": None}
-        options = RunOptions(folder, "x", 5, ranks=ranks, on_step=look)
+        options = RunOptions(folder, "x", 5, ranks=ranks, on_step=look, checkpoint_every=1)
         settings = SETTINGS.model_copy(update=changes)
         train_ppo(policy, examples(), Halves(), settings, CreditSettings(), SPEECH, options)
         return policy

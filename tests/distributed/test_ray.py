@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'text2grad[ray]'"
 )
-SETTINGS = [*dying_task.SETTINGS, "--ppo.steps", "6", "--ppo.checkpoint_every", "2", "--ppo.value_warmup", "1"]
+SETTINGS = [*dying_task.SETTINGS, "--ppo.steps", "6", "--run.checkpoint_every", "2", "--ppo.value_warmup", "1"]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 from commands import TOY, Command
 from safetensors.torch import load_file
 
-LONGER = (*TOY, "--ppo.steps", "5", "--ppo.checkpoint_every", "1", "--ppo.schedule", "linear")
+LONGER = (*TOY, "--ppo.steps", "5", "--run.checkpoint_every", "1", "--ppo.schedule", "linear")
 
 
 def stopped(run: Path, number: int, after: str, *words: str) -> tuple[int, str]:

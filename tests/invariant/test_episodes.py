@@ -184,9 +184,7 @@ def test_metrics_and_strips_are_of_own_tokens(policy: Policy) -> None:
 def run(folder: Path, out: Path, on_step: Any = None, by_row: bool = False, **changes: Any) -> Path:
     seed_everything(5)
     policy = ending(load_policy(PolicySettings(model=str(folder))))
-    settings = PPOSettings(
-        steps=4, rollouts=4, micro_batch_size=2, lr=1e-2, checkpoint_every=1, samples_every=1, **changes
-    )
+    settings = PPOSettings(steps=4, rollouts=4, micro_batch_size=2, lr=1e-2, **changes)
     train_ppo(
         policy,
         EXAMPLES,
@@ -194,7 +192,7 @@ def run(folder: Path, out: Path, on_step: Any = None, by_row: bool = False, **ch
         settings,
         CreditSettings(),
         SPEECH,
-        RunOptions(out, "x", 5, on_step=on_step),
+        RunOptions(out, "x", 5, on_step=on_step, checkpoint_every=1),
         Talker,
     )
     return out

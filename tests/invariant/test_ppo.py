@@ -273,7 +273,7 @@ def test_a_policy_in_float16_is_not_trained(folder: Path) -> None:
 
 
 def test_only_the_first_prompts_are_trained_on_where_a_share_is_set(policy: Policy, tmp_path: Path) -> None:
-    settings = PPOSettings(prompts=2, steps=2, rollouts=4, epochs=1, samples_every=1)
+    settings = PPOSettings(prompts=2, steps=2, rollouts=4, epochs=1)
     asked = examples()
     train_ppo(policy, asked, Halves(), settings, CreditSettings(), GENERATION, RunOptions(tmp_path, "ppo"))
     lines = (tmp_path / "samples.jsonl").read_text("utf-8").splitlines()

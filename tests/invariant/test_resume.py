@@ -24,6 +24,7 @@ from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable import run as run_module
 from text2grad.durable.checkpoint import newest_checkpoint
 from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Preference, Source, Span
@@ -39,17 +40,16 @@ from text2grad.signals import StopRequest, stop_here
 from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
 from text2grad.train.objectives.head_model import JudgedAnswer, train_scalar_model, train_unit_model
-from text2grad.train.objectives.offline import Logged, train_offline
+from text2grad.train.objectives.offline import LoggedAnswer, train_offline
 from text2grad.train.objectives.preference import train_dpo
-from text2grad.train.pairs import Marked, Pair
+from text2grad.train.pairs import MarkedText, Pair
 from text2grad.train.ppo import train_ppo
 from text2grad.train.settings import (
     DPOSettings,
     DPOTrainingSettings,
-    EarlyStoppingSettings,
+    NextTokenSettings,
     OfflineSettings,
     PPOSettings,
-    SupervisedSettings,
     TeacherSettings,
 )
 from text2grad.train.stopping import EarlyStopping
@@ -60,9 +60,10 @@ STEPS = 6
 SETTINGS = PPOSettings(
     advantage="gae",
     steps=STEPS, rollouts=4, epochs=2, mini_batches=2, lr=1e-3, schedule="cosine", value_warmup=1,
-    checkpoint_every=1, samples_every=2, kl_target=0.01, kl_horizon=8, normalisation="whiten",
+    kl_target=0.01, kl_horizon=8, normalisation="whiten",
 )  # fmt: skip
-TRAINING = SupervisedSettings(epochs=3, batch_size=2, lr=1e-2, warmup=0.3, checkpoint_every=1)
+TRAINING = NextTokenSettings(epochs=3, batch_size=2, lr=1e-2)
+COURSE: dict[str, Any] = {"checkpoint_every": 1, "course": CourseSettings(warmup=0.3)}
 SPEECH = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=3)
 ADAPTERS = LoraSettings(r=2, dropout=0.3)
 
@@ -137,12 +138,13 @@ def by_ppo(
     resume: ResumeMode = "auto",
     inputs: Mapping[str, str] | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
+    checkpoint_every: int = 1,
     **changes: Any,
 ) -> None:
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None, dtype=dtype))
     settings = SETTINGS.model_copy(update=changes)
-    options = RunOptions(folder, "x", 5, resume, inputs or {})
+    options = RunOptions(folder, "x", 5, resume, inputs or {}, checkpoint_every=checkpoint_every)
     train_ppo(policy, examples(), critic, settings, CreditSettings(), SPEECH, options)
 
 
@@ -152,24 +154,26 @@ def by_supervision(
     on_step: Any = None,
     title: str = "sft",
     lora: bool = True,  # their dropout draws lots
-    stopping: EarlyStoppingSettings | None = None,
+    every: int | None = None,
+    patience: int = 5,
+    checkpoint_every: int = 1,
     label_weight: float = 0.0,
     verdicts: bool = False,
     measure: Callable[[Policy, list[torch.Tensor]], float] | None = None,
+    times: int = 1,
     **changes: Any,
 ) -> dict[str, float]:
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
     pairs = []
     for n, text in enumerate(TEXTS, start=1):
-        marked = Marked(0, text, ()) if label_weight else None
+        marked = MarkedText(0, text, ()) if label_weight else None
         score = 1 / n if verdicts else None
-        pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n, (), marked, score))
+        pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n * times, (), marked, score))
     settings = TRAINING.model_copy(update=changes)
-    keeper = stopping and EarlyStopping(
-        policy, stopping, functools.partial(measure or nearness, policy, start_of(policy))
-    )
-    options = RunOptions(folder, title, 5, on_step=on_step)
+    measured = functools.partial(measure or nearness, policy, start_of(policy))
+    keeper = EarlyStopping(policy, every, measured, patience=patience) if every else None
+    options = RunOptions(folder, title, 5, on_step=on_step, **{**COURSE, "checkpoint_every": checkpoint_every})
     return train_supervised(
         policy, pairs, settings, options, stopping=keeper, label_weight=label_weight, verdicts=verdicts
     )
@@ -179,9 +183,11 @@ def by_logged_answers(model: Path, folder: Path, on_step: Any = None, lora: bool
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
     asked = [(Message(role="user", content=text),) for text in TEXTS]
-    answers = [Logged(str(n), turn, TEXTS[n] * 2, Halves().judge(TEXTS[n] * 2)) for n, turn in enumerate(asked)]
-    settings = OfflineSettings(epochs=3, batch_size=2, lr=1e-2, warmup=0.3, checkpoint_every=1, max_kl=None)
-    options = RunOptions(folder, "offline", 5, on_step=on_step)
+    answers = [
+        LoggedAnswer(str(n), turn, TEXTS[n] * 2, Halves().judge(TEXTS[n] * 2)) for n, turn in enumerate(asked)
+    ]
+    settings = OfflineSettings(epochs=3, batch_size=2, lr=1e-2, max_kl=None)
+    options = RunOptions(folder, "offline", 5, on_step=on_step, **COURSE)
     train_offline(policy, answers, settings.model_copy(update=changes), CreditSettings(), options)
 
 
@@ -196,9 +202,14 @@ def by_pairs(
         Preference(id=str(n), prompt=prompt, chosen=text, rejected=other)
         for n, (text, other) in enumerate(itertools.pairwise(texts))
     ]
-    settings, options = TRAINING.model_copy(update=changes), RunOptions(folder, title, 5, on_step=on_step)
+    settings, options = TRAINING.model_copy(update=changes), RunOptions(folder, title, 5, on_step=on_step, **COURSE)
     if title == "dpo":
-        train_dpo(policy, pairs, DPOSettings(training=DPOTrainingSettings(**settings.model_dump())), options)
+        train_dpo(
+            policy,
+            pairs,
+            DPOSettings(training=DPOTrainingSettings(**settings.model_dump(exclude={"optimizer"}))),
+            options,
+        )
     else:
         train_scalar_model(policy, pairs, settings, options)
 
@@ -214,7 +225,7 @@ def by_units(
         places = ((0, 2), (2, len(text))) if title == "steps" and text[2:].strip() else ((0, 2),)
         prompt = (Message(role="user", content=text),)
         answers.append(JudgedAnswer(str(number), prompt, text, (poor,), places if title == "steps" else None))
-    options = RunOptions(folder, title, 5, on_step=on_step)
+    options = RunOptions(folder, title, 5, on_step=on_step, **COURSE)
     train_unit_model(policy, answers, TRAINING.model_copy(update=changes), options)
 
 
@@ -466,18 +477,17 @@ def test_early_stopping_goes_on_as_if_it_had_never_stopped(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight, at: int
 ) -> None:
     """The best weights, found in the first step, and how long nothing was better, are part of a checkpoint."""
-    stopping = EarlyStoppingSettings(every=1, patience=5)
 
     def stop(step: int, _: dict[str, float]) -> None:
         if step == at:
             raise Killed
 
     with pytest.raises(Killed):
-        by_supervision(model, tmp_path / "stopped", stop, stopping=stopping)
-    found = by_supervision(model, tmp_path / "stopped", stopping=stopping)
+        by_supervision(model, tmp_path / "stopped", stop, every=1)
+    found = by_supervision(model, tmp_path / "stopped", every=1)
     assert (found["best_step"], found["steps"]) == (1, STEPS)
     assert any(name.startswith("best.") for name in seen[-1].tensors())
-    assert_same(straight("sft", stopping=stopping), (tmp_path / "stopped", seen[-1]))
+    assert_same(straight("sft", every=1), (tmp_path / "stopped", seen[-1]))
 
 
 def test_early_stopping_keeps_the_best_weights_and_changes_no_step(model: Path, tmp_path: Path) -> None:
@@ -491,8 +501,7 @@ def test_early_stopping_keeps_the_best_weights_and_changes_no_step(model: Path, 
 
     with pytest.MonkeyPatch.context() as patch:
         found = watched(patch)
-        stopping = EarlyStoppingSettings(every=1, patience=2)
-        by_supervision(model, tmp_path / "early", remember, stopping=stopping)
+        by_supervision(model, tmp_path / "early", remember, every=1, patience=2)
         ended = found[-1].tensors()
     assert all(torch.equal(ended[name], t) for name, t in after_one.items() if name.startswith("policy."))
     early, whole = (logged(tmp_path / name)[0] for name in ("early", "whole"))
@@ -601,8 +610,7 @@ def early_stopping(model: Path, folder: Path) -> None:
         generate(policy, [encode_prompt(policy.tokenizer, examples()[0].prompt)], SPEECH)
         return nearness(policy, start)
 
-    stopping = EarlyStoppingSettings(every=2, patience=5)
-    by_supervision(model, folder, stopping=stopping, measure=measure, checkpoint_every=0)
+    by_supervision(model, folder, every=2, measure=measure, checkpoint_every=0)
 
 
 def pairs(model: Path, folder: Path) -> None:
@@ -1084,5 +1092,5 @@ def test_what_cannot_fit_the_window_is_refused_before_anything_is_written(model:
             policy, examples(), Lots(), SETTINGS, CreditSettings(), long, RunOptions(tmp_path / "run", "ppo", 5)
         )
     with pytest.raises(UserError, match="too long"):
-        by_supervision(model, tmp_path / "run", max_length=8)
+        by_supervision(model, tmp_path / "run", times=99)
     assert not (tmp_path / "run").exists()

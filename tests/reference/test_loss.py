@@ -150,14 +150,14 @@ def test_value_targets_are_constants() -> None:
 
 def test_entropy_term_by_hand() -> None:
     entropy = torch.tensor([[2.0, 0.5]])
-    close(loss.entropy_term(entropy, 0.1, "bonus"), [[-0.2, -0.05]])
-    close(loss.entropy_term(entropy, 0.1, "paper"), [[0.2, 0.05]])
+    close(loss.entropy_term(entropy, 0.1), [[-0.2, -0.05]])
+    close(loss.entropy_term(entropy, -0.1), [[0.2, 0.05]])
 
 
 def test_entropy_bonus_flattens_and_the_papers_sign_sharpens() -> None:
-    for sign, flatter in (("bonus", True), ("paper", False)):
+    for beta, flatter in ((0.1, True), (-0.1, False)):
         logits = torch.tensor([[[0.0, 1.0]]], requires_grad=True)
-        loss.entropy_term(advantage.entropy(logits), 0.1, sign).sum().backward()
+        loss.entropy_term(advantage.entropy(logits), beta).sum().backward()
         assert logits.grad is not None
         assert (logits.grad[0, 0, 1] > logits.grad[0, 0, 0]).item() is flatter
 
@@ -225,8 +225,6 @@ def test_wrong_input_is_named() -> None:
         loss.policy_loss(x, torch.zeros(2, 2), x, mask, 0.2)
     with pytest.raises(ValueError, match=r"values has 1 axes \(3,\), expected 2"):
         loss.value_loss(torch.zeros(3), torch.zeros(3), torch.zeros(3), 0.2)
-    with pytest.raises(ValueError, match="entropy sign is 'minus'"):
-        loss.entropy_term(x, 0.1, "minus")
     with pytest.raises(ValueError, match="loss average is 'batch'"):
         loss.average(x, mask, "batch", 6)
     with pytest.raises(ValueError, match="denominator is 0, expected > 0"):
@@ -238,6 +236,6 @@ def test_losses_work_without_autograd_and_in_half_precision() -> None:
     mask = torch.ones(1, 2, dtype=torch.bool)
     with torch.no_grad():
         per_token, _ = loss.policy_loss(half, half, half, mask, 0.2)
-        results = [per_token, loss.value_loss(half, half, half, 0.2), loss.entropy_term(half, 0.1, "bonus")]
+        results = [per_token, loss.value_loss(half, half, half, 0.2), loss.entropy_term(half, 0.1)]
         results += [loss.nl_gradient_loss(half, half, mask), loss.average(half, mask, "sequence", 1)]
     assert all(result.dtype == torch.float32 and result.isfinite().all() for result in results)

@@ -14,9 +14,9 @@ from text2grad import cli
 from text2grad.commands import base
 from text2grad.commands.base import (
     SETTINGS_HELP,
-    Configured,
     ConfiguredAsDemo,
     ConfiguredAsRun,
+    ConfiguredCommand,
     Resumable,
     Stage,
     Work,
@@ -107,11 +107,11 @@ def test_a_command_is_one_class(shop: typer.Typer, capsys: pytest.CaptureFixture
     assert sorted(order, key=shown.index) == order, "its own options first, then those that it shares"
 
 
-@pytest.mark.parametrize("kind", [Configured, ConfiguredAsDemo, ConfiguredAsRun])
-def test_where_the_settings_come_from(kind: type[Configured], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [ConfiguredCommand, ConfiguredAsDemo, ConfiguredAsRun])
+def test_where_the_settings_come_from(kind: type[ConfiguredCommand], tmp_path: Path) -> None:
     made = kind(config=["demo"] if kind is ConfiguredAsDemo else [])
     made.overrides = ["--run.folder", str(tmp_path), "--run.seed", "9"]
-    if kind is Configured:
+    if kind is ConfiguredCommand:
         with pytest.raises(UsageError, match="task"):
             made.configuration()
         assert made.configuration(under=["--task.name=qa", "--policy.model=tiny", "--run.seed=3"]).run.seed == 9

@@ -153,7 +153,7 @@ def test_what_follows_from_a_setting_follows_from_the_users() -> None:
 
 
 def test_early_stopping_leaves_room_to_stop() -> None:
-    found = derive("reward_model", config("--reward_model.early_stopping.every", "10"), MAILS)
+    found = derive("reward_model", config("--reward_model.early_stopping", "10"), MAILS)
     assert found["reward_model.training.epochs"] == (20.0, "195 updates unless stopped early")
 
 
@@ -212,7 +212,7 @@ def test_derived_values_fit_the_configuration() -> None:
         full = with_values(config(), {key: each.value for key, each in found.items()})
         assert Config.model_validate(full.model_dump()) == full
         assert all(is_set(full, key) and value_at(full, key) == each.value for key, each in found.items())
-        assert not is_set(full, "ppo.gamma") and not is_set(full, "dpo.training.warmup")
+        assert not is_set(full, "ppo.gamma") and not is_set(full, "training.warmup")
 
 
 def test_the_temperature_of_critiques_survives_a_derived_batch() -> None:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from text2grad.chat.journal import amount
 from text2grad.errors import UserError
 from text2grad.feedback import Record, first_error
-from text2grad.settings import YAMLMistakeError, parse_yaml
+from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 
 OURS = Path(__file__).with_name("prices.yaml")
 CHARACTERS_PER_TOKEN = 4

@@ -51,7 +51,7 @@ class Client:
     """The SDK's client for chat requests to the server at `url`; without a `key` it sends none.
 
     Raises:
-        UserError: the environment names a proxy that is none.
+        UserError: the environment names an invalid proxy.
     """
 
     def __init__(self, url: str, key: str, headers: Mapping[str, str], timeout: float) -> None:

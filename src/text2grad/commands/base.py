@@ -70,7 +70,7 @@ CONFIG = ("--config NAME|FILE", "A preset's name or a YAML file; a second one ov
 
 
 @dataclass(kw_only=True)
-class Configured:
+class ConfiguredCommand:
     """A command with settings; `overrides` are those given on the command line."""
 
     overrides: Sequence[str] = field(default=(), init=False)
@@ -91,14 +91,14 @@ class Configured:
 
 
 @dataclass(kw_only=True)
-class ConfiguredAsDemo(Configured):
+class ConfiguredAsDemo(ConfiguredCommand):
     """A command whose settings are the demo's unless --config names others."""
 
     config: list[str] = option(*CONFIG, DEMO)  # noqa: RUF009
 
 
 @dataclass(kw_only=True)
-class ConfiguredAsRun(Configured):
+class ConfiguredAsRun(ConfiguredCommand):
     """A command whose settings are those of the run in `run.folder` unless --config names others."""
 
     def configuration(self, names: Sequence[str] = (), under: Sequence[str] = ()) -> Config:
@@ -135,7 +135,7 @@ def command(name: str) -> Callable[[type[S]], type[S]]:
     """Register a class as the command `name`: its fields become options, its docstring the help."""
 
     def register(stage: type[S]) -> type[S]:
-        app.command(name, epilog=SETTINGS_HELP if issubclass(stage, Configured) else None)(dataclass(stage))
+        app.command(name, epilog=SETTINGS_HELP if issubclass(stage, ConfiguredCommand) else None)(dataclass(stage))
         return stage
 
     return register

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from text2grad.commands.base import DEMO, UNSET, Configured, Stage, Work, argument, command, option
+from text2grad.commands.base import DEMO, UNSET, ConfiguredCommand, Stage, Work, argument, command, option
 from text2grad.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NAMED = 10
 
 
 @command("import")
-class Import(Stage, Configured):
+class Import(Stage, ConfiguredCommand):
     """Turn feedback you already have into records.
 
     Reads critiques written by people (or by any tool) and finds the words they talk about: quotes, offsets, or
@@ -163,7 +163,7 @@ class FeedbackReport(Stage):
 
 
 @command("annotate")
-class Annotate(Stage, Configured):
+class Annotate(Stage, ConfiguredCommand):
     """Have responses judged, by any critic.
 
     The critic is annotate.critic, else critic.kind: prompted (a chat model behind an OpenAI-compatible

@@ -18,7 +18,7 @@ from text2grad.stages.run.summary import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
-    from text2grad.stages.measure.talk import Asked
+    from text2grad.stages.measure.talk import PromptAnswers
 
 POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
 MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, arc, ..."
@@ -251,7 +251,7 @@ def _names(words: str) -> list[str]:
     return [name.strip() for name in words.split(",") if name.strip()]
 
 
-def _print_answers(result: Asked, as_json: bool, with_prompt: bool = True) -> None:
+def _print_answers(result: PromptAnswers, as_json: bool, with_prompt: bool = True) -> None:
     from rich.console import Console
 
     from text2grad.report.terminal import show_answers

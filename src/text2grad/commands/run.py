@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from text2grad.commands.base import Configured, ConfiguredAsDemo, Stage, Work, command, option
+from text2grad.commands.base import ConfiguredAsDemo, ConfiguredCommand, Stage, Work, command, option
 from text2grad.console import quiet
 from text2grad.errors import EXIT_DONE, EXIT_FAILED, UsageError
 
@@ -21,7 +21,7 @@ COMPARED = ["sft", "scalar", "grpo", "text2grad"]
 
 
 @command("demo")
-class Demo(Stage, Configured):
+class Demo(Stage, ConfiguredCommand):
     """Run the whole method on a small task.
 
     Takes minutes on a CPU; needs no API key and no download. Fine-tunes a tiny model, criticises its

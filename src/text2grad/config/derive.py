@@ -106,15 +106,15 @@ class Facts:
     machine: MachineFacts
 
 
-class Derived(NamedTuple):
+class DerivedValue(NamedTuple):
     """A value, and why."""
 
     value: Any
     reason: str
 
 
-def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, Derived]:
-    """The settings of a stage that nobody has set, each with its reason."""
+def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, DerivedValue]:
+    """The unset settings of a stage, derived, each with its reason."""
     if stage == "ppo":
         return dict(_ppo(config, facts))
     rule = RULES[stage]
@@ -137,18 +137,18 @@ class _Draft:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._derived: dict[str, Derived] = {}
+        self._derived: dict[str, DerivedValue] = {}
 
     def __getitem__(self, key: str) -> Any:
         return self._derived[key].value if key in self._derived else value_at(self._config, key)
 
-    def offer(self, key: str, value: Any, reason: str) -> Iterator[tuple[str, Derived]]:
+    def offer(self, key: str, value: Any, reason: str) -> Iterator[tuple[str, DerivedValue]]:
         if not is_set(self._config, key):
-            self._derived[key] = Derived(value, reason)
+            self._derived[key] = DerivedValue(value, reason)
             yield key, self._derived[key]
 
 
-def _supervised(config: Config, rule: Rule, facts: Facts, unless: str = "") -> Iterator[tuple[str, Derived]]:
+def _supervised(config: Config, rule: Rule, facts: Facts, unless: str = "") -> Iterator[tuple[str, DerivedValue]]:
     draft, examples, section = _Draft(config), facts.data.examples, rule.section
     counted = f"{examples} examples"
     yield from draft.offer(f"{section}.lr", _rate(rule.lr, facts.model), _sized(facts.model))
@@ -163,13 +163,13 @@ def _supervised(config: Config, rule: Rule, facts: Facts, unless: str = "") -> I
     yield from draft.offer(f"{section}.micro_batch_size", rows, _free(facts.machine))
 
 
-def _weights_of_few(config: Config, facts: Facts) -> Iterator[tuple[str, Derived]]:
+def _weights_of_few(config: Config, facts: Facts) -> Iterator[tuple[str, DerivedValue]]:
     answers = facts.data.examples
     if answers < FEW_ANSWERS:
         yield from _Draft(config).offer("credit.poor_weight", POOR_OF_FEW, f"{answers} answers")
 
 
-def _ppo(config: Config, facts: Facts) -> Iterator[tuple[str, Derived]]:
+def _ppo(config: Config, facts: Facts) -> Iterator[tuple[str, DerivedValue]]:
     draft = _Draft(config)
     yield from draft.offer("ppo.lr", _rate(PPO_LR, facts.model), _sized(facts.model))
     group = config.ppo.samples_per_prompt

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from text2grad.config.reference import REMOVED, accepts, explain, section_at, suggestion
 from text2grad.config.sections import TINY, Config
 from text2grad.errors import UsageError, UserError
-from text2grad.settings import YAMLMistakeError, parse_yaml, value_at, with_values
+from text2grad.settings import value_at, with_values
+from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 
 PRESETS = Path(__file__).parents[1] / "configs"
 RECIPES = PRESETS / "recipes"

@@ -16,9 +16,6 @@ from pydantic_core import PydanticUndefined
 from text2grad.config.sections import Config
 from text2grad.errors import UsageError
 
-TRAINED = ("reward_model", "scalar_model", "unit_model", "dpo")
-"""Sections with a section `training`."""
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -95,7 +92,9 @@ def explain(error: ValidationError) -> UsageError:
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"])
     if key in REMOVED:
-        return UsageError(f"the setting {key!r} is no more: {REMOVED[key].instead}", "leave it out")
+        return UsageError(f"the setting {key!r} was removed: {REMOVED[key].instead}", "leave it out")
+    if key == "reward_model.early_stopping" and isinstance(detail["input"], dict):
+        return UsageError(f"{key} is no section any more", f"{key} 100: the steps between measurements; null: none")
     if detail["type"] == "extra_forbidden":
         return UsageError(f"unknown setting {key!r}", _nearest_setting(key))
     if detail["type"] == "missing":
@@ -115,24 +114,60 @@ _RENAMED = {
 """What became of the settings of `critic` or `annotate` that are in a section of a critic now, by another name."""
 
 
-class Removed(NamedTuple):
-    """A setting that is no more: the value it always has now, and what to do where another one is wanted."""
+class RemovedSetting(NamedTuple):
+    """A removed setting: the value it always has now, and what to do where another one is needed."""
 
     value: Any
     instead: str
 
 
-_OWN_MODEL = Removed(None, "the run's own policy is trained: name the model as policy.model, in a run of its own")
-_CLIPPED = Removed(1.0, "gradients are clipped to a norm of 1")
-REMOVED: dict[str, Removed] = {
+_OWN_MODEL = RemovedSetting(
+    None, "the run's own policy is trained: name the model as policy.model, in a run of its own"
+)
+_EXACT = "a reward model is read as it was trained to write; another chat model is critic.prompted"
+_FINE_TUNED = ("sft", "reward_model.training")
+_SUPERVISED = (*_FINE_TUNED, "scalar_model.training", "unit_model.training", "offline", "dpo.training")
+REMOVED: dict[str, RemovedSetting] = {
     "scalar_model.policy": _OWN_MODEL,
     "unit_model.policy": _OWN_MODEL,
-    "ppo.weight_decay": Removed(0.0, "PPO has none"),
-    "reward_model.early_stopping.metric": Removed("span_f1", "it is always span_f1"),
+    "ppo.weight_decay": RemovedSetting(0.0, "PPO has none"),
     **{
-        f"{section}.max_grad_norm": _CLIPPED
-        for section in ("ppo", "sft", "offline", *(f"{name}.training" for name in TRAINED))
+        f"{section}.max_grad_norm": RemovedSetting(1.0, "gradients are clipped to a norm of 1")
+        for section in _SUPERVISED
     },
+    "ppo.max_grad_norm": RemovedSetting(1.0, "gradients are clipped to a norm of 1"),
+    **{
+        f"{section}.schedule": RemovedSetting("linear", "training.schedule is that of all")
+        for section in _SUPERVISED
+    },
+    **{f"{section}.warmup": RemovedSetting(0.03, "training.warmup is that of all") for section in _SUPERVISED},
+    **{
+        f"{section}.weight_decay": RemovedSetting(0.0, "training.weight_decay is that of all")
+        for section in _SUPERVISED
+    },
+    **{f"{section}.max_length": RemovedSetting(None, "it is what the model reads") for section in _SUPERVISED},
+    **{f"{section}.checkpoint_every": RemovedSetting(200, "it is run.checkpoint_every") for section in _SUPERVISED},
+    **{f"{section}.optimizer": RemovedSetting("adamw", "it is always adamw") for section in _SUPERVISED[2:]},
+    "dpo.training.warmup": RemovedSetting(0.1, "training.warmup is that of all"),
+    "ppo.checkpoint_every": RemovedSetting(20, "it is run.checkpoint_every"),
+    "ppo.samples_every": RemovedSetting(5, "it is always 5"),
+    "ppo.entropy_sign": RemovedSetting("bonus", "the sign as printed is an ppo.entropy_coefficient below 0"),
+    "ppo.teacher.span_weight": RemovedSetting(1.0, "it begins at 1"),
+    "reward_model.policy.device": RemovedSetting("auto", "it is policy.device"),
+    "reward_model.policy.chat_template": RemovedSetting(None, "it is that of its tokenizer"),
+    "reward_model.policy.value_head": RemovedSetting("shared", "a reward model has none"),
+    "reward_model.generation.max_turns": RemovedSetting(8, "a critique is one turn"),
+    "reward_model.generation.max_length": RemovedSetting(None, "a critique is one turn"),
+    "scalar_model.batch_size": RemovedSetting(32, "it is always 32"),
+    "unit_model.batch_size": RemovedSetting(32, "it is always 32"),
+    "critic.reward_model.validation": RemovedSetting("keep", _EXACT),
+    "critic.reward_model.repair": RemovedSetting(False, _EXACT),
+    "critic.reward_model.locate": RemovedSetting(None, _EXACT),
+    "evaluate.bertscore.layer": RemovedSetting(None, "it is that of the bert-score package, else the last"),
+    "evaluate.bertscore.baseline": RemovedSetting(
+        None, "it is that of the bert-score package for roberta-large, else none"
+    ),
+    "evaluate.bertscore.batch_size": RemovedSetting(32, "it is always 32"),
 }
 """Files of earlier versions name these settings: one with the value it has now is passed over."""
 

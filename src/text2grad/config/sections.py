@@ -14,15 +14,22 @@ from text2grad.critics.reference import ReferenceSettings
 from text2grad.critics.scalar import ScalarModelCriticSettings
 from text2grad.critics.table import CRITICS
 from text2grad.critics.units import UnitModelCriticSettings
-from text2grad.eval.settings import BertScoreSettings
+from text2grad.durable.settings import CourseSettings
 from text2grad.named import known_name
-from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
+from text2grad.policy.settings import (
+    GenerationSettings,
+    Grounding,
+    ModelSettings,
+    PolicySettings,
+    SamplingSettings,
+    TinySettings,
+)
 from text2grad.sandbox import SandboxSettings
 from text2grad.settings import MAY_CHANGE, Settings
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import (
     DPOSettings,
-    EarlyStoppingSettings,
+    NextTokenSettings,
     OfflineSettings,
     PairSettings,
     PPOSettings,
@@ -65,12 +72,19 @@ class RunSettings(Settings):
         " says, else ddp",
         json_schema_extra=MAY_CHANGE,
     )
+    checkpoint_every: int | None = Field(
+        default=None,
+        ge=0,
+        description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped;"
+        " null: 20 of PPO, 200 of other training",
+        json_schema_extra=MAY_CHANGE,
+    )
 
 
 class RewardModelSettings(Settings):
     """The reward model: a chat model trained to write the critique and its span map (paper, section 3.4)."""
 
-    policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
+    policy: ModelSettings | None = Field(default=None, description="null: start from the SFT policy")
     critique: bool = Field(
         default=True, description="z begins with the critique; false: the span map alone (the paper's ablation)"
     )
@@ -116,11 +130,14 @@ class RewardModelSettings(Settings):
         default=False,
         description="an adapter beside the policy's: policy, reference, reward model on one set of base weights",
     )
-    training: SupervisedSettings = SupervisedSettings()
-    early_stopping: EarlyStoppingSettings | None = Field(
-        default=None, description="null: all of reward_model.training.epochs"
+    training: NextTokenSettings = NextTokenSettings()
+    early_stopping: int | None = Field(
+        default=None,
+        ge=1,
+        description="optimizer steps between measurements on critiques of some training prompts, set apart; three"
+        " without improvement end training; null: all of reward_model.training.epochs",
     )
-    generation: GenerationSettings = GenerationSettings(temperature=0.0)
+    generation: SamplingSettings = SamplingSettings(temperature=0.0)
     grounded: Grounding = Field(
         default="auto",
         description="critiques can only quote text of the response; auto: if llguidance is installed",
@@ -135,14 +152,12 @@ class ScalarModelSettings(Settings):
     """A scalar reward model, trained on preference pairs: one number for an answer (paper, appendix N)."""
 
     training: PairSettings = PairSettings()
-    batch_size: int = Field(default=32, ge=1, description="answers scored at a time")
 
 
 class UnitModelSettings(Settings):
     """A unit model: which steps or tokens of an answer are right (paper, appendix N, and the dense reward)."""
 
     training: SupervisedSettings = SupervisedSettings()
-    batch_size: int = Field(default=32, ge=1, description="answers labelled at a time")
 
 
 def _critic_name(name: str) -> str:
@@ -218,6 +233,14 @@ class RefineSettings(Settings):
     )
 
 
+class BertScoreSettings(Settings):
+    """BERTScore: which encoder reads the texts."""
+
+    model: str = Field(
+        default="", description="encoder, a folder or hub name; empty: no BERTScore; usual: roberta-large"
+    )
+
+
 class EvaluateSettings(Settings):
     """How a policy is measured on the held-out prompts."""
 
@@ -283,6 +306,7 @@ class Config(Settings):
     task: TaskSettings
     policy: PolicySettings
     tiny: TinySettings = TinySettings()
+    training: CourseSettings = CourseSettings()
     sft: SFTSettings = SFTSettings()
     reward_model: RewardModelSettings = RewardModelSettings()
     scalar_model: ScalarModelSettings = ScalarModelSettings()

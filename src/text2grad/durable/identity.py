@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
+from text2grad.feedback import Message
 from text2grad.named import is_own_name, module_file
 from text2grad.settings import MAY_CHANGE
 
@@ -72,6 +73,13 @@ def digest_of_texts(texts: Iterable[str]) -> str:
         digest.update(len(data).to_bytes(8))
         digest.update(data)
     return digest.hexdigest()
+
+
+def digest_of_data(policy: Policy, records: Iterable[str], messages: Iterable[Message]) -> str:
+    """Of records, and of how the tokenizer reads their messages."""
+    from text2grad.policy.encode import rendering_of
+
+    return digest_of_texts([*records, *rendering_of(policy.tokenizer, messages)])
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

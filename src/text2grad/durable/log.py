@@ -8,14 +8,16 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from text2grad.durable.checkpoint import sync
 from text2grad.durable.guard import writing
-from text2grad.durable.loggers import Logger, open_loggers
 from text2grad.durable.progress import ProgressLine
 from text2grad.errors import UserError
 from text2grad.feedback import to_json
+
+if TYPE_CHECKING:
+    from text2grad.durable.loggers import Logger
 
 LOGS, PARTIAL = ("metrics.jsonl", "samples.jsonl"), ".partial"
 
@@ -57,7 +59,9 @@ class RunLog:
 
     def open_loggers(self, names: Sequence[str], first: int) -> None:
         """Have the metrics written to other places too, from step `first` on (`durable.loggers`)."""
-        if not self.silent:
+        if names and not self.silent:
+            from text2grad.durable.loggers import open_loggers  # trackers are for those who name one
+
             self._loggers = open_loggers(names, self.folder, self.title, first)
 
     def finish(self) -> None:

@@ -41,7 +41,7 @@ class TensorBoard:
         self._writer.close()
 
 
-class Tracked:
+class TrackerRun:
     """A run of trackio or W&B, which are spoken to alike."""
 
     def __init__(self, run: Any) -> None:
@@ -56,16 +56,18 @@ class Tracked:
         self._run.finish()
 
 
-def _trackio(folder: Path, title: str, first: int) -> Tracked:
+def _trackio(folder: Path, title: str, first: int) -> TrackerRun:
     import trackio
 
-    return Tracked(trackio.init(project=PROJECT, name=f"{title}, step {first}", group=str(folder)))
+    return TrackerRun(trackio.init(project=PROJECT, name=f"{title}, step {first}", group=str(folder)))
 
 
-def _wandb(folder: Path, title: str, first: int) -> Tracked:
+def _wandb(folder: Path, title: str, first: int) -> TrackerRun:
     import wandb
 
-    return Tracked(wandb.init(project=PROJECT, name=f"{title}, step {first}", group=str(folder), dir=str(folder)))
+    return TrackerRun(
+        wandb.init(project=PROJECT, name=f"{title}, step {first}", group=str(folder), dir=str(folder))
+    )
 
 
 LOGGERS: Mapping[str, Callable[[Path, str, int], Logger]] = {

@@ -20,6 +20,7 @@ from text2grad.durable.guard import is_out_of_memory, only_run_in, writing
 from text2grad.durable.identity import changed, versions
 from text2grad.durable.log import RunLog
 from text2grad.durable.processes import ALONE, Ranks, is_lost, lost
+from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Randomness, Training
 from text2grad.errors import Diverged, UserError
 from text2grad.feedback import to_json
@@ -50,6 +51,8 @@ class RunOptions:
 
     `folder` gets metrics, samples, checkpoints and at the end the policy. `on_step` is called after every step with
     its number and its metrics, to which it may add. `loggers` are other places for the metrics (`durable.loggers`).
+    `checkpoint_every`: steps between checkpoints; 0: only when the run is stopped; None: what its loop does.
+    `course` is that of training on a fixed set of examples.
 
     An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, what else the run
     depends on, are what they were; resumed whatever has changed (`force`); or started over (`restart`).
@@ -63,6 +66,8 @@ class RunOptions:
     ranks: Ranks = ALONE
     on_step: OnStep | None = None
     loggers: Sequence[str] = ()
+    checkpoint_every: int | None = None
+    course: CourseSettings = field(default_factory=CourseSettings)
 
 
 class Cures(NamedTuple):
@@ -79,8 +84,8 @@ class Run:
     an error writes the policy and removes the checkpoints. What may go wrong in between is told in one line:
     another process in this folder, settings or inputs that changed, no memory, a full disk.
 
-    `identity` names what must be equal for a run to resume. `every`: steps between checkpoints; 0: only when the
-    run is stopped. `show` names the metrics on the line of progress.
+    `identity` names what must be equal for a run to resume. `every`: steps between checkpoints, where the options
+    do not say. `show` names the metrics on the line of progress.
 
     A signal is obeyed at the next boundary (`signals.stop_here`): the unfinished step is dropped, and the run is
     saved as it was before it. Of several processes each has its own `Run`; the first one's writes. What ends the
@@ -107,7 +112,7 @@ class Run:
         known = {"run.name": self.title, "run.seed": str(options.seed), "run.processes": processes}
         self.identity = {**known, **identity, **options.inputs}
         self.cures = cures
-        self.every = every
+        self.every = every if options.checkpoint_every is None else options.checkpoint_every
         self.show = show
         self._on_step = options.on_step
         self._loggers = options.loggers

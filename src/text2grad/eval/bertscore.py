@@ -15,8 +15,12 @@ from transformers import AutoModel, AutoTokenizer
 
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
-from text2grad.eval.settings import BertScoreSettings
 from text2grad.eval.texts import BERT_NAMES
+
+Baseline = tuple[float, float, float]
+_ENGLISH: tuple[int, Baseline] = (17, (0.83150584, 0.8314941, 0.83122575))
+KNOWN = {"roberta-large": _ENGLISH, "FacebookAI/roberta-large": _ENGLISH}
+"""Layer and baseline (precision, recall, F1) that the bert-score package takes for English, by hub name."""
 
 
 class Match(NamedTuple):
@@ -59,28 +63,29 @@ def rescale(match: Match, baseline: Sequence[float]) -> Match:
 
 
 class Encoder:
-    """A model that turns texts into the states of one layer.
+    """A model, a folder or hub name, that turns texts into the states of one layer.
+
+    The layer is the one of `KNOWN`, else the last; `baseline`: precision, recall and F1 of unrelated texts.
 
     Raises:
-        UserError: the model or its tokenizer cannot be loaded, or it has fewer layers.
+        UserError: the model or its tokenizer cannot be loaded.
     """
 
-    def __init__(self, settings: BertScoreSettings, device: str = "cpu") -> None:
-        settings = settings.with_usual()
+    def __init__(
+        self, model: str, device: str = "cpu", baseline: Baseline | None = None, batch_size: int = 32
+    ) -> None:
         try:
             # Without the space the first word is another token than the same word elsewhere.
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(settings.model, add_prefix_space=True)
-            self._model: Any = AutoModel.from_pretrained(settings.model).to(device).eval()
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(model, add_prefix_space=True)
+            self._model: Any = AutoModel.from_pretrained(model).to(device).eval()
         except (OSError, ValueError, KeyError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             cure = "evaluate.bertscore.model: a folder or hub name; empty: no BERTScore"
-            raise UserError(f"no encoder {settings.model!r}: {reason[:200]}", cure) from error
+            raise UserError(f"no encoder {model!r}: {reason[:200]}", cure) from error
         layers = int(self._model.config.get_text_config().num_hidden_layers)
-        self.layer = layers if settings.layer is None else settings.layer
-        if self.layer > layers:
-            raise UserError(f"{settings.model} has {layers} layers, not {self.layer}", "evaluate.bertscore.layer")
-        self.baseline, self._batch_size = settings.baseline, settings.batch_size
-        self.name = f"{settings.model} layer {self.layer}, baseline {_shown(self.baseline)}"
+        self.layer, usual = KNOWN.get(model, (layers, None))
+        self.baseline, self._batch_size = baseline or usual, batch_size
+        self.name = f"{model} layer {self.layer}, baseline {_shown(self.baseline)}"
 
     @property
     def longest(self) -> int | None:
@@ -114,7 +119,7 @@ class Encoder:
         with torch.no_grad():
             inputs = {name: tensor.to(self._model.device) for name, tensor in batch.items()}
             states = self._model(**inputs, output_hidden_states=True).hidden_states[self.layer].float().cpu()
-        there = batch["attention_mask"].bool()
+        there = batch["attention_mask"].bool()  # (n, L): the padding is cut off again
         return [
             EncodedText(row[here], (~marks[here]).float())
             for row, here, marks in zip(states, there, special, strict=True)

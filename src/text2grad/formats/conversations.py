@@ -29,7 +29,7 @@ _RESULTS = ("tool_call_response", "tool_result")
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 
-class Said(NamedTuple):
+class AssistantTurn(NamedTuple):
     """What a turn of the assistant holds: its reasoning, its text, and its calls of tools, each with `name` and
     `arguments`."""
 
@@ -38,11 +38,11 @@ class Said(NamedTuple):
     calls: Sequence[Mapping[str, Any]]
 
 
-Write = Callable[[Said], str]
+Write = Callable[[AssistantTurn], str]
 """A turn as the policy writes it."""
 
 
-def by_default(said: Said, cure: str = "the policy's own way: --policy.model NAME") -> str:
+def by_default(said: AssistantTurn, cure: str = "the policy's own way: --policy.model NAME") -> str:
     """A turn in the frames that most open models are trained on, Qwen's among them; stderr says so, once.
 
     Reasoning stands between <think> tags, and each call, as JSON, between <tool_call> tags.
@@ -182,7 +182,7 @@ def _plain(message: Mapping[str, Any], write: Write) -> Message:
             cure = "only text is read: leave such records out, or say in words what it shows"
             raise RowError(f"a message of the {role} has a part {str(kind)[:40]!r}", cure)
     calls += [*_listed(inner.get("tool_calls")), *_listed(inner.get("function_call"))]
-    turn = Said("\n".join(filter(None, thoughts)), "".join(texts), [_call(call) for call in calls])
+    turn = AssistantTurn("\n".join(filter(None, thoughts)), "".join(texts), [_call(call) for call in calls])
     if role != "assistant" or not (turn.calls or turn.reasoning):
         return Message.model_validate({"role": role, "content": turn.content})
     return Message(role="assistant", content=write(turn))

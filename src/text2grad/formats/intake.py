@@ -64,7 +64,7 @@ class ImportReport(Record):
     failed: int = 0
 
 
-class Imported(Record):
+class ImportResult(Record):
     """All records of a file, in its order, and what was found.
 
     `scales` says how ratings were read; `losses` names every line of which something was not used, and why;
@@ -104,7 +104,7 @@ def import_feedback(
     names: Sequence[str] = (),
     scales: Sequence[str] = (),
     write: Write = by_default,
-) -> Imported:
+) -> ImportResult:
     """Read people's feedback as records.
 
     `kind`: `remarks` or `csv` (a response and what somebody said of it: `formats.remarks.rows`), the name of one of
@@ -136,10 +136,10 @@ def import_feedback(
         columns = {ours: theirs[-1] for ours, theirs in parse_map(names).items()}
         rows = [_with_paths(row, columns) for row in rows]
         remarked = remarks.read(path, places, rows, read_as, columns, options.scales)
-        return Imported(report=_report(read_as, remarked.records), **vars(remarked))
+        return ImportResult(report=_report(read_as, remarked.records), **vars(remarked))
     options.refuse("feedback")
     records = _check(path, list(_own(path, as_found, rows)))
-    return Imported(records=records, report=_report("feedback", records))
+    return ImportResult(records=records, report=_report("feedback", records))
 
 
 def _with_conversations(path: Path, rows: Sequence[Row], options: Options) -> list[Row]:
@@ -209,7 +209,7 @@ def _kind_of(rows: Sequence[Row], path: Path, mapped: bool) -> Importer | str:
     raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
 
 
-def _import_rows(path: Path, importer: Importer, rows: list[Row], options: Options) -> Imported:
+def _import_rows(path: Path, importer: Importer, rows: list[Row], options: Options) -> ImportResult:
     """The records that an importer makes of a file."""
     if importer in DATA_SETS:
         options.refuse(importer.name)
@@ -228,7 +228,7 @@ def _import_rows(path: Path, importer: Importer, rows: list[Row], options: Optio
     return _summary(path, importer.name, read)
 
 
-def _summary(path: Path, kind: str, read: Records) -> Imported:
+def _summary(path: Path, kind: str, read: Records) -> ImportResult:
     """The records with their figures, after a look at their ids; the same remark of one person twice is one."""
     subjects: dict[str, object] = {}
     for number, record in enumerate(_check(path, read.records), start=1):
@@ -238,7 +238,9 @@ def _summary(path: Path, kind: str, read: Records) -> Imported:
     losses = [line for record in kept for line in _losses(record)]
     if again := len(read.records) - len(kept):
         losses.append(f"the same remark of the same person again, left out: {again}")
-    return Imported(records=kept, report=_report(kind, kept), scales=read.scales, losses=(*losses, *read.losses))
+    return ImportResult(
+        records=kept, report=_report(kind, kept), scales=read.scales, losses=(*losses, *read.losses)
+    )
 
 
 def _with_paths(row: Row, names: Mapping[str, str]) -> Row:

@@ -21,7 +21,7 @@ from text2grad.feedback import Message
 from text2grad.policy.forward.cache import can_drop_rows, make_cache
 from text2grad.policy.forward.prefix import share_beginnings
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import GenerationSettings
+from text2grad.policy.settings import SamplingSettings
 
 SILENT_SECONDS = 30.0  # at most, between two reports of how far a batch is
 CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch is open
@@ -58,7 +58,7 @@ answer to each (none at the beginning), and their scores."""
 def generate(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
-    settings: GenerationSettings,
+    settings: SamplingSettings,
     constraint: Constraint | None = None,
     draws: Tensor | None = None,
     progress: Callable[[float], None] = lambda count: None,
@@ -95,7 +95,7 @@ def generate(
 def _generate_batch(
     policy: Policy,
     prompts: Mapping[int, Sequence[int]],
-    settings: GenerationSettings,
+    settings: SamplingSettings,
     constraint: Constraint | None,
     draws: Tensor | None,
     progress: Callable[[float], None],

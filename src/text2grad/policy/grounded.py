@@ -20,7 +20,7 @@ from text2grad.align.pieces import byte_pieces
 from text2grad.errors import UserError, warn_once
 from text2grad.policy.encode import encode_target, stop_ids
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import GenerationSettings, Grounding
+from text2grad.policy.settings import Grounding, SamplingSettings
 from text2grad.wire.draft import Draft, string_end
 from text2grad.wire.quotable import Quotable
 
@@ -301,7 +301,7 @@ class GroundedAnswers:
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, texts: Sequence[str], settings: GenerationSettings, whole_quotes: bool = False
+        self, vocabulary: Vocabulary, texts: Sequence[str], settings: SamplingSettings, whole_quotes: bool = False
     ) -> None:
         self._vocabulary = vocabulary
         self._texts = texts

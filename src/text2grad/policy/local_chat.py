@@ -11,7 +11,7 @@ from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import GenerationSettings
+from text2grad.policy.settings import SamplingSettings
 
 
 class LocalChat:
@@ -24,7 +24,7 @@ class LocalChat:
     def __init__(
         self,
         policy: Policy,
-        settings: GenerationSettings,
+        settings: SamplingSettings,
         name: str,
         vocabulary: Vocabulary | None = None,
         whole_quotes: bool = False,

@@ -29,7 +29,7 @@ class LoraSettings(Settings):
     )
 
 
-class PolicySettings(Settings):
+class ModelSettings(Settings):
     """A causal language model by hub name, folder or GGUF file, and how it is adapted."""
 
     model: str = Field(
@@ -39,6 +39,11 @@ class PolicySettings(Settings):
     )
     lora: LoraSettings | None = Field(default=None, description="None: all weights are trained")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+
+
+class PolicySettings(ModelSettings):
+    """The model that is trained: also where it is, how it is addressed, and its value function."""
+
     device: str = Field(default="auto", description="auto: a GPU if there is one")
     chat_template: str | None = Field(default=None, description="file with a Jinja chat template")
     value_head: Literal["shared", "detached", "separate"] = Field(
@@ -47,12 +52,17 @@ class PolicySettings(Settings):
     )
 
 
-class GenerationSettings(Settings):
-    """How responses are sampled. The policy is scored at the temperature at which it sampled."""
+class SamplingSettings(Settings):
+    """How one text is sampled."""
 
     max_new_tokens: int = Field(default=256, ge=1, description="longest response")
     temperature: float = Field(default=1.0, ge=0.0, description="0: greedy")
     batch_size: int = Field(default=64, ge=1, description="responses sampled at a time")
+
+
+class GenerationSettings(SamplingSettings):
+    """How responses are sampled. The policy is scored at the temperature at which it sampled."""
+
     max_turns: int = Field(
         default=8,
         ge=1,

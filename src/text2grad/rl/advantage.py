@@ -205,11 +205,11 @@ def gae(
     running = torch.zeros_like(next_value)
     columns: list[Tensor] = []
     for t in reversed(range(rewards.shape[1])):
-        live = mask[:, t]
+        live = mask[:, t]  # (B,): the policy wrote it; elsewhere credit passes through
         td_error = rewards[:, t] + gamma * next_value - values[:, t]
         running = torch.where(live, td_error + gamma * lam * running, running)
         next_value = torch.where(live, values[:, t], next_value)
-        columns.append(torch.where(live, running, 0))
+        columns.append(torch.where(live, running, 0))  # the last token first
     advantages = torch.stack(columns[::-1], dim=1)
     return advantages, torch.where(mask, advantages + values, 0)
 
@@ -259,7 +259,7 @@ def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping
         (B, T), 0 outside `learned`. The first term is 0 in a group whose responses gained the same.
 
     Raises:
-        ValueError: the responses are no whole groups.
+        ValueError: the batch is not a multiple of the group size.
     """
     check_shapes(2, words=words, learned=learned)
     centred, spread = _standing(gains, learned, by.size)
@@ -289,7 +289,7 @@ def _standing(gains: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor
         raise ValueError(f"{len(gains)} responses cannot be divided into groups of {size}")
     present = learned.any(dim=1).view(-1, size)
     groups = torch.where(present, at_least_float32(gains).view(-1, size), 0)
-    members = present.sum(dim=1, keepdim=True).clamp(min=1)
+    members = present.sum(dim=1, keepdim=True).clamp(min=1)  # (B / size, 1), failed ones not counted
     centred = torch.where(present, groups - groups.sum(dim=1, keepdim=True) / members, 0)
     return centred, (centred.square().sum(dim=1, keepdim=True) / members).sqrt()
 
@@ -393,7 +393,7 @@ def wrong_sign_rate(delta: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
 def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """1 - Var(returns - values) / Var(returns) over the mask; 1 is perfect, 0 when returns are constant."""
     check_shapes(2, returns=returns, values=values, mask=mask)
-    total = masked_var(returns, mask)
+    total = masked_var(returns, mask)  # 0 where all returns are equal: nothing to explain
     unexplained = masked_var(at_least_float32(returns) - at_least_float32(values), mask)
     return torch.where(total > 0, 1 - unexplained / torch.where(total > 0, total, 1), 0)
 

@@ -32,7 +32,7 @@ def gap(logp: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
 def bounded_ratio(logp: Tensor, old_logp: Tensor, mask: Tensor, limit: float) -> Tensor:
     """min(pi / pi_old, limit) of the sampled tokens, a constant (B, T); 1 outside the mask."""
     check_shapes(2, logp=logp, old_logp=old_logp, mask=mask)
-    change = torch.where(mask, at_least_float32(logp) - at_least_float32(old_logp), 0).detach()
+    change = torch.where(mask, at_least_float32(logp) - at_least_float32(old_logp), 0).detach()  # (B, T)
     return change.exp().clamp(max=limit)
 
 
@@ -63,7 +63,7 @@ def divergence(student: Tensor, teacher: Tensor, mask: Tensor, direction: Direct
     """
     check_shapes(3, student=student, teacher=teacher)
     check_shapes(2, mask=mask, support=student[..., 0])
-    own, shown = with_tail(student), with_tail(teacher.detach())
+    own, shown = with_tail(student), with_tail(teacher.detach())  # (B, T, K + 1) each
     if direction == "reverse":
         found = (own.exp() * (own - shown)).sum(-1)
     elif direction == "forward":

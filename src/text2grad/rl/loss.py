@@ -59,16 +59,13 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float)
     return 0.5 * torch.maximum((values - returns).square(), (near - returns).square())
 
 
-def entropy_term(entropy: Tensor, coefficient: float, sign: Literal["bonus", "paper"]) -> Tensor:
-    """What to add to the loss for the entropy H_t, (B, T).
+def entropy_term(entropy: Tensor, coefficient: float) -> Tensor:
+    """What to add to the loss for the entropy H_t: -beta H, (B, T). Minimising it keeps the policy random.
 
-    `bonus` is -beta H: minimising the loss keeps the policy random. `paper` is +beta H, which follows from
-    the paper's maximised objective L - beta H (section 3.5).
+    A negative beta gives +|beta| H, which follows from the paper's maximised objective L - beta H (section 3.5).
     """
     check_shapes(2, entropy=entropy)
-    if sign not in ("bonus", "paper"):
-        raise ValueError(f"entropy sign is {sign!r}, expected bonus or paper")
-    return (-coefficient if sign == "bonus" else coefficient) * at_least_float32(entropy)
+    return -coefficient * at_least_float32(entropy)
 
 
 def nl_gradient_loss(logp: Tensor, delta: Tensor, mask: Tensor) -> Tensor:

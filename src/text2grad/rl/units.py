@@ -32,7 +32,7 @@ def unit_labels(logits: Tensor, neutral: bool, poor_threshold: float | None = No
     Of equal ones the better. With a threshold a unit is poor from this probability on, whatever is likelier. Where
     the best F1 that can be had is F, the threshold that has it is F / 2 (Lipton, Elkan and Naryanaswamy 2014).
     """
-    poor, neither, good = at_least_float32(logits).unbind(dim=-1)
+    poor, neither, good = at_least_float32(logits).unbind(dim=-1)  # (N,) each
     rest = torch.where((neither > good) & neutral, 0, 1)
     if poor_threshold is None:
         return torch.where(poor > (torch.maximum(neither, good) if neutral else good), -1, rest)

@@ -107,7 +107,7 @@ def score_tokens(
 
 def _score(view: View, ids: Tensor, here: slice, temperature: float, wanted: Wanted) -> tuple[Tensor, ...]:
     """The columns of `TokenScores` that are asked for, for the tokens `here`."""
-    log_p = adv.log_probs(view.head(view.states[here]), temperature)
+    log_p = adv.log_probs(view.head(view.states[here]), temperature)  # (n, V), the largest tensor of a step
     logp = adv.of_tokens(log_p, ids[here])
     columns = [logp, *([adv.entropy_of(log_p)] if wanted.get("entropy") else [])]
     if reference := wanted.get("reference"):
@@ -144,9 +144,9 @@ class _LinearLogps(torch.autograd.Function):
     def forward(ctx: Any, states: Tensor, weight: Tensor, ids: Tensor, temperature: float, rows: int) -> Tensor:
         found, totals, kept = [], [], []
         for part, wanted in zip(torch.split(states, rows), torch.split(ids, rows), strict=True):
-            logits = torch.nn.functional.linear(part, weight)
+            logits = torch.nn.functional.linear(part, weight)  # (n, V)
             scores = adv.at_temperature(logits, temperature)
-            totals.append(scores.logsumexp(dim=-1))
+            totals.append(scores.logsumexp(dim=-1))  # (n,), kept for the way back
             found.append(adv.of_tokens(scores, wanted) - totals[-1])
             kept = [logits]
         ctx.save_for_backward(states, weight, ids, torch.cat(totals), *(kept if len(found) == 1 else []))
@@ -161,7 +161,7 @@ class _LinearLogps(torch.autograd.Function):
         for part, wanted, total, share in zip(*parts, strict=True):
             logits = kept[0] if kept else torch.nn.functional.linear(part, weight)
             slope = adv.at_temperature(logits, ctx.temperature) - total[:, None]
-            slope.exp_().mul_(-share[:, None])
-            slope.scatter_add_(1, wanted[:, None], share[:, None])
-            found.append(slope.to(weight.dtype) @ weight)
+            slope.exp_().mul_(-share[:, None])  # -p(v), in place: (n, V) is large
+            slope.scatter_add_(1, wanted[:, None], share[:, None])  # + 1 at the sampled id
+            found.append(slope.to(weight.dtype) @ weight)  # (n, H)
         return torch.cat(found), None, None, None, None

@@ -20,7 +20,7 @@ from importlib import resources
 from typing import Any
 
 from text2grad.feedback import Example
-from text2grad.settings import parse_yaml
+from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import TaskSettings, refuse_shares
 from text2grad.tasks.loaders import one_turn
 

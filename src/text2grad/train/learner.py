@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.log import Stopwatch
@@ -28,12 +28,12 @@ from text2grad.policy.shard import gathered
 from text2grad.train.account import strips
 from text2grad.train.optimizers import Optimizers
 from text2grad.train.passes import PassSize
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import PolicyStats, Responses, Rollout, draws_of, judge, measure, merge, respond
-from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher.loss import describe_lessons, weight_at, with_teacher
-from text2grad.train.teacher.model import Teacher, read, spread
-from text2grad.train.teacher.prompt import lessons
 from text2grad.train.update import update
+
+if TYPE_CHECKING:
+    from text2grad.train.teacher.model import Teacher
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -104,8 +104,14 @@ class Learner:
         self, responses: Responses, stats: PolicyStats, rollout: Rollout, step: int
     ) -> tuple[Rollout, dict[str, float]]:
         """A scored batch as the teacher changes it, and the metrics of that; unchanged without a teacher."""
+        if self.teacher is None:
+            return rollout, {}
+        from text2grad.train.teacher.loss import describe_lessons, weight_at, with_teacher
+        from text2grad.train.teacher.model import read, spread
+        from text2grad.train.teacher.prompt import lessons
+
         weight = weight_at(step, self.settings)
-        if self.teacher is None or weight == 0:
+        if weight == 0:
             return rollout, {}
         settings, size = self.settings.teacher, self.settings.samples_per_prompt
         taught, too_long = lessons(self.policy.tokenizer, responses, settings, size, self.policy.context)

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from text2grad.durable.settings import Schedule
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import split_as, whole
-from text2grad.train.settings import PPOSettings, Schedule
+from text2grad.train.ppo_settings import PPOSettings
 
 MAX_GRAD_NORM = 1.0
 """Of the gradient of a step, as in the paper."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from text2grad.align import Aligned, Membership, TokenTable, token_labels
+from text2grad.durable.identity import digest_of_reference, flatten
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths
@@ -43,7 +44,7 @@ E = TypeVar("E", bound=Tokenised)
 
 
 @dataclass(frozen=True)
-class Marked:
+class MarkedText:
     """A text that stands at character `start` of the last turn of a prompt, and spans of it, to which its tokens
     belong by `membership`."""
 
@@ -66,7 +67,7 @@ class Pair:
     prompt: tuple[Message, ...]
     target: str
     emphasis: tuple[tuple[int, int, float], ...] = ()
-    marked: Marked | None = None
+    marked: MarkedText | None = None
     score: float | None = None
 
 
@@ -110,25 +111,29 @@ class Encoded(PromptAndTarget):
     score: float | None = None
 
 
-def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings) -> list[Encoded]:
+def supervised_identity(
+    policy: Policy, settings: SupervisedSettings, section: str, data: dict[str, str]
+) -> dict[str, str]:
+    """What a supervised run depends on, by name: its `settings`, those of a section, and digests of `data`."""
+    return {
+        **flatten(**{section: settings}),
+        "the starting model": digest_of_reference(policy),
+        **data,
+    }
+
+
+def encode_pairs(policy: Policy, pairs: Sequence[Pair]) -> list[Encoded]:
     """Token ids of all pairs; refuses pairs that do not fit, and cuts nothing."""
     table = TokenTable(policy.tokenizer) if any(pair.emphasis or pair.marked for pair in pairs) else None
     encoded = [_encoded(policy, pair, table) for pair in pairs]
-    refuse_long(policy, [pair.id for pair in pairs], encoded, settings)
+    refuse_long(policy, [pair.id for pair in pairs], encoded)
     return encoded
 
 
-def longest(policy: Policy, settings: SupervisedSettings) -> int | None:
-    """The longest sequence that can be trained on, in tokens; None: any."""
-    return min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
-
-
-def refuse_long(
-    policy: Policy, names: Sequence[str], items: Sequence[Tokenised], settings: SupervisedSettings
-) -> None:
-    """Raises UserError: an item exceeds `longest`; names the first by its id."""
+def refuse_long(policy: Policy, names: Sequence[str], items: Sequence[Tokenised]) -> None:
+    """Raises UserError: an item exceeds the policy's context; names the first by its id."""
     whole = [(name, list(item.whole)) for name, item in zip(names, items, strict=True)]
-    check_lengths(whole, longest(policy, settings), 0)
+    check_lengths(whole, policy.context, 0)
 
 
 def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:

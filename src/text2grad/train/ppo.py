@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from text2grad.align import CreditSettings
-from text2grad.durable.identity import digest_of_reference, flatten, own_code
+from text2grad.durable.identity import digest_of_data, digest_of_reference, flatten, own_code
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
@@ -28,15 +28,15 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
-from text2grad.train.identity import digest_of_data
 from text2grad.train.learner import Learner, overlaps
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.passes import PassSize
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import refuse_diverged, refuse_failures, score
-from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher.model import Teacher
-from text2grad.train.teacher.prompt import refuse_unfit, teacher_version
 from text2grad.train.update import next_coefficient
+
+CHECKPOINT_EVERY, SAMPLES_EVERY = 20, 5
+"""Steps between checkpoints, where a run does not say, and between written token strips."""
 
 
 def ppo_step(
@@ -97,7 +97,10 @@ def train_ppo(
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     _refuse_unfit(critic, settings, generation, ranks, environment)
     taught = settings.teacher.kind != "none"
-    if taught:
+    if taught:  # a run without a teacher loads none of it
+        from text2grad.train.teacher.model import Teacher
+        from text2grad.train.teacher.prompt import refuse_unfit, teacher_version
+
         refuse_unfit(policy, examples, settings.teacher, ranks.sharded)
     identity = {
         **flatten(ppo=settings, credit=credit, generation=generation),
@@ -118,14 +121,14 @@ def train_ppo(
     )
     cures = _cures(settings, generation)
     shown = ("score", "kl", "wrong_sign_rate")
-    with Run(options, settings.steps, training, identity, cures, settings.checkpoint_every, shown) as run:
+    with Run(options, settings.steps, training, identity, cures, CHECKPOINT_EVERY, shown) as run:
         learner.doing, learner.changing = run.doing, run.changing
         for step, chosen in run.steps(prompt_order(len(examples), settings, random.Random(options.seed))):
             beta = training.kl_coefficient
             with run.guarding(partial(learner.strips, step)):
                 metrics = ppo_step(learner, [examples[i] for i in chosen], [prompts[i] for i in chosen], step, beta)
             training.kl_coefficient = next_coefficient(beta, metrics["kl"], settings)
-            if step % settings.samples_every == 0 or step == settings.steps - 1:
+            if step % SAMPLES_EVERY == 0 or step == settings.steps - 1:
                 for strip in learner.strips(step, settings.samples_written) or ():
                     run.log.sample(strip)
             run.note(step, metrics)

@@ -22,7 +22,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.rl import advantage as adv
 from text2grad.train.passes import PassSize
-from text2grad.train.settings import PPOSettings
+from text2grad.train.ppo_settings import PPOSettings
 
 
 @dataclass(frozen=True)

@@ -7,36 +7,31 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from text2grad.settings import MAY_CHANGE, Settings
-
-Schedule = Literal["constant", "linear", "cosine"]
+from text2grad.train.ppo_settings import PPOSettings as PPOSettings
+from text2grad.train.ppo_settings import TeacherSettings as TeacherSettings
 
 
 class SupervisedSettings(Settings):
-    """Masked next-token training: SFT on responses, and the reward model on z (paper, section 3.4)."""
+    """Training on a fixed set of examples. What all of it shares is `durable.settings.CourseSettings`."""
 
     epochs: float = Field(default=2.0, gt=0, description="passes over the data")
     batch_size: int = Field(default=8, ge=1, description="sequences per optimizer step")
     micro_batch_size: int = Field(default=8, ge=1, description="sequences per forward pass")
+    lr: float = Field(default=1e-5, gt=0, description="learning rate at its peak")
+
+
+class NextTokenSettings(SupervisedSettings):
+    """Masked next-token training: SFT on responses, and the reward model on z (paper, section 3.4)."""
+
     optimizer: Literal["adamw", "muon"] = Field(
         default="adamw", description="muon: orthogonalised updates; fewer steps for a model made from scratch"
     )
-    lr: float = Field(default=1e-5, gt=0, description="learning rate at its peak")
-    schedule: Schedule = Field(default="linear", description="of the learning rate")
-    warmup: float = Field(default=0.03, ge=0, lt=1, description="share of the steps")
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_length: int | None = Field(default=None, ge=8, description="tokens; None: the model's own limit")
-    checkpoint_every: int = Field(
-        default=200,
-        ge=0,
-        description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped",
-        json_schema_extra=MAY_CHANGE,
-    )
 
 
-class SFTSettings(SupervisedSettings):
+class SFTSettings(NextTokenSettings):
     """Fine-tuning on reference answers."""
 
     least_loss: float | None = Field(
@@ -84,7 +79,6 @@ class DPOTrainingSettings(PairSettings):
     """Training of DPO: at a lower rate."""
 
     lr: float = Field(default=1e-6, gt=0, description="learning rate at its peak")
-    warmup: float = Field(default=0.1, ge=0, lt=1, description="share of the steps")
 
 
 class DPOSettings(Settings):
@@ -92,236 +86,3 @@ class DPOSettings(Settings):
 
     beta: float = Field(default=0.1, gt=0, description="how near the policy stays to the SFT policy")
     training: DPOTrainingSettings = DPOTrainingSettings()
-
-
-class EarlyStoppingSettings(Settings):
-    """When the reward model has learned what it can: measured on critiques of validation prompts that it writes.
-
-    The prompts are some of those for training; the held-out ones are not touched.
-    """
-
-    every: int = Field(default=100, ge=1, description="optimizer steps between two measurements")
-    patience: int = Field(default=3, ge=1, description="measurements without improvement before training stops")
-    share: float = Field(default=0.1, gt=0, lt=1, description="of the training prompts, set apart to measure on")
-    records: int = Field(default=64, ge=1, description="critiques written for one measurement, at most")
-
-
-class TeacherSettings(Settings):
-    """The policy as its own teacher: shown what was wrong with an answer, it reads the answer again."""
-
-    kind: Literal["none", "sampled", "divergence", "size", "spans"] = Field(
-        default="none",
-        description="divergence: move towards the teacher at every token and by nothing else, over the top_k tokens"
-        " (SDPO); sampled: by the sampled token alone; size: the verdict gives the sign of each advantage, the"
-        " teacher its size (RLSD); spans: towards the teacher on marked words, by the verdict elsewhere (TRACE)",
-    )
-    top_k: int = Field(
-        default=20,
-        ge=1,
-        description="likeliest tokens to compare, all others as one (divergence, spans)",
-    )
-    ema: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="share of the policy's weights that the teacher's take over after each step; 0: the policy"
-        " itself teaches",
-    )
-    success: float = Field(
-        default=0.5, ge=-1, le=1, description="lowest score of an answer that is shown to its siblings as right"
-    )
-    ratio_limit: float = Field(
-        default=2.0, gt=0, description="of the policy ratio that weighs a token's loss (sampled, divergence, spans)"
-    )
-    size_clip: float = Field(default=0.2, gt=0, le=1, description="a size is within 1 - this and 1 + this (size)")
-    spans: Literal["poor", "good", "both"] = Field(
-        default="poor",
-        description="poor: reverse KL on poor spans; good: forward KL on good spans of right answers (spans)",
-    )
-    span_weight: float = Field(default=1.0, gt=0, description="of the KL on spans, at the start (spans)")
-    anneal: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="share of the steps in which that weight falls to 0, where the verdict takes over; 0: it stays",
-    )
-
-    @property
-    def alone(self) -> bool:
-        """Whether nothing but the teacher is learned from."""
-        return self.kind in ("sampled", "divergence")
-
-    @property
-    def width(self) -> int:
-        """K, the tokens of a support; 0 where none is compared."""
-        return self.top_k if self.kind in ("divergence", "spans") else 0
-
-
-class PPOSettings(Settings):
-    """NL-gradient PPO (paper, section 3.5 and Algorithm 4)."""
-
-    steps: int = Field(default=50, ge=1, description="rollout batches")
-    rollouts: int = Field(default=64, ge=1, description="responses per step (the update batch)")
-    prompts: int | None = Field(
-        default=None,
-        ge=1,
-        description="train on this many of the training prompts, from the first; null: all",
-        json_schema_extra=MAY_CHANGE,
-    )
-    samples_per_prompt: int = Field(default=1, ge=1, description="responses to one prompt within a step")
-    epochs: int = Field(default=4, ge=1, description="passes over one batch of rollouts")
-    mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass")
-    micro_batch_size: int = Field(default=64, ge=1, description="responses per forward pass")
-    lr: float = Field(default=1e-6, gt=0, description="learning rate")
-    value_lr: float | None = Field(default=None, gt=0, description="for the value head; None: lr")
-    schedule: Schedule = Field(default="constant", description="of the learning rate")
-    advantage: Literal["gae", "returns", "group"] = Field(
-        default="returns",
-        description="returns: no values, rewards to come discounted by gamma x lam; gae: a value function as well"
-        " (paper); group: no values, the verdict against that of the other answers to its prompt, at every token,"
-        " and the returns of the spans",
-    )
-    group_span_weight: float = Field(
-        default=1.0,
-        ge=0,
-        description="weight of the returns of the spans in group advantages",
-    )
-    group_scaled: bool = Field(
-        default=True, description="divide group advantages by the spread of their group (GRPO); false: Dr. GRPO"
-    )
-    drop_equal_groups: bool = Field(
-        default=False,
-        description="leave answers out of the loss where all answers to their prompt earned the same (DAPO); they"
-        " count as rollouts",
-    )
-    mask_truncated: bool = Field(
-        default=False, description="leave answers cut at generation.max_new_tokens out of the loss"
-    )
-    gamma: float = Field(
-        default=0.7, ge=0, le=1, description="discount of later rewards; 1 for a score at the end (paper: 1)"
-    )
-    lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE; 0: each token by itself")
-    clip: float = Field(default=0.2, gt=0, description="epsilon of the policy ratio; inf: no clipping")
-    clip_high: float | None = Field(
-        default=None, gt=0, description="epsilon above 1, for tokens that become likelier; null: clip"
-    )
-    value_clip: float = Field(
-        default=0.2, gt=0, description="how far a value may move in one batch; no limit in warm-up"
-    )
-    value_coefficient: float = Field(default=0.1, ge=0, description="weight of the value loss")
-    value_target: Literal["gae", "mc"] = Field(default="gae", description="GAE returns, or sums of rewards")
-    value_warmup: int = Field(
-        default=5, ge=0, description="steps that train only the value function (advantage gae)"
-    )
-    normalisation: Literal["none", "scale", "whiten"] = Field(
-        default="scale", description="of advantages; scale: divided by their RMS; whiten: centred as well"
-    )
-    entropy_coefficient: float = Field(default=0.0, ge=0, description="weight of the entropy term")
-    entropy_sign: Literal["bonus", "paper"] = Field(
-        default="bonus", description="bonus: more entropy is better; paper: the sign as printed"
-    )
-    kl: Literal["full", "k1", "k3"] = Field(
-        default="k1",
-        description="k1, k3: estimated from the sampled token; full: over the whole vocabulary (paper), which as a"
-        " reward pulls no token back to the reference, docs/method.md",
-    )
-    kl_coefficient: float = Field(default=0.4, ge=0, description="beta, at the start")
-    kl_target: float | None = Field(default=None, gt=0, description="mean KL per sequence; None: beta is fixed")
-    kl_horizon: int = Field(default=10_000, ge=1, description="responses over which beta adapts")
-    loss_average: Literal["token", "sequence"] = Field(
-        default="token", description="every token counts the same, or every response"
-    )
-    teacher: TeacherSettings = TeacherSettings()
-    overlap: Literal["auto", "on", "off"] = Field(
-        default="auto",
-        description="score a batch while it is critiqued; auto: where the critic computes outside this process;"
-        " never with split weights",
-        json_schema_extra=MAY_CHANGE,
-    )
-    max_failed: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="share of failed critiques that stops the run",
-        json_schema_extra=MAY_CHANGE,
-    )
-    max_kl: float | None = Field(
-        default=3.0,
-        gt=0,
-        description="nats per token from the reference at which the run stops as diverged; None: no limit",
-        json_schema_extra=MAY_CHANGE,
-    )
-    checkpoint_every: int = Field(
-        default=20,
-        ge=0,
-        description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped",
-        json_schema_extra=MAY_CHANGE,
-    )
-    heldout_every: int | None = Field(
-        default=None,
-        ge=1,
-        description="steps between measurements on held-out prompts, as `evaluate` does, among the metrics of a"
-        " step; null: none",
-        json_schema_extra=MAY_CHANGE,
-    )
-    keep_every: int | None = Field(
-        default=None,
-        ge=1,
-        description="steps between policies that are kept, as ppo/NAME/NAME-step-K; null: only the last is",
-        json_schema_extra=MAY_CHANGE,
-    )
-    probe_every: int = Field(
-        default=10,
-        ge=0,
-        description="steps between two checks that the reward of a reward model still means something; 0: never",
-        json_schema_extra=MAY_CHANGE,
-    )
-    samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
-    samples_written: int = Field(default=8, ge=0, description="token strips written each time")
-
-    @model_validator(mode="after")
-    def _groups_are_whole(self) -> PPOSettings:
-        if self.advantage == "group" and self.samples_per_prompt < 2:
-            raise ValueError("advantage group compares answers to one prompt: set samples_per_prompt to 4")
-        if self.drop_equal_groups and self.samples_per_prompt < 2:
-            raise ValueError("drop_equal_groups compares answers to one prompt: set samples_per_prompt to 4")
-        if self.rollouts % self.samples_per_prompt:
-            raise ValueError(
-                f"rollouts {self.rollouts} is not a multiple of samples_per_prompt {self.samples_per_prompt}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _teacher_fits(self) -> PPOSettings:
-        kind = self.teacher.kind
-        if kind in ("size", "spans") and self.advantage != "group":
-            raise ValueError(
-                f"teacher.kind {kind} compares verdicts on answers to one prompt: set advantage to group"
-            )
-        if self.teacher.alone and self.advantage == "gae":
-            raise ValueError(f"teacher.kind {kind} has no use for a value function: set advantage to returns")
-        if self.teacher.alone and self.kl_coefficient > 0:
-            raise ValueError(f"teacher.kind {kind} pays no reward to take a KL from: set kl_coefficient to 0")
-        if self.teacher.alone and self.drop_equal_groups:
-            raise ValueError(f"teacher.kind {kind} compares no verdicts: set drop_equal_groups to false")
-        return self
-
-    @property
-    def valued(self) -> bool:
-        """Whether there is a value function."""
-        return self.advantage == "gae"
-
-    @property
-    def warmup_steps(self) -> int:
-        """Steps that train only the value function; 0 without one."""
-        return self.value_warmup if self.valued else 0
-
-    @property
-    def still(self) -> str:
-        """Why no step would change the policy; empty where one does."""
-        if self.warmup_steps < self.steps:
-            return ""
-        return (
-            f"all ppo.steps ({self.steps}) would be warm-up of the value function (ppo.value_warmup"
-            f" {self.value_warmup}), so the policy would stay as it is"
-        )

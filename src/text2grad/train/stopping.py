@@ -18,7 +18,7 @@ from text2grad.feedback import Critique, Feedback
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import gathered, split_as
 from text2grad.tasks.base import question_of, words_of
-from text2grad.train.settings import EarlyStoppingSettings, SFTSettings
+from text2grad.train.settings import SFTSettings
 
 PREFIX = "best."
 METRIC = "span_f1"
@@ -27,8 +27,14 @@ PART_OF_PASS = 0.25
 """The part of a pass over which the loss is averaged: forty short answers are learned within one pass."""
 
 
+PATIENCE = 3
+"""Measurements without improvement before training stops."""
+SHARE, MOST_RECORDS = 0.1, 64
+"""Of the training prompts, set apart to measure on; critiques written for one measurement."""
+
+
 class EarlyStopping:
-    """Measures a policy every `settings.every` steps, keeps its best weights, and says when to stop.
+    """Measures a policy every `every` steps, keeps its best weights, and says when to stop.
 
     `measure` gives the number, higher is better, of the policy as it is; what it draws at random is drawn from a
     fixed seed, and training does not notice. A part of `durable.state.Training`, so that a run that was stopped in
@@ -38,12 +44,14 @@ class EarlyStopping:
     def __init__(
         self,
         policy: Policy,
-        settings: EarlyStoppingSettings,
+        every: int,
         measure: Callable[[], float],
         ranks: Ranks = ALONE,
+        patience: int = PATIENCE,
     ) -> None:
         self._policy = policy
-        self._settings = settings
+        self._every = every
+        self._patience = patience
         self._measure = measure
         self._ranks = ranks
         self._weights: dict[str, Tensor] = {}
@@ -54,11 +62,11 @@ class EarlyStopping:
     @property
     def over(self) -> bool:
         """Whether `patience` measurements in a row were no better than the best."""
-        return self._waited >= self._settings.patience
+        return self._waited >= self._patience
 
     def due(self, done: int, total: int) -> bool:
         """Whether it is time to measure after `done` of `total` steps."""
-        return done % self._settings.every == 0 or done == total
+        return done % self._every == 0 or done == total
 
     def look(self, done: int, total: int, loss: float = 0.0) -> dict[str, float]:
         """Measure after `done` of `total` steps if it is time, whatever the `loss`; the metrics of the step.
@@ -160,9 +168,9 @@ def _kept(tensor: Tensor) -> Tensor:
 
 
 def validation_split(
-    records: Sequence[Feedback], settings: EarlyStoppingSettings, seed: int
+    records: Sequence[Feedback], seed: int, share: float = SHARE, most: int = MOST_RECORDS
 ) -> tuple[list[Feedback], list[Feedback]]:
-    """Training records without those of `settings.share` of the prompts, and at most `settings.records` of these.
+    """Training records without those of a `share` of the prompts, and at most `most` of these.
 
     Raises:
         UserError: there are not two prompts.
@@ -173,9 +181,9 @@ def validation_split(
             "one training prompt cannot be split for early stopping", "reward_model.early_stopping null"
         )
     dice = random.Random(seed)
-    count = min(len(questions) - 1, max(1, round(settings.share * len(questions))))
+    count = min(len(questions) - 1, max(1, round(share * len(questions))))
     apart = set(dice.sample(questions, count))
     train = [record for record in records if words_of(question_of(record)) not in apart]
     others = [record for record in records if words_of(question_of(record)) in apart]
     readable = [record for record in others if isinstance(record.judgement(), Critique)]
-    return train, dice.sample(readable, min(settings.records, len(readable)))
+    return train, dice.sample(readable, min(most, len(readable)))

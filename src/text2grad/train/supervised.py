@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple
 import torch
 from torch import Tensor
 
+from text2grad.durable.identity import digest_of_data, flatten
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
@@ -29,14 +30,15 @@ from text2grad.policy.heads.head import (
     verdict_loss,
 )
 from text2grad.policy.model import Policy
-from text2grad.train.identity import digest_of_data, supervised_identity
 from text2grad.train.muon import muon_for
 from text2grad.train.optimizers import clip_gradient, keep_masters, learning_rate_factor, refuse_float16
-from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches
+from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches, supervised_identity
 from text2grad.train.passes import PassSize, accumulate
-from text2grad.train.settings import SupervisedSettings
+from text2grad.train.settings import NextTokenSettings, SupervisedSettings
 from text2grad.train.stopping import EarlyStopping, LossFloor
 
+CHECKPOINT_EVERY = 200
+"""Steps, where a run does not say."""
 DIVERGED = 2.0
 """A loss this many times that of guessing among all tokens stops the run."""
 
@@ -64,7 +66,7 @@ def train_supervised(
             of a model which has diverged, or what `durable.run.Run` refuses.
     """
     refuse_nothing(pairs, options)
-    encoded = encode_pairs(policy, pairs, settings)
+    encoded = encode_pairs(policy, pairs)
     objective = Objective(
         identity=supervised_identity(
             policy, settings, section, _data_identity(policy, pairs, label_weight, verdicts)
@@ -131,18 +133,22 @@ def descend(
         UserError: the loss is not finite, the objective's check fails, or what `durable.run.Run` refuses.
     """
     ranks, title = options.ranks, options.title
-    if ranks.sharded and settings.optimizer == "muon":
+    if ranks.sharded and with_muon(settings):
         raise UserError(f"{title}: muon needs whole matrices", f"--run.parallel ddp, or {section}.optimizer adamw")
     ranks.broadcast_weights(policy)
-    optimizers = [make_optimizer(policy, settings), *(head.optimizer() for head in objective.heads)]
-    factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
+    optimizers = [
+        make_optimizer(policy, settings, options.course.weight_decay),
+        *(head.optimizer() for head in objective.heads),
+    ]
+    factor = learning_rate_factor(options.course.schedule, options.course.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizers[0], factor)
     training = Training(policy, optimizers, schedule, keeper=stopping)
     size = PassSize(settings.micro_batch_size, f"{section}.micro_batch_size", ranks)
     memory, numbers = f"{section}.micro_batch_size ({settings.micro_batch_size})", f"{section}.lr ({settings.lr:g})"
     cures = Cures(f"lower {memory}", f"lower {numbers}")
+    identity = {**objective.identity, **flatten(training=options.course)}
     metrics: dict[str, float] = {}
-    with Run(options, len(batches), training, objective.identity, cures, settings.checkpoint_every) as run:
+    with Run(options, len(batches), training, identity, cures, CHECKPOINT_EVERY) as run:
         policy.train(objective.dropout)
         for step, batch in run.steps(batches):
             with run.guarding(partial(objective.described, step, batch)):
@@ -167,19 +173,26 @@ def descend(
     return metrics
 
 
-def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:
+def with_muon(settings: SupervisedSettings) -> bool:
+    """Whether the settings name that optimizer; training that reads a head of its own has none to name."""
+    return isinstance(settings, NextTokenSettings) and settings.optimizer == "muon"
+
+
+def make_optimizer(
+    policy: Policy, settings: SupervisedSettings, weight_decay: float = 0.0
+) -> torch.optim.Optimizer:
     """The optimizer that the settings name, over all that the policy trains.
 
     Raises:
         UserError: the policy is in float16.
     """
     refuse_float16(policy)
-    lr, decay = settings.lr, settings.weight_decay
     optimizer: torch.optim.Optimizer
-    if settings.optimizer == "muon":
-        optimizer = muon_for(policy.model, lr, decay)
+    if with_muon(settings):
+        optimizer = muon_for(policy.model, settings.lr, weight_decay)
     else:
-        optimizer = torch.optim.AdamW(policy.policy_parameters(), lr=lr, weight_decay=decay, fused=True)
+        weights = policy.policy_parameters()
+        optimizer = torch.optim.AdamW(weights, lr=settings.lr, weight_decay=weight_decay, fused=True)
     keep_masters(optimizer, policy)
     return optimizer
 

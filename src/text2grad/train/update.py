@@ -12,9 +12,8 @@ from text2grad.rl import advantage as adv
 from text2grad.rl import loss as losses
 from text2grad.train.optimizers import Optimizers, clip_gradient
 from text2grad.train.passes import PassSize, accumulate
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Rollout, take_rows
-from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher.loss import teacher_loss
 
 
 def update(
@@ -83,7 +82,7 @@ def loss_terms(
     policy: Policy, part: Rollout, settings: PPOSettings, temperature: float, warming: bool = False
 ) -> dict[str, Tensor]:
     """The terms of the objective per token (B, T): policy, entropy and value, and what is logged beside them."""
-    entropy = settings.entropy_coefficient > 0  # it costs a pass over the vocabulary, so only if it is used
+    entropy = settings.entropy_coefficient != 0  # it costs a pass over the vocabulary, so only if it is used
     output = policy(
         part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued, support=part.support
     )
@@ -92,7 +91,7 @@ def loss_terms(
     entropy_loss = torch.zeros_like(policy_loss)
     value_clip = math.inf if warming else settings.value_clip  # a new head is far from its returns
     if output.entropy is not None:
-        entropy_loss = losses.entropy_term(output.entropy, settings.entropy_coefficient, settings.entropy_sign)
+        entropy_loss = losses.entropy_term(output.entropy, settings.entropy_coefficient)
     return {
         "policy_loss": policy_loss,
         "entropy_loss": entropy_loss,
@@ -115,6 +114,8 @@ def policy_terms(
     )
     if part.teacher is None and part.teacher_support is None:
         return clipped
+    from text2grad.train.teacher.loss import teacher_loss
+
     towards = teacher_loss(logp, support, part, settings.teacher)
     if part.route is None:
         return towards

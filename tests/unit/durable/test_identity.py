@@ -7,18 +7,19 @@ from text2grad.durable.identity import changed, flatten
 from text2grad.settings import Settings, value_at
 
 MAY_CHANGE = {
-    "run": {"folder", "loggers", "shown_prompts", "parallel"},
+    "run": {"folder", "loggers", "shown_prompts", "parallel", "checkpoint_every"},
     "policy": {"model"},
-    "sft": {"checkpoint_every"},
-    "offline": {"checkpoint_every", "max_kl"},
+    "training": set(),
+    "sft": set(),
+    "offline": {"max_kl"},
     "ppo": {
         *{"prompts", "overlap", "max_failed", "max_kl"},
-        *{"checkpoint_every", "heldout_every", "keep_every", "probe_every"},
+        *{"heldout_every", "keep_every", "probe_every"},
     },
     "credit": set(),
     "generation": set(),
-    "reward_model.training": {"checkpoint_every"},
-    "dpo.training": {"checkpoint_every"},
+    "reward_model.training": set(),
+    "dpo.training": set(),
 }
 
 

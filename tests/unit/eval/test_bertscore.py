@@ -12,8 +12,7 @@ from transformers import RobertaConfig, RobertaModel
 
 from published import published
 from text2grad.errors import UserError
-from text2grad.eval.bertscore import EncodedText, Encoder, Match, bert_figures, match_tokens, rescale
-from text2grad.eval.settings import BertScoreSettings
+from text2grad.eval.bertscore import KNOWN, EncodedText, Encoder, Match, bert_figures, match_tokens, rescale
 
 TEXTS = ["the cat sat on the mat", "a dog ran away", "rain", "", "the cat sat"]
 
@@ -53,8 +52,7 @@ def test_by_hand() -> None:
 def test_published_scores_are_rescaled_as_published() -> None:
     """The scores themselves need the weights of roberta-large, which is not tried here."""
     known = published("bertscore_expected", "bertscore_expected.json")
-    baseline = BertScoreSettings(model="roberta-large").with_usual().baseline
-    assert baseline is not None
+    _, baseline = KNOWN["roberta-large"]
     for kind in ("no_idf", "idf"):
         raw, told = known[kind], known[f"{kind}_rescaled"]
         for n in range(len(known["cands"])):
@@ -63,14 +61,6 @@ def test_published_scores_are_rescaled_as_published() -> None:
             if kind == "no_idf":
                 precision, recall = raw["P"][n], raw["R"][n]
                 assert 2 * precision * recall / (precision + recall) == pytest.approx(raw["F"][n], abs=1e-6)
-
-
-def test_layer_and_baseline_are_the_usual_ones_unless_given() -> None:
-    usual = BertScoreSettings(model="roberta-large").with_usual()
-    assert usual.layer == 17 and usual.baseline == pytest.approx((0.8315, 0.8315, 0.8312), abs=1e-4)
-    other = BertScoreSettings(model="roberta-large", layer=10).with_usual()
-    assert (other.layer, other.baseline) == (10, None), "a baseline is of its layer"
-    assert BertScoreSettings(model="mine").with_usual().baseline is None
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +80,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_batches_padding_and_empty_texts_change_nothing(model: Path) -> None:
-    encoders = [Encoder(BertScoreSettings(model=str(model), batch_size=size)) for size in (1, 5)]
+    encoders = [Encoder(str(model), batch_size=size) for size in (1, 5)]
     other = encoders[0].encode(["the cat"])[0]
     one, many = ([match_tokens(each, other) for each in encoder.encode(TEXTS)] for encoder in encoders)
     assert [value for match in one for value in match] == pytest.approx([v for m in many for v in m], abs=1e-5)
@@ -102,28 +92,28 @@ def test_batches_padding_and_empty_texts_change_nothing(model: Path) -> None:
 
 def test_the_first_word_is_read_as_anywhere_else(model: Path) -> None:
     """ "cat" alone has the tokens of " cat" in a sentence: published scores of RoBERTa were made so."""
-    encoder = Encoder(BertScoreSettings(model=str(model), layer=0))
+    encoder = Encoder(str(model))
     alone, inside = encoder.encode(["cat", "the cat"])
     assert int(inside.weights.sum()) - int(alone.weights.sum()) == 1
     ids = encoder._tokenizer("cat")["input_ids"]
     assert encoder._tokenizer("the cat")["input_ids"][-len(ids) + 1 :] == ids[1:]
 
 
-def test_rescaled_figures_name_layer_and_baseline(model: Path) -> None:
-    encoder = Encoder(BertScoreSettings(model=str(model), layer=2, baseline=(0.5, 0.5, 0.5)))
+def test_rescaled_figures_name_layer_and_baseline(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Encoder(str(model)).name.endswith("layer 3, baseline none"), "the last"
+    monkeypatch.setitem(KNOWN, str(model), (2, (0.5, 0.5, 0.5)))
+    encoder = Encoder(str(model))
     assert encoder.name.endswith("layer 2, baseline 0.5/0.5/0.5")
     figures = bert_figures(encoder, ["rain", "rain"], ["rain", ""])
     assert figures["bertscore_f1"] == figures["bertscore_f1_rescaled"] == pytest.approx(0.5, abs=1e-5)
 
 
 def test_a_longer_text_is_cut_where_the_model_ends(model: Path) -> None:
-    encoder = Encoder(BertScoreSettings(model=str(model)))
+    encoder = Encoder(str(model))
     assert encoder.longest == 32
     assert len(encoder.encode(["rain " * 99])[0].weights) == 32
 
 
-def test_what_cannot_be_loaded_is_one_line(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"3 layers, not 4 \(evaluate.bertscore.layer\)"):
-        Encoder(BertScoreSettings(model=str(model), layer=4))
+def test_what_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no encoder .*evaluate\.bertscore\.model"):
-        Encoder(BertScoreSettings(model=str(tmp_path)))
+        Encoder(str(tmp_path))

@@ -9,7 +9,7 @@ import pytest
 
 from span_cases import TEXT, UNREADABLE, case, critique, word_span, words_aligned
 from text2grad.align import CreditSettings
-from text2grad.eval.critics.gate import Gate, GateFigures, Judged, check, gate, gate_figures
+from text2grad.eval.critics.gate import Gate, GateFigures, GateJudgements, check, gate, gate_figures
 from text2grad.eval.critics.reward_model import reward_model_report
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critique
@@ -123,7 +123,7 @@ PLACE = words_aligned(TEXT)
 
 
 def figures_of(cases: list[SpanCase], **credit: Any) -> GateFigures:
-    return gate_figures(Judged(cases), CreditSettings(**credit), seed=0)
+    return gate_figures(GateJudgements(cases), CreditSettings(**credit), seed=0)
 
 
 def test_only_labels_that_the_annotations_use_count() -> None:
@@ -170,12 +170,12 @@ def test_what_is_paid_lost_and_unreadable() -> None:
         critique(word_span(-1, 0, 2), word_span(0, 4, 4), unmatched=2, ambiguous=1),
     )
     fresh = [(good, PLACE), (poor, PLACE), (UNREADABLE, PLACE), (Critique(text=""), PLACE)]
-    figures = gate_figures(Judged((), fresh, fresh[:2]), CreditSettings(), seed=0)
+    figures = gate_figures(GateJudgements((), fresh, fresh[:2]), CreditSettings(), seed=0)
     assert (figures.heldout, figures.f1) == (0, None)
     assert (figures.fresh, figures.fresh_paid, figures.spoiled, figures.spoiled_paid) == (3, 1 / 3, 2, 0.5)
     assert figures.lost == 6 / 10 and figures.unreadable == pytest.approx(1 / 6)
     assert figures.forced == 0.0
-    cut = gate_figures(Judged((), [*fresh, (critique(forced=1), PLACE)]), CreditSettings(), seed=0)
+    cut = gate_figures(GateJudgements((), [*fresh, (critique(forced=1), PLACE)]), CreditSettings(), seed=0)
     assert cut.forced == 1 / 5
 
 
@@ -193,9 +193,9 @@ def test_a_correction_is_faulted_by_what_is_paid() -> None:
     said = [poor, bad, Critique(text="", score=1.0), critique(word_span(1, 0, 2)), UNREADABLE]
     expected = {"spans": (4, 0.5), "last_token": (4, 0.25)}
     for scheme, faulted in expected.items():
-        found = gate_figures(Judged(corrected=said), CreditSettings(scheme=scheme), seed=0)
+        found = gate_figures(GateJudgements(corrected=said), CreditSettings(scheme=scheme), seed=0)
         assert (found.corrected, found.corrected_faulted) == faulted
-    alone = gate_figures(Judged(corrected=said), CreditSettings(outcome_weight=0.0), seed=0)
+    alone = gate_figures(GateJudgements(corrected=said), CreditSettings(outcome_weight=0.0), seed=0)
     assert alone.corrected_faulted == 0.25 and not alone.pays_verdict
 
 
@@ -206,8 +206,8 @@ def test_a_verdict_of_chance_leaves_spans_that_are_fit() -> None:
         case(GOLD.model_copy(update={"score": gold}), GOLD.model_copy(update={"score": said}))
         for gold, said in zip(golds, saids, strict=True)
     ]
-    found = check(Judged(cases), CreditSettings(), seed=0)
+    found = check(GateJudgements(cases), CreditSettings(), seed=0)
     assert not found.fit and "by chance" in found.reasons[0]
     assert found.spans_alone is not None and found.spans_alone.fit
-    assert check(Judged(cases), CreditSettings(outcome_weight=0.0), seed=0).spans_alone is None
-    assert check(Judged(cases), CreditSettings(scheme="last_token"), seed=0).spans_alone is None
+    assert check(GateJudgements(cases), CreditSettings(outcome_weight=0.0), seed=0).spans_alone is None
+    assert check(GateJudgements(cases), CreditSettings(scheme="last_token"), seed=0).spans_alone is None

@@ -11,8 +11,8 @@ import pytest
 from chat_templates import IM, QWEN3, Shape, tokenizer_of
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Feedback, Message, Transcript, conversation_of, write_records
-from text2grad.formats.conversations import Said, by_default
-from text2grad.formats.intake import Imported, import_feedback
+from text2grad.formats.conversations import AssistantTurn, by_default
+from text2grad.formats.intake import ImportResult, import_feedback
 from text2grad.formats.responses import read_items
 from text2grad.policy.template import written_turn
 
@@ -159,7 +159,7 @@ def test_what_is_said_of_a_conversation_is_imported(name: str, tmp_path: Path) -
     assert [(each.start, each.end, each.label) for each in record.spans] == [(start, start + 2, -1)]
 
 
-def read(folder: Path, rows: list[Any], **said: Any) -> Imported:
+def read(folder: Path, rows: list[Any], **said: Any) -> ImportResult:
     return import_feedback(written(folder, rows), **said)
 
 
@@ -274,7 +274,7 @@ HERMES = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-SAID = Said("", "I look.", [{"name": "route", "arguments": {"to": "Bern"}}])
+SAID = AssistantTurn("", "I look.", [{"name": "route", "arguments": {"to": "Bern"}}])
 
 
 def test_a_template_writes_a_turn_in_its_own_way() -> None:
@@ -284,12 +284,12 @@ def test_a_template_writes_a_turn_in_its_own_way() -> None:
     assert written_turn(tokenizer, "", "plain", []) == "plain"
 
 
-@pytest.mark.parametrize("said", [SAID, Said("a map", "I look.", [])])
-def test_a_template_that_drops_it_says_so(said: Said) -> None:
+@pytest.mark.parametrize("said", [SAID, AssistantTurn("a map", "I look.", [])])
+def test_a_template_that_drops_it_says_so(said: AssistantTurn) -> None:
     assert written_turn(tokenizer_of(Shape(QWEN3, IM, "<|im_end|>")), *said) is None
 
 
 def test_the_default_frames() -> None:
-    assert by_default(Said("why", "I look.", [*SAID.calls, *SAID.calls])) == (
+    assert by_default(AssistantTurn("why", "I look.", [*SAID.calls, *SAID.calls])) == (
         f"<think>\nwhy\n</think>\n\nI look.\n{WRITTEN}\n{WRITTEN}"
     )

@@ -12,20 +12,20 @@ import pytest
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, write_jsonl
 from text2grad.formats.export import export
-from text2grad.formats.intake import Imported, import_feedback, merged
+from text2grad.formats.intake import ImportResult, import_feedback, merged
 from text2grad.formats.remarks.markup import read_markup
 from text2grad.report.quality import report_quality
 
 DUE = "It is due next week."
 
 
-def read(folder: Path, *rows: dict[str, Any]) -> Imported:
+def read(folder: Path, *rows: dict[str, Any]) -> ImportResult:
     file = folder / "mine.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return import_feedback(file)
 
 
-def table(folder: Path, text: str, *names: str) -> Imported:
+def table(folder: Path, text: str, *names: str) -> ImportResult:
     file = folder / "mine.csv"
     file.write_text(text, encoding="utf-8")
     return import_feedback(file, names=names)

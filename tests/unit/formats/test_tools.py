@@ -11,7 +11,7 @@ import pytest
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, write_jsonl
 from text2grad.formats.export import export
-from text2grad.formats.intake import Imported, import_feedback, merged
+from text2grad.formats.intake import ImportResult, import_feedback, merged
 from text2grad.formats.marks import BROWSER, CODE_POINTS, Counting, Mark, in_code_points
 
 D = {"prompt": "When?", "response": "It is due next week."}
@@ -19,7 +19,7 @@ EMOJI = "Ja 🙂, it is 🎉 next week."
 CRLF = "one two\r\nthree four\r\nfive"
 
 
-def read(folder: Path, content: Any, name: str = "a.json", **said: Any) -> Imported:
+def read(folder: Path, content: Any, name: str = "a.json", **said: Any) -> ImportResult:
     text = content if isinstance(content, str) else json.dumps(content)
     (folder / name).write_text(text, encoding="utf-8", newline="")
     return import_feedback(folder / name, **said)

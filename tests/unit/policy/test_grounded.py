@@ -15,6 +15,7 @@ from quotable_responses import HOSTILE, judged
 from text2grad.chat import Completion, ScriptedChat
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.durable.run import RunOptions
+from text2grad.durable.settings import CourseSettings
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span, Transcript
 from text2grad.policy import grounded
@@ -278,9 +279,10 @@ def test_a_trained_models_valid_answers_stay_as_they_were(
         ("Judge the cat.", "the cat sat", '{"critique": "Good.", "good_spans": ["the cat"], "poor_spans": []}'),
         ("Judge x.", "x = x + 1", '{"critique": "No.", "good_spans": [], "poor_spans": ["+ 1"], "score": -1.0}'),
     ]
-    training = SupervisedSettings(epochs=60, batch_size=2, micro_batch_size=2, lr=1e-2, schedule="constant")
+    training = SupervisedSettings(epochs=60, batch_size=2, micro_batch_size=2, lr=1e-2)
     pairs = [Pair(question, tuple(ask(question)), z) for question, _, z in cases]
-    train_supervised(policy, pairs, training, RunOptions(tmp_path, "test"))
+    options = RunOptions(tmp_path, "test", course=CourseSettings(schedule="constant"))
+    train_supervised(policy, pairs, training, options)
     prompts = [encode_prompt(tokenizer, ask(question)) for question, _, _ in cases]
     longest = max(len(encode_target(tokenizer, z)) for _, _, z in cases)
     greedy = GenerationSettings(max_new_tokens=longest, temperature=0.0)

@@ -20,7 +20,6 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.run.sampling import sample
 from text2grad.train.pairs import Pair, encode_pairs
-from text2grad.train.settings import SupervisedSettings
 
 MADE: dict[str, Any] = {name: tokenizer_of(shape) for name, shape in SHAPES.items()}
 
@@ -82,7 +81,7 @@ def test_an_answer_is_sampled_behind_the_ids_it_was_trained_behind(name: str) ->
         vocab_size=len(made), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
     )
     policy = Policy(LlamaForCausalLM(config).eval(), made)
-    (trained,) = encode_pairs(policy, [Pair("a", turns("Say it."), "yes")], SupervisedSettings())
+    (trained,) = encode_pairs(policy, [Pair("a", turns("Say it."), "yes")])
     read: list[int] = []
 
     def keep(_: Any, __: Any, inputs: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def record(response: str = "the cat sat on the mat", question: str = "the cat sa
 
 def encoded(policy: Policy, *records: Feedback) -> list[Encoded]:
     pairs = [pair for each in records if (pair := reward_pair(each, LABELLED))]
-    return encode_pairs(policy, pairs, SETTINGS)
+    return encode_pairs(policy, pairs)
 
 
 def words(policy: Policy, item: Encoded, label: int) -> str:
@@ -96,7 +96,7 @@ def test_labels_go_by_the_membership_of_the_credit(policy: Policy) -> None:
     pair = reward_pair(wide, LABELLED)
     assert pair is not None
     found = [
-        words(policy, encode_pairs(policy, [labelled_by(pair, each)], SETTINGS)[0], 1).strip()
+        words(policy, encode_pairs(policy, [labelled_by(pair, each)])[0], 1).strip()
         for each in get_args(Membership)
     ]
     assert found == [quote, "cat sat", quote]
@@ -107,7 +107,7 @@ def test_labels_go_by_the_membership_of_the_credit(policy: Policy) -> None:
 def test_without_a_weight_nothing_is_labelled(policy: Policy) -> None:
     pair = reward_pair(record(), RewardModelSettings())
     assert pair is not None and pair.marked is None
-    assert encode_pairs(policy, [pair], SETTINGS)[0].labels == []
+    assert encode_pairs(policy, [pair])[0].labels == []
 
 
 def test_a_response_that_would_close_the_prompts_tag_has_no_labels(policy: Policy) -> None:
@@ -116,10 +116,10 @@ def test_a_response_that_would_close_the_prompts_tag_has_no_labels(policy: Polic
     assert item.labels == []
 
 
-def test_a_prompt_that_loses_its_middle_keeps_its_labels(policy: Policy) -> None:
-    settings = LABELLED.model_copy(update={"training": SupervisedSettings(max_length=240)})
-    ((_, pair),) = fitting(policy, [record(question="the cat sat on the mat? " * 20)], settings)
-    (item,) = encode_pairs(policy, [pair], SETTINGS)
+def test_a_prompt_that_loses_its_middle_keeps_its_labels(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy.model.config, "max_position_embeddings", 240)
+    ((_, pair),) = fitting(policy, [record(question="the cat sat on the mat? " * 20)], LABELLED)
+    (item,) = encode_pairs(policy, [pair])
     assert words(policy, item, -1).strip() == "mat" and words(policy, item, 1).strip() == "cat sat"
 
 
@@ -194,9 +194,7 @@ def test_training_teaches_the_labels_and_leaves_no_trace_in_the_folder(policy: P
         tmp_path / "run", "reward model", 1, on_step=lambda _, metrics: losses.append(metrics["label_loss"])
     )
     train_supervised(policy, pairs, settings, options, label_weight=1.0)
-    tokens = [
-        label for pair in encode_pairs(policy, pairs, settings) for label in pair.labels if label != UNLABELLED
-    ]
+    tokens = [label for pair in encode_pairs(policy, pairs) for label in pair.labels if label != UNLABELLED]
     weight = sum(3 if label < 0 else 1 for label in tokens) / len(tokens)
     assert losses[0] == pytest.approx(weight * math.log(3), rel=1e-5) and losses[-1] < 0.5
     weights = [load_file(path) for path in (tmp_path / "run" / "policy").glob("*.safetensors")]

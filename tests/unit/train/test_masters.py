@@ -20,7 +20,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.train.optimizers import clip_gradient, make_optimizers
 from text2grad.train.pairs import Pair
-from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.settings import NextTokenSettings, PPOSettings, SupervisedSettings
 from text2grad.train.supervised import make_optimizer, train_supervised
 from tiny_runs import TEXTS, tiny_model
 
@@ -72,7 +72,7 @@ def sft_optimizer(policy: Policy) -> torch.optim.Optimizer:
 
 
 def muon(policy: Policy) -> torch.optim.Optimizer:
-    return make_optimizer(policy, SupervisedSettings(lr=LR, optimizer="muon"))
+    return make_optimizer(policy, NextTokenSettings(lr=LR, optimizer="muon"))
 
 
 @pytest.mark.parametrize("make", [ppo_optimizer, sft_optimizer, muon])
@@ -144,9 +144,7 @@ def test_masters_begin_at_what_was_merged(base: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_a_stopped_run_resumes_with_its_masters_bit_for_bit(base: Path, tmp_path: Path, kind: str) -> None:
-    settings = SupervisedSettings.model_validate(
-        {"epochs": 3, "batch_size": 2, "lr": LR, "checkpoint_every": 1, "optimizer": kind}
-    )
+    settings = NextTokenSettings.model_validate({"epochs": 3, "batch_size": 2, "lr": LR, "optimizer": kind})
 
     def run(folder: Path, stop: int = 99) -> dict[str, Tensor]:
         seed_everything(5)
@@ -156,7 +154,7 @@ def test_a_stopped_run_resumes_with_its_masters_bit_for_bit(base: Path, tmp_path
                 raise KeyboardInterrupt
 
         policy = load(base)
-        train_supervised(policy, PAIRS, settings, RunOptions(folder, "sft", 5, on_step=on_step))
+        train_supervised(policy, PAIRS, settings, RunOptions(folder, "sft", 5, on_step=on_step, checkpoint_every=1))
         return {name: p.detach().clone() for name, p in policy.named_parameters()}
 
     straight = run(tmp_path / "straight")

@@ -25,7 +25,6 @@ from text2grad.stages.learn.ppo import run_train
 from text2grad.stages.learn.reward_model import run_train_reward
 from text2grad.stages.learn.supervised import run_sft
 from text2grad.tasks.base import question_of
-from text2grad.train.settings import EarlyStoppingSettings
 from text2grad.train.stopping import EarlyStopping, LossFloor, validation_split
 from tiny_runs import tiny_model
 
@@ -47,7 +46,7 @@ def snapshot(policy: Policy) -> list[torch.Tensor]:
 
 def test_it_measures_now_and_then_and_keeps_the_best_weights(policy: Policy) -> None:
     values = iter([0.2, 0.6, 0.6, 0.5])
-    stopping = EarlyStopping(policy, EarlyStoppingSettings(every=2, patience=2), lambda: next(values))
+    stopping = EarlyStopping(policy, 2, lambda: next(values), patience=2)
     kept: dict[int, list[torch.Tensor]] = {}
     looked = {}
     for done in range(1, 20):
@@ -67,7 +66,7 @@ def f1(value: float) -> dict[str, float]:
 
 
 def test_the_last_step_is_measured_in_any_case(policy: Policy) -> None:
-    stopping = EarlyStopping(policy, EarlyStoppingSettings(every=50), lambda: 0.0)
+    stopping = EarlyStopping(policy, 50, lambda: 0.0)
     assert stopping.look(7, 7) == {"span_f1": 0.0}
     assert stopping.restore_best()["best_step"] == 7, "nothing is better than nothing"
 
@@ -82,7 +81,7 @@ def test_training_does_not_notice_what_is_drawn_while_measuring(policy: Policy) 
     torch.manual_seed(3)
     expected = [torch.rand(2), torch.rand(2)]
     torch.manual_seed(3)
-    stopping = EarlyStopping(policy, EarlyStoppingSettings(every=1), measure)
+    stopping = EarlyStopping(policy, 1, measure)
     for done, wanted in enumerate(expected, start=1):
         stopping.look(done, 9)
         assert torch.equal(torch.rand(2), wanted)
@@ -99,17 +98,15 @@ def record(question: str, number: int) -> Feedback:
 
 def test_validation_prompts_are_training_prompts_set_apart() -> None:
     records = [record(f"Q{n}", each) for n in range(20) for each in range(3)]
-    settings = EarlyStoppingSettings(share=0.25, records=9)
-    train, validation = validation_split(records, settings, seed=0)
+    train, validation = validation_split(records, 0, share=0.25, most=9)
     assert len(validation) == 9 and len(train) == 45
     assert not {question_of(each) for each in train} & {question_of(each) for each in validation}
-    assert validation_split(records, settings, seed=0) == (train, validation)
-    assert validation_split(records, settings, seed=1) != (train, validation)
-    tiny = EarlyStoppingSettings(share=0.9)
-    train, validation = validation_split(records[:6], tiny, seed=0)
+    assert validation_split(records, 0, share=0.25, most=9) == (train, validation)
+    assert validation_split(records, 1, share=0.25, most=9) != (train, validation)
+    train, validation = validation_split(records[:6], 0, share=0.9)
     assert (len(train), len(validation)) == (3, 3)
     with pytest.raises(UserError, match=r"early_stopping null"):
-        validation_split(records[:3], tiny, seed=0)
+        validation_split(records[:3], 0, share=0.9)
 
 
 def test_the_metric_is_the_mean_of_both_f1(tmp_path: Path) -> None:
@@ -121,15 +118,15 @@ def test_the_metric_is_the_mean_of_both_f1(tmp_path: Path) -> None:
 
 
 def test_training_with_it_measures_critiques_and_says_where_it_stopped(tmp_path: Path) -> None:
-    stop = ("--reward_model.early_stopping.every", "1", "--reward_model.early_stopping.patience", "1")
+    stop = ("--reward_model.early_stopping", "1")
     config = small_config(tmp_path / "run", *stop, "--reward_model.training.epochs", "3")
     run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
     run_sft(config)
     found = run_train_reward(config).metrics
     assert 0 <= found["best_span_f1"] <= 1
-    assert found["steps"] == found["best_step"] + 1 == 2, "8 tokens are no critique: the second is no better"
+    assert found["steps"] == found["best_step"] + 3 == 4, "8 tokens are no critique: no other is better"
     rows = (config.run.folder / "reward_model" / "metrics.jsonl").read_text().splitlines()
-    assert len(rows) == 2 and all('"span_f1"' in row for row in rows)
+    assert len(rows) == 4 and all('"span_f1"' in row for row in rows)
 
 
 def test_a_shared_reward_model_is_written_as_an_adapter_and_used_as_one(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_weights_fall_on_the_tokens_of_the_list(kind: str, policy: Policy, reque
     chosen.chat_template = policy.tokenizer.chat_template
     chosen.eos_token = chosen.eos_token or chosen.convert_ids_to_tokens(0)
     made = Policy(policy.model, chosen)
-    item = encode_pairs(made, [pair(3.0)], SETTINGS)[0]
+    item = encode_pairs(made, [pair(3.0)])[0]
     heavy = [token for token, weight in zip(item.target, item.weights, strict=True) if weight == 3.0]
     assert set(item.weights) == {1.0, 3.0}
     said = chosen.decode(heavy)
@@ -64,7 +64,7 @@ def test_weights_fall_on_the_tokens_of_the_list(kind: str, policy: Policy, reque
 
 
 def test_without_weights_every_token_counts_once(policy: Policy) -> None:
-    item = encode_pairs(policy, [Pair("1", ASK, Z)], SETTINGS)[0]
+    item = encode_pairs(policy, [Pair("1", ASK, Z)])[0]
     assert item.weights == [1.0] * len(item.target)
 
 
@@ -81,7 +81,7 @@ def by_hand(policy: Policy, items: list[Any]) -> torch.Tensor:
 
 def test_the_loss_is_the_weighted_mean_over_tokens(policy: Policy) -> None:
     other = wire.render(Critique(text="A much shorter one.", score=1.0), RESPONSE)
-    items = encode_pairs(policy, [pair(3.0), pair(0.25, other), pair(1.0)], SETTINGS)
+    items = encode_pairs(policy, [pair(3.0), pair(0.25, other), pair(1.0)])
     oracle = by_hand(policy, items)
     oracle.backward()  # type: ignore[no-untyped-call]
     expected = oracle.item()
@@ -91,7 +91,7 @@ def test_the_loss_is_the_weighted_mean_over_tokens(policy: Policy) -> None:
     for parameter, gradient in zip(policy.policy_parameters(), wanted, strict=True):
         assert parameter.grad is not None and gradient is not None
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-6)
-    unweighted = encode_pairs(policy, [Pair("1", ASK, each) for each in (Z, other, Z)], SETTINGS)
+    unweighted = encode_pairs(policy, [Pair("1", ASK, each) for each in (Z, other, Z)])
     assert accumulate_gradient(policy, unweighted, PassSize(2))["loss"] != pytest.approx(expected, rel=1e-4)
 
 
@@ -100,5 +100,5 @@ def test_a_tokenizer_that_changes_the_text_can_weigh_nothing(
 ) -> None:
     made = Policy(policy.model, speaking_word_piece)
     with pytest.raises(UserError, match=r"changes the text.*poor_weight 1"):
-        encode_pairs(made, [pair(3.0)], SETTINGS)
-    assert encode_pairs(made, [Pair("1", ASK, Z)], SETTINGS)
+        encode_pairs(made, [pair(3.0)])
+    assert encode_pairs(made, [Pair("1", ASK, Z)])

@@ -407,14 +407,14 @@ def test_rlsd_pays_the_verdict_in_sizes_of_the_teacher_and_takes_the_kl_as_it_is
 
 @pytest.mark.parametrize("spans", ["poor", "good", "both"])
 def test_marked_words_go_to_the_teacher_and_the_rest_to_the_verdict(model: Path, spans: str) -> None:
-    found = Batch(model, "spans", step=2, spans=spans, anneal=0.5, span_weight=3.0)
+    found = Batch(model, "spans", step=2, spans=spans, anneal=0.5)
     labels = teacher_loss.labels_of(found.answered, found.rollout.learned)
     assert found.rollout.route is not None
     for row in range(9):
         taught = row in (0, 2, 5, 6, 8)  # 1 and 3, which are right, are so alone
         for t in range(LENGTHS[row]):
             poor = taught and labels[row, t] < 0 and spans != "good"
-            weight = 3.0 * (1 - 0.2 / 0.5)
+            weight = 1 - 0.2 / 0.5
             assert float(found.rollout.route[row, t]) == pytest.approx(-weight * poor)
     assert bool(found.rollout.route.any()) == (spans != "good")
 
@@ -431,9 +431,9 @@ def test_good_words_of_right_answers_alone_get_forward_kl(model: Path) -> None:
 
 
 def test_the_weight_of_spans_falls_to_nothing() -> None:
-    settings = settings_of("spans", anneal=0.5, span_weight=2.0)
+    settings = settings_of("spans", anneal=0.5)
     assert [teacher_loss.weight_at(step, settings) for step in (0, 1, 3, 5, 9)] == pytest.approx(
-        [2, 1.6, 0.8, 0, 0]
+        [1, 0.8, 0.4, 0, 0]
     )
     assert teacher_loss.weight_at(9, settings_of("spans", anneal=0)) == 1
     assert teacher_loss.weight_at(9, settings_of("size")) == 1
@@ -496,7 +496,7 @@ def test_a_run_with_a_teacher(
     policy = load_policy(PolicySettings(model=str(model), dtype=dtype))
     examples = [Example(id=text, prompt=(Message(role="user", content=text),)) for text in TEXTS]
     settings = settings_of(kind, success=0.0).model_copy(update={"steps": 2, "lr": 3e-4, "max_kl": None})
-    settings = settings.model_copy(update={"rollouts": 6, "epochs": 2, "checkpoint_every": 0})
+    settings = settings.model_copy(update={"rollouts": 6, "epochs": 2})
     speech = GenerationSettings(max_new_tokens=6, batch_size=6)
     train_ppo(policy, examples, Halves(), settings, CreditSettings(), speech, RunOptions(tmp_path, "x", 5))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

@@ -22,7 +22,7 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.train.objectives.offline import (
-    Logged,
+    LoggedAnswer,
     accumulate_gradient,
     encode_logged,
     token_weights,
@@ -44,9 +44,9 @@ def span(response: str, text: str, label: int) -> Span:
     return Span(start=start, end=start + len(text), label=label, text=text)
 
 
-def logged(response: str = RIGHT, score: float | None = -1.0, poor: str = "+ 1", **more: Any) -> Logged:
+def logged(response: str = RIGHT, score: float | None = -1.0, poor: str = "+ 1", **more: Any) -> LoggedAnswer:
     spans = (span(response, "return x", 1), span(response, poor, -1))
-    return Logged("1", ASK, response, Critique(text="", spans=spans, score=score), **more)
+    return LoggedAnswer("1", ASK, response, Critique(text="", spans=spans, score=score), **more)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def policy(tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> 
     return Policy(copy.deepcopy(tiny_llama), tokenizer)
 
 
-def weighed(policy: Policy, *answers: Logged, settings: OfflineSettings = SETTINGS) -> list[Any]:
+def weighed(policy: Policy, *answers: LoggedAnswer, settings: OfflineSettings = SETTINGS) -> list[Any]:
     encoded = encode_logged(policy, answers, settings, SPANS)
     policy.freeze_reference()
     return list(with_start(policy.eval(), encoded, 2))
@@ -131,7 +131,7 @@ def chances(policy: Policy, item: Any) -> list[float]:
         return [math.exp(each) for each in policy(batch, valued=False).logp[0].tolist()]
 
 
-def trained(policy: Policy, folder: Path, answers: Sequence[Logged], **changes: Any) -> dict[str, float]:
+def trained(policy: Policy, folder: Path, answers: Sequence[LoggedAnswer], **changes: Any) -> dict[str, float]:
     settings = OfflineSettings(epochs=20, batch_size=2, lr=3e-3, kl_coefficient=0.0).model_copy(update=changes)
     return train_offline(policy, answers, settings, CreditSettings(), RunOptions(folder, "offline"))
 
@@ -186,14 +186,14 @@ def chances_of(model: Any, item: Any) -> list[float]:
     ("answers", "words"),
     [
         (
-            lambda: [Logged("7", ASK, RIGHT, Critique(text="Fine.", score=-1.0))],
+            lambda: [LoggedAnswer("7", ASK, RIGHT, Critique(text="Fine.", score=-1.0))],
             "no token of 1 answers has a weight",
         ),
         (lambda: [logged(RIGHT * 200)], "prompts are too long: '1'"),
     ],
 )
 def test_what_cannot_be_learned_is_one_line(
-    answers: Callable[[], list[Logged]], words: str, policy: Policy, tmp_path: Path
+    answers: Callable[[], list[LoggedAnswer]], words: str, policy: Policy, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=words):
         trained(policy, tmp_path / "run", answers())

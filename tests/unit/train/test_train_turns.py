@@ -20,7 +20,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.learn.logged import refuse_transcripts
 from text2grad.train.objectives import head_model, offline, preference
-from text2grad.train.objectives.offline import Logged, encode_logged, train_offline, with_start
+from text2grad.train.objectives.offline import LoggedAnswer, encode_logged, train_offline, with_start
 from text2grad.train.pairs import Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import OfflineSettings, SupervisedSettings
@@ -77,7 +77,7 @@ def gradient(policy: Policy) -> torch.Tensor:
 @pytest.mark.parametrize("size", [1, 2])
 def test_supervised_training_learns_the_policys_turns(policy: Policy, size: int) -> None:
     """The mean over their tokens alone."""
-    encoded = encode_pairs(policy, [Pair("1", ASK, TURNS), Pair("2", ASK, OTHER)], TRAINING)
+    encoded = encode_pairs(policy, [Pair("1", ASK, TURNS), Pair("2", ASK, OTHER)])
     metrics = accumulate_gradient(policy, encoded, PassSize(size))
     ours = gradient(policy)
     logps = torch.cat([own_logps(policy, each) for each in (TURNS, OTHER)])
@@ -86,10 +86,10 @@ def test_supervised_training_learns_the_policys_turns(policy: Policy, size: int)
     torch.testing.assert_close(ours, gradient(policy), rtol=1e-4, atol=1e-6)
 
 
-def logged(response: Transcript, *quotes: tuple[str, int], score: float = 1.0, **more: Any) -> Logged:
+def logged(response: Transcript, *quotes: tuple[str, int], score: float = 1.0, **more: Any) -> LoggedAnswer:
     places = [(response.index(text), text, label) for text, label in quotes]
     spans = tuple(Span(start=at, end=at + len(text), label=label, text=text) for at, text, label in places)  # type: ignore[arg-type]
-    return Logged("1", ASK, response, Critique(text="", spans=spans, score=score), **more)
+    return LoggedAnswer("1", ASK, response, Critique(text="", spans=spans, score=score), **more)
 
 
 def test_offline_weights_stand_on_the_marked_words_of_the_right_turn(policy: Policy) -> None:

@@ -186,20 +186,18 @@ def test_units_lie_in_the_answer_whatever_it_says(model: Path, text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("answers", "changes", "said"),
+    ("answers", "context", "said"),
     [
-        ([], {}, "nothing to train on"),
-        (BY_STEPS, {"optimizer": "muon"}, "muon trains every layer"),
-        (BY_STEPS, {"max_length": 8}, "prompts are too long"),
-        ([JudgedAnswer("1", ASKED, " ", ())], {}, "no units"),
+        ([], 512, "nothing to train on"),
+        (BY_STEPS, 8, "prompts are too long"),
+        ([JudgedAnswer("1", ASKED, " ", ())], 512, "no units"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused(
-    model: Path, tmp_path: Path, answers: list[JudgedAnswer], changes: dict[str, object], said: str
+    model: Path, tmp_path: Path, answers: list[JudgedAnswer], context: int, said: str
 ) -> None:
     policy = load_policy(PolicySettings(model=str(model)))
+    policy.model.config.max_position_embeddings = context
     with pytest.raises(UserError, match=said):
-        train_unit_model(
-            policy, answers, TRAINING.model_copy(update=changes), RunOptions(tmp_path / "run", "units")
-        )
+        train_unit_model(policy, answers, TRAINING, RunOptions(tmp_path / "run", "units"))
     assert not (tmp_path / "run").exists()

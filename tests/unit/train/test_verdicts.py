@@ -70,7 +70,7 @@ def by_hand(policy: Policy, items: list[Encoded], weight: torch.Tensor) -> torch
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_loss_is_the_mean_over_verdicts_beside_that_of_z(policy: Policy, size: int) -> None:
     records = record(), record("mat", -0.6), record("the dog sat on it", None), record("on the mat", 0.2)
-    items = encode_pairs(policy, pairs(*records), SETTINGS)
+    items = encode_pairs(policy, pairs(*records))
     z = accumulate_gradient(policy, items, PassSize(size))["loss"]
     alone = {name: each.grad for name, each in policy.named_parameters()}
     policy.zero_grad(set_to_none=True)
@@ -92,7 +92,7 @@ def test_the_loss_is_the_mean_over_verdicts_beside_that_of_z(policy: Policy, siz
 
 
 def test_answers_without_a_verdict_teach_none(policy: Policy) -> None:
-    items = encode_pairs(policy, pairs(record(score=None), record("mat", None)), SETTINGS)
+    items = encode_pairs(policy, pairs(record(score=None), record("mat", None)))
     policy.add_head("score_head")
     found = accumulate_gradient(policy, items, PassSize(2))
     assert found["score_loss"] == 0.0 and math.isfinite(found["loss"])
@@ -143,7 +143,7 @@ def test_what_the_head_has_learned_is_the_verdict_of_its_critiques(model_folder:
     known = {"the cat sat": 0.8, "mat on the": -0.8, "the dog sat on it": 0.0}
     policy = load_policy(PolicySettings(model=str(model_folder), lora=LORA))
     taught = pairs(*(record(text, score) for text, score in known.items()))
-    settings = SupervisedSettings(epochs=60, batch_size=3, micro_batch_size=2, lr=3e-3, weight_decay=0.0)
+    settings = SupervisedSettings(epochs=60, batch_size=3, micro_batch_size=2, lr=3e-3)
     losses: list[float] = []
     options = RunOptions(tmp_path, "reward model", 1, on_step=lambda _, m: losses.append(m["score_loss"]))
     train_supervised(policy, taught, settings, options, verdicts=True)

@@ -14,8 +14,8 @@ from text2grad.wire import Ambiguity, LocateSettings
 Validation = Literal["keep", "ask", "drop"]
 
 
-class ReadingSettings(Settings):
-    """How answers are read. The defaults are those for a model that was trained to write z."""
+class VoteSettings(Settings):
+    """How many critiques one is made of, and which of its quotes count."""
 
     votes: int = Field(
         default=1,
@@ -31,6 +31,11 @@ class ReadingSettings(Settings):
     ambiguity: Ambiguity = Field(
         default="skip", description="what to do with a quote that occurs more than once without saying which"
     )
+
+
+class ReadingSettings(VoteSettings):
+    """How answers are read. The defaults are those for a model that was trained to write z."""
+
     validation: Validation = Field(
         default="keep",
         description="quotes that are not in the response: keep the other spans; ask once more, then keep; drop the"
@@ -60,8 +65,8 @@ class PromptedSettings(ReadingSettings, EndpointSettings):
     )
 
 
-class RewardModelCriticSettings(ReadingSettings):
-    """The trained reward model as a critic, and how its answers are read."""
+class RewardModelCriticSettings(VoteSettings):
+    """The trained reward model as a critic; its answers are read as it was trained to write them."""
 
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
     gate: bool = Field(

@@ -86,7 +86,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Judged:
+class GateJudgements:
     """A reward model's judgements of held-out records, of fresh and of spoiled answers, and of held-out answers as
     people corrected them."""
 
@@ -96,7 +96,7 @@ class Judged:
     corrected: Sequence[Judgement] = ()
 
 
-def check(judged: Judged, settings: CreditSettings, seed: int) -> Gate:
+def check(judged: GateJudgements, settings: CreditSettings, seed: int) -> Gate:
     """The verdict under these credit settings, and where they pay both the one on spans alone."""
     found = gate(gate_figures(judged, settings, seed))
     if settings.by_score or not settings.outcome_weight:
@@ -105,7 +105,7 @@ def check(judged: Judged, settings: CreditSettings, seed: int) -> Gate:
     return replace(found, spans_alone=gate(gate_figures(judged, spans, seed)))
 
 
-def gate_figures(judged: Judged, settings: CreditSettings, seed: int) -> GateFigures:
+def gate_figures(judged: GateJudgements, settings: CreditSettings, seed: int) -> GateFigures:
     """The figures of a reward model, where answers are paid by these settings."""
     answers = [judgement for judgement, _ in (*judged.fresh, *judged.spoiled)]
     said = [*(case.predicted for case in judged.cases), *answers, *judged.corrected]

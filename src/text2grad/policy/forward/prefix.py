@@ -69,7 +69,7 @@ def _packed(
     """The rows, made on the CPU. `owner` (G, L) is 0 for the prompt, n for its n-th answer, -1 for padding."""
     ids = torch.zeros(len(groups), longest, dtype=torch.long)
     positions, owner = torch.zeros_like(ids), torch.full_like(ids, -1)
-    places = torch.zeros(len(lengths), batch.width + 1, dtype=torch.long)
+    places = torch.zeros(len(lengths), batch.width + 1, dtype=torch.long)  # (B, T+1)
     blocks: list[list[int]] = []
     responses = batch.response_ids.cpu()
     for line, (prompt, rows) in enumerate(groups.items()):
@@ -81,13 +81,13 @@ def _packed(
             length = lengths[row]
             here = slice(end, end + length)
             ids[line, here] = responses[row, :length]
-            positions[line, here] = torch.arange(len(prompt), len(prompt) + length)
+            positions[line, here] = torch.arange(len(prompt), len(prompt) + length)  # as if it stood alone
             owner[line, here] = number
             # The state before an answer's first token is that of the prompt's last one, which all answers share.
             places[row, 1 : length + 1] = torch.arange(end, end + length)
             places[row, 0] = len(prompt) - 1
-            places[row, length + 1 :] = places[row, length]
-            places[row] += line * longest
+            places[row, length + 1 :] = places[row, length]  # padding repeats the last state, unread
+            places[row] += line * longest  # rows are flattened
             end += length
         blocks.append([len(prompt), *(lengths[row] for row in rows), longest - end])
     device = batch.input_ids.device
@@ -116,9 +116,9 @@ def share_beginnings(prompts: Sequence[tuple[int, ...]], worth: float = WORTH) -
     A prompt shares a beginning that is at least half of it, as questions about answers to one prompt do.
     """
     found = Beginnings([], [()] * len(prompts), [0] * len(prompts))
-    for place in sorted(range(len(prompts)), key=prompts.__getitem__):
+    for place in sorted(range(len(prompts)), key=prompts.__getitem__):  # those alike are neighbours
         prompt = prompts[place]
-        common = _common(found.beginnings[-1], prompt[:-1]) if found.beginnings else 0
+        common = _common(found.beginnings[-1], prompt[:-1]) if found.beginnings else 0  # a rest has a token
         if not found.beginnings or 2 * common < len(prompt):
             found.beginnings.append(prompt[:-1])
         else:
@@ -179,4 +179,4 @@ def _agree(model: Any, batch: TokenBatch, states_of: Callable[[dict[str, Any]], 
     wrong_mask = _mask(torch.zeros_like(ids, device="cpu"), model.dtype).to(ids.device)
     by_mask = {"blocks": None} if "blocks" in inputs else {}
     wrong = min(error(position_ids=wrong_positions), error(attention_mask=wrong_mask, **by_mask))
-    return max(error(), error(**by_mask)) < MISSED * wrong
+    return max(error(), error(**by_mask)) < MISSED * wrong  # with the blocks, and by the mask alone

@@ -63,18 +63,19 @@ class Reader:
         }
         if not self.in_halves:
             whole = model(**inputs, output_hidden_states=True, logits_to_keep=keep, use_cache=False)
+            # Its logits are those of tokens already: the view has them as states, and a head that does nothing.
             view = View(lambda logits: logits, whole.logits[:, -keep:-1][batch.mask], self._vocabulary)
             return Reading(whole.hidden_states[-1][:, -keep:], view, whole.hidden_states)
         layers: tuple[Tensor, ...] = ()
         packed = share_prompts(batch, model.dtype) if self.shares and not every else None
         if packed:
             states = hidden_states(model, packed.for_model(model)).flatten(0, 1)  # (G * L, H)
-            hidden = states.index_select(0, packed.places.flatten()).view(*packed.places.shape, -1)
+            hidden = states.index_select(0, packed.places.flatten()).view(*packed.places.shape, -1)  # (B, T+1, H)
         else:
             read = _trunk(_unwrapped(model))(**inputs, use_cache=False, output_hidden_states=every)
             hidden, layers = read.last_hidden_state[:, -keep:], read.hidden_states if every else ()
         head = partial(logits_of, model)
-        weight = model.get_output_embeddings().weight if self.linear else None
+        weight = model.get_output_embeddings().weight if self.linear else None  # (V, H)
         return Reading(hidden, View(head, hidden[:, :-1][batch.mask], self._vocabulary, weight), layers)
 
     @contextmanager

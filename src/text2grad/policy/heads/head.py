@@ -74,8 +74,8 @@ def verdict_loss(head: Head, states: Tensor, verdicts: Tensor) -> Tensor:
         states: (B, H).
         verdicts: (B,), in [-1, 1], or NaN for an answer without one.
     """
-    known = ~verdicts.isnan()
-    targets = (1 + verdicts[known]) / 2
+    known = ~verdicts.isnan()  # (B,)
+    targets = (1 + verdicts[known]) / 2  # in [0, 1]
     return nn.functional.binary_cross_entropy_with_logits(head(states)[known], targets, reduction="sum")
 
 
@@ -87,6 +87,6 @@ def label_loss(head: Head, layers: Sequence[Tensor], labels: Tensor) -> Tensor:
         labels: (B, L), +1, -1, 0 or `UNLABELLED`.
     """
     labelled = labels != UNLABELLED
-    logits = head(layers[int(DEPTH * (len(layers) - 1))][labelled])
+    logits = head(layers[int(DEPTH * (len(layers) - 1))][labelled])  # (N, 3)
     classes = logits.new_tensor([POOR, 1.0, 1.0])
     return nn.functional.cross_entropy(logits, labels[labelled] + 1, classes, reduction="sum")

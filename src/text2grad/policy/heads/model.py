@@ -110,17 +110,17 @@ def read_head(
     columns = [index + 1 for each in ends for index in each]  # column 0 is the state before the answer
     places = torch.tensor([rows, columns], dtype=torch.long, device=policy.device)
     hidden = policy.reader(policy.model, policy.pack(prompts, answers)).hidden  # (B, T+1, H)
-    output: Tensor = head_of(policy, outputs)(hidden[places[0], places[1]])
+    output: Tensor = head_of(policy, outputs)(hidden[places[0], places[1]])  # of (N, H)
     return output
 
 
 class HeadModel:
-    """Scores answers, or labels their units, `batch_size` answers at a time, those of similar length together.
+    """Scores answers, or labels their units; those of similar length are read together, `batch_size` at a time.
 
     `poor_threshold`: the probability from which on a unit is poor (`rl.units.unit_labels`).
     """
 
-    def __init__(self, policy: Policy, batch_size: int, poor_threshold: float | None = None) -> None:
+    def __init__(self, policy: Policy, batch_size: int = 32, poor_threshold: float | None = None) -> None:
         self.policy = policy
         self.batch_size = batch_size
         self.poor_threshold = poor_threshold

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind
 from text2grad.critics.program import Attempt, admission
-from text2grad.critics.prompted import Prompt, PromptedCritic, VerdictCritic
+from text2grad.critics.prompted import Prompt, PromptedCritic, ReadingSettings, VerdictCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
 from text2grad.critics.spec import Materials
 from text2grad.critics.table import CRITICS, spec_of
@@ -280,7 +280,8 @@ def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
     refuse_equal_votes(reading.votes, settings.generation.temperature, "reward_model.generation.temperature")
     vocabulary = vocabulary_for(model, settings.grounded)
     chat = LocalChat(model, settings.generation, name, vocabulary, settings.whole_quotes, counting("critiques"))
-    return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name), reading)
+    read = ReadingSettings(votes=reading.votes, vote_share=reading.vote_share, ambiguity=reading.ambiguity)
+    return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name), read)
 
 
 def verdicts_of(config: Config, model: Policy, name: str) -> VerdictCritic:
@@ -314,7 +315,7 @@ def scalar_model_critic(config: Config) -> ScalarCritic:
 
     folder = model_folder(config, "scalar_model")
     facts = _facts(config, folder / SCALE_FILE, f"no scalar reward model in {folder}", "--pairs FILE")
-    scorer = HeadModel(_frozen(config, folder), config.scalar_model.batch_size)
+    scorer = HeadModel(_frozen(config, folder))
     return ScalarCritic(
         scorer, Scale(**facts), Source(kind="reward_model", model=str(folder), prompt_version="scalar")
     )
@@ -334,7 +335,7 @@ def unit_model_critic(config: Config) -> UnitCritic:
     if facts["units"] != units:
         problem = f"the unit model in {folder} labels {facts['units']}"
         raise UserError(problem, f"--critic.unit_model.units {facts['units']}")
-    labeller = HeadModel(_frozen(config, folder), config.unit_model.batch_size, settings.poor_threshold)
+    labeller = HeadModel(_frozen(config, folder), poor_threshold=settings.poor_threshold)
     return UnitCritic(labeller, units, Source(kind="reward_model", model=str(folder), prompt_version=units))
 
 

@@ -14,7 +14,7 @@ from text2grad.stages.run.results import write_json
 from text2grad.stages.run.summary import Summary, inlined
 
 if TYPE_CHECKING:
-    from text2grad.formats.conversations import Said
+    from text2grad.formats.conversations import AssistantTurn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ImportSummary(Summary):
     losses: Sequence[str] | None = None
 
 
-def writer_of(config: Config) -> Callable[[Said], str]:
+def writer_of(config: Config) -> Callable[[AssistantTurn], str]:
     """How the policy writes a turn that calls tools or reasons: as its chat template does, where one is known."""
     from text2grad.formats.conversations import by_default
 
@@ -48,7 +48,7 @@ def writer_of(config: Config) -> Callable[[Said], str]:
 
         return load_tokenizer(config.policy.model, config.policy.chat_template)
 
-    def write(said: Said) -> str:
+    def write(said: AssistantTurn) -> str:
         from text2grad.policy.template import written_turn
 
         text = written_turn(tokenizer(), *said)

@@ -21,7 +21,7 @@ from text2grad.config import Config
 from text2grad.critics.damage import spoiled
 from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
-from text2grad.eval.critics.gate import Gate, Judged, Paid, check
+from text2grad.eval.critics.gate import Gate, GateJudgements, Paid, check
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critic, Example, Feedback, Judgement, judgements_of, write_jsonl
 from text2grad.formats.corrections import corrections
@@ -66,7 +66,7 @@ def check_reward_model(config: Config, cases: Sequence[SpanCase]) -> Gate:
     start = start_policy(config)
     table = TokenTable(load_tokenizer(start.model, start.chat_template))
     own, spoilt = _placed(table, fresh, said), _placed(table, marred, said_of_marred)
-    found = check(Judged(cases, own, spoilt, said_of_right), config.credit, config.run.seed)
+    found = check(GateJudgements(cases, own, spoilt, said_of_right), config.credit, config.run.seed)
     answered = zip(fresh, said, strict=True)
     records = [Feedback.of(each.example, each.text, judgement, critic.source) for each, judgement in answered]
     write_jsonl(config.run.folder / "evaluation" / FRESH, records)

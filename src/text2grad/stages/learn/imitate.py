@@ -94,7 +94,7 @@ def run_sft_on_records(
         if choice.revise:
             pairs = revisions(records, chosen, revision_prompt(config), LocalChat(policy, config.generation, name))
         run = stage.settle(policy, facts_of_pairs(policy, pairs))
-        with run.begun() as options:
+        with run.begin() as options:
             settings = run.config.sft
             floor = LossFloor.of(settings, len(pairs))
             metrics = train_supervised(policy, pairs, settings, options, stopping=floor)

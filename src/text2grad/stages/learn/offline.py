@@ -23,8 +23,8 @@ from text2grad.stages.run.sampling import TOKEN_IDS
 from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
-from text2grad.train.objectives.offline import Logged, train_offline
-from text2grad.train.pairs import Pair, longest
+from text2grad.train.objectives.offline import LoggedAnswer, train_offline
+from text2grad.train.pairs import Pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
             left_out = {**left_out, "too_long": found - len(records)}
         answers = [Pair(record.id, record.prompt, record.response) for record in records]
         run = stage.settle(policy, facts_of_pairs(policy, answers))
-        with run.begun() as options:
+        with run.begin() as options:
             settings, learned = run.config, [logged(record) for record in records]
             metrics = train_offline(policy, learned, settings.offline, settings.credit, options)
     return OfflineSummary(
@@ -75,7 +75,7 @@ def fitting(policy: Policy, records: Sequence[Feedback], config: Config) -> tupl
     Raises:
         UserError: none fits.
     """
-    limit = longest(policy, config.offline)
+    limit = policy.context
     lengths = [_tokens(policy, record) for record in records]
     long = [(record, tokens) for record, tokens in zip(records, lengths, strict=True) if tokens > (limit or tokens)]
     if not long:
@@ -101,11 +101,11 @@ def _tokens(policy: Policy, record: Feedback) -> int:
     )
 
 
-def logged(record: Feedback) -> Logged:
+def logged(record: Feedback) -> LoggedAnswer:
     """A record as an answer to learn from."""
     said = record.judgement()
     assert isinstance(said, Critique)
-    return Logged(record.id, record.prompt, record.response, said, tuple(_ids(record)))
+    return LoggedAnswer(record.id, record.prompt, record.response, said, tuple(_ids(record)))
 
 
 def _ids(record: Feedback) -> Sequence[Any]:

@@ -31,8 +31,6 @@ from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.tasks.loaders import hub_data
 from text2grad.train.objectives.head_model import train_scalar_model
 from text2grad.train.objectives.preference import encode_preferences, read_preferences, train_dpo
-from text2grad.train.pairs import longest
-from text2grad.train.settings import SupervisedSettings
 
 ANSWERS_TO_STANDARDISE = 2000
 """Training answers whose scores give mean and spread; more change neither."""
@@ -56,9 +54,9 @@ def run_train_scalar_model(config: Config, data: str, resume: ResumeMode = "auto
     """Train a scalar reward model on preference pairs; writes `scalar_model/policy` and its figures."""
     with training(config, "scalar_model", "scalar_model", resume) as stage:
         with stage.preparing():
-            policy, pairs = begun(config, data, config.scalar_model.training)
+            policy, pairs = policy_and_pairs(config, data)
         run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
-        with run.begun() as options:
+        with run.begin() as options:
             metrics = train_scalar_model(policy, pairs.train, run.config.scalar_model.training, options)
             del policy
             release()  # what was trained is gone before the model that was written is loaded
@@ -72,9 +70,9 @@ def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "au
     """DPO of the SFT policy on preference pairs; writes `ppo/<name>`, or resumes an unfinished one."""
     with training(config, "dpo", f"ppo/{name}", resume) as stage:
         with stage.preparing():
-            policy, pairs = begun(config, data, config.dpo.training)
+            policy, pairs = policy_and_pairs(config, data)
         run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
-        with run.begun(with_run=True) as options:
+        with run.begin(with_run=True) as options:
             metrics = train_dpo(policy, pairs.train, run.config.dpo, options)
             figures = measure_dpo(run.config, policy, pairs.heldout)
         if stage.ranks.first:
@@ -82,7 +80,7 @@ def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "au
     return summary_of(pairs, metrics, figures, stage.place)
 
 
-def begun(config: Config, data: str, settings: SupervisedSettings) -> tuple[Policy, SplitData[Preference]]:
+def policy_and_pairs(config: Config, data: str) -> tuple[Policy, SplitData[Preference]]:
     """The policy to train and the pairs that fit it. The pairs are read first: a bad file costs nothing."""
     pairs = preference_data(config, data)
     policy = load_policy(start_policy(config))
@@ -90,7 +88,7 @@ def begun(config: Config, data: str, settings: SupervisedSettings) -> tuple[Poli
     def tokens(some: Sequence[Preference]) -> list[int]:
         return [len(each.whole) for each in encode_preferences(policy, some)]
 
-    return policy, pairs.fitting(tokens, longest(policy, settings), "pairs")
+    return policy, pairs.fitting(tokens, policy.context, "pairs")
 
 
 def preference_data(config: Config, data: str) -> SplitData[Preference]:
@@ -128,7 +126,7 @@ def standardise_and_measure(config: Config, folder: Path, pairs: SplitData[Prefe
     """Write the scale of a new scalar model's scores beside it; its figures on the held-out pairs."""
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
     model = load_frozen(settings)
-    scorer = HeadModel(model, config.scalar_model.batch_size)
+    scorer = HeadModel(model)
     seen = [score for side in scored(scorer, pairs.train[: ANSWERS_TO_STANDARDISE // 2]) for score in side]
     spread = statistics.pstdev(seen)
     if not spread:

@@ -33,7 +33,7 @@ from text2grad.tasks.base import (
     split_of,
     words_of,
 )
-from text2grad.train.pairs import Marked, Pair
+from text2grad.train.pairs import MarkedText, Pair
 
 FEW_RECORDS, DAMAGED_OF_FEW = 500, 0.5
 """Training records below which spoiled answers are added, and how many for each of them."""
@@ -127,10 +127,10 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
     return Pair(record.id, tuple(messages), z, emphasis, marked, score)
 
 
-def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
+def _marked(record: Feedback, messages: Sequence[Message]) -> MarkedText | None:
     """The position of the response in the judge's prompt, with its spans; None if a tag in it had to be changed."""
     start = messages[-1].content.rfind(f"\n{record.response}\n") + 1
-    return Marked(start, record.response, tuple(record.spans)) if start else None
+    return MarkedText(start, record.response, tuple(record.spans)) if start else None
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
@@ -191,8 +191,7 @@ def fitting(
     A prompt that is too long loses its middle, the response and z nothing: half a critique would teach to stop
     half-way. What still does not fit is left out. Both are reported on stderr.
     """
-    lengths = (policy.context, settings.training.max_length)
-    limit = min((length for length in lengths if length is not None), default=None)
+    limit = policy.context
     readable = [(record, pair) for record in records if (pair := reward_pair(record, settings)) is not None]
     fitted = [(record, _shortened(policy, record, pair, limit)) for record, pair in readable]
     kept = [(record, pair) for record, pair in fitted if pair is not None]

@@ -78,7 +78,7 @@ class RewardModelEvaluation(Summary):
     report: Mapping[str, Any] = inlined()
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """Records, pairs that were trained on, what was added to the records by its kind, and the last metrics."""
 
     records: int
@@ -109,7 +109,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     )
 
 
-def train_reward_model(stage: TrainingStage) -> Trained:
+def train_reward_model(stage: TrainingStage) -> TrainingResult:
     """Train the reward model and write it; each of several processes calls this."""
     ranks = stage.ranks
     with stage.preparing():
@@ -129,7 +129,7 @@ def train_reward_model(stage: TrainingStage) -> Trained:
         base = digest_of_base(policy.model) if settings.shared else ""
         stopping = early_stopping(run.config, policy, validation, ranks)
     settings = run.config.reward_model
-    with run.begun(start, validation_inputs(run.config, validation)) as options:
+    with run.begin(start, validation_inputs(run.config, validation)) as options:
         metrics = train_supervised(
             policy,
             pairs,
@@ -147,7 +147,7 @@ def train_reward_model(stage: TrainingStage) -> Trained:
     if ranks.first:
         say_if_still(stage.place, "reward_model.training", settings.training.lr)
     extra = {"corrections": len(praised) - len(chosen), "damaged": len(shown) - len(praised)}
-    return Trained(len(train) + len(validation), len(pairs), extra, metrics)
+    return TrainingResult(len(train) + len(validation), len(pairs), extra, metrics)
 
 
 def training_records(config: Config, tell: bool) -> tuple[list[Feedback], list[Feedback]]:
@@ -158,7 +158,7 @@ def training_records(config: Config, tell: bool) -> tuple[list[Feedback], list[F
         first = f"text2grad train --offline {config.run.folder / 'feedback.jsonl'}"
         print(f"{len(train)} records are few for a reward model: {first} is the first road", file=sys.stderr)
     stopping = config.reward_model.early_stopping
-    return (train, []) if stopping is None else validation_split(train, stopping, config.run.seed)
+    return (train, []) if stopping is None else validation_split(train, config.run.seed)
 
 
 def refuse_no_score(pairs: Sequence[Pair]) -> None:
@@ -173,7 +173,7 @@ def validation_inputs(config: Config, validation: Sequence[Feedback]) -> dict[st
     if settings.early_stopping is None:
         return {}
     return {
-        **flatten(**{"reward_model.early_stopping": settings.early_stopping}),
+        "reward_model.early_stopping": str(settings.early_stopping),
         **flatten(**{"reward_model.generation": settings.generation}),
         "reward_model.grounded": settings.grounded,
         "the validation records": digest_of_texts(record_json(record) for record in validation),
@@ -193,7 +193,7 @@ def early_stopping(
         return None
     gold = [record for record, _ in fitting(policy, validation, config.reward_model)]
     if not gold:
-        cure = "raise reward_model.early_stopping.share, or reward_model.early_stopping null"
+        cure = "reward_model.early_stopping null"
         raise UserError("no critique of the validation prompts can be measured on", cure)
     start = start_policy(config)
     table = TokenTable(load_tokenizer(start.model, start.chat_template))
@@ -214,7 +214,8 @@ def learner_settings(config: Config) -> PolicySettings:
         UserError: it is to share the policy's base weights, but has different ones, or no adapter.
     """
     start = start_policy(config)
-    chosen = config.reward_model.policy or start
+    own = config.reward_model.policy
+    chosen = PolicySettings(**own.model_dump(), device=config.policy.device) if own else start
     if config.reward_model.shared and base_of(chosen.model) != base_of(start.model):
         problem = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
         raise UserError(problem, "reward_model.policy null, or reward_model.shared false")

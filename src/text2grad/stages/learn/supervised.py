@@ -68,7 +68,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
             policy = load_policy(base)
             pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
         run = stage.settle(policy, facts_of_pairs(policy, pairs))
-        with run.begun() as options:
+        with run.begin() as options:
             settings = run.config.sft
             floor = LossFloor.of(settings, len(pairs))
             metrics = train_supervised(policy, pairs, settings, options, stopping=floor)

@@ -30,7 +30,7 @@ from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
 from text2grad.tasks.qa import is_ultrafeedback
 from text2grad.train.objectives.head_model import JudgedAnswer, encode_units, train_unit_model, units_of
-from text2grad.train.pairs import Pair, longest
+from text2grad.train.pairs import Pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,10 @@ def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "aut
     with training(config, "unit_model", f"unit_model/{units}", resume, f"unit model of {units}") as stage:
         place = stage.place / "policy"
         with stage.preparing():
-            policy, data = begun(config, units)
+            policy, data = policy_and_answers(config, units)
         answers = [Pair(each.id, each.prompt, each.response) for each in data.train]
         run = stage.settle(policy, facts_of_pairs(policy, answers))
-        with run.begun() as options:
+        with run.begin() as options:
             metrics = train_unit_model(policy, data.train, run.config.unit_model.training, options)
             del policy
             release()  # what was trained is gone before the model that was written is loaded
@@ -88,7 +88,7 @@ def refuse_no_steps(config: Config, units: Units) -> None:
         raise UsageError("the answers of UltraFeedback have no steps to label", "--units tokens")
 
 
-def begun(config: Config, units: Units) -> tuple[Policy, SplitData[JudgedAnswer]]:
+def policy_and_answers(config: Config, units: Units) -> tuple[Policy, SplitData[JudgedAnswer]]:
     """The policy to train and the answers that fit it. The feedback is read first: a bad file costs nothing."""
     data = judged_answers(config, units)
     policy = load_policy(start_policy(config))
@@ -96,7 +96,7 @@ def begun(config: Config, units: Units) -> tuple[Policy, SplitData[JudgedAnswer]
     def tokens(some: Sequence[JudgedAnswer]) -> list[int]:
         return [each.tokens for each in encode_units(policy, some)]
 
-    return policy, data.fitting(tokens, longest(policy, config.unit_model.training), "feedback")
+    return policy, data.fitting(tokens, policy.context, "feedback")
 
 
 def judged_answers(config: Config, units: Units) -> SplitData[JudgedAnswer]:
@@ -142,7 +142,7 @@ def measure(config: Config, folder: Path, answers: Sequence[JudgedAnswer]) -> di
         return {}
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
     threshold = config.critic.unit_model.poor_threshold  # it is measured as it criticises
-    labeller = HeadModel(load_frozen(settings), config.unit_model.batch_size, threshold)
+    labeller = HeadModel(load_frozen(settings), poor_threshold=threshold)
     return unit_report(cases_of(labeller, answers), config.run.seed)
 
 

@@ -83,7 +83,7 @@ def text_measures(config: Config) -> Iterator[TextMeasures]:
             from text2grad.eval.bertscore import Encoder
             from text2grad.policy.load import choose_device
 
-            encoder = Encoder(settings.bertscore, str(choose_device(config.policy.device)))
+            encoder = Encoder(settings.bertscore.model, str(choose_device(config.policy.device)))
         if settings.perplexity:
             from text2grad.policy.load import load_frozen
             from text2grad.stages.run.folder import prepare

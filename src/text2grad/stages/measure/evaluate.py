@@ -85,7 +85,7 @@ class PolicySummary(Summary):
     signs: Sequence[str] | None = None
 
 
-class Measured(NamedTuple):
+class PolicyResults(NamedTuple):
     """A policy's figures, its greedy answers, and of each way to answer the means of every problem by its id."""
 
     summary: PolicySummary
@@ -139,7 +139,7 @@ def run_evaluate(
     return measured.summary
 
 
-def with_signs(config: Config, name: str, measured: Measured) -> Measured:
+def with_signs(config: Config, name: str, measured: PolicyResults) -> PolicyResults:
     """With what is wrong beside the policies measured before, which is also said."""
     found = list(below_scalar(config, name))
     for line in found:
@@ -161,7 +161,7 @@ def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
     return others
 
 
-def _measured(config: Config, target: str, task: Task, heldout: Sequence[Example]) -> Measured:
+def _measured(config: Config, target: str, task: Task, heldout: Sequence[Example]) -> PolicyResults:
     if has_choices(heldout[0]):
         return evaluate_choices(_policy(config, target), heldout, config)
     validation = validation_prompts(task, config)
@@ -212,14 +212,14 @@ def run_evaluate_samples(config: Config, samples: Path) -> SamplesSummary:
     return SamplesSummary(figures=sample_summary(results, problems), out=str(out))
 
 
-def evaluate_choices(policy: Policy, heldout: Sequence[Example], config: Config) -> Measured:
+def evaluate_choices(policy: Policy, heldout: Sequence[Example], config: Config) -> PolicyResults:
     """Questions with given answers, by likelihood and by generation of a letter (greedily)."""
     rows = choose(policy, heldout, config.generation.batch_size, counting("questions")(len(heldout)))
     room = min(LETTER_ROOM, config.generation.max_new_tokens)
     greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": room})
     said = [text for _, text in sample(policy, [lettered(example) for example in heldout], greedy)]
     rows = with_letters(rows, letter_rows(heldout, said))
-    return Measured(PolicySummary(prompts=float(len(rows)), samples=0.0, figures=choice_figures(rows)), rows)
+    return PolicyResults(PolicySummary(prompts=float(len(rows)), samples=0.0, figures=choice_figures(rows)), rows)
 
 
 def evaluate_policy(
@@ -231,7 +231,7 @@ def evaluate_policy(
     validation: Sequence[Example] = (),
     reference: Policy | None = None,
     texts_by: TextMeasures | None = None,
-) -> Measured:
+) -> PolicyResults:
     """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers.
 
     With `validation` prompts also sampled at the best of `evaluate.temperatures`. With a critic (the run's reward
@@ -283,7 +283,7 @@ def evaluate_policy(
         tier="/".join(sorted(tiers)) or None,
         measured_by=named or None,
     )
-    return Measured(summary, rows["greedy"], {way: by_problem(answered) for way, answered in rows.items()})
+    return PolicyResults(summary, rows["greedy"], {way: by_problem(answered) for way, answered in rows.items()})
 
 
 def answers_to(

@@ -40,7 +40,7 @@ FORGET, LEAVE = "/new", "/quit"
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptAnswers:
     """A prompt, and what each policy answered."""
 
     example: Example
@@ -67,7 +67,9 @@ def _judged(told: PolicyAnswer) -> dict[str, Any]:
     return {"error": Record.model_dump(told.judgement, mode="json")}
 
 
-def run_sample(config: Config, examples: Sequence[Example], names: Sequence[str], critique: bool) -> list[Asked]:
+def run_sample(
+    config: Config, examples: Sequence[Example], names: Sequence[str], critique: bool
+) -> list[PromptAnswers]:
     """Have each of the named policies answer every prompt; with `critique`, the run's critic judges the answers.
 
     Raises:
@@ -79,7 +81,7 @@ def run_sample(config: Config, examples: Sequence[Example], names: Sequence[str]
         told = [_answers(config, examples, settings) for _, settings in chosen]
         judged = [_judgements(critic, examples, texts) for texts in told]
     return [
-        Asked(
+        PromptAnswers(
             example, tuple(PolicyAnswer(name, told[i][row], judged[i][row]) for i, (name, _) in enumerate(chosen))
         )
         for row, example in enumerate(examples)
@@ -139,7 +141,7 @@ class Conversations:
         """Begin again."""
         self._said: dict[str, tuple[Message, ...]] = {name: () for name, _ in self._policies}
 
-    def ask(self, words: str, critic: Critic | None) -> Asked:
+    def ask(self, words: str, critic: Critic | None) -> PromptAnswers:
         """What each policy answers to these words after what was said before.
 
         Raises:
@@ -159,14 +161,14 @@ class Conversations:
             PolicyAnswer(name, text, said)
             for (name, _), text, said in zip(self._policies, texts, judged, strict=True)
         ]
-        return Asked(typed_prompt(f"turn-{self._count}", words), tuple(told))
+        return PromptAnswers(typed_prompt(f"turn-{self._count}", words), tuple(told))
 
 
 def run_try(
     config: Config,
     names: Sequence[str],
     lines: Iterable[str],
-    show: Callable[[Asked], None],
+    show: Callable[[PromptAnswers], None],
     keep: bool = True,
     critique: bool = False,
 ) -> None:
@@ -192,7 +194,7 @@ def run_try(
                 _answer(talk, words, critic, show)
 
 
-def _answer(talk: Conversations, words: str, critic: Critic | None, show: Callable[[Asked], None]) -> None:
+def _answer(talk: Conversations, words: str, critic: Critic | None, show: Callable[[PromptAnswers], None]) -> None:
     try:
         show(talk.ask(words, critic))
     except UserError as error:
@@ -200,7 +202,7 @@ def _answer(talk: Conversations, words: str, critic: Critic | None, show: Callab
         talk.forget()
 
 
-def before_and_after(config: Config, name: str) -> list[Asked]:
+def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
     """What a trained policy and the one it was made of answer to the first held-out prompts (`run.shown_prompts`).
 
     The likeliest words, at most `SHOWN_TOKENS`; nobody chose the prompts. None where no prompt is held out.
@@ -219,6 +221,6 @@ def before_and_after(config: Config, name: str) -> list[Asked]:
     make = environment_of(task)
     told = {title: _answers(short, examples, settings, make) for title, settings in policies.items()}
     return [
-        Asked(example, tuple(PolicyAnswer(title, texts[row]) for title, texts in told.items()))
+        PromptAnswers(example, tuple(PolicyAnswer(title, texts[row]) for title, texts in told.items()))
         for row, example in enumerate(examples)
     ]

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from text2grad.config import TINY, Config
 from text2grad.config.derive import (
     DataFacts,
-    Derived,
+    DerivedValue,
     Facts,
     MachineFacts,
     ModelFacts,
@@ -91,7 +91,7 @@ def _values(
     return {key: each.value for key, each in found.items()}
 
 
-def _read(kept: Path, same: Mapping[str, Any], config: Config) -> dict[str, Derived] | None:
+def _read(kept: Path, same: Mapping[str, Any], config: Config) -> dict[str, DerivedValue] | None:
     """What was kept and nobody has set since, unless it was derived for another stage, from another model or data.
 
     Raises:
@@ -103,7 +103,7 @@ def _read(kept: Path, same: Mapping[str, Any], config: Config) -> dict[str, Deri
         found = json.loads(kept.read_text(encoding="utf-8"))
         if any(found["from"].get(name, value) != value for name, value in same.items()):
             return None
-        settings = {key: Derived(*each) for key, each in found["settings"].items() if not is_set(config, key)}
+        settings = {key: DerivedValue(*each) for key, each in found["settings"].items() if not is_set(config, key)}
         full = with_values(config, {key: each.value for key, each in settings.items()})
         Config.model_validate(full.model_dump(warnings=False))
     except ValidationError as error:
@@ -115,13 +115,13 @@ def _read(kept: Path, same: Mapping[str, Any], config: Config) -> dict[str, Deri
     return settings
 
 
-def derivation_lines(chosen: Mapping[str, Derived], kept: Path) -> list[str]:
+def derivation_lines(chosen: Mapping[str, DerivedValue], kept: Path) -> list[str]:
     """What was derived and why, and where it is kept."""
     if not chosen:
         return []
     words = ", ".join(f"{key} {each.value:g} ({each.reason})" for key, each in chosen.items())
     where = f"  kept in {kept}; any can be set: --{next(iter(chosen))} VALUE"
-    return [f"settings that nobody set: {words}", where]
+    return [f"derived settings: {words}", where]
 
 
 def model_facts(policy: Policy) -> ModelFacts:

@@ -4,7 +4,7 @@ with training(config, "offline", "ppo/mine", resume) as stage:
     with stage.preparing():
         ...  # read the data, load the policy: nothing is written yet
     run = stage.settle(policy, facts)
-    with run.begun() as options:
+    with run.begin() as options:
         metrics = train_offline(policy, answers, run.config.offline, run.config.credit, options)
 """
 
@@ -82,7 +82,7 @@ class TrainingRun:
     noted: Config
 
     @contextmanager
-    def begun(
+    def begin(
         self,
         trained: PolicySettings | None = None,
         inputs: Mapping[str, str] | None = None,
@@ -101,7 +101,18 @@ class TrainingRun:
                 for folder in {**({run.folder: 1} if with_run else {}), own: 1}:
                     note_settings(self.noted, folder, begins=True)
         known = {**run_inputs(self.config, trained or self.config.policy), **(inputs or {})}
-        yield RunOptions(stage.place, stage.title, run.seed, stage.resume, known, stage.ranks, on_step, run.loggers)
+        yield RunOptions(
+            folder=stage.place,
+            title=stage.title,
+            seed=run.seed,
+            resume=stage.resume,
+            inputs=known,
+            ranks=stage.ranks,
+            on_step=on_step,
+            loggers=run.loggers,
+            checkpoint_every=run.checkpoint_every,
+            course=self.config.training,
+        )
         if stage.ranks.first:
             note_settings(self.noted, own)
 

@@ -17,7 +17,7 @@ from importlib import resources
 from typing import Any
 
 from text2grad.feedback import Example
-from text2grad.settings import parse_yaml
+from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, refuse_shares
 from text2grad.tasks.loaders import one_turn
 from text2grad.tasks.parts.objects import Fields

@@ -22,7 +22,7 @@ from typing import Any
 
 from text2grad.errors import optional_packages
 from text2grad.feedback import Example
-from text2grad.settings import parse_yaml
+from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, conversation_text, refuse_shares
 from text2grad.tasks.loaders import one_turn
 from text2grad.tasks.parts.statements import WORDS, Fact, Report

@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from importlib import resources
 from typing import NamedTuple
 
-from text2grad.settings import parse_yaml
+from text2grad.strict_yaml import parse_yaml
 
 WORDS: dict[str, list[str]] = parse_yaml(
     (resources.files("text2grad.tasks.parts") / "values.yaml").read_text(encoding="utf-8")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from text2grad.align import token_labels
+from text2grad.durable.identity import digest_of_data
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Place, Preference, Span
@@ -25,9 +26,8 @@ from text2grad.policy.heads.head import LABEL, SCORE
 from text2grad.policy.heads.model import Divider, Units, as_tokens, read_head
 from text2grad.policy.model import Policy
 from text2grad.rl.units import unit_labels, unit_loss
-from text2grad.train.identity import digest_of_data, supervised_identity
 from text2grad.train.objectives.preference import EncodedPreference, Rewards, train_on_pairs
-from text2grad.train.pairs import PromptAndTarget, plan_batches, refuse_long
+from text2grad.train.pairs import PromptAndTarget, plan_batches, refuse_long, supervised_identity
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import Objective, descend, in_words, refuse_nothing
@@ -67,7 +67,6 @@ def train_scalar_model(
 
     Otherwise as `train.objectives.preference.train_dpo`.
     """
-    refuse_muon(settings, options, SCALAR_MODEL)
     head = policy.add_head("score_head")
     return train_on_pairs(policy, pairs, partial(scored, policy), settings, options, SCALAR_MODEL, [head])
 
@@ -75,7 +74,7 @@ def train_scalar_model(
 def scored(policy: Policy, items: Sequence[EncodedPreference]) -> Rewards:
     """The scores of a scalar reward model, (N,) of the chosen answers and (N,) of the rejected ones."""
     answers = [item.chosen for item in items] + [item.rejected for item in items]
-    ends = [[len(ids) - 1] for ids in answers]
+    ends = [[len(ids) - 1] for ids in answers]  # one score, read after the last token
     chosen, rejected = read_head(policy, SCORE, [item.prompt for item in items] * 2, answers, ends).chunk(2)
     return chosen, rejected
 
@@ -94,9 +93,8 @@ def train_unit_model(
             finite, or what `durable.run.Run` refuses.
     """
     refuse_nothing(answers, options)
-    refuse_muon(settings, options, UNIT_MODEL)
     encoded = encode_units(policy, answers)
-    refuse_long(policy, [each.id for each in answers], encoded, settings)
+    refuse_long(policy, [each.id for each in answers], encoded)
     turns = itertools.chain.from_iterable(
         (*each.prompt, Message(role="assistant", content=each.response)) for each in answers
     )
@@ -109,13 +107,6 @@ def train_unit_model(
     )
     batches = list(plan_batches(encoded, settings, options.seed))
     return descend(policy, batches, objective, settings, options, UNIT_MODEL)
-
-
-def refuse_muon(settings: SupervisedSettings, options: RunOptions, section: str) -> None:
-    """Raises UserError: muon is to train a model that is read by a head of its own."""
-    if settings.optimizer == "muon":
-        problem = "muon trains every layer, and a model that is read by a head of its own has no use for the last"
-        raise UserError(f"{options.title}: {problem}", f"--{section}.optimizer adamw")
 
 
 def encode_units(policy: Policy, answers: Sequence[JudgedAnswer]) -> list[EncodedUnits]:
@@ -131,7 +122,7 @@ def encode_units(policy: Policy, answers: Sequence[JudgedAnswer]) -> list[Encode
 def _encoded(policy: Policy, divide: Divider, answer: JudgedAnswer) -> EncodedUnits:
     """The label of a unit is 1 or -1 where a span of that sign overlaps it, 0 where none does or both do."""
     units = units_of(divide, answer)
-    labels = token_labels(answer.spans, as_tokens(answer.response, units.units)).tolist()
+    labels = token_labels(answer.spans, as_tokens(answer.response, units.units)).tolist()  # one a unit
     return EncodedUnits(encode_prompt(policy.tokenizer, answer.prompt), units.ids, units.ends, labels)
 
 

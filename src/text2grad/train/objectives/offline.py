@@ -20,7 +20,7 @@ from torch import Tensor
 
 from text2grad.align import Aligned, CreditSettings, TokenTable, credit
 from text2grad.align.trajectory import Trajectory, own_tokens
-from text2grad.durable.identity import digest_of_reference, flatten, own_code
+from text2grad.durable.identity import digest_of_data, digest_of_reference, flatten, own_code
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Message, Transcript, conversation_of, turns_of
@@ -30,7 +30,6 @@ from text2grad.policy.episode import encode_turns
 from text2grad.policy.model import Policy
 from text2grad.rl.loss import average
 from text2grad.rl.offline import offline_loss
-from text2grad.train.identity import digest_of_data
 from text2grad.train.pairs import Encoded, plan_batches, refuse_long
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import OfflineSettings
@@ -38,7 +37,7 @@ from text2grad.train.supervised import Objective, descend, in_words, refuse_not_
 
 
 @dataclass(frozen=True)
-class Logged:
+class LoggedAnswer:
     """A recorded answer and its critique; of a `Transcript` the policy's turns are learned from.
 
     `ids`: as it was sampled, if known, of several turns a list for each; they are used if this tokenizer decodes
@@ -70,7 +69,7 @@ class WeightedAnswer(Encoded):
 
 def train_offline(
     policy: Policy,
-    answers: Sequence[Logged],
+    answers: Sequence[LoggedAnswer],
     settings: OfflineSettings,
     credit_settings: CreditSettings,
     options: RunOptions,
@@ -106,7 +105,7 @@ def train_offline(
 
 
 def identity_of(
-    policy: Policy, answers: Sequence[Logged], settings: OfflineSettings, credit_settings: CreditSettings
+    policy: Policy, answers: Sequence[LoggedAnswer], settings: OfflineSettings, credit_settings: CreditSettings
 ) -> dict[str, str]:
     """What a run depends on, by name; large things as digests."""
     turns = ((*each.prompt, *conversation_of(each.response)) for each in answers)
@@ -119,17 +118,21 @@ def identity_of(
 
 
 def encode_logged(
-    policy: Policy, answers: Sequence[Logged], settings: OfflineSettings, credit_settings: CreditSettings
+    policy: Policy, answers: Sequence[LoggedAnswer], settings: OfflineSettings, credit_settings: CreditSettings
 ) -> list[WeightedAnswer]:
     """Token ids and weights of all answers; refuses answers that do not fit, and cuts nothing."""
     table = TokenTable(policy.tokenizer)
     weighed = [_weighed(policy, each, table, settings, credit_settings) for each in answers]
-    refuse_long(policy, [each.id for each in answers], weighed, settings)
+    refuse_long(policy, [each.id for each in answers], weighed)
     return weighed
 
 
 def _weighed(
-    policy: Policy, answer: Logged, table: TokenTable, settings: OfflineSettings, credit_settings: CreditSettings
+    policy: Policy,
+    answer: LoggedAnswer,
+    table: TokenTable,
+    settings: OfflineSettings,
+    credit_settings: CreditSettings,
 ) -> WeightedAnswer:
     if isinstance(answer.response, Transcript):
         return _weighed_turns(policy, answer, table, settings, credit_settings)
@@ -145,7 +148,11 @@ def _weighed(
 
 
 def _weighed_turns(
-    policy: Policy, answer: Logged, table: TokenTable, settings: OfflineSettings, credit_settings: CreditSettings
+    policy: Policy,
+    answer: LoggedAnswer,
+    table: TokenTable,
+    settings: OfflineSettings,
+    credit_settings: CreditSettings,
 ) -> WeightedAnswer:
     """The turns of a transcript that can be trained (`policy.episode.Thread`); spans on others are left out."""
     thread = encode_turns(policy.tokenizer, answer.prompt, answer.response, answer.ids)
@@ -166,7 +173,7 @@ def _weighed_turns(
     return WeightedAnswer(thread.prompt, thread.ids, weights.tolist(), mask=thread.mask)
 
 
-def _read(policy: Policy, answer: Logged, table: TokenTable) -> tuple[list[int], Aligned]:
+def _read(policy: Policy, answer: LoggedAnswer, table: TokenTable) -> tuple[list[int], Aligned]:
     """The tokens of an answer: as it was sampled, else as a target of supervised training."""
     aligned = table.align(answer.ids)
     if answer.ids and aligned.text == answer.response:

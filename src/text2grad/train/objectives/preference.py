@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from text2grad.durable.identity import digest_of_data
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Preference, conversation_of, record_json
@@ -24,8 +25,7 @@ from text2grad.policy.heads.head import Head
 from text2grad.policy.model import Policy
 from text2grad.policy.template import TEMPLATE
 from text2grad.rl.preference import implicit_rewards, pair_accuracy, pair_loss
-from text2grad.train.identity import digest_of_data, supervised_identity
-from text2grad.train.pairs import plan_batches, refuse_long
+from text2grad.train.pairs import plan_batches, refuse_long, supervised_identity
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import DPOSettings, SupervisedSettings
 from text2grad.train.supervised import Objective, descend, in_words, refuse_nothing
@@ -124,7 +124,7 @@ def train_on_pairs(
         heads=heads,
     )
     encoded = encode_preferences(policy, pairs)
-    refuse_long(policy, [pair.id for pair in pairs], encoded, settings)
+    refuse_long(policy, [pair.id for pair in pairs], encoded)
     batches = list(plan_batches(encoded, settings, options.seed))
     return descend(policy, batches, objective, settings, options, section)
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from text2grad.rl import distill
 from text2grad.rl.advantage import masked_mean
+from text2grad.train.ppo_settings import PPOSettings, TeacherSettings
 from text2grad.train.rollout import Responses, Rollout
-from text2grad.train.settings import PPOSettings, TeacherSettings
 from text2grad.train.teacher.model import TeacherScores
 from text2grad.train.teacher.prompt import succeeded
 
@@ -47,8 +47,8 @@ def weight_at(step: int, settings: PPOSettings) -> float:
     """The weight of a step's lessons: that of the KL on spans falls linearly to 0, where the verdict takes over."""
     own = settings.teacher
     if own.kind != "spans" or not own.anneal:
-        return own.span_weight
-    return own.span_weight * max(0.0, 1 - step / (own.anneal * settings.steps))
+        return 1.0
+    return max(0.0, 1 - step / (own.anneal * settings.steps))
 
 
 def route_of(responses: Responses, read: Tensor, settings: TeacherSettings, weight: float) -> Tensor:

@@ -12,8 +12,8 @@ from torch import Tensor
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.model import Policy
 from text2grad.train.passes import PassSize
+from text2grad.train.ppo_settings import TeacherSettings
 from text2grad.train.rollout import Responses
-from text2grad.train.settings import TeacherSettings
 from text2grad.train.teacher.prompt import Lesson
 
 PREFIX = "teacher."

@@ -12,8 +12,8 @@ from text2grad.feedback import Critique, Example, Judgement, Message
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.model import Policy
 from text2grad.tasks.prompt_files import prompt_version, read_prompt
+from text2grad.train.ppo_settings import TeacherSettings
 from text2grad.train.rollout import Responses
-from text2grad.train.settings import TeacherSettings
 
 PROMPT = "teacher"
 _HEADING = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)

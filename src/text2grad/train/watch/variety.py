@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import OnStep
 from text2grad.errors import UserError
-from text2grad.train.settings import PPOSettings
+from text2grad.train.ppo_settings import PPOSettings
 
 LEAST_ENTROPY = 0.05
 """Nats a token below which a policy whose answers to a prompt are all the same will hardly ever write another."""

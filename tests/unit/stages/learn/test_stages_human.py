@@ -211,12 +211,9 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
         prompt, target = encode_prompt(policy.tokenizer, pair.prompt), encode_target(policy.tokenizer, pair.target)
         return len(prompt) + len(target)
 
-    def limited(limit: int) -> RewardModelSettings:
-        training = config.reward_model.training.model_copy(update={"max_length": limit})
-        return config.reward_model.model_copy(update={"training": training})
-
     limit = sorted(length(pair) for _, pair in whole)[len(whole) // 3]
-    kept = reward_data.fitting(policy, train, limited(limit))
+    policy.model.config.max_position_embeddings = limit
+    kept = reward_data.fitting(policy, train, config.reward_model)
     before = {record.id: pair for record, pair in whole}
     cut = [(record, pair) for record, pair in kept if pair.prompt != before[record.id].prompt]
     assert 0 < len(cut) < len(kept)
@@ -226,7 +223,8 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
         assert record.response in pair.prompt[-1].content and CUT in pair.prompt[-1].content
     assert f"{len(cut)} of {len(train)} prompts lose their middle to fit {limit} tokens" in capsys.readouterr().err
     short = limit // 2
-    fewer = reward_data.fitting(policy, train, limited(short))
+    policy.model.config.max_position_embeddings = short
+    fewer = reward_data.fitting(policy, train, config.reward_model)
     assert len(fewer) < len(train) and all(length(pair) <= short for _, pair in fewer)
     left = f"{len(train) - len(fewer)} of {len(train)} critiques are left out: they still exceed {short} tokens"
     assert left in capsys.readouterr().err

@@ -13,7 +13,7 @@ from text2grad.config import Config, load_config
 from text2grad.config.derive import (
     RULES,
     DataFacts,
-    Derived,
+    DerivedValue,
     Facts,
     MachineFacts,
     Stage,
@@ -258,10 +258,10 @@ def test_a_stage_trains_at_what_was_derived_for_it(
     """A rate that nothing else has is planted: a stage that did not ask, or too late, would not train at it."""
     section = section_of(stage)
 
-    def planted(asked: Stage, config: Config, facts: Facts) -> dict[str, Derived]:
+    def planted(asked: Stage, config: Config, facts: Facts) -> dict[str, DerivedValue]:
         assert (asked, facts.model.adapters, facts.data.target_tokens > 0) == (stage, True, True)
         values = {"lr": 0.03125, "batch_size": 2, "epochs": 2.0, "micro_batch_size": 1}
-        return {f"{section}.{name}": Derived(value, "planted") for name, value in values.items()}
+        return {f"{section}.{name}": DerivedValue(value, "planted") for name, value in values.items()}
 
     monkeypatch.setattr(settle, "derive", planted)
     questions = tmp_path / "questions.jsonl"

@@ -67,7 +67,7 @@ def test_settings_are_noted_before_training_and_renewed_only_after_it(
         with training(config(run, "--run.seed", str(seed)), "sft", place, "auto") as stage:
             with stage.preparing():
                 pass
-            with stage.settle(policy, DATA).begun(with_run=with_run) as options:
+            with stage.settle(policy, DATA).begin(with_run=with_run) as options:
                 assert (options.folder, options.title, options.seed) == (run / place, Path(place).name, seed)
                 assert noted(own) is not None
                 if fails:
@@ -108,7 +108,7 @@ def test_a_tiny_policy_trains_at_rates_that_the_note_does_not_have(tmp_path: Pat
         run: TrainingRun = stage.settle(policy, DATA)
         assert (run.config.sft.lr, run.noted.sft.lr) == (pytest.approx(8e-3), 1e-3)
         assert run.config.dpo == given.dpo, "of the section that is trained"
-        with run.begun():
+        with run.begin():
             pass
     assert noted(tmp_path / "run") == given
 
@@ -120,7 +120,7 @@ def test_a_run_depends_on_the_policy_that_was_trained_and_on_what_its_stage_name
     other = given.policy.model_copy(update={"value_head": "separate", "model": "elsewhere"})
     with training(given, "ppo", "ppo/mine", "force") as stage:
         run = stage.settle(policy, DATA)
-        with run.begun() as plain:
+        with run.begin() as plain:
             assert plain.inputs == run_inputs(given, given.policy) and plain.resume == "force"
-        with run.begun(other, {"the critic": "abc"}) as named:
+        with run.begin(other, {"the critic": "abc"}) as named:
             assert {**plain.inputs, "policy.value_head": "separate", "the critic": "abc"} == named.inputs
