@@ -123,7 +123,7 @@ class TokenCredit:
         unit: Unit = "trajectory",
     ) -> None:
         self.critic, self.table, self.settings, self.unit = critic, table_of(tokenizer), settings, unit
-        self._waiting: list[tuple[Trajectory, asyncio.Future[Payment]]] = []
+        self._open: tuple[list[Trajectory], asyncio.Task[list[Payment]]] | None = None
 
     def of(self, batch: Sequence[Trajectory]) -> list[Payment]:
         """What each trajectory is paid; the critic is asked once, about all of them.
@@ -146,25 +146,20 @@ class TokenCredit:
     async def aof(self, batch: Sequence[Trajectory]) -> list[Payment]:
         """As `of`, for rollouts that end one by one: what is asked within some 50 ms is judged as one batch."""
         loop = asyncio.get_running_loop()
-        mine = [(trajectory, loop.create_future()) for trajectory in batch]
-        if not self._waiting:
-            self._judging = loop.create_task(self._judge_waiting())
-        self._waiting += mine
-        return list(await asyncio.gather(*(future for _, future in mine)))
+        waiting, judging = self._open or ([], None)
+        if judging is None or judging.done() or judging.get_loop() is not loop:  # a loop may end at any time
+            waiting = []
+            judging = loop.create_task(self._judged(waiting))
+            self._open = waiting, judging
+        first = len(waiting)
+        waiting += batch
+        payments = await asyncio.shield(judging)  # who stops waiting stops nobody else
+        return payments[first : first + len(batch)]
 
-    async def _judge_waiting(self) -> None:
+    async def _judged(self, waiting: list[Trajectory]) -> list[Payment]:
         await asyncio.sleep(WAITING)
-        waiting, self._waiting = self._waiting, []
-        try:
-            payments = await asyncio.to_thread(self.of, [trajectory for trajectory, _ in waiting])
-        except Exception as error:  # whoever waits gets it
-            for _, future in waiting:
-                if not future.cancelled():
-                    future.set_exception(error)
-            return
-        for (_, future), payment in zip(waiting, payments, strict=True):
-            if not future.cancelled():
-                future.set_result(payment)
+        self._open = None
+        return await asyncio.to_thread(self.of, waiting)
 
     def _payment(self, length: int, own: OwnTokens, judgements: Sequence[Judgement]) -> Payment:
         foreign = sum(_foreign(own.response, each.lost) for each in judgements if isinstance(each, Critique))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,10 @@ class Says:
     def __init__(self, say: Callable[[str], Judgement]) -> None:
         self.say = say
         self.shown: list[tuple[Example, str]] = []
+        self.calls: list[int] = []
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        self.calls.append(len(responses))
         self.shown += zip(examples, responses, strict=True)
         return [self.say(response) for response in responses]
 
@@ -451,22 +454,68 @@ def test_what_does_not_fit_is_one_line(
 
 def test_rollouts_that_end_one_by_one_are_judged_together(heard: tuple[TokenTable, Trajectory]) -> None:
     table, trajectory = heard
-    calls: list[int] = []
-
-    class Counts(Says):
-        def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-            calls.append(len(responses))
-            return super().critique(examples, responses)
-
-    paying = TokenCredit(Counts(blamed("thirty")), table, WORDS)
+    critic = Says(blamed("thirty"))
+    paying = TokenCredit(critic, table, WORDS)
 
     async def rollouts() -> list[Any]:
         first = await asyncio.gather(*(paying.aof([trajectory]) for _ in range(3)))
         return [*first, await paying.aof([trajectory, trajectory])]
 
     found = asyncio.run(rollouts())
-    assert calls == [3, 2] and [len(each) for each in found] == [1, 1, 1, 2]
+    assert critic.calls == [3, 2] and [len(each) for each in found] == [1, 1, 1, 2]
     assert found[0][0].words.tolist() == paying.of([trajectory])[0].words.tolist()  # type: ignore[union-attr]
     strange = Trajectory(EXAMPLE, [600_000])
     with pytest.raises(UserError, match="another tokenizer"):
         asyncio.run(paying.aof([strange]))
+
+
+def test_a_loop_that_ends_leaves_nobody_waiting(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    paying = TokenCredit(Says(blamed("thirty")), table, WORDS)
+
+    async def leaves() -> None:
+        asyncio.ensure_future(paying.aof([trajectory]))
+        await asyncio.sleep(0)
+
+    async def waits() -> Any:
+        return await asyncio.wait_for(paying.aof([trajectory]), 5)
+
+    async def stopped(moment: float) -> None:
+        waiting = asyncio.ensure_future(paying.aof([trajectory]))
+        await asyncio.sleep(moment)
+        for task in asyncio.all_tasks() - {asyncio.current_task(), waiting}:
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(waiting, 5)
+        assert (await waits())[0].words is not None
+
+    asyncio.run(leaves())
+    assert asyncio.run(waits())[0].words is not None
+    for moment in (0, 0.01):  # before the task has begun, and while it waits
+        asyncio.run(stopped(moment))
+
+
+def test_each_loop_has_its_own_batch(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    critic = Says(blamed("thirty"))
+    paying = TokenCredit(critic, table, WORDS)
+
+    async def waits() -> Any:
+        return await asyncio.wait_for(paying.aof([trajectory]), 5)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [each.result() for each in [pool.submit(asyncio.run, waits()) for _ in range(2)]]
+    assert all(paid.words is not None for (paid,) in found) and critic.calls == [1, 1]
+
+
+def test_who_stops_waiting_stops_nobody_else(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    paying = TokenCredit(Says(blamed("thirty")), table, WORDS)
+
+    async def one_leaves() -> Any:
+        leaving, staying = (asyncio.ensure_future(paying.aof([trajectory])) for _ in range(2))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        return await asyncio.wait_for(staying, 5)
+
+    assert asyncio.run(one_leaves())[0].words is not None
