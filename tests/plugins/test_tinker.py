@@ -120,3 +120,9 @@ def test_the_page_shows_what_runs(tokenizer: PreTrainedTokenizerFast) -> None:
     space |= {"examples": [cases[0].trajectory.example] * 2}
     exec(shown_on_page("plugins.tinker"), space)
     assert space["failed"] == 1 and len(space["data"]) == len(cases) - 1
+
+
+def test_a_datum_without_targets_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    case = landing_cases(tokenizer)[0]
+    with pytest.raises(UserError, match=r"^a turn of the policy's own without ids"):
+        with_credit([fake_datum([1], [1.0])], places([case]), TokenCredit(LandingCritic(), tokenizer), [None])

@@ -111,6 +111,16 @@ def test_a_mask_that_does_not_fit_is_one_line(tokenizer: PreTrainedTokenizerFast
         assign_credit([trace], TokenCredit(LandingCritic(), tokenizer))
 
 
+@pytest.mark.parametrize("which", [slice(None), slice(1, 2)], ids=["text alone", "one turn of text alone"])
+def test_a_turn_without_ids_is_refused(which: slice, tokenizer: PreTrainedTokenizerFast) -> None:
+    """A client that keeps text alone leaves them empty: nothing could be paid."""
+    trace = trace_of(landing_cases(tokenizer)[2], fake_node)
+    for node in trace.nodes[which]:
+        node.token_ids, node.mask = [], []
+    with pytest.raises(UserError, match=r"^a turn of the policy's own without ids .have the client keep token ids"):
+        assign_credit([trace], TokenCredit(LandingCritic(), tokenizer))
+
+
 @pytest.mark.parametrize("version", ["0.3.9", "0.40.1", "1.0"])
 def test_another_version_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     version_of(monkeypatch, version)

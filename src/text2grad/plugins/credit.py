@@ -89,11 +89,21 @@ def columns_of(fields: Mapping[str, Any], *names: str) -> Piece:
     return ids, mask
 
 
+def refuse_without_ids(turns: Iterable[Sequence[int]]) -> None:
+    """Before turns of the policy's own are paid: one whose ids nobody kept would be paid nothing in silence.
+
+    Raises:
+        UserError: one has none.
+    """
+    if not all(map(len, turns)):
+        raise UserError("a turn of the policy's own without ids", "have the client keep token ids, not text alone")
+
+
 def joined(example: Example, pieces: Sequence[Piece]) -> Trajectory:
     """One trajectory of its pieces; what stands before the policy's first id is the prompt, and is left out.
 
     Raises:
-        UserError: a mask does not fit its ids.
+        UserError: a mask does not fit its ids, or there are none.
     """
     for number, (ids, mask) in enumerate(pieces):
         if len(ids) != len(mask):
@@ -102,6 +112,7 @@ def joined(example: Example, pieces: Sequence[Piece]) -> Trajectory:
                 "one number for each id",
             )
     ids = [index for each, _ in pieces for index in each]
+    refuse_without_ids([ids])
     own = [int(bool(sampled)) for _, mask in pieces for sampled in mask]
     first = own.index(1) if 1 in own else 0
     return Trajectory(example, ids[first:], own[first:])

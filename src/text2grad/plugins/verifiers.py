@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from text2grad.align.rewards import Payment, TokenCredit
-from text2grad.plugins.credit import advantages_apart, example_of, require
+from text2grad.plugins.credit import advantages_apart, example_of, refuse_without_ids, require
 
 
 def assign_credit(traces: Sequence[Any], credit: TokenCredit, words_weight: float = 1.0) -> list[Payment]:
@@ -24,10 +24,11 @@ def assign_credit(traces: Sequence[Any], credit: TokenCredit, words_weight: floa
     The critic's example is the messages before the first sampled one, and the task's data.
 
     Raises:
-        UserError: verifiers is missing or of another version, a node's mask does not fit its ids (verifiers would
-            pad or cut in silence), or the ids are of another tokenizer.
+        UserError: verifiers is missing or of another version, a sampled node has no ids, a mask does not fit its
+            ids (verifiers would pad or cut in silence), or the ids are of another tokenizer.
     """
     require("verifiers", "0.4", "pip install verifiers==0.4.0")
+    refuse_without_ids(node.token_ids for trace in traces for node in trace.nodes if node.sampled)
     examples, pieces = [], [[(node.token_ids, node.mask) for node in trace.nodes] for trace in traces]
     for trace in traces:
         first = next((at for at, node in enumerate(trace.nodes) if node.sampled), None)

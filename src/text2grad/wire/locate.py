@@ -6,14 +6,14 @@ What is found is always an interval of the response as it stands; the quote itse
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import AnyStr, NamedTuple
 
 from pydantic import Field
 
 from text2grad.errors import UserError
-from text2grad.feedback import Place
+from text2grad.feedback import Place, Turn
 from text2grad.settings import Settings
 
 MIN_FUZZY_SCORE = 90.0
@@ -51,18 +51,25 @@ class Found(NamedTuple):
     how: str
 
 
-def locate(quote: str, response: str, tolerance: LocateSettings) -> Found:
-    """Places of a quote without a literal match, by the first rung that has some: normalised, in other capitals,
-    fuzzy, as far as `tolerance` allows.
+def locate(quote: str, response: str, turns: Sequence[Turn], tolerance: LocateSettings) -> Found:
+    """Places of a quote without a literal match, each within one of these turns, by the first rung that has some:
+    normalised, in other capitals, fuzzy, as far as `tolerance` allows.
     """
     for ignore_case in (False, True)[: 1 + tolerance.ignore_case]:
         if tolerance.normalised or ignore_case:
             form = Form(tolerance.normalised, ignore_case)
-            if places := _in_form(quote, response, form, tolerance.ignore_final_dot):
+            search = partial(_in_form, quote, form=form, ignore_final_dot=tolerance.ignore_final_dot)
+            if places := _in_turns(response, turns, search):
                 return Found(places, "normalised")
     if tolerance.fuzzy is not None and len(quote.strip()) >= MIN_FUZZY_CHARACTERS:
-        return Found(_fuzzy(quote.strip(), response, tolerance.fuzzy), "fuzzy")
+        search = partial(_fuzzy, quote.strip(), least=tolerance.fuzzy)
+        return Found(_in_turns(response, turns, search), "fuzzy")
     return Found([], "")
+
+
+def _in_turns(response: str, turns: Sequence[Turn], found: Callable[[str], list[Place]]) -> list[Place]:
+    parts = ((turn.start, found(response[turn.start : turn.end])) for turn in turns)
+    return [(first + start, first + end) for first, places in parts for start, end in places]
 
 
 def every_place(part: AnyStr, text: AnyStr) -> Iterator[int]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from text2grad.feedback import Label, Place, QuoteCounts, Span, is_foreign, turn_at, turns_of
+from text2grad.feedback import Label, Place, QuoteCounts, Span, Turn, is_foreign, turn_at, turns_of
 from text2grad.wire.locate import Found, LocateSettings, every_place, in_word, inside_word, locate
 from text2grad.wire.shown import shown, tags_for
 
@@ -65,9 +65,13 @@ def occurrences(quote: str, response: str, part: bool = False, turn: int | None 
 
 def in_turn(places: Sequence[Place], response: str, turn: int | None = None) -> list[Place]:
     """Those places that are within one turn of a response; with `turn`, within that one."""
-    turns = turns_of(response)
-    chosen = turns if turn is None else turns[turn - 1 : turn]
+    chosen = _chosen(response, turn)
     return [place for place in places if any(each.start <= place[0] and place[1] <= each.end for each in chosen)]
+
+
+def _chosen(response: str, turn: int | None) -> tuple[Turn, ...]:
+    turns = turns_of(response)
+    return turns if turn is None else turns[turn - 1 : turn]
 
 
 def boundaries(response: str) -> list[int]:
@@ -128,11 +132,10 @@ def resolve(
 
 
 def _candidates(quote: Quote, response: str, tolerance: LocateSettings | None) -> Found:
-    exact = _exact(quote, response) or _quoted_as_shown(quote, response)
+    exact = _exact(quote, response) or in_turn(_quoted_as_shown(quote, response), response, quote.turn)
     if exact or tolerance is None or not quote.text.strip():
-        return Found(in_turn(exact, response, quote.turn), "exact")
-    places, how = locate(quote.text, response, tolerance)
-    return Found(in_turn(places, response, quote.turn), how)
+        return Found(exact, "exact")
+    return locate(quote.text, response, _chosen(response, quote.turn), tolerance)
 
 
 def _exact(quote: Quote, response: str) -> list[Place]:

@@ -69,6 +69,31 @@ def test_what_is_not_one_place_of_the_policys_own_pays_nothing_and_is_counted(
     assert found.spans == () and found.quotes == counts and len(found.lost) == lost
 
 
+ELSEWHERE = Transcript.of([((), "The fair ends"), ((), "THE FAIR ends, it's true"), ((), "The fare ends")])
+ROUGHLY = LocateSettings(ignore_case=True, fuzzy=90)
+
+
+@pytest.mark.parametrize(
+    ("quote", "turn", "there", "how"),
+    [
+        ("The fair ends", 2, "THE FAIR ends", "normalised"),  # to the letter in another turn
+        ("The  fair ends", 2, "THE FAIR ends", "normalised"),  # normalised in another turn
+        ("The fair ends", 3, "The fare ends", "fuzzy"),  # to the letter in another turn
+        ("the fair end", 3, "The fare ends", ""),  # not similar enough: what another turn has helps nothing
+        ("The fair ends\n\nTHE FAIR ends", None, "", ""),
+    ],
+)
+def test_a_quote_is_looked_for_in_its_turn_however_far_from_the_letter(
+    quote: str, turn: int | None, there: str, how: str
+) -> None:
+    z = json.dumps({"critique": "c", "good_spans": [], "poor_spans": [{"quote": quote, "turn": turn}]})
+    found = parse(z, ELSEWHERE, tolerance=ROUGHLY)
+    assert isinstance(found, Critique)
+    assert [span.text for span in found.spans] == [there] * bool(how)
+    assert found.quotes == QuoteCounts(**{how or "unmatched": 1})
+    assert all(turn_at(ELSEWHERE, span.start) == turn for span in found.spans)
+
+
 def test_repeats_are_counted_in_each_turn_apart() -> None:
     found = read({"quote": "miles", "turn": 1}, {"quote": "miles", "turn": 3}, "miles", "miles")
     assert [turn_at(TALK, span.start) for span in found.spans] == [1, 2, 3]
