@@ -166,8 +166,9 @@ def _splits(there: _Folded, position: int) -> bool:
     """
     if not 0 < position < len(there.text):
         return False
-    char, origins = there.text[position], there.origins
-    return origins[position - 1] == origins[position] or bool(_rank(char)) or "\u1160" <= char <= "\u11ff"
+    before, char, origins = there.text[position - 1], there.text[position], there.origins
+    joined = "\u1100" <= before <= "\u11ff" and "\u1160" <= char <= "\u11ff"
+    return origins[position - 1] == origins[position] or bool(_rank(char)) or joined
 
 
 def _fuzzy(quote: str, response: str, least: float) -> list[Place]:

@@ -31,6 +31,11 @@ def found(quote: Any, search: LocateSettings | None = SEARCH, response: str = RE
     return critique
 
 
+def test_a_vowel_that_stands_alone_is_found() -> None:
+    response = " \u1161\u00e9"
+    assert [s.text for s in found("\u1161e\u0301", response=response).spans] == ["\u1161\u00e9"]
+
+
 @pytest.mark.parametrize(
     ("quote", "there"),
     [
