@@ -387,6 +387,16 @@ class Environment(Protocol):
         ...
 
 
+OF_A_JUDGEMENT = frozenset(
+    {*QuoteCounts.model_fields, "forced", "lost", "omissions", "turn_scores", "annotator", "shown", "asked_without"}
+)
+"""Keys of a record's `meta` that its judgement left there."""
+
+
+def _is_verdict(score: object) -> bool:
+    return score is None or (type(score) in (int, float) and -1 <= score <= 1)  # type: ignore[operator]
+
+
 class Feedback(Record):
     """One line of a feedback file: an answered prompt with its critique, or with the error that replaced it."""
 
@@ -414,12 +424,30 @@ class Feedback(Record):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _meta_is_of_a_judgement(self) -> Self:
+        if self.error is None and self.meta.keys() & OF_A_JUDGEMENT:
+            scores, turns = self.meta.get("turn_scores", []), len(turns_of(self.response))
+            if scores != [] and not (isinstance(scores, list) and [*map(_is_verdict, scores)] == [True] * turns):
+                problem = f"a verdict from -1 to 1, or null, for each of {turns} turns"
+                raise ValueError(f"turn_scores {str(scores)[:60]}: {problem}")
+            try:
+                self.judgement()
+            except ValidationError as error:
+                raise ValueError(f"meta: {first_error(error)}") from error
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"meta: {error}") from error
+        return self
+
     @classmethod
     def of(cls, example: Example, response: str, judgement: Judgement, source: Source) -> Feedback:
-        """The record of one judged response; a span across turns becomes one in each."""
+        """The record of one judged response; a span across turns becomes one in each. What an earlier judgement
+        left in the example's `meta` is left out."""
+        kept = {name: value for name, value in example.meta.items() if name not in OF_A_JUDGEMENT}
+        meta = {**kept, **judgement.meta}
         common = {"id": example.id, "prompt": example.prompt, "response": response, "source": source}
         if isinstance(judgement, Failure):
-            return cls(**common, error=judgement, meta={**example.meta, **judgement.meta})
+            return cls(**common, error=judgement, meta=meta)
         found = {**judgement.quotes.model_dump(), "forced": judgement.forced}
         found |= {name: list(getattr(judgement, name)) for name in ("lost", "omissions", "turn_scores")}
         return cls(
@@ -427,7 +455,7 @@ class Feedback(Record):
             critique=judgement.text,
             spans=within_turns(judgement.spans, response),
             score=judgement.score,
-            meta={**example.meta, **judgement.meta, **{name: value for name, value in found.items() if value}},
+            meta={**meta, **{name: value for name, value in found.items() if value}},
         )
 
     def example(self) -> Example:

@@ -22,6 +22,7 @@ from text2grad.feedback import (
     Feedback,
     Message,
     Preference,
+    QuoteCounts,
     Source,
     Span,
     Transcript,
@@ -183,3 +184,51 @@ def test_a_critics_span_across_turns_becomes_one_in_each() -> None:
 def test_a_transcript_without_a_turn_is_no_response(response: Transcript) -> None:
     with pytest.raises(ValueError, match="without a turn of the assistant"):
         feedback(response)
+
+
+@pytest.mark.parametrize(
+    ("scores", "response"),
+    [
+        ([1.0], TALK),
+        ([1.0, 0.5, -1.0], TALK),
+        ([1.0, 1.5], TALK),
+        ([float("nan"), 1.0], TALK),
+        ([float("inf"), 1.0], TALK),
+        (["1", 1.0], TALK),
+        ([True, 1.0], TALK),
+        ({"1": 1.0, "2": 0.0}, TALK),
+        (1.0, TALK),
+        ("10", TALK),
+        ([1.0, 1.0], "plain"),
+    ],
+)
+def test_verdicts_on_turns_are_checked_when_they_are_read(scores: Any, response: str, tmp_path: Path) -> None:
+    line = {**json.loads(record_json(feedback(response), exclude_none=True)), "meta": {"turn_scores": scores}}
+    (tmp_path / "f.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    turns = 2 if response is TALK else 1
+    problem = (
+        rf"^[^\n]*f.jsonl:1: turn_scores .*: a verdict from -1 to 1, or null, for each of {turns} turns .fix or"
+    )
+    with pytest.raises(UserError, match=problem):
+        read_records(tmp_path / "f.jsonl")
+    line["meta"] = {"turn_scores": [None, 1][-turns:]}
+    (tmp_path / "f.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    (record,) = read_records(tmp_path / "f.jsonl")
+    assert record.judgement().turn_scores == (None, 1.0)[-turns:]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("meta", [{"lost": 7}, {"lost": [7]}, {"omissions": None}, {"forced": "x"}])
+def test_what_a_critique_says_beside_its_words_is_read_or_refused(meta: Any, tmp_path: Path) -> None:
+    line = {**json.loads(record_json(feedback(TALK), exclude_none=True)), "meta": meta}
+    (tmp_path / "f.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    with pytest.raises(UserError, match=r"^[^\n]*f.jsonl:1: meta: [^\n]+ .fix or remove line 1.$"):
+        read_records(tmp_path / "f.jsonl")
+
+
+@pytest.mark.parametrize("now", [Critique(text="Good."), Failure(kind="refused", message="no")])
+def test_what_an_earlier_judgement_left_gives_way_to_a_new_one(now: Critique | Failure) -> None:
+    counts = dict.fromkeys(QuoteCounts.model_fields, 1)
+    said = {"lost": ["a"], "omissions": ["b"], "turn_scores": [1.0, None], "forced": 1, "annotator": "ann"}
+    before = feedback(TALK, meta={**counts, **said, "question": "q", "corrected": "c"})
+    record = Feedback.of(before.example(), before.response, now, Source(kind="program"))
+    assert record.meta == {"question": "q", "corrected": "c"} and record.judgement() == now

@@ -63,10 +63,12 @@ def with_conversation(row: Row, write: Write = by_default) -> Row:
     Raises:
         ValueError: a message is malformed, or holds what is no text.
     """
+    if not all(map(_trace_id, _spans(row))):  # `by_trace` has joined all others
+        raise RowError("a span of OpenTelemetry has no traceId", "export it: it says what belongs together")
     found = _parts(row)
     if found is None:
         return row
-    prompt, answer = ([_plain(each, write) for each in part] for part in found)
+    prompt, answer = ([plain_message(each, write) for each in part] for part in found)
     if prompt and answer[: len(prompt)] == prompt:  # the conversation from the prompt on
         answer = answer[len(prompt) :]
     first = next((place for place, turn in enumerate(answer) if turn.role == "assistant"), len(answer))
@@ -91,10 +93,11 @@ def by_trace(rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     traces: dict[str, list[Row]] = {}
     for place, row in rows:
         found = list(_spans(row)) if isinstance(row, dict) else []
+        if not found or not all(map(_trace_id, found)):
+            yield place, row
+            continue
         for span in found:
             traces.setdefault(_trace_id(span), []).append(span)
-        if not found:
-            yield place, row
     yield from ((f"trace {id}", {"id": id, "spans": spans}) for id, spans in traces.items())
 
 
@@ -119,6 +122,8 @@ def _parts(row: Row) -> tuple[Sequence[Any], Sequence[Any]] | None:
     prompt: list[Any] = asked if isinstance(asked, list) and _is_talk(asked) else []
     for name in ANSWERS:
         if _is_talk(row.get(name)) and (name == "completion" or _is_new(row)):
+            if name == "completion" and row.get("response"):
+                raise RowError("both a completion and a response", "leave out the one that is not meant")
             return prompt, row[name]
     if "response" not in row:
         for name in TALKS:
@@ -163,14 +168,23 @@ def _role(message: Mapping[str, Any]) -> str:
     return name if name in ("system", "user", "assistant", "tool") else ""
 
 
-def _plain(message: Mapping[str, Any], write: Write) -> Message:
-    """A message as plain text; calls and reasoning of the assistant as it writes them."""
+def plain_message(message: Mapping[str, Any], write: Write = by_default) -> Message:
+    """A message as plain text; calls and reasoning of the assistant as it writes them.
+
+    Raises:
+        ValueError: it is none, or holds what is no text.
+    """
     role = _role(message)
     inner = message["kwargs"] if isinstance(message.get("kwargs"), dict) else message
     thoughts, texts, calls = [str(inner.get("reasoning_content") or inner.get("reasoning") or "")], [], []
     content = inner.get("content", inner.get("parts"))
+    if not role or isinstance(content, dict):
+        problem = (
+            f"a message of the {role} has an object as content" if role else f"no message: {str(message)[:40]}"
+        )
+        raise RowError(problem, "write it as text, or as a list of parts")
     for part in content if isinstance(content, list) else [content]:
-        kind = part.get("type", "text") if isinstance(part, dict) else "text"
+        kind = part.get("type") or next(iter(part), "") if isinstance(part, dict) else "text"
         said = _text_of(part)
         if kind in _CALLS:
             calls.append(part)
@@ -200,6 +214,8 @@ def _text_of(part: Any) -> str:
         raise ValueError(f"a message has {str(part)[:40]!r} in place of text")
     names = ("text", "content", "thinking", "response", "result")
     value = next((part[name] for name in names if part.get(name) is not None), "")
+    if not isinstance(value, str) and part.get("type") in (None, *_TEXTS, *_THOUGHTS):
+        raise ValueError(f"a message has {str(value)[:40]!r} in place of text")
     return value if isinstance(value, str) else to_json(value)
 
 

@@ -190,7 +190,8 @@ def human_record(
     source: Source = HUMAN,
 ) -> Feedback:
     """A record of what a person said, with `meta` as it is."""
-    return Feedback.of(Example(id=id, prompt=as_turns(prompt), meta=dict(meta)), response, judgement, source)
+    said = judgement.model_copy(update={"meta": {**meta, **judgement.meta}})
+    return Feedback.of(Example(id=id, prompt=as_turns(prompt)), response, said, source)
 
 
 def as_turns(prompt: str | tuple[Message, ...]) -> tuple[Message, ...]:

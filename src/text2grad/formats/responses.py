@@ -36,18 +36,6 @@ from text2grad.formats.published import Response, responses_of
 from text2grad.tasks.loaders import placed_rows
 from text2grad.tasks.sheets import is_table
 
-OF_AN_EARLIER_JUDGEMENT = (
-    "unmatched",
-    "ambiguous",
-    "normalised",
-    "fuzzy",
-    "foreign",
-    "lost",
-    "omissions",
-    "turn_scores",
-)
-"""What one leaves in `meta`."""
-
 
 @dataclass(frozen=True)
 class Item:
@@ -94,7 +82,7 @@ def read_items(path: Path, anchor: bool = False, write: Write = by_default) -> I
                 problem = f"{place}: {named}{first_error(error)}"
                 raise UserError(problem, f"fix or remove {named.rstrip(': ') or where}") from error
             except ValueError as error:
-                cure = f"columns: {', '.join(ResponseRow.model_fields)}"
+                cure = getattr(error, "cure", f"columns: {', '.join(ResponseRow.model_fields)}")
                 raise UserError(f"{place}: {named}{error}", cure) from error
 
 
@@ -189,7 +177,7 @@ def _of_row(row: ResponseRow | Response, fallback_id: str) -> Item:
 
 
 def _of_feedback(record: Feedback, anchor: bool) -> Item:
-    meta = {name: value for name, value in record.meta.items() if name not in OF_AN_EARLIER_JUDGEMENT}
+    meta = record.meta
     if anchor and record.source.kind == "human" and record.critique.strip() and not record.spans:
         meta = _with_feedback(meta, record.critique)
     return Item(record.example().model_copy(update={"meta": meta}), record.response, ours=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import numbered
-from text2grad.feedback import Example, Failure, Feedback, Source, from_json, read_jsonl, reading
+from text2grad.feedback import OF_A_JUDGEMENT, Example, Failure, Feedback, Source, from_json, read_jsonl, reading
 from text2grad.feedback import key_of as response_key
-from text2grad.formats.responses import OF_AN_EARLIER_JUDGEMENT, read_items
+from text2grad.formats.responses import read_items
 from text2grad.report.folder import Sample, read_methods
 
 NOT_MARKED = Failure(kind="unsupported", message="nobody has judged this answer yet")
@@ -111,8 +111,8 @@ def items_of(records: Iterable[Feedback]) -> Items:
 
 def item_of(records: Sequence[Feedback], names: Sequence[str]) -> Item:
     """Records about one answer, each with its name in the file."""
-    first, dropped = records[0], (*OF_AN_EARLIER_JUDGEMENT, "forced", "annotator", "shown")
-    meta = {name: value for name, value in first.meta.items() if name not in dropped}
+    first = records[0]
+    meta = {name: value for name, value in first.meta.items() if name not in OF_A_JUDGEMENT}
     judged = [record for record in records if record.error is None]
     critics = [number for number, each in enumerate(records) if not each.error and each.source.kind != "human"]
     return Item(

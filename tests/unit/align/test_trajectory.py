@@ -474,8 +474,9 @@ def test_a_loop_that_ends_leaves_nobody_waiting(heard: tuple[TokenTable, Traject
     paying = TokenCredit(Says(blamed("thirty")), table, WORDS)
 
     async def leaves() -> None:
-        asyncio.ensure_future(paying.aof([trajectory]))
+        waiting = asyncio.ensure_future(paying.aof([trajectory]))
         await asyncio.sleep(0)
+        assert not waiting.done()
 
     async def waits() -> Any:
         return await asyncio.wait_for(paying.aof([trajectory]), 5)

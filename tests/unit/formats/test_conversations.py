@@ -201,6 +201,18 @@ def test_of_agents_within_an_agent_the_longest_conversation_is_read(
     assert item.response == TALK and "the longest is read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("id", [{}, {"traceId": ""}])
+def test_spans_of_no_trace_are_refused(id: dict[str, str], tmp_path: Path) -> None:
+    """Those of a whole file would be one conversation."""
+    lost = {**{key: value for key, value in OTLP.items() if key != "traceId"}, **id}
+    rows = [{"resourceSpans": [{"scopeSpans": [{"spans": [OTLP, lost]}]}], "critique": "c"}]
+    for read_all in (lambda file: list(read_items(file)), import_feedback):
+        with pytest.raises(UserError, match=r"talks.jsonl:.*1: a span of OpenTelemetry has no traceId"):
+            read_all(written(tmp_path, rows))
+    (item,) = read_items(written(tmp_path, [lost]))  # by itself it is one conversation
+    assert item.response == TALK
+
+
 def test_the_published_file_of_whole_conversations_is_read_as_before(tmp_path: Path) -> None:
     row = {"prompt": "How far is Bern?", "prompt_id": "p", "response": [ASK, DONE, ASK, DONE], "is_chosen": True}
     (item,) = read_items(written(tmp_path, [row]))
@@ -254,6 +266,20 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
         ({"messages": [ASK, {"role": "assistant", "tool_calls": ["{"]}]}, "a call of a tool has no name"),
         ({"messages": [ASK, TOOL]}, "no message of the assistant in the conversation"),
         ({"messages": [ASK, {"role": "assistant", "content": 7}]}, "has '7' in place of text"),
+        (
+            {"messages": [ASK, {"role": "assistant", "content": {"text": "95"}}]},
+            "assistant has an object as content",
+        ),
+        ({"messages": [{"role": "user", "content": {"content": {"a": 1}}}, DONE]}, "user has an object as content"),
+        ({"messages": [ASK, CALL, {**TOOL, "content": {"km": 95}}, DONE]}, "tool has an object as content"),
+        ({"messages": [{"role": "user", "parts": [{"inlineData": {}}]}, DONE]}, "the user has a part 'inlineData'"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": {"a": 1}}]}, DONE]},
+            "in place of text",
+        ),
+        ({"messages": [{"role": "user", "content": [{}]}, DONE]}, "the user has a part ''"),
+        ({"prompt": [ASK], "completion": [DONE], "response": "95 km."}, "both a completion and a response"),
+        ({"prompt": [ASK], "completion": [DONE], "response": [DONE]}, "both a completion and a response"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_that_names_the_record(row: Any, problem: str, tmp_path: Path) -> None:

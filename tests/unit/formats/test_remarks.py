@@ -196,6 +196,11 @@ def test_what_stands_in_a_turn_is_text_and_no_mark_up(tmp_path: Path) -> None:
         ({"response": ["a", "b"]}, "the response is neither text nor a list of turns such as"),
         ({"response": {"text": "a"}}, "the response is neither text nor a list of turns"),
         ({"response": [{"from": "gpt", "value": "a"}]}, "the response is neither text nor a list of turns"),
+        (
+            {"prompt": [{"role": "user", "content": [{"type": "text", "text": {"a": 1}}]}]},
+            "a turn of the prompt calls tools or has something else than text",
+        ),
+        ({"prompt": [{"role": "user", "content": {"a": 1}}]}, "a turn of the prompt calls tools or has something"),
         ({"response": "[{'role': 'assistant', 'content': 'a'}]"}, "as Python prints them; write them as JSON"),
         ({"response": True}, "the response is the value true, not text"),
         ({"response": 42}, "the response is the number 42, not text; write it as text, in quotation marks"),

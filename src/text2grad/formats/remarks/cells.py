@@ -90,9 +90,10 @@ def _turn(value: Any, name: str) -> Message:
         raise ValueError(f"the {name} is neither text nor a list of turns such as {shape}: {str(value)[:40]!r}")
     content = value["content"]
     if isinstance(content, list) and all(
-        isinstance(part, dict) and set(part) == {"type", "text"} for part in content
+        isinstance(part, dict) and set(part) == {"type", "text"} and isinstance(part["text"], str)
+        for part in content
     ):
-        content = "".join(str(part["text"]) for part in content)
+        content = "".join(part["text"] for part in content)
     if value.get("tool_calls") or not isinstance(content, str):
         raise ValueError(f"a turn of the {name} calls tools or has something else than text; write the text alone")
     return Message(role=value["role"], content=content)

@@ -18,8 +18,8 @@ from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.eval.reflection import Case, Revision, revise
-from text2grad.feedback import Critique, Example, Feedback, read_jsonl
-from text2grad.formats.responses import OF_AN_EARLIER_JUDGEMENT, Item
+from text2grad.feedback import OF_A_JUDGEMENT, Critique, Example, Feedback, read_jsonl
+from text2grad.formats.responses import Item
 from text2grad.policy.load import load_frozen
 from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.judge.critics import open_critic, runner_of
@@ -33,7 +33,7 @@ from text2grad.stages.run.sampling import TOKEN_IDS
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.tasks.base import question_of, words_of
 
-OF_THE_ANSWER = {*OF_AN_EARLIER_JUDGEMENT, TOKEN_IDS, "outcome", "tier", "test_output", "evidence"}
+OF_THE_ANSWER = {*OF_A_JUDGEMENT, TOKEN_IDS, "outcome", "tier", "test_output", "evidence"}
 """Keys of `meta` that do not hold for a revision."""
 
 
