@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from absent import hiding
 from places import ROOT
+from text2grad.errors import UserError
+from text2grad.plugins.credit import example_of
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -43,3 +46,50 @@ def test_a_step_moves_what_was_paid_as_it_was_paid() -> None:
 
 def test_an_environment_that_is_not_there_has_no_engine(tmp_path: Path) -> None:
     assert plugins.installed("no-such-engine", tmp_path) is None
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "route", "arguments": '{"to": "Bern"}'}}
+
+
+@pytest.mark.parametrize(
+    ("turn", "role", "text"),
+    [
+        ({"role": "developer", "content": "Be brief."}, "system", "Be brief."),
+        ({"role": "user", "content": ["How ", {"type": "text", "text": "far?"}]}, "user", "How far?"),
+        ({"role": "user", "content": "far", "name": "Ann"}, "user", "far"),
+        (
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            "assistant",
+            '<tool_call>\n{"name": "route", "arguments": {"to": "Bern"}}\n</tool_call>',
+        ),
+        ({"role": "tool", "content": "95", "tool_call_id": "c"}, "tool", "95"),
+    ],
+)
+def test_what_is_text_in_a_prompt_reaches_the_critic(turn: Any, role: str, text: str) -> None:
+    (message,) = example_of([turn], {}).prompt
+    assert (message.role, message.content) == (role, text)
+
+
+@pytest.mark.parametrize(
+    ("turn", "problem"),
+    [
+        (
+            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]},
+            "user has a part 'image'",
+        ),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "user has a part 'image_url'"),
+        ({"role": "user", "content": {"text": "a"}}, "user has an object as content"),
+        ({"role": "user", "content": 7}, "has '7' in place of text"),
+        ({"role": "narrator", "content": "a"}, "no message: {'role': 'narrator', 'content': 'a'}"),
+        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "a call of a tool has no name"),
+    ],
+)
+def test_what_is_no_text_in_a_prompt_is_one_line(turn: Any, problem: str) -> None:
+    with pytest.raises(UserError, match=rf"^[^\n]*{problem}[^\n]* .[^\n]+.$"):
+        example_of([{"role": "system", "content": "s"}, turn], {})
+
+
+def test_a_prompt_in_text_is_the_users() -> None:
+    example = example_of("How far?", {"id": 7, "reference": None, "level": 2})
+    assert [(turn.role, turn.content) for turn in example.prompt] == [("user", "How far?")]
+    assert (example.id, example.reference, example.meta) == ("7", "", {"reference": None, "level": 2})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -12,6 +13,7 @@ from text2grad.align.rewards import Payment, Rewards, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Example, Message
+from text2grad.formats.conversations import by_default, plain_message
 
 with optional_packages():
     import torch
@@ -57,19 +59,25 @@ def refuse_sums(engine: str, estimator: str, keeping: Sequence[str]) -> None:
 def example_of(prompt: Any, row: Mapping[str, Any]) -> Example:
     """A row of an engine's data set as an example; a plain prompt is the user's turn.
 
-    `id` and `reference` are those of the example, all other columns its `meta`.
+    `id` and `reference` are those of the example, all other columns its `meta`. The critic reads text: of messages
+    in parts their texts, calls of tools as most models write them.
+
+    Raises:
+        UserError: a message holds what is no text, an image say.
     """
     turns = prompt if prompt and not isinstance(prompt, str) else [{"role": "user", "content": prompt or ""}]
     known = {name: str(row[name]) for name in ("id", "reference") if row.get(name) is not None}
-    messages = tuple(Message(role=turn["role"], content=_text(turn.get("content"))) for turn in turns)
+    messages = tuple(map(_read, turns))
     meta = {name: value for name, value in row.items() if name not in known}
     return Example(prompt=messages, meta=meta, **{"id": "-", **known})
 
 
-def _text(content: Any) -> str:
-    """The text of a message, also of one in parts."""
-    parts = content if isinstance(content, list) else [{"text": content}]
-    return "".join(part.get("text") or "" for part in parts)
+def _read(turn: Mapping[str, Any]) -> Message:
+    try:
+        return plain_message(turn, partial(by_default, cure="to the critic alone: ids stay as they are"))
+    except ValueError as error:
+        problem = f"a prompt that no critic can read: {error}"
+        raise UserError(problem, getattr(error, "cure", "write it as text")) from error
 
 
 Piece = tuple[Sequence[int], Sequence[float]]
