@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from absent import hiding
 from places import ROOT
+from text2grad.align.credit import CreditSettings
+from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
-from text2grad.plugins.credit import example_of
+from text2grad.feedback import turns_of
+from text2grad.plugins.credit import advantages_of, example_of
+from text2grad.plugins.landing import LandingCritic, landing_cases
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -93,3 +98,27 @@ def test_a_prompt_in_text_is_the_users() -> None:
     example = example_of("How far?", {"id": 7, "reference": None, "level": 2})
     assert [(turn.role, turn.content) for turn in example.prompt] == [("user", "How far?")]
     assert (example.id, example.reference, example.meta) == ("7", "", {"reference": None, "level": 2})
+
+
+@pytest.mark.parametrize("scheme", ["spans", "last_token", "spread_score"])
+def test_a_group_compares_each_verdict_once(scheme: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Verdicts on turns beside one on the whole are no second payment, and no words."""
+    batch = [case.trajectory for case in landing_cases(tokenizer)[:4]]
+
+    class Judges(LandingCritic):
+        turns = False
+
+        def critique(self, examples: Any, responses: Any) -> Any:
+            said = super().critique(examples, responses)
+            scores = [(1.0, -1.0, 0.5)[: len(turns_of(text))] if self.turns else () for text in responses]
+            return [each.model_copy(update={"turn_scores": s}) for each, s in zip(said, scores, strict=True)]
+
+    critic = Judges()
+    credit = TokenCredit(critic, tokenizer, CreditSettings(scheme=scheme))
+    whole = credit.of(batch)
+    critic.turns = True
+    both = credit.of(batch)
+    for now, before in zip(*(advantages_of(said, [0] * 4, batch) for said in (both, whole)), strict=True):
+        assert now == pytest.approx(before, abs=1e-6)
+    one, several = ([list(said[at].rewards) for said in (both, whole)] for at in (0, 2))  # type: ignore[arg-type]
+    assert one[0] == one[1] and several[0] != several[1]

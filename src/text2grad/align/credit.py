@@ -256,10 +256,13 @@ def _verdict_of(critique: Critique) -> float | None:
 
 
 def _scored_parts(critique: Critique, aligned: Aligned) -> Iterator[tuple[int, int, float]]:
-    """The tokens [start, end) that each score of a critique is of: all, and those of single turns."""
+    """The tokens [start, end) that each score of a critique is of: all, and those of single turns where there are
+    several."""
+    ends = aligned.turn_ends or (len(aligned),)
     if critique.score is not None:
         yield 0, len(aligned), critique.score
-    ends = aligned.turn_ends or (len(aligned),)
+        if len(ends) == 1:
+            return
     for start, end, score in zip((0, *ends), ends, critique.turn_scores, strict=False):
         if score is not None:
             yield start, end, score
