@@ -16,19 +16,19 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from text2grad.compare.figures import scores_of
-from text2grad.compare.methods import ANNOTATE, OURS, REWARD_MODEL, Work, measure_of, measuring
+from text2grad.compare.methods import ANNOTATE, BASE, OURS, REWARD_MODEL, Work, measure_of, measuring
 from text2grad.compare.seeds import Seed
 from text2grad.config import Config
 from text2grad.critics.table import spec_of
 from text2grad.durable.identity import sha256
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Feedback, read_records, write_jsonl
+from text2grad.feedback import Feedback, read_records, record_json, write_jsonl
+from text2grad.formats.intake import merged
 from text2grad.settings import with_values
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
@@ -77,8 +77,9 @@ class Round(Seed):
     always: Mapping[str, Any] = {}
 
     def __init__(self, config: Config, number: int, works: Mapping[str, Work], values: Mapping[str, Any]) -> None:
-        super().__init__(config, config.run.seed + number, folder_of(config, number), works)
-        self.config = with_values(self.config, {"task.seed": config.task.seed, **values})
+        settled = with_values(config, values)
+        super().__init__(settled, config.run.seed + number, folder_of(config, number), works)
+        self.config = with_values(self.config, {"task.seed": config.task.seed})
 
     def _refuse_unfit(self) -> None:
         """It is known only after it was compared with the one before."""
@@ -126,7 +127,8 @@ def one_round(config: Config, number: int, best: Row | None, plan: Plan) -> Row:
 
 
 def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Round:
-    """The commands of a round, in a folder that has the best policy so far as `before`, and as its SFT policy.
+    """The commands of a round, in a folder that has the best policy so far as `before`, and as its SFT policy; a
+    model that is no folder, from a hub say, is known by its name.
 
     Its reward model starts from what the first one did; a policy that learns from all records once more, too.
     """
@@ -141,6 +143,7 @@ def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Ro
     link(folder / "ppo" / BEFORE, before)
     link(folder / SFT, start.model if plan.offline else before)
     new, every = f"{{folder}}/{NEW}/{FILES[0]}", f"{{folder}}/{FILES[0]}"
+    begun = BEFORE if Path(before).is_dir() else BASE
     offline = Work(("train", "--name", OURS, "--offline", every), reads=("offline", "credit"))
     online = Work(
         ("train", "--name", OURS), "", (REWARD_MODEL,), ("critic", "credit", "ppo", "reward_model"), "ppo.lr"
@@ -149,17 +152,18 @@ def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Ro
         ANNOTATE: Work(("annotate", "--out", new), reads=("annotate", "critic"), restart=False),
         REWARD_MODEL: Work(("train-reward",), "", (ANNOTATE,), ("reward_model", "critic")),
         OURS: offline if plan.offline else online,
-        f"evaluate {BEFORE}": replace(measuring(BEFORE), after=()),
+        f"evaluate {BEFORE}": replace(measuring(begun), after=()),
         f"evaluate {OURS}": measuring(OURS),
     }
     return Round(config, number, works, values)
 
 
 def link(place: Path, policy: str | Path) -> None:
-    """Have a policy stand in the place of a policy of a run."""
-    place.mkdir(parents=True, exist_ok=True)
+    """Have the folder of a policy, if it is one, stand in the place of a policy of a run."""
     (place / "policy").unlink(missing_ok=True)
-    (place / "policy").symlink_to(Path(policy).absolute(), target_is_directory=True)
+    if Path(policy).is_dir():
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "policy").symlink_to(Path(policy).absolute(), target_is_directory=True)
 
 
 def choose_reward_model(commands: Round, best: Row | None) -> Row:
@@ -205,21 +209,27 @@ def f1_in(folder: Path) -> float | None:
 
 def gather(config: Config, number: int) -> Row:
     """Write all records up to a round into its folder; how many are new, and how many there are."""
-    folders = [config.run.folder, *(folder_of(config, each) / NEW for each in range(1, number + 1))]
-    every = {name: [file for folder in folders if (file := folder / name).is_file()] for name in FILES}
-    for name, files in every.items():
-        if files:
-            write_jsonl(folder_of(config, number) / name, chain.from_iterable(map(read_records, files)))
-    new = folders[-1] / FILES[0]
-    return {
-        "new_records": len(read_records(new)) if new.is_file() else 0,
-        "records": sum(len(read_records(file)) for file in every[FILES[0]]),
-    }
+    every = {name: records_up_to(config, number, name) for name in FILES}
+    for name, records in every.items():
+        if records:
+            write_jsonl(folder_of(config, number) / name, records)
+    new = folder_of(config, number) / NEW / FILES[0]
+    return {"new_records": len(read_records(new)) if new.is_file() else 0, "records": len(every[FILES[0]])}
+
+
+def records_up_to(config: Config, number: int, name: str = FILES[0]) -> list[Feedback]:
+    """The records of a run and of its rounds up to this one; of what people said of one response the last."""
+    found: list[Feedback] = []
+    for folder in (config.run.folder, *(folder_of(config, each) / NEW for each in range(1, number + 1))):
+        records = read_records(folder / name) if (folder / name).is_file() else []
+        found = merged(found, records) if (folder / TAKEN).is_dir() else [*found, *records]
+    return found
 
 
 def measured(commands: Round, measure: str) -> tuple[float, float]:
     """The mean sampled measure of the policy before a round and after it, on the problems that both have."""
-    before, after = (scores_of(commands, name, measure)["sampled"] for name in (BEFORE, OURS))
+    begun = BEFORE if (commands.folder / "ppo" / BEFORE / "policy").is_dir() else BASE
+    before, after = (scores_of(commands, name, measure)["sampled"] for name in (begun, OURS))
     both = sorted(before.keys() & after.keys())
     return fmean(before[each] for each in both), fmean(after[each] for each in both)
 
@@ -227,7 +237,8 @@ def measured(commands: Round, measure: str) -> tuple[float, float]:
 def take(config: Config, inbox: Path, number: int) -> bool:
     """Read the files of an inbox that no round has read into the folder of a round; whether it has records now.
 
-    A file is known by its content. Nothing is taken unless every new file can be read.
+    A file is known by its content, and of one that has grown what is new is taken. Nothing is taken unless every
+    new file can be read.
 
     Raises:
         UserError: there is no such folder, or a file cannot be read, or is about prompts that the task lacks.
@@ -236,21 +247,26 @@ def take(config: Config, inbox: Path, number: int) -> bool:
         raise UserError(f"no folder {inbox}", "--inbox names the folder that new records are put into")
     place, partial = folder_of(config, number) / NEW, folder_of(config, number) / f"{NEW}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    known = {file.name for file in folder_of(config, number).parent.glob(f"*/{NEW}/{TAKEN}/*")}
+    taken = {file.name for file in folder_of(config, number).parent.glob(f"*/{NEW}/{TAKEN}/*")}
     files = [file for file in sorted(inbox.iterdir()) if file.is_file() and not file.name.startswith(".")]
     digests = {sha256(file): file for file in reversed(files)}
-    fresh = {digest: file for digest, file in reversed(digests.items()) if digest not in known}
+    fresh = {digest: file for digest, file in reversed(digests.items()) if digest not in taken}
     if place.is_dir():
         return True
-    if not fresh:
-        print(f"nothing new in {inbox}", file=sys.stderr)
-        return False
     (partial / TAKEN).mkdir(parents=True)
     for digest, file in fresh.items():
-        found = run_import(config, file, "auto", partial / FILES[0])
-        print(f"{file}: {found.added} new records, {found.replaced} known", file=sys.stderr)
+        run_import(config, file, "auto", partial / FILES[0])
         (partial / TAKEN / digest).write_text(f"{file}\n", encoding="utf-8")
-    refuse_other_prompts(config, inbox, read_records(partial / FILES[0]))
+    known = {record_json(each) for each in records_up_to(config, number - 1)}
+    records = read_records(partial / FILES[0]) if fresh else []
+    new = [each for each in records if record_json(each) not in known]
+    refuse_other_prompts(config, inbox, new)
+    if not new:
+        shutil.rmtree(partial)
+        print(f"nothing new in {inbox}", file=sys.stderr)
+        return False
+    write_jsonl(partial / FILES[0], new)
+    print(f"{inbox}: {len(new)} new records, {len(records) - len(new)} known", file=sys.stderr)
     partial.rename(place)
     return True
 

@@ -13,6 +13,8 @@ from text2grad.compare.rounds import BEFORE, FILES, NAME, NEW, SFT, Plan, Round,
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, Message, Source, read_records, write_records
+from text2grad.stages.judge.intake import run_import
+from text2grad.stages.measure.evaluate import target_name
 from text2grad.stages.run.results import SCORES, measured_on, write_json
 
 Rates = tuple[float, float]
@@ -65,12 +67,13 @@ class Commands:
     def _text2grad(self, commands: Round, folder: Path, number: int) -> None:
         policy = folder / "ppo" / "text2grad" / "policy"
         policy.mkdir(parents=True)
-        start = (folder / SFT / "policy" / "weights").read_text()
+        place = folder / SFT / "policy" / "weights"
+        start = place.read_text() if place.is_file() else commands.config.policy.model
         model = commands.config.critic.reward_model.folder
         (policy / "weights").write_text(f"{start}, {number} by {model.parts[-3] if model else number}")
 
     def _evaluate_before(self, commands: Round, folder: Path, number: int) -> None:
-        self._score(commands, BEFORE, self.scores[number - 1][0])
+        self._score(commands, target_name(commands.words("evaluate before")[1]), self.scores[number - 1][0])
 
     def _evaluate_text2grad(self, commands: Round, folder: Path, number: int) -> None:
         self._score(commands, "text2grad", self.scores[number - 1][1])
@@ -158,6 +161,70 @@ def test_an_inbox_gives_one_round_of_what_is_new(
     # The second night was worse than the first, and the third learns from all records from the start once more.
     assert best_in(run) == "start, 3 by 3"
     assert (run / "rounds" / "3" / "ppo" / BEFORE / "policy" / "weights").read_text() == "start, 1 by 1"
+
+
+@pytest.mark.parametrize("model", ["org/base", "smollm2", "models/some.gguf"])
+@pytest.mark.parametrize("offline", [False, True])
+def test_rounds_start_from_a_model_that_is_no_folder(
+    model: str, offline: bool, tmp_path: Path, pretend: Callable[..., Commands]
+) -> None:
+    pretend([(0.1, 0.3), (0.3, 0.5)])
+    config = load_config([find_config("demo")], [f"--run.folder={tmp_path}", f"--policy.model={model}"])
+    write_records(tmp_path / FILES[0], [record("z", "before")])
+    found = run_loop(config, Plan(2, offline=offline))
+    assert (found.start, found.best) == (0.1, 0.5) and found.out
+    assert best_in(tmp_path) == f"{model}, 2 by 2" if offline else f"{model}, 1 by 1, 2 by 2"
+    first = tmp_path / "rounds" / "1"
+    assert not (first / SFT / "policy").is_symlink() and not (first / "ppo" / BEFORE / "policy").is_symlink()
+
+
+QA = ("--task.name=qa", "--task.data=imported", "--task.heldout_share=0.5")
+
+
+def remarks(count: int, **more: Any) -> str:
+    rows = [{"prompt": f"q {n}", "response": "r", "critique": "c", "corrected": "s", **more} for n in range(count)]
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def test_rounds_on_the_prompts_of_what_was_imported(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
+    commands = pretend([(0.1, 0.3)])
+    (tmp_path / "mine.jsonl").write_text(remarks(9))
+    config = config_in(tmp_path / "run", *QA)
+    run_import(config, tmp_path / "mine.jsonl", "auto", tmp_path / "run" / FILES[0])
+    found = run_loop(config, Plan(1, measure="rouge_l"))
+    assert found.best == 0.3 and commands.ran[:2] == ["1 annotate", "1 reward model"]
+
+
+def test_an_inbox_teaches_a_reward_model_too(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
+    commands = pretend([(0.1, 0.3)])
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    (inbox / "1.jsonl").write_text(remarks(9))
+    run_loop(config_in(tmp_path / "run", *QA), Plan(1, inbox, measure="rouge_l"))
+    assert commands.ran[:2] == ["1 reward model", "1 text2grad"]
+
+
+def test_a_file_that_has_grown_gives_what_is_new_in_it(
+    tmp_path: Path, pretend: Callable[..., Commands], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend([(0.1, 0.3), (0.3, 0.4), (0.4, 0.4)])
+    inbox, run = tmp_path / "inbox", tmp_path / "run"
+    inbox.mkdir()
+    config, plan = config_in(run, *QA), Plan(1, inbox, offline=True, measure="rouge_l")
+
+    def night(text: str) -> tuple[int, int, int]:
+        (inbox / "all.jsonl").write_text(text)
+        rounds = run_loop(config, plan).rounds
+        return len(rounds), rounds[-1]["new_records"], rounds[-1]["records"]
+
+    assert night(remarks(6)) == (1, 6, 6)
+    assert night(remarks(9)) == (2, 3, 9)
+    capsys.readouterr()
+    assert night(remarks(9) + "\n") == (2, 3, 9) and f"nothing new in {inbox}" in capsys.readouterr().err
+    edited = remarks(9).replace('"c"', '"better"', 1)
+    assert night(edited) == (3, 1, 9)
+    said = [each.critique for each in read_records(run / "rounds" / "3" / FILES[0])]
+    assert said == ["better", *["c"] * 8]
 
 
 @pytest.mark.parametrize(
