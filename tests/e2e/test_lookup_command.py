@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from commands import Command
 
-from text2grad.feedback import Feedback, Transcript, conversation_of, read_jsonl, turns_of
+from text2grad.feedback import BETWEEN_TURNS, Feedback, Transcript, conversation_of, read_jsonl, turns_of
 
 SMALL = (
     *("--config", "lookup", "--task.limit", "96", "--tiny.hidden", "32", "--tiny.layers", "2", "--tiny.heads", "2"),
@@ -58,14 +58,23 @@ def test_a_step_of_each_method(folder: Path, command: Command, recipe: tuple[str
     assert ended.code == 0, ended.err
     (metrics,) = rows(folder / "ppo" / name / "metrics.jsonl")
     assert metrics["turns"] > 1 and metrics["critic_failed"] == 0
-    for strip in rows(folder / "ppo" / name / "samples.jsonl"):
-        assert len(strip["tokens"]) == len(strip["reward"]) and "tool" not in strip["response"]
+    strips = rows(folder / "ppo" / name / "samples.jsonl")
+    assert any(isinstance(strip["response"], list) for strip in strips), "some have several turns"
+    for strip in strips:
+        plain = [{"role": "assistant", "content": strip["response"]}]
+        said = strip["response"] if isinstance(strip["response"], list) else plain
+        own = "".join(message["content"] for message in said if message["role"] == "assistant")
+        assert "".join(strip["tokens"]) == own and len(strip["tokens"]) == len(strip["reward"])
 
 
 def test_evaluate_plays_episodes(folder: Path, command: Command) -> None:
     ended = command("evaluate", "sft", *SMALL, "--run.folder", folder, "--json")
     assert ended.code == 0, ended.err
-    assert 0 <= json.loads(ended.out.splitlines()[-1])["sampled_pass"] <= 1
+    summary = json.loads(ended.out.splitlines()[-1])
+    (file,) = (folder / "evaluation").glob("*/sft.answers.json")
+    answers = [row["response"] for row in json.loads(file.read_text("utf-8"))]
+    assert len(answers) == 2 and any(BETWEEN_TURNS in each for each in answers), answers
+    assert 0 <= summary["sampled_pass"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,9 @@ from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, refuse_shares
 from text2grad.tasks.loaders import one_turn
 from text2grad.tasks.parts.objects import Fields
+from text2grad.tasks.parts.sorts import sorts_of
 from text2grad.tasks.parts.values import Value, draw
 
-SIZES: dict[Split, int] = {"sft": 400, "train": 400, "heldout": 200}
-"""Documents of a split; of `sft`, which `task.limit` changes, the default."""
 FEWEST, MOST = 3, 4
 """Keys that are asked for."""
 ROWS = 4
@@ -114,18 +113,13 @@ class ExtractionTask:
 
     def __init__(self, settings: TaskSettings) -> None:
         refuse_shares(settings)
-        self.seed, self.limit = settings.seed, settings.limit
-        kinds = read_kinds()
-        random.Random(f"{self.seed}/kinds").shuffle(kinds)
-        cut = round(settings.heldout_share * len(kinds))
-        self.kinds = {"heldout": kinds[:cut], "train": kinds[cut:]}
+        self._settings, self._kinds = settings, read_kinds()
 
     def examples(self, split: Split) -> list[Example]:
         """The documents of a split, every kind about equally often; `task.limit` is of the `sft` split."""
-        rng = random.Random(f"{self.seed}/{split}")
-        kinds = self.kinds["heldout" if split == "heldout" else "train"]
-        count = self.limit if split == "sft" and self.limit else SIZES[split]
-        return [self._example(f"{split}-{n}", kinds[n % len(kinds)], rng) for n in range(count if kinds else 0)]
+        rng = random.Random(f"{self._settings.seed}/{split}")
+        kinds, count = sorts_of(split, self._kinds, "kinds", self._settings)
+        return [self._example(f"{split}-{n}", kinds[n % len(kinds)], rng) for n in range(count)]
 
     def _example(self, id: str, kind: Kind, rng: random.Random) -> Example:
         values = values_of(kind, rng)

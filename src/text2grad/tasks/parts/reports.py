@@ -25,10 +25,9 @@ from text2grad.feedback import Example
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, conversation_text, refuse_shares
 from text2grad.tasks.loaders import one_turn
+from text2grad.tasks.parts.sorts import sorts_of
 from text2grad.tasks.parts.statements import WORDS, Fact, Report
 
-SIZES: dict[Split, int] = {"sft": 400, "train": 400, "heldout": 200}
-"""Rows of a split; of `sft`, which `task.limit` changes, the default."""
 FEWEST, MOST = 3, 5
 """Facts of a row that are shown."""
 ASKED = (
@@ -182,20 +181,15 @@ class ReportsTask:
     def __init__(self, settings: TaskSettings) -> None:
         refuse_shares(settings)
         folder()
-        self.seed, self.limit = settings.seed, settings.limit
-        tables = read_tables()
-        random.Random(f"{self.seed}/tables").shuffle(tables)
-        cut = round(settings.heldout_share * len(tables))
-        self.tables = {"heldout": tables[:cut], "train": tables[cut:]}
+        self._settings, self._tables = settings, read_tables()
 
     def examples(self, split: Split) -> list[Example]:
         """The rows of a split, every table as often as the others; `task.limit` is of the `sft` split."""
-        rng = random.Random(f"{self.seed}/{split}")
-        tables = self.tables["heldout" if split == "heldout" else "train"]
-        count = self.limit if split == "sft" and self.limit else SIZES[split]
+        rng = random.Random(f"{self._settings.seed}/{split}")
+        tables, count = sorts_of(split, self._tables, "tables", self._settings)
         pools = {table.table: self._rows(table, split) for table in tables}
         found = []
-        for n in range(count if tables else 0):
+        for n in range(count):
             turn, place = divmod(n, len(tables))
             pool = pools[tables[place].table]
             if turn < len(pool) or split == "sft":  # a row may have several demonstrations, and is asked for once
@@ -205,7 +199,7 @@ class ReportsTask:
     def _rows(self, table: Table, split: Split) -> list[dict[str, Fact]]:
         """The facts of a table's rows for a split, in the order of the seed; of training rows half are of `sft`."""
         rows = [facts for facts in table.rows if len(facts) >= FEWEST]
-        random.Random(f"{self.seed}/{table.table}").shuffle(rows)
+        random.Random(f"{self._settings.seed}/{table.table}").shuffle(rows)
         half = len(rows) // 2
         return rows if split == "heldout" else rows[:half] if split == "sft" else rows[half:]
 
