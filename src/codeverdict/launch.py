@@ -180,8 +180,8 @@ def _missing(tier: Tier) -> str:
         return f"no list of system calls for {platform.machine()}"
     if landlock.abi() < landlock.MINIMUM_ABI:
         return f"Landlock of version {landlock.MINIMUM_ABI} is needed, here is {landlock.abi()}"
-    if tier == "namespaces" and shutil.which("bwrap") is None:
-        return "bubblewrap is not installed"
+    if tier == "namespaces" and shutil.which("bwrap", path=os.defpath) is None:
+        return f"no bubblewrap in {os.defpath}"  # the server is started from there, whatever PATH is
     return ""
 
 

@@ -347,7 +347,7 @@ def ended_soon(pid: int, seconds: float = 10.0) -> bool:
 
 def test_without_any_protection_programs_are_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_PROBED", {})
-    monkeypatch.setattr(launch.shutil, "which", lambda name: None)
+    monkeypatch.setattr(launch.shutil, "which", lambda name, path: None)
     with Runner() as runner:
         assert runner.run(ONE, TEST_ONE).tier == "landlock"
     monkeypatch.setattr(launch, "_PROBED", {})
@@ -361,3 +361,17 @@ def test_without_any_protection_programs_are_refused_with_the_cure(monkeypatch: 
 def test_a_tier_that_a_program_gets_out_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(launch.Dead, match="a program inside could open a connection"):
         launch._proof("landlock", {"ready": True, "probes": {"open a connection": False, "fork": True}})
+
+
+def test_bubblewrap_is_taken_from_the_systems_folders_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PATH may name a folder that others write in, or one that the server is not started from."""
+    (tmp_path / "bwrap").write_text("#!/bin/sh\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "defpath", str(tmp_path / "system"))
+    monkeypatch.setattr(launch, "_PROBED", {})
+    monkeypatch.setattr(launch.landlock, "abi", lambda: launch.landlock.MINIMUM_ABI)
+    with pytest.raises(NotSafeError, match=rf"namespaces: no bubblewrap in {tmp_path}/system"):
+        launch.start("namespaces", 256)

@@ -183,7 +183,8 @@ def _computed(self: Any, name: str, args: tuple[Any, ...]) -> Any:
     found = peer.request(name, self, args)
     if measures and id(found) not in _LINKS:
         return peer.refuse(f"{name} of an object and a plain value, to a plain value", True)
-    (_MEASURED if measures else _COMPUTED).add(id(found))
+    if id(found) in _LINKS:  # a plain value is not kept, and its place is another's soon
+        (_MEASURED if measures else _COMPUTED).add(id(found))
     return of_class(found) if made else found
 
 

@@ -123,7 +123,7 @@ class Peer:
                 reply = {"v": self.pack(result)}
         except (Gone, Refused):
             raise
-        except BaseException as error:  # whatever the object's code raises is what the other side gets
+        except BaseException as error:  # the object's code may raise anything: the other side gets it
             with _Deep():
                 reply = {"e": self.pack_error(error)}
             error.__traceback__ = None  # its frames would keep arguments alive
@@ -205,7 +205,7 @@ class Peer:
             self._break(f"a message that is too large ({type(error).__name__})")
         except Warning:  # one of the solution's that the tests made an error
             raise
-        except (Exception, SystemExit) as error:  # whatever: the message is the other side's
+        except (Exception, SystemExit) as error:  # a hostile message may raise anything: it ends the connection
             self._break(f"a message that makes no sense ({type(error).__name__})")
 
     def _break(self, reason: str) -> Any:

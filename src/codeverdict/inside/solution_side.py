@@ -40,7 +40,7 @@ def serve(source: int, reader: int, writer: int) -> None:
     }
     try:
         exec(compile(code, peer.SOLUTION_FILE, "exec", dont_inherit=True), module.__dict__)
-    except BaseException as error:  # whatever the program raises
+    except BaseException as error:  # a program may raise anything: the tests get it
         tests.reply({"e": tests.pack_error(error)})
         return
     tests.reply({"v": tests.pack(module)})
@@ -58,7 +58,7 @@ def script(source: int, output: int, errors: int) -> None:
     except SystemExit as stop:
         if stop.code not in (None, 0):
             os.write(errors, f"SystemExit: {stop.code}"[:ERROR_CHARACTERS].encode("utf-8", "replace"))
-    except BaseException as error:  # whatever the program raises
+    except BaseException as error:  # a program may raise anything: one line says what
         os.write(errors, values.describe(error).encode("utf-8", "replace"))
 
 

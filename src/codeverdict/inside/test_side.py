@@ -60,7 +60,7 @@ def shown(value: Any) -> str:
     """A value as text, shortened."""
     try:
         return repr(value)[: values.TEXT_LIMIT]
-    except Exception as error:  # the `__repr__` of an object of the program, or of the tests
+    except Exception as error:  # a `__repr__` of the program, or of the tests, may raise anything
         return type(error).__name__
 
 
@@ -132,7 +132,7 @@ class Judging:
             exec(marshal.loads(self.words["code"].encode("latin-1")), self._space)
         except (peer.Gone, peer.Refused):
             raise
-        except BaseException as error:  # whatever the test file raises, or the program in it
+        except BaseException as error:  # a test file may raise anything, and so may the program in it
             raise self._load_failure(error) from error
 
     def _prepare(self) -> None:
@@ -243,7 +243,7 @@ class Judging:
         coverage and self.peer.request("begin", None)
         try:
             self.run_one(item, following)
-        except BaseException as caught:  # whatever the test raises; Gone and Refused are noted by the peer
+        except BaseException as caught:  # a test may raise anything; Gone and Refused are noted by the peer
             self.error = caught
         outcome = self.outcome(item)
         if outcome == "skipped":

@@ -376,5 +376,5 @@ def describe(error: BaseException) -> str:
     """One line about an exception."""
     try:
         return f"{type(error).__name__}: {error}"[:TEXT_LIMIT]
-    except Exception:  # its `__str__` may be the program's
+    except Exception:  # its `__str__` may be the program's, and raise anything
         return type(error).__name__
