@@ -34,6 +34,6 @@ def test_plain_values_that_were_computed_are_not_taken_for_objects(monkeypatch: 
     number, other = (objects.made_of(kind, there, at) for at in (1, 2))
     there.given = iter([[1], other, None, False, None, False])
     assert number + 1 == [1] and number + 1 is other
-    assert objects._COMPUTED == {id(other)}
+    assert {id(other)} == objects._COMPUTED
     assert [number == 3, other == 3] == [False, False]
     assert [by_nature for _, by_nature in there.refused] == [False, True]

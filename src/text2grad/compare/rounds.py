@@ -29,6 +29,7 @@ from text2grad.durable.identity import sha256
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, read_records, record_json, write_jsonl
 from text2grad.formats.intake import merged
+from text2grad.policy.settings import ModelSettings
 from text2grad.settings import with_values
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
@@ -135,7 +136,7 @@ def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Ro
     start, folder = start_policy(config), folder_of(config, number)
     values: dict[str, Any] = {}
     if config.reward_model.policy is None:
-        values["reward_model.policy"] = start
+        values["reward_model.policy"] = ModelSettings(**start.model_dump(include=set(ModelSettings.model_fields)))
     if config.task.data == IMPORTED:
         prompts = folder if plan.inbox is not None else config.run.folder
         values["task.data"] = str(prompts / FILES[0])

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from text2grad.compare.rounds import BEFORE, FILES, NAME, NEW, SFT, Plan, Round, run_loop
+from text2grad.compare.rounds import BEFORE, FILES, NAME, NEW, SFT, Plan, Round, commands_of, run_loop
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, Message, Source, read_records, write_records
+from text2grad.policy.settings import ModelSettings
 from text2grad.stages.judge.intake import run_import
+from text2grad.stages.learn.reward_model import learner_settings
 from text2grad.stages.measure.evaluate import target_name
 from text2grad.stages.run.results import SCORES, measured_on, write_json
 
@@ -176,6 +178,16 @@ def test_rounds_start_from_a_model_that_is_no_folder(
     assert best_in(tmp_path) == f"{model}, 2 by 2" if offline else f"{model}, 1 by 1, 2 by 2"
     first = tmp_path / "rounds" / "1"
     assert not (first / SFT / "policy").is_symlink() and not (first / "ppo" / BEFORE / "policy").is_symlink()
+
+
+def test_the_reward_model_is_handed_a_model_and_nothing_else_of_the_policy(tmp_path: Path) -> None:
+    words = ("--policy.device=cpu", "--policy.value_head=separate", "--generation.max_turns=3")
+    made = commands_of(config_in(tmp_path, *words), 1, None, Plan(1))
+    assert learner_settings(made.config).model == str(tmp_path / SFT / "policy")
+    command = made.words("reward model")
+    read = load_config([Path(command[command.index("--config") + 1])])
+    assert read.generation.max_turns == 3 and not hasattr(read.reward_model.generation, "max_turns")
+    assert type(made.config.reward_model.policy) is type(read.reward_model.policy) is ModelSettings
 
 
 QA = ("--task.name=qa", "--task.data=imported", "--task.heldout_share=0.5")
