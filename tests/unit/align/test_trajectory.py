@@ -479,7 +479,7 @@ def test_a_loop_that_ends_leaves_nobody_waiting(heard: tuple[TokenTable, Traject
         assert not waiting.done()
 
     async def waits() -> Any:
-        return await asyncio.wait_for(paying.aof([trajectory]), 5)
+        return await asyncio.wait_for(paying.aof([trajectory]), 30)
 
     async def stopped(moment: float) -> None:
         waiting = asyncio.ensure_future(paying.aof([trajectory]))
@@ -487,7 +487,7 @@ def test_a_loop_that_ends_leaves_nobody_waiting(heard: tuple[TokenTable, Traject
         for task in asyncio.all_tasks() - {asyncio.current_task(), waiting}:
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, 30)
         assert (await waits())[0].words is not None
 
     asyncio.run(leaves())
@@ -502,7 +502,7 @@ def test_each_loop_has_its_own_batch(heard: tuple[TokenTable, Trajectory]) -> No
     paying = TokenCredit(critic, table, WORDS)
 
     async def waits() -> Any:
-        return await asyncio.wait_for(paying.aof([trajectory]), 5)
+        return await asyncio.wait_for(paying.aof([trajectory]), 30)
 
     with ThreadPoolExecutor(2) as pool:
         found = [each.result() for each in [pool.submit(asyncio.run, waits()) for _ in range(2)]]
@@ -517,6 +517,6 @@ def test_who_stops_waiting_stops_nobody_else(heard: tuple[TokenTable, Trajectory
         leaving, staying = (asyncio.ensure_future(paying.aof([trajectory])) for _ in range(2))
         await asyncio.sleep(0)
         leaving.cancel()
-        return await asyncio.wait_for(staying, 5)
+        return await asyncio.wait_for(staying, 30)
 
     assert asyncio.run(one_leaves())[0].words is not None
