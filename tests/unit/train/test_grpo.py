@@ -153,6 +153,29 @@ def test_answers_whose_prompt_has_but_one_verdict_are_left_out_of_returns_too(tm
     assert describe(answered, rollout, 0.0)["left_out"] == pytest.approx(9 / 24)
 
 
+@pytest.mark.parametrize("rule", ["unpaid", "shared", "held"])
+def test_where_all_answers_to_a_prompt_fail_their_end_is_not_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """The middle group is paid for its words alone, -1 each or together; the others have a verdict at their end."""
+    monkeypatch.setitem(globals(), "SCORES", [SCORES[0], [-1.0] * 8, SCORES[2]])
+    model, credits = tiny_model(tmp_path), load_config([find_config("demo")]).credit
+    asked = {"advantage": "returns", "mask_truncated": False, "drop_equal_groups": False, "kl_coefficient": 0.3}
+    settings = SETTINGS.model_copy(update=asked)
+    _, _, paid = rollout_of(model, settings, credits, Marked())
+    _, answered, spared = rollout_of(model, settings.model_copy(update={"lost_groups": rule}), credits, Marked())
+    for row, length in enumerate(LENGTHS):
+        expected = paid.delta[row].clone()
+        if row // 8 == 1:
+            poor = torch.from_numpy(answered.labels[row] < 0).float()
+            expected[:length] = -poor / (1.0 if rule == "unpaid" else max(1, int(poor.sum())))
+        torch.testing.assert_close(spared.delta[row], expected)
+    kl = 0.3 * spared.kl * (1 + (rule == "held") * (torch.arange(24) // 8 == 1)[:, None])
+    torch.testing.assert_close(spared.rewards, spared.delta - kl)
+    assert torch.equal(spared.learned, paid.learned) and torch.equal(spared.kl, paid.kl)
+    assert describe(answered, spared, 0.0)["left_out"] == pytest.approx(1 / 24)
+
+
 def slow_returns(said: Judgement, length: int, answered: Responses, row: int) -> NDArray[np.float64]:
     """What the tokens that a span touches earn, and those before them by 0.35 less a token; no verdict."""
     labels = np.zeros(length)
