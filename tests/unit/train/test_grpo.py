@@ -45,7 +45,7 @@ class Verdicts:
     """Gives the verdicts of `SCORES`, in order."""
 
     source = Source(kind="program")
-    scores = SCORES
+    scores: Sequence[Sequence[float]] = SCORES
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         scores = [value for group in self.scores for value in group]
@@ -64,7 +64,7 @@ class Marked(Verdicts):
 class Hopeless(Marked):
     """Of the second prompt all answers are poor."""
 
-    scores = [SCORES[0], [-1.0] * 8, SCORES[2]]
+    scores: Sequence[Sequence[float]] = [SCORES[0], [-1.0] * 8, SCORES[2]]
 
 
 def marked(said: Judgement, text: str) -> Judgement:
@@ -82,8 +82,7 @@ def rollout_of(
     critic: Critic | None = None,
     kl: float = 0.0,
 ) -> tuple[Policy, Responses, Rollout]:
-    """Answers of `LENGTHS` and `SCORES` to three prompts, with their advantages; the policy is its own reference but
-    for `kl`, at each token."""
+    """Answers of `LENGTHS` and `SCORES` to three prompts, with their advantages, `kl` at each token."""
     policy = load_policy(PolicySettings(model=str(folder)))
     policy.freeze_reference()
     asked = [Example(id=str(n // 8), prompt=(Message(role="user", content=TEXTS[n // 8]),)) for n in range(24)]
