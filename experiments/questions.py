@@ -212,7 +212,7 @@ def altered(seeds: Sequence[Seed], arm: str) -> Row:
     """What share of what its critic said was noise."""
     steps = [step for s in seeds for step in read_metrics(s.folder / "ppo" / file_name(arm) / "metrics.jsonl")]
     seen = sum(step.get("noise_spans", 0) for step in steps)
-    return {"altered": round(sum(step["noise_altered"] for step in steps) / seen, 4)} if seen else {}
+    return {"altered": round(sum(step.get("noise_altered", 0) for step in steps) / seen, 4)} if seen else {}
 
 
 def tastes_of(seeds: Sequence[Seed], arm: str) -> Row:

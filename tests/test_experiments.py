@@ -293,6 +293,22 @@ def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch,
     assert (human.policy.model, human.task.name) == ("smollm2", "qa")
 
 
+def test_pretrained_measures_on_other_tasks_what_was_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = ["--out", str(tmp_path), "--arc", "0", "--mbpp", "150", "--set", "ppo.steps=3"]
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", *words])
+    chosen, arms = pretrained.options(), ["base", "sft", "text2grad+unpaid"]
+    works = pretrained.elsewhere(chosen, pretrained.preset(chosen, "code"), "code", 0, arms).works
+    assert list(works) == ["mbpp sft", "mbpp text2grad-unpaid"]
+    assert {"--task", "mbpp", "--evaluate.limit=150"} < set(works["mbpp sft"].words)
+    assert not pretrained.elsewhere(chosen, pretrained.preset(chosen, "docstrings"), "docstrings", 0, arms).works
+    rows = [measured("sft", seed, 0.4) | {"mbpp": greedy} for seed, greedy in ((0, 0.25), (1, 0.5))]
+    assert pretrained.table(rows)["sft"]["mbpp"] == {"mean": 0.375, "seeds": [0.25, 0.5]}
+    place = tmp_path / "mbpp-mbpp" / "sft.json"
+    place.parent.mkdir()
+    place.write_text('{"greedy_pass": 0.25}', encoding="utf-8")
+    assert pretrained.figures_on(tmp_path, "mbpp", "sft") == {"greedy_pass": 0.25}
+
+
 def test_figures_of_other_settings_are_not_shown_as_those_of_these(tmp_path: Path) -> None:
     folder = tmp_path / "human_qa"
     for settings in (["a=1", "b=2"], ["b=2", "a=1"]):
