@@ -21,7 +21,7 @@ What has been run is not repeated: the same command again does what is missing.
 --model tiny is a Llama of about a million parameters made on the spot. --plan prints what is left of each
 comparison and runs nothing. --kinds has `displace` and `drop` as well (noisy_critic.py).
 
-Leaves questions.md in --out, a table of each question. The last line of stdout is one JSON object: `questions`
+Leaves compare.md in --out, a table of each question. The last line of stdout is one JSON object: `questions`
 (of each, by the critic that the policies were trained with, of each method `greedy`, `sampled` and `best`, the mean
 over the seeds, `seeds` (sampled) and their `spread`, the sampled `difference` to text2grad with its
 `difference_interval`; and where there is one `rollouts`, those that it needs for scalar PPO's end, null: never;
@@ -96,7 +96,7 @@ def main() -> None:
         side_by_side([foreign(chosen)], chosen.workers)
     found = {name: compared(chosen, name, arms) for name, arms in methods_asked(asked).items()}
     figures = figures_of(asked, found)
-    (chosen.out / "questions.md").write_text(table(figures["questions"]), encoding="utf-8")
+    (chosen.out / "compare.md").write_text(table(figures["questions"]), encoding="utf-8")
     print(json.dumps(figures))
 
 

@@ -202,7 +202,7 @@ def test_a_question_is_answered_and_not_asked_again(
     row = json.loads(first.out)["questions"]["taste"]["taste"]["text2grad"]
     assert set(row) > {"brief", "warm", "sure", "about", "sampled"} and "seed-0: text2grad" in first.err
     assert row["sampled"] == pytest.approx((row["brief"] + row["warm"] + row["sure"]) / 3, abs=1e-3)
-    assert "| taste | text2grad |" in (tmp_path / "questions.md").read_text("utf-8")
+    assert "| taste | text2grad |" in (tmp_path / "compare.md").read_text("utf-8")
     questions.main()
     again = capsys.readouterr()
     assert again.out == first.out and "seed-0: " not in again.err
