@@ -27,6 +27,9 @@ PARTS: dict[str, dict[str, object]] = {
     "group_of_8": {"ppo.advantage": "group", "ppo.samples_per_prompt": 8},
     "eight": {"ppo.samples_per_prompt": 8},
     "unequal": {"ppo.samples_per_prompt": 8, "ppo.drop_equal_groups": True},
+    **{
+        rule: {"ppo.lost_groups": rule} for rule in ("unpaid", "shared", "held")
+    },  # prompts all of whose answers fail
     "spread_score": {"credit.scheme": "spread_score"},
     "span": {"credit.weighting": "span"},
     "balanced": {"credit.weighting": "balanced"},
@@ -69,12 +72,17 @@ def method(name: str) -> str:
     return name
 
 
-def method_of(arm: str, folder: Path, preset: Preset) -> str:
-    """What `compare` calls a method: its name there, or a recipe file, written here, with all of its parts."""
+def method_of(
+    arm: str, folder: Path, preset: Preset, more: Mapping[str, Mapping[str, object]] | None = None
+) -> str:
+    """What `compare` calls a method: its name there, or a recipe file, written here, with all of its parts.
+
+    `more`: parts beside `PARTS`.
+    """
     if arm in METHODS:
         return arm
-    parts = arm.split("+")
-    changes = {key: value for part in parts for key, value in PARTS.get(part, {}).items()}
+    parts, known = arm.split("+"), {**PARTS, **(more or {})}
+    changes = {key: value for part in parts for key, value in known.get(part, {}).items()}
     words = [f"--{key}={value}" for key, value in changes.items()]
     return written(arm, folder, preset([part for part in parts if part in recipe_names()], words))
 

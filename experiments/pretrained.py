@@ -9,7 +9,7 @@ the best on --tune-seeds, which are not reported. What has been run is not repea
 
     python experiments/pretrained.py [--seeds 0 1 2] [--tasks docstrings code human_qa]
         [--arms text2grad scalar grpo] [--reward-model] [--lrs 3e-4] [--tune-seeds 100] [--set ppo.steps=12 ...]
-        [--units] [--arc 300] [--workers 2] [--out FOLDER]
+        [--units] [--arc 300] [--mbpp 150] [--workers 2] [--out FOLDER]
 
 `docstrings` is the preset function_summaries, measured by ROUGE-L; `code` is small_programs, measured by tests;
 `human_qa` trains the reward model on what people marked, and measures that; with --units it is a model that labels
@@ -17,9 +17,10 @@ every token and writes nothing. A method is one of `text2grad compare`
 (`base` too), or has parts of methods.py laid over it: `grpo+lr_0.0001`, `text2grad+values`, `text2grad+group_of_8`.
 
 The last line of stdout is one JSON object: `tasks` (of each, of each method: `greedy`, `sampled` and
-`best_temperature`, each the mean and the seeds), `rates` (of each task what the first of --lrs was multiplied by),
-`collapsed` (runs that ended `collapsed`), `forgetting` (points lost on ARC-Challenge by the worst run of
-text2grad, against SFT), `reward_model` (of human_qa: F1 of poor tokens with its interval, beside random spans).
+`best_temperature`, with --mbpp also `mbpp`, greedy on its test problems, each the mean and the seeds), `rates` (of
+each task what the first of --lrs was multiplied by), `collapsed` (runs that ended `collapsed`), `forgetting`
+(points lost on ARC-Challenge by the worst run of text2grad, against SFT), `reward_model` (of human_qa: F1 of poor
+tokens with its interval, beside random spans).
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ MEASURES = {"docstrings": "rouge_l", "code": "pass"}
 CRITICS = {"docstrings": "reference", "code": "program"}
 ARMS = ("text2grad", "scalar", "grpo")
 TITLES = {"scalar": "scalar_ppo"}
-WAYS = ("greedy", "sampled", "best_temperature")
+WAYS, MBPP = ("greedy", "sampled", "best_temperature"), "mbpp"
 TEMPERATURES = "[0.3, 0.6, 1.0]"
 SHARED = Path("../shared/data")
 ARC = SHARED / "arc_challenge" / "arc_challenge_test_full_1172.jsonl"
+MBPP_DATA = SHARED / "mbpp" / "mbpp.jsonl"
 HUMAN = ("finegrained_rlhf_qa/dev_feedback.json", "squality_human_eval/span_comments_flat.jsonl")
 Row = dict[str, Any]
 
@@ -82,6 +84,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--reward-model", action="store_true", help="the critic in the loop is a trained one")
     parser.add_argument("--units", action="store_true", help="the reward model of human_qa labels every token")
     parser.add_argument("--arc", type=int, default=300, help="questions of ARC-Challenge for `forgetting`; 0: none")
+    parser.add_argument("--mbpp", type=int, default=0, help="test problems of MBPP that `code` is measured on too")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
     parser.add_argument("--workers", type=int, default=2, help="commands side by side, one thread each")
     parser.add_argument("--out", type=Path, default=Path("runs/pretrained"))
@@ -113,17 +116,25 @@ def measured(chosen: argparse.Namespace, task: str) -> tuple[Row, list[Row]]:
     names = ["sft", *of_arm.values()]
     found = by_arm(run_compare(config, names, Extent(chosen.seeds, factors, chosen.tune_seeds), chosen.workers))
     arms = ["sft", *(arm for arm in chosen.arms if arm != "sft")]
-    if chosen.arc:
-        side_by_side([arc_of(chosen, config, number, arms) for number in chosen.seeds], chosen.workers)
+    side_by_side([elsewhere(chosen, config, task, number, arms) for number in chosen.seeds], chosen.workers)
     return found["rates"], [row_of(chosen, config, task, arm, number) for number in chosen.seeds for arm in arms]
 
 
-def arc_of(chosen: argparse.Namespace, config: Config, number: int, arms: Sequence[str]) -> Seed:
-    """The measurements of a seed's policies on ARC-Challenge, in the folder that the comparison left."""
-    words = ("--task", "arc", "--evaluate.temperatures=[]", f"--evaluate.limit={chosen.arc}")
-    words += (f"--task.data={ARC}",) if ARC.is_file() else ()
-    names = [file_name(arm) for arm in arms if arm != BASE]
-    works = {f"arc {n}": Work(("evaluate", n, *words), reads=("evaluate",), restart=False) for n in names}
+def elsewhere(chosen: argparse.Namespace, config: Config, task: str, number: int, arms: Sequence[str]) -> Seed:
+    """The measurements of a seed's policies on other tasks, in the folder that the comparison left."""
+    sizes = {"arc": (chosen.arc, ARC), MBPP: (chosen.mbpp if task == "code" else 0, MBPP_DATA)}
+    works: dict[str, Work] = {}
+    for other, (limit, data) in sizes.items():
+        words: tuple[str, ...] = (
+            "--task",
+            other,
+            "--evaluate.temperatures=[]",
+            "--evaluate.samples=1",
+            f"--evaluate.limit={limit}",
+        )
+        words += (f"--task.data={data}",) if data.is_file() else ()
+        names = [file_name(arm) for arm in arms if arm != BASE and limit]
+        works |= {f"{other} {n}": Work(("evaluate", n, *words), reads=("evaluate",), restart=False) for n in names}
     return Seed(config, number, config.run.folder / f"seed-{number}", works)
 
 
@@ -135,9 +146,17 @@ def row_of(chosen: argparse.Namespace, config: Config, task: str, arm: str, numb
     row: Row = {"arm": arm, "seed": number, "figures": figures}
     row |= {way: figures[f"{way}_{MEASURES[task]}"] for way in WAYS}
     if chosen.arc and arm != BASE:
-        (place,) = folder.glob(f"arc*/{name}.json")
-        row["arc_score"] = json.loads(place.read_text(encoding="utf-8"))["likelihood_normalised"]
+        row["arc_score"] = figures_on(folder, "arc", name)["likelihood_normalised"]
+    if chosen.mbpp and task == "code" and arm != BASE:
+        row[MBPP] = figures_on(folder, MBPP, name)["greedy_pass"]
     return row
+
+
+def figures_on(folder: Path, other: str, name: str) -> Row:
+    """What was measured of a policy on another task."""
+    (place,) = folder.glob(f"{other}*/{name}.json")
+    found: Row = json.loads(place.read_text(encoding="utf-8"))
+    return found
 
 
 def fallen(task: str, rows: Sequence[Row]) -> Iterator[str]:
@@ -173,7 +192,7 @@ def table(rows: Sequence[Row]) -> Row:
     return {
         TITLES.get(arm, arm): {
             way: {"mean": round(fmean(values), 4), "seeds": values}
-            for way in WAYS
+            for way in (*WAYS, MBPP)
             if (values := [round(row[way], 4) for row in rows if row["arm"] == arm and way in row])
         }
         for arm in dict.fromkeys(row["arm"] for row in rows)

@@ -22,22 +22,24 @@ import annotation
 import credit_signs
 import dense_cost
 import methods
-import noise
 import own_data
 import parts
 import pretrained
+import questions
 import sample_efficiency
+import tastes
 import text_task
 from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.compare import plan_of
 from text2grad.compare.methods import methods_of
+from text2grad.compare.seeds import Seed
 from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
 from text2grad.formats.corrections import corrections
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.reward_data import reward_data
-from text2grad.tasks.base import feedback_split, load_task
+from text2grad.tasks.base import TaskSettings, feedback_split, load_task
 
 
 def curve(*rates: float) -> list[dict[str, float]]:
@@ -115,33 +117,124 @@ def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
     refuse_other_recipe(of())
 
 
-def test_the_noise_study_says_where_the_gain_ends(tmp_path: Path) -> None:
-    rates = {"sft": 0.3, "scalar": 0.6, "text2grad": 0.8, "flip_20": 0.7, "flip_40": 0.55}
-    rates |= {"drop_20": 0.78, "drop_40": 0.75}
-    rows = {arm: {"metric": r, "seeds": [r, r + 0.1], "greedy": {"metric": r}} for arm, r in rates.items()}
-    chosen = argparse.Namespace(out=tmp_path, seeds=[0, 1], kinds=("flip", "drop"), shares=(0.0, 0.2, 0.4))
-    metrics = tmp_path / "seed-1" / "ppo" / "flip_20" / "metrics.jsonl"
+def asked(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> argparse.Namespace:
+    """The options of questions.py."""
+    monkeypatch.setattr(sys, "argv", ["questions.py", "--out", str(folder), *words])
+    return questions.options()
+
+
+def test_questions_share_what_they_have_in_common(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = questions.asked_of(asked(tmp_path, monkeypatch, "--kinds", "keys", "--shares", ".05", ".2"))
+    methods = questions.methods_asked(every)
+    assert methods["preset"][:4] == list(questions.BASELINES) and len(methods["preset"]) == 10
+    assert {"text2grad+keys_5", "text2grad+keys_20"} < set(methods["preset"])
+    assert methods["reward_model"] == ["sft", "text2grad", "dense", "text2grad+foreign"]
+    assert methods["spans_alone"] == methods["small_teacher"] == ["sft", "text2grad"]
+    assert "transfer" not in questions.asked_of(asked(tmp_path, monkeypatch, "--task", "demo"))
+
+
+@pytest.mark.parametrize("model", ["tiny", "smollm2"])
+def test_a_question_takes_every_method_and_says_who_the_critic_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    chosen = asked(tmp_path, monkeypatch, "--model", model, "--set", "ppo.steps=3")
+    critics: dict[str, dict[str, str]] = {}
+    for name, arms in questions.methods_asked(questions.asked_of(chosen)).items():
+        config, names = questions.names_of(chosen, name, arms)
+        works = methods_of(names, config)
+        assert len(works) == len(arms) and config.ppo.steps == 3 and config.policy.model == model
+        laid = {arm: laid_over(config, work.recipe) if work.recipe else config for arm, work in works.items()}
+        critics[name] = {arm: each.critic.kind for arm, each in laid.items()}
+        if name == "reward_model":
+            folder = laid["text2grad-foreign"].critic.reward_model.folder
+            assert folder == questions.foreign(chosen).folder / "reward_model" / "policy"
+            assert str(folder).startswith(str(tmp_path / "reports" / "seed-0"))
+    assert critics["preset"]["text2grad-keys_20"] == "noisy_critic:keys_20_of_fields"
+    assert critics["preset"]["grpo-polite"] == "noisy_critic:polite_of_fields"
+    assert critics["preset"]["grpo"] == critics["preset"]["text2grad-linear_decay"] == "fields"
+    assert critics["taste"] | {"text2grad-warm": "tastes:Warm", "scalar": "tastes:Every"} == critics["taste"]
+    teacher = questions.preset(chosen, "small_teacher")
+    assert (teacher.annotate.prompts, teacher.annotate.critic, teacher.critic.kind) == (
+        50,
+        "fields",
+        "reward_model",
+    )
+    assert not questions.preset(chosen, "spans_alone").reward_model.critique
+
+
+def test_the_answers_to_questions_are_rows_of_one_table(tmp_path: Path) -> None:
+    row = {"greedy": 0.5, "sampled": 0.4, "best": 0.45, "difference": None, "difference_interval": None}
+    row |= {"seeds": [0.3, 0.5], "spread": 0.2}
+    noisy = row | {"difference": -0.1, "difference_interval": [-0.2, 0.0], "altered": 0.05, "rollouts": None}
+    found = {"preset": {"rows": {"text2grad": row, "a": noisy}, "models": {}, "collapsed": ["preset a 1"]}}
+    models = {"reward_model": {"poor_f1": 0.7}}
+    found["reward_model"] = {"rows": {"text2grad": row}, "models": models, "collapsed": []}
+    asked = {"noise": {"preset": ("text2grad", "a")}, "teacher": {"reward_model": ("text2grad",)}}
+    figures = questions.figures_of(asked, found)
+    assert figures["questions"]["noise"]["preset"]["a"] == noisy and figures["collapsed"] == ["preset a 1"]
+    assert figures["reward_models"] == models
+    assert questions.table(figures["questions"]).splitlines()[4:6] == [
+        "| preset | text2grad | 0.400 | 0.300, 0.500 | 0.500 | 0.450 | – |  |",
+        "| preset | a | 0.400 | 0.300, 0.500 | 0.500 | 0.450 | -0.100 (-0.200 to +0.000) | altered 0.05 |",
+    ]
+    noise = [{"noise_spans": 10, "noise_altered": 3}, {"noise_spans": 10, "noise_altered": 1}, {}]
+    steps = [{"step": number, **each} for number, each in enumerate(noise)]
+    metrics = tmp_path / "ppo" / "text2grad-flip_20" / "metrics.jsonl"
     metrics.parent.mkdir(parents=True)
-    metrics.write_text('{"noise_spans": 10, "noise_altered": 3}\n{"noise_spans": 10, "noise_altered": 1}\n')
-    found = noise.summary(rows, chosen)
-    assert found["gain_ends"] == {"flip": 0.4, "drop": None}
-    assert found["text2grad"]["flip"]["0.2"] == {
-        "greedy": 0.7,
-        "sampled": 0.7,
-        "sampled_spread": 0.1,
-        "altered": 0.2,
-    }
-    ElementTree.fromstring(noise.figure(found))
+    metrics.write_text("".join(f"{json.dumps(step)}\n" for step in steps), encoding="utf-8")
+    seed = Seed(load_config(find_config("demo")), 0, tmp_path, {})
+    assert questions.altered([seed], "text2grad+flip_20") == {"altered": 0.2}
+    assert questions.altered([seed], "text2grad") == {}
 
 
-def test_a_level_of_noise_is_a_recipe_that_lies_over_text2grad(tmp_path: Path) -> None:
-    chosen = argparse.Namespace(out=tmp_path, critic="program", steps=3, set=["ppo.lr=1e-4"])
-    file = noise.recipe_file(chosen, "flip", 0.2)
-    config = noise.preset(chosen)
-    assert Path(file).stem == "flip_20" and config.critic.kind == "program"
-    laid = laid_over(config, file)
-    assert laid.critic.kind == "noisy_critic:flip_20_of_program"
-    assert laid.model_copy(update={"critic": config.critic}) == config
+def test_a_question_is_answered_and_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = (
+        "ppo.steps=1 ppo.rollouts=8 task.limit=32 tiny.hidden=32 tiny.layers=1 tiny.heads=2 tiny.feed_forward=64"
+    )
+    small += " sft.epochs=1 evaluate.limit=4 evaluate.samples=1 evaluate.validation=2 generation.max_new_tokens=8"
+    monkeypatch.setattr(questions, "QUESTIONS", {"taste": {"taste": questions.LEARNS}})
+    words = f"--questions taste --model tiny --seeds 1 --workers 2 --set {small}"
+    asked(tmp_path, monkeypatch, *words.split())
+    questions.main()
+    first = capsys.readouterr()
+    row = json.loads(first.out)["questions"]["taste"]["taste"]["text2grad"]
+    assert set(row) > {"brief", "warm", "sure", "about", "sampled"} and "seed-0: text2grad" in first.err
+    assert row["sampled"] == pytest.approx((row["brief"] + row["warm"] + row["sure"]) / 3, abs=1e-3)
+    assert "| taste | text2grad |" in (tmp_path / "compare.md").read_text("utf-8")
+    questions.main()
+    again = capsys.readouterr()
+    assert again.out == first.out and "seed-0: " not in again.err
+
+
+def test_the_rollouts_to_the_end_of_scalar_ppo_are_those_of_all_seeds() -> None:
+    scalar = [curve(0.3, 0.5), curve(0.5, 0.6)]
+    assert questions.rollouts([0.2, 0.4], [curve(0.6, 0.8), curve(0.5, 0.7)], scalar) == 112.5
+    assert questions.rollouts([0.2, 0.4], scalar, scalar) == 200.0
+    assert questions.rollouts([0.2, 0.4], [curve(0.6), curve(0.5)], scalar) is None
+
+
+def test_critics_of_taste_mark_what_they_like_and_dislike() -> None:
+    reply = "Thanks for asking! The logo is on the shelf. I think it might rain. I am busy."
+    example = tastes.Replies(TaskSettings(name="tastes:Replies")).examples("heldout")[0]
+    said = {name: critic().one(reply) for name, critic in {**tastes.TASTES, "every": tastes.Every}.items()}
+    marks = {name: [(span.text, span.label) for span in each.spans] for name, each in said.items()}
+    assert marks["brief"] == [("I think it might rain.", -1), ("I am busy.", -1)]
+    assert marks["warm"] == [("Thanks", 1), ("busy", -1)]
+    assert marks["sure"] == [("I think", -1), ("might", -1)]
+    assert marks["every"] == marks["brief"] + marks["warm"] + marks["sure"]
+    assert [each.score for each in said.values()] == [0.0, 0.0, -1.0, pytest.approx(-1 / 3)]
+    scores = tastes.Replies(TaskSettings(name="tastes:Replies")).scores(example, reply)
+    assert scores == {"taste": pytest.approx(1 / 3), "brief": 0.5, "warm": 0.5, "sure": 0.0, "about": 0.0}
+    assert tastes.Every().one(" ").score == -1.0
+
+
+def test_what_is_asked_about_is_held_out() -> None:
+    task = tastes.Replies(TaskSettings(name="tastes:Replies", limit=60))
+    things = {split: {each.meta["thing"] for each in task.examples(split)} for split in ("sft", "train", "heldout")}
+    assert not things["heldout"] & (things["sft"] | things["train"]) and len(task.examples("sft")) == 60
+    assert task.examples("train") == tastes.Replies(TaskSettings(name="tastes:Replies")).examples("train")
 
 
 def test_a_sign_is_wrong_where_a_right_token_is_pushed_down() -> None:
@@ -198,6 +291,22 @@ def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch,
     assert pretrained.preset(chosen, "code").critic.kind == "reward_model"
     human = pretrained.preset(chosen, "human_qa", ["smollm2"])
     assert (human.policy.model, human.task.name) == ("smollm2", "qa")
+
+
+def test_pretrained_measures_on_other_tasks_what_was_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = ["--out", str(tmp_path), "--arc", "0", "--mbpp", "150", "--set", "ppo.steps=3"]
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", *words])
+    chosen, arms = pretrained.options(), ["base", "sft", "text2grad+unpaid"]
+    works = pretrained.elsewhere(chosen, pretrained.preset(chosen, "code"), "code", 0, arms).works
+    assert list(works) == ["mbpp sft", "mbpp text2grad-unpaid"]
+    assert {"--task", "mbpp", "--evaluate.limit=150"} < set(works["mbpp sft"].words)
+    assert not pretrained.elsewhere(chosen, pretrained.preset(chosen, "docstrings"), "docstrings", 0, arms).works
+    rows = [measured("sft", seed, 0.4) | {"mbpp": greedy} for seed, greedy in ((0, 0.25), (1, 0.5))]
+    assert pretrained.table(rows)["sft"]["mbpp"] == {"mean": 0.375, "seeds": [0.25, 0.5]}
+    place = tmp_path / "mbpp-mbpp" / "sft.json"
+    place.parent.mkdir()
+    place.write_text('{"greedy_pass": 0.25}', encoding="utf-8")
+    assert pretrained.figures_on(tmp_path, "mbpp", "sft") == {"greedy_pass": 0.25}
 
 
 def test_figures_of_other_settings_are_not_shown_as_those_of_these(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 Kind = Literal["returns", "gae", "group"]
 Target = Literal["gae", "mc"]
 Normalisation = Literal["none", "scale", "whiten"]
+LostRule = Literal["unpaid", "shared", "held"]
 
 KL_ERROR_LIMIT = 0.2
 EPSILON = 1e-8
@@ -281,6 +282,35 @@ def in_unequal_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
     """
     _, spread = _standing(gains, learned, size)
     return (spread > GROUP_EPSILON).expand(-1, size).reshape(-1)
+
+
+def in_lost_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
+    """(B,), True where several responses to a prompt all gained the same, and less than 0: all of them failed.
+
+    Arguments as in `group_advantages`. A response without siblings, or whose siblings have no critique, is in none.
+    """
+    several = learned.any(dim=1).view(-1, size).sum(dim=1, keepdim=True) > 1
+    several = several.expand(-1, size).reshape(-1)
+    return several & ~in_unequal_groups(gains, learned, size) & (gains < 0)
+
+
+def spare_lost(
+    delta: Tensor, words: Tensor, kl: Tensor, lost: Tensor, rule: LostRule
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Delta, words and KL, (B, T) each, with what `rule` changes in the rows `lost` (B,).
+
+    `unpaid`: delta is that of the words, for a verdict that all have in common compares nothing and would only make
+    what each of them ends with rarer. `shared`: also the poor words of a response, where they earn
+    less than -1 together, share -1. `held`: also the KL counts twice.
+    """
+    check_shapes(2, delta=delta, words=words, kl=kl)
+    rows = lost.view(-1, 1)
+    if rule != "unpaid":
+        poor = words.clamp(max=0)
+        share = 1 / (-poor.sum(dim=1, keepdim=True)).clamp(min=1)
+        words = torch.where(rows & (words < 0), words * share, words)
+    kl = torch.where(rows, 2 * kl, kl) if rule == "held" else kl
+    return torch.where(rows, words, delta), words, kl
 
 
 def _standing(gains: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor]:

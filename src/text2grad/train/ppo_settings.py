@@ -98,6 +98,12 @@ class PPOSettings(Settings):
         description="leave answers out of the loss where all answers to their prompt earned the same (DAPO); they"
         " count as rollouts",
     )
+    lost_groups: Literal["paid", "unpaid", "shared", "held"] = Field(
+        default="paid",
+        description="answers to one prompt that all have the same verdict below 0. paid: as any other; unpaid:"
+        " without the verdict, which tells none from another; shared: also the poor words of an answer share -1;"
+        " held: also the KL counts twice",
+    )
     mask_truncated: bool = Field(
         default=False, description="leave answers cut at generation.max_new_tokens out of the loss"
     )

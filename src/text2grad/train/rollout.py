@@ -223,11 +223,15 @@ def score(
     delta = on_own_tokens([item.delta for item in responses.credits], batch.mask)
     words = on_own_tokens([item.of_words for item in responses.credits], batch.mask)
     gains = torch.tensor([item.gain for item in responses.credits], device=batch.mask.device)  # (B,)
+    kl = stats.kl
+    if settings.lost_groups != "paid":
+        lost = adv.in_lost_groups(gains, judged, settings.samples_per_prompt)
+        delta, words, kl = adv.spare_lost(delta, words, kl, lost, settings.lost_groups)
     bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
     by = adv.Grouping(settings.samples_per_prompt, settings.group_span_weight, settings.group_scaled)
     estimate = adv.estimate(
         settings.advantage,
-        adv.RewardTerms(delta, stats.kl, coefficient, stats.values, bootstrap, batch.mask, judged),
+        adv.RewardTerms(delta, kl, coefficient, stats.values, bootstrap, batch.mask, judged),
         gamma=settings.gamma,
         lam=settings.lam,
         target=settings.value_target,

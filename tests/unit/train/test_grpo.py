@@ -45,9 +45,10 @@ class Verdicts:
     """Gives the verdicts of `SCORES`, in order."""
 
     source = Source(kind="program")
+    scores: Sequence[Sequence[float]] = SCORES
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        scores = [value for group in SCORES for value in group]
+        scores = [value for group in self.scores for value in group]
         failure = Failure(kind="invalid", message="unreadable")
         return [failure if np.isnan(value) else Critique(text="", score=value) for value in scores]
 
@@ -60,6 +61,12 @@ class Marked(Verdicts):
         return [marked(said, text) for said, text in zip(verdicts, responses, strict=True)]
 
 
+class Hopeless(Marked):
+    """Of the second prompt all answers are poor."""
+
+    scores: Sequence[Sequence[float]] = [SCORES[0], [-1.0] * 8, SCORES[2]]
+
+
 def marked(said: Judgement, text: str) -> Judgement:
     half = len(text) // 2
     if isinstance(said, Failure) or not said.score or not text[:half].strip():
@@ -69,9 +76,13 @@ def marked(said: Judgement, text: str) -> Judgement:
 
 
 def rollout_of(
-    folder: Path, settings: PPOSettings, credits: CreditSettings = CONFIG.credit, critic: Critic | None = None
+    folder: Path,
+    settings: PPOSettings,
+    credits: CreditSettings = CONFIG.credit,
+    critic: Critic | None = None,
+    kl: float = 0.0,
 ) -> tuple[Policy, Responses, Rollout]:
-    """Answers of `LENGTHS` and `SCORES` to three prompts, with their advantages."""
+    """Answers of `LENGTHS` and `SCORES` to three prompts, with their advantages, `kl` at each token."""
     policy = load_policy(PolicySettings(model=str(folder)))
     policy.freeze_reference()
     asked = [Example(id=str(n // 8), prompt=(Message(role="user", content=TEXTS[n // 8]),)) for n in range(24)]
@@ -81,6 +92,7 @@ def rollout_of(
     answered = judge(asked, samples, TokenTable(policy.tokenizer), critic or Verdicts(), credits)
     batch = policy.pack(prompts, [sample.ids for sample in samples])
     measured = measure(policy, batch, settings, 1.0)
+    measured = measured._replace(kl=measured.kl + kl * batch.mask)
     return policy, answered, score(batch, answered, measured, settings, settings.kl_coefficient)
 
 
@@ -151,6 +163,27 @@ def test_answers_whose_prompt_has_but_one_verdict_are_left_out_of_returns_too(tm
     assert everything.learned.any(dim=1).tolist() == [row != 6 for row in range(24)]  # a critique that failed
     assert rollout.learned.any(dim=1).tolist() == [row != 6 and row // 8 != 1 for row in range(24)]
     assert describe(answered, rollout, 0.0)["left_out"] == pytest.approx(9 / 24)
+
+
+@pytest.mark.parametrize("rule", ["unpaid", "shared", "held"])
+def test_where_all_answers_to_a_prompt_fail_their_end_is_not_to_blame(tmp_path: Path, rule: str) -> None:
+    """The middle group is paid for its words alone, -1 each or together; the others have a verdict at their end."""
+    model, credits = tiny_model(tmp_path), load_config([find_config("demo")]).credit
+    asked = {"advantage": "returns", "mask_truncated": False, "drop_equal_groups": False, "kl_coefficient": 0.3}
+    settings = SETTINGS.model_copy(update=asked)
+    _, _, paid = rollout_of(model, settings, credits, Hopeless(), kl=0.5)
+    settings = settings.model_copy(update={"lost_groups": rule})
+    _, answered, spared = rollout_of(model, settings, credits, Hopeless(), kl=0.5)
+    for row, length in enumerate(LENGTHS):
+        expected = paid.delta[row].clone()
+        if row // 8 == 1:
+            poor = torch.from_numpy(answered.labels[row] < 0).float()
+            expected[:length] = -poor / (1.0 if rule == "unpaid" else max(1, int(poor.sum())))
+        torch.testing.assert_close(spared.delta[row], expected)
+    kl = 0.3 * spared.kl * (1 + (rule == "held") * (torch.arange(24) // 8 == 1)[:, None])
+    torch.testing.assert_close(spared.rewards, spared.delta - kl)
+    assert torch.equal(spared.learned, paid.learned) and torch.equal(spared.kl, paid.kl)
+    assert describe(answered, spared, 0.0)["left_out"] == pytest.approx(1 / 24)
 
 
 def slow_returns(said: Judgement, length: int, answered: Responses, row: int) -> NDArray[np.float64]:

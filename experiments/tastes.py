@@ -1,0 +1,142 @@
+"""Replies to a colleague, of which none is right, and critics of three tastes: one task, by several programs.
+
+The command line takes them from this folder on PYTHONPATH: --task.name tastes:Replies --critic.kind tastes:Every.
+SFT imitates replies of all manners, drawn at random. `about` is paid by nobody: whether a reply still names what it
+was asked about.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from text2grad.feedback import Critique, Example, Judgement, Label, Message, Source, Span
+from text2grad.tasks.base import Split, TaskSettings, refuse_shares
+
+THINGS = (
+    "report", "budget", "meeting room", "spare key", "price list", "contract", "projector", "travel plan", "logo",
+    "test server", "order form", "training course", "coffee machine", "guest list", "printer", "team photo",
+    "delivery note", "parking permit",
+)  # fmt: skip
+ASKED = ("Can I have the {} by {}?", "Where do I find the {}? I need it on {}.", "Is the {} ready for {}?")
+DAYS = ("Monday", "Tuesday", "Thursday", "Friday")
+OPENINGS = ("", "Thanks for asking! ", "Happy to help. ", "I am busy. ", "Not my job, really. ", "Good morning. ")
+ANSWERS = ("The {} is on the shelf.", "I think the {} might be ready on {}.", "You get the {} on {}.",
+           "Perhaps the {} is with Ann, maybe not.", "The {} is not here. Ask Tom, whatever he says.")  # fmt: skip
+ENDINGS = (
+    " As you know, we have a lot to do.",
+    " The weather is fine today.",
+    " I hope that helps.",
+    " We shall see.",
+)
+WARM = re.compile(r"\b(thanks|thank you|happy to|glad|welcome|please|hope)\b", re.IGNORECASE)
+CURT = re.compile(r"\b(busy|not my job|whatever|no idea)\b", re.IGNORECASE)
+HEDGES = re.compile(r"\b(i think|might|maybe|perhaps|probably|we shall see)\b", re.IGNORECASE)
+SENTENCES = re.compile(r"\S.*?(?:[.!?]+(?=\s|$)|$)", re.DOTALL)
+ENOUGH = 2
+"""Sentences."""
+
+
+class Replies:
+    """A colleague asks about a thing. Things that are held out are in no other split."""
+
+    name, critic_prompt = "replies", "qa"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        refuse_shares(settings)
+        self.seed, self.sizes = settings.seed, {"sft": settings.limit or 240, "train": 400, "heldout": 100}
+        things = list(THINGS)
+        random.Random(f"{self.seed}/things").shuffle(things)
+        cut = round(settings.heldout_share * len(things))
+        self.things = {"heldout": things[:cut], "train": things[cut:]}
+
+    def examples(self, split: Split) -> list[Example]:
+        """The prompts of a split, each with a reply of some manner."""
+        rng, things = (
+            random.Random(f"{self.seed}/{split}"),
+            self.things["heldout" if split == "heldout" else "train"],
+        )
+        return [self._example(f"{split}-{number}", rng, rng.choice(things)) for number in range(self.sizes[split])]
+
+    def _example(self, id: str, rng: random.Random, thing: str) -> Example:
+        day, endings = rng.choice(DAYS), rng.sample(ENDINGS, rng.choice((0, 0, 1, 2, 3)))
+        prompt = f"A colleague writes: {rng.choice(ASKED).format(thing, day)}\nWrite the reply."
+        reply = rng.choice(OPENINGS) + rng.choice(ANSWERS).format(thing, day) + "".join(endings)
+        return Example(
+            id=id, prompt=(Message(role="user", content=prompt),), reference=reply, meta={"thing": thing}
+        )
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """What each critic thinks of it, in [0, 1], their mean `taste`, and whether it is `about` the thing."""
+        each = {name: (1 + (critic().one(response).score or 0.0)) / 2 for name, critic in TASTES.items()}
+        about = float(example.meta["thing"] in response)
+        return {"taste": sum(each.values()) / len(each), **each, "about": about}
+
+
+class Taste:
+    """A critic that judges a reply by itself; `one` says how."""
+
+    source = Source(kind="program", model="taste", prompt_version="1")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """One critique for each response."""
+        return [self.one(response) for response in responses]
+
+    def one(self, response: str) -> Critique:
+        """Spans and a verdict; an empty reply is poor."""
+        return self.judged(response) if response.strip() else Critique(text="There is no reply.", score=-1.0)
+
+    def judged(self, response: str) -> Critique:
+        """What is said of a reply that is not empty."""
+        raise NotImplementedError
+
+
+class Brief(Taste):
+    """Two sentences are enough; each more is poor."""
+
+    def judged(self, response: str) -> Critique:
+        """The verdict falls by .5 with each sentence too many."""
+        sentences = list(SENTENCES.finditer(response))
+        spans = tuple(span(each, -1, "this is more than enough") for each in sentences[ENOUGH:])
+        return Critique(text=f"{len(sentences)} sentences.", spans=spans, score=max(-1.0, 1 - len(spans) / 2))
+
+
+class Warm(Taste):
+    """Kind words are good, curt ones poor."""
+
+    def judged(self, response: str) -> Critique:
+        """The verdict is 0 where there is neither."""
+        kind = [span(each, 1, "this is kind") for each in WARM.finditer(response)]
+        curt = [span(each, -1, "this is curt") for each in CURT.finditer(response)]
+        verdict = float((len(kind) > len(curt)) - (len(kind) < len(curt)))
+        return Critique(text=f"{len(kind)} kind words, {len(curt)} curt.", spans=(*kind, *curt), score=verdict)
+
+
+class Sure(Taste):
+    """Hedges are poor."""
+
+    def judged(self, response: str) -> Critique:
+        """The verdict falls by 1 with each hedge."""
+        spans = tuple(span(each, -1, "this is a hedge") for each in HEDGES.finditer(response))
+        return Critique(text=f"{len(spans)} hedges.", spans=spans, score=max(-1.0, 1.0 - len(spans)))
+
+
+class Every(Taste):
+    """All three at once: their spans, and the mean of their verdicts."""
+
+    def judged(self, response: str) -> Critique:
+        """They may contradict each other: a kind word in a third sentence is good and poor, so worth nothing."""
+        said = [critic().judged(response) for critic in TASTES.values()]
+        spans = tuple(span for each in said for span in each.spans)
+        verdict = sum(each.score or 0.0 for each in said) / len(said)
+        return Critique(text=" ".join(each.text for each in said), spans=spans, score=verdict)
+
+
+def span(found: re.Match[str], label: Label, reason: str) -> Span:
+    """What was found, with a label."""
+    return Span(start=found.start(), end=found.end(), label=label, text=found[0], reason=reason)
+
+
+TASTES: dict[str, type[Taste]] = {"brief": Brief, "warm": Warm, "sure": Sure}
+"""The critics by the measure that is their own."""
