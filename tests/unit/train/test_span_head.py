@@ -42,7 +42,7 @@ from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT, critic_inputs, r
 from text2grad.stages.learn.reward_data import as_taught, reward_pair
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Pair, encode_pairs
-from text2grad.train.settings import SupervisedSettings
+from text2grad.train.settings import NextTokenSettings
 from text2grad.train.supervised import train_supervised
 
 BY_HEADS = RewardModelSettings(verdict="head", spans="head")
@@ -104,7 +104,7 @@ def test_what_the_head_has_learned_are_the_marks_of_its_critiques(model_folder: 
     """Also on disk, and as an adapter beside a policy, which gets no head by it."""
     torch.manual_seed(0)
     policy = load_policy(PolicySettings(model=str(model_folder), lora=LoraSettings(r=4)))
-    settings = SupervisedSettings(epochs=60, batch_size=3, micro_batch_size=3, lr=1e-2, weight_decay=0.0)
+    settings = NextTokenSettings(epochs=60, batch_size=3, micro_batch_size=3, lr=1e-2)
     options = RunOptions(tmp_path, "reward model", 1)
     weight = BY_HEADS.weight_of_labels
     train_supervised(policy, pairs(), settings, options, label_weight=weight, verdicts=True, spans=True)
@@ -131,7 +131,7 @@ def test_a_token_is_read_where_its_label_was_learned(policy: Policy) -> None:
     with_heads(policy)
     asked = [pair.prompt for pair in pairs()]
     read = HeadChat(policy, 2, "mine").read(asked, list(TAUGHT))
-    for item, each in zip(encode_pairs(policy, pairs(), SupervisedSettings()), read, strict=True):
+    for item, each in zip(encode_pairs(policy, pairs()), read, strict=True):
         assert isinstance(each, Read) and policy.span_head and policy.score_head
         with torch.no_grad():
             layers = policy.model(torch.tensor([item.prompt]), output_hidden_states=True).hidden_states
