@@ -20,10 +20,10 @@ comparison and runs nothing. A method is one of `text2grad compare` or has parts
 The last line of stdout is one JSON object of all pieces that have been run into --out: `tasks`: of each, under
 `program` and `reward_model`, of each method the mean over the seeds `greedy`, `sampled` and `best` (at its best
 temperature), and the sampled `difference` to text2grad, paired by prompt, with its 95 % `difference_interval` (null
-of text2grad itself); and of the reward models `poor_f1` (tokens, held-out critiques) and `verdict_r`, means over
-the seeds. `rounds` and `mbpp` are null: nothing here measures them. `collapsed`: runs that ended below SFT, as
-`task critic method seed`. The measure is the first of the task's: share of the fields that are right, share of the
-facts that are stated.
+of text2grad itself); and of the reward models `poor_f1` and `good_f1` (tokens, held-out critiques), `verdict_r`
+and `verdict_order` (of two answers to one prompt), means over the seeds. `rounds` and `mbpp` are null: nothing here
+measures them. `collapsed`: runs that ended below SFT, as `task critic method seed`. The measure is the first of the
+task's: share of the fields that are right, share of the facts that are stated.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def row_of(row: Row, best: float) -> Row:
 
 def reward_model_of(folders: Sequence[Path]) -> Row:
     """How well the reward models mark poor tokens and agree with the program's verdicts; null: not measured."""
-    places = {"poor_f1": "evaluation/reward_model.json", "verdict_r": "reward_model/gate.json"}
+    rates, gate = "evaluation/reward_model.json", "reward_model/gate.json"
+    places = {"poor_f1": rates, "good_f1": rates, "verdict_r": gate, "verdict_order": rates}
     found: Row = {}
     for name, place in places.items():
         files = [folder / place for folder in folders if (folder / place).is_file()]

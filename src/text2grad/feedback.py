@@ -210,6 +210,15 @@ class Span(Record):
         return self
 
 
+def spans_at(places: Iterable[LabelledPlace], text: str) -> tuple[Span, ...]:
+    """The places of a text that are good or poor, as spans."""
+    return tuple(
+        Span(start=start, end=end, label=1 if label > 0 else -1, text=text[start:end])
+        for start, end, label in places
+        if label
+    )
+
+
 class Source(Record):
     """Who gave the feedback, and by which prompt."""
 

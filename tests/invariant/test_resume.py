@@ -159,6 +159,7 @@ def by_supervision(
     checkpoint_every: int = 1,
     label_weight: float = 0.0,
     verdicts: bool = False,
+    spans: bool = False,
     measure: Callable[[Policy, list[torch.Tensor]], float] | None = None,
     times: int = 1,
     **changes: Any,
@@ -174,9 +175,8 @@ def by_supervision(
     measured = functools.partial(measure or nearness, policy, start_of(policy))
     keeper = EarlyStopping(policy, every, measured, patience=patience) if every else None
     options = RunOptions(folder, title, 5, on_step=on_step, **{**COURSE, "checkpoint_every": checkpoint_every})
-    return train_supervised(
-        policy, pairs, settings, options, stopping=keeper, label_weight=label_weight, verdicts=verdicts
-    )
+    heads: dict[str, Any] = {"label_weight": label_weight, "verdicts": verdicts, "spans": spans}
+    return train_supervised(policy, pairs, settings, options, stopping=keeper, **heads)
 
 
 def by_logged_answers(model: Path, folder: Path, on_step: Any = None, lora: bool = True, **changes: Any) -> None:
@@ -450,11 +450,12 @@ def test_logged_answers_go_on_as_if_never_stopped(
     assert_same((tmp_path / "straight", seen[0]), (tmp_path / "stopped", seen[-1]))
 
 
+@pytest.mark.parametrize("spans", [False, True])
 def test_the_heads_of_a_reward_model_go_on_as_if_they_had_never_stopped(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, spans: bool
 ) -> None:
     """Their linear maps, and what their optimizers remember, are part of a checkpoint."""
-    heads: dict[str, Any] = {"label_weight": 1.0, "verdicts": True}
+    heads: dict[str, Any] = {"label_weight": 1.0, "verdicts": True, "spans": spans}
 
     def stop(step: int, _: dict[str, float]) -> None:
         if step == 2:
@@ -463,11 +464,13 @@ def test_the_heads_of_a_reward_model_go_on_as_if_they_had_never_stopped(
     with pytest.raises(Killed):
         by_supervision(model, tmp_path / "stopped", stop, **heads)
     with pytest.raises(UserError, match=r"reward_model\.label_weight 1\.0 -> 2\.0"):
-        by_supervision(model, tmp_path / "stopped", label_weight=2.0, verdicts=True)
+        by_supervision(model, tmp_path / "stopped", label_weight=2.0, verdicts=True, spans=spans)
+    with pytest.raises(UserError, match=r"reward_model\.spans"):
+        by_supervision(model, tmp_path / "stopped", **{**heads, "spans": not spans})
     with pytest.raises(UserError, match=r"reward_model\.verdict"):
-        by_supervision(model, tmp_path / "stopped", label_weight=1.0)
+        by_supervision(model, tmp_path / "stopped", label_weight=1.0, spans=spans)
     by_supervision(model, tmp_path / "stopped", **heads)
-    for head in ("label_head", "score_head"):
+    for head in ("span_head" if spans else "label_head", "score_head"):
         assert any(head in name and bool(tensor.any()) for name, tensor in seen[-1].tensors().items())
     assert_same(straight("sft", **heads), (tmp_path / "stopped", seen[-1]))
 

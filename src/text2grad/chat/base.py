@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import Field
 
-from text2grad.feedback import Failure, Message, Record
+from text2grad.feedback import Failure, LabelledPlace, Message, Record
 
 Conversation = Sequence[Message]
 
@@ -20,13 +20,15 @@ class Completion(Record):
     """One answer of a chat model. `truncated`: it ran into the token limit. `usage`: tokens by name.
 
     `forced`: it is whole, but only because grounded decoding closed it at the token limit. `score`: the
-    verdict of a model that gives it apart from the words, by a head of its own.
+    verdict of a model that gives it apart from the words, by a head of its own; `spans`: the labelled places
+    of the text that it is about, of a model that marks them by another.
     """
 
     text: str
     truncated: bool = False
     forced: bool = False
     score: float | None = None
+    spans: tuple[LabelledPlace, ...] | None = None
     usage: dict[str, float] = Field(default_factory=dict)
 
 

@@ -115,6 +115,11 @@ class RewardModelSettings(Settings):
         description="where the verdict is. written: a number at the end of z; head: a linear map reads it off the"
         " state before z, which a pretrained model learns from a few hundred critiques",
     )
+    spans: Literal["written", "head"] = Field(
+        default="written",
+        description="where the spans are. written: quotes in z; head: a linear map labels each token of the"
+        " response where it stands in the prompt, learned beside z with label_weight (0: 1)",
+    )
     poor_weight: float = Field(
         default=1.0,
         gt=0,
@@ -146,6 +151,11 @@ class RewardModelSettings(Settings):
         default=False,
         description="grounded: the model decides whether a quote continues, the response with which words",
     )
+
+    @property
+    def weight_of_labels(self) -> float:
+        """`label_weight`, or 1 where a head marks the spans and nothing else is said."""
+        return self.label_weight or float(self.spans == "head")
 
 
 class ScalarModelSettings(Settings):
@@ -323,12 +333,20 @@ class Config(Settings):
     judge: JudgeSettings = JudgeSettings()
     sandbox: SandboxSettings = SandboxSettings()
 
+    @property
+    def words_are_written(self) -> bool:
+        """Whether the reward model writes in the training loop: not where heads mark spans and give the verdict,
+        and no teacher is shown the words."""
+        by_heads = (self.reward_model.spans, self.reward_model.verdict) == ("head", "head")
+        asked = self.critic.reward_model.words
+        return asked if asked is not None else not by_heads or self.ppo.teacher.kind != "none"
+
     @model_validator(mode="after")
     def _teacher_has_words(self) -> Config:
         kind = self.critic.kind
         silent = kind in CRITICS and not CRITICS[kind].words
         if kind == "reward_model":
-            silent = not (self.reward_model.critique and self.critic.reward_model.words)
+            silent = not (self.reward_model.critique and self.words_are_written)
         if self.ppo.teacher.kind != "none" and silent:
             raise ValueError(
                 f"ppo.teacher is shown a critique in words, which critic.kind {kind} does not write here"
@@ -337,10 +355,10 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _words_are_not_missed(self) -> Config:
-        if self.critic.kind != "reward_model" or self.critic.reward_model.words:
+        if self.critic.kind != "reward_model" or self.words_are_written:
             return self
         if self.reward_model.verdict != "head":
             raise ValueError("critic.reward_model.words false needs reward_model.verdict head: else it is written")
-        if not self.credit.by_score:
+        if not self.credit.by_score and self.reward_model.spans != "head":
             raise ValueError(f"credit.scheme {self.credit.scheme} pays for words: critic.reward_model.words true")
         return self

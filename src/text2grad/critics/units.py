@@ -19,7 +19,7 @@ from text2grad.feedback import (
     Message,
     Place,
     Source,
-    Span,
+    spans_at,
     tokens_of,
 )
 from text2grad.settings import Settings
@@ -80,12 +80,7 @@ def judgement_of(response: str, found: list[LabelledPlace] | Failure) -> Judgeme
     """Convert labelled units to a critique."""
     if isinstance(found, Failure):
         return found
-    spans = [
-        Span(start=start, end=end, label=1 if label > 0 else -1, text=response[start:end])
-        for start, end, label in found
-        if label
-    ]
-    return Critique(text="", spans=tuple(spans), score=_verdict(found))
+    return Critique(text="", spans=spans_at(found, response), score=_verdict(found))
 
 
 def _verdict(found: Sequence[LabelledPlace]) -> float | None:

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from statistics import fmean
 
-from text2grad.feedback import Critique, Judgement, QuoteCounts, Span
+from text2grad.feedback import (
+    Critic,
+    Critique,
+    Example,
+    Failure,
+    Judgement,
+    QuoteCounts,
+    Span,
+    overlap_of,
+    tokens_of,
+)
 
 SAME_SPAN = 0.5
 """Two spans of one label are the same vote if they share at least half of the characters they cover together."""
@@ -71,3 +81,43 @@ def _elected(votes: Votes, voters: int) -> Span:
     (edges, _), *_ = Counter((span.start, span.end) for span in votes.values()).most_common(1)
     span = next(span for span in votes.values() if (span.start, span.end) == edges)
     return span.model_copy(update={"weight": round(len(votes) / voters, 4)})
+
+
+class AgreeingCritic:
+    """Two critics as one that says what both say: what they disagree about pays nothing (`agreed`)."""
+
+    def __init__(self, first: Critic, second: Critic) -> None:
+        self.source, self.overlap = first.source, overlap_of(first)
+        self._both = first, second
+
+    @property
+    def tokens(self) -> float:
+        """Read and written by both."""
+        return sum(map(tokens_of, self._both))
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """What both critics say of each response."""
+        said = [critic.critique(examples, responses) for critic in self._both]
+        return [agreed(*each) for each in zip(*said, responses, strict=True)]
+
+
+def agreed(one: Judgement, other: Judgement, response: str) -> Judgement:
+    """The first critique with those places alone that the other gives the same label, as sure as the less sure one.
+
+    The score is the mean of both, and 0 where one is above 0 and the other below. Of failures the first.
+    """
+    if isinstance(one, Failure) or isinstance(other, Failure):
+        return one if isinstance(one, Failure) else other
+    alike = [(a, b) for a in one.spans for b in other.spans if a.label == b.label]
+    places = [(a, b, max(a.start, b.start), min(a.end, b.end)) for a, b in alike]
+    spans = [
+        a.model_copy(
+            update={"start": start, "end": end, "text": response[start:end], "weight": min(a.weight, b.weight)}
+        )
+        for a, b, start, end in places
+        if start < end
+    ]
+    known = one.score is not None and other.score is not None
+    opposed = known and (one.score or 0.0) * (other.score or 0.0) < 0
+    score = 0.0 if opposed else _mean((one.score, other.score)) if known else None
+    return one.model_copy(update={"spans": tuple(spans), "score": score})

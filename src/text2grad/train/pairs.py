@@ -13,6 +13,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths
 from text2grad.policy.episode import encode_turns
+from text2grad.policy.heads.chat import place_in
 from text2grad.policy.heads.head import UNLABELLED
 from text2grad.policy.model import Policy
 from text2grad.train.settings import SupervisedSettings
@@ -158,14 +159,13 @@ def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
     """The label of every token of the prompt: that of the spans of the marked text, `UNLABELLED` outside it."""
     marked, turn = pair.marked, pair.prompt[-1].content
     assert marked is not None
-    said = turn.strip()  # chat templates strip turns
-    start = aligned.text.rfind(said) + marked.start - (len(turn) - len(turn.lstrip()))
-    end = start + len(marked.text)
-    if said not in aligned.text or aligned.text[start:end] != marked.text:
+    start = place_in(aligned, turn, marked.start, marked.text)
+    if start is None:
         raise UserError(
             f"{pair.id}: this tokenizer changes the text it reads, so no words can be labelled",
-            "reward_model.label_weight 0",
+            "reward_model.spans written, and label_weight 0",
         )
+    end = start + len(marked.text)
     spans = [s.model_copy(update={"start": s.start + start, "end": s.end + start}) for s in marked.spans]
     inside = (aligned.starts < end) & (aligned.ends > start)
     labels = token_labels(spans, aligned, marked.membership)

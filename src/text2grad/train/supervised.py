@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ def train_supervised(
     stopping: EarlyStopping | LossFloor | None = None,
     label_weight: float = 0.0,
     verdicts: bool = False,
+    spans: bool = False,
 ) -> dict[str, float]:
     """Train in place and write the policy to the run's folder; returns the last metrics.
 
@@ -59,7 +60,8 @@ def train_supervised(
     several processes calls this with the same arguments. `section` is where the user finds `settings`. With
     `stopping` the run may end early, and the policy is the one that measured best, or the last one. `label_weight`
     is that of the label head's loss on marked texts (`policy.heads`); 0: no such head. `verdicts`: the scores
-    of the pairs are learned by a head (`policy.heads`), which is saved with the policy.
+    of the pairs are learned by a head (`policy.heads`), which is saved with the policy. `spans`: so is the label
+    head, which marks the spans.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that
@@ -67,15 +69,16 @@ def train_supervised(
     """
     refuse_nothing(pairs, options)
     encoded = encode_pairs(policy, pairs)
+    labels: Literal["span_head", "label_head"] = "span_head" if spans else "label_head"
     objective = Objective(
         identity=supervised_identity(
-            policy, settings, section, _data_identity(policy, pairs, label_weight, verdicts)
+            policy, settings, section, _data_identity(policy, pairs, label_weight, verdicts, spans)
         ),
         gradient=partial(accumulate_gradient, policy, label_weight=label_weight),
         described=partial(in_words, policy, lambda item: _loss_sums(policy, [item]).loss / sum(item.weights)),
         check=partial(_refuse_diverged, guessing=math.log(len(policy.tokenizer))),
         heads=[
-            *([policy.add_head("label_head", STEP_OF_LABELS)] if label_weight else []),
+            *([policy.add_head(labels, STEP_OF_LABELS)] if label_weight else []),
             *([policy.add_head("score_head", STEP_OF_VERDICTS)] if verdicts else []),
         ],
     )
@@ -85,12 +88,15 @@ def train_supervised(
     return metrics
 
 
-def _data_identity(policy: Policy, pairs: Sequence[Pair], label_weight: float, verdicts: bool) -> dict[str, str]:
+def _data_identity(
+    policy: Policy, pairs: Sequence[Pair], label_weight: float, verdicts: bool, spans: bool
+) -> dict[str, str]:
     turns = itertools.chain.from_iterable((*pair.prompt, *conversation_of(pair.target)) for pair in pairs)
     return {
         "the training pairs": digest_of_data(policy, map(str, pairs), turns),
         **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),
         **({"reward_model.verdict": "head"} if verdicts else {}),
+        **({"reward_model.spans": "head"} if spans else {}),
     }
 
 
@@ -279,5 +285,6 @@ def _label_loss(policy: Policy, items: Sequence[Encoded], batch: TokenBatch, lay
     width = batch.input_ids.shape[1] - batch.width  # P, the padded length of the prompts
     for row, item in enumerate(items):  # prompts are padded on the left
         labels[row, width - len(item.labels) : width] = torch.tensor(item.labels, dtype=torch.long)
-    assert policy.label_head is not None
-    return label_loss(policy.label_head, layers, labels.to(batch.input_ids.device))
+    head = policy.span_head or policy.label_head
+    assert head is not None
+    return label_loss(head, layers, labels.to(batch.input_ids.device))

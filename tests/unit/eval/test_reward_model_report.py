@@ -8,8 +8,14 @@ import pytest
 from pytest import approx
 
 from span_cases import TEXT, UNREADABLE, case, critique, word_span
-from text2grad.eval.critics.reward_model import accuracy_by_length, baselines, critique_rouge, reward_model_report
-from text2grad.eval.critics.spans import span_report
+from text2grad.eval.critics.reward_model import (
+    accuracy_by_length,
+    baselines,
+    critique_rouge,
+    reward_model_report,
+    verdict_order,
+)
+from text2grad.eval.critics.spans import SpanCase, span_report
 from text2grad.feedback import Critique, Span
 
 SPANS = (word_span(1, 0, 0), word_span(1, 1, 2), word_span(-1, 4, 4), word_span(1, 5, 9))
@@ -107,3 +113,22 @@ def test_a_repeated_word_is_a_position_here_too() -> None:
     assert TEXT[other.start : other.end] == other.text
     report = reward_model_report([case(critique(word_span(1, 0, 0)), critique(word_span(1, 7, 7)))])
     assert (report["good"]["f1"], report["good"]["exact"], report["good"]["characters"]["f1"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "order"),
+    [((0.9, 0.1), 1.0), ((0.1, 0.9), 0.0), ((0.4, 0.4), 0.5), ((0.4, None), 0.5), ((None, None), 0.5)],
+)
+def test_the_order_of_two_answers_is_that_of_their_verdicts(
+    said: tuple[float | None, float | None], order: float
+) -> None:
+    """Those of one question whose annotations differ; an answer to another question is compared with none."""
+
+    def to(question: str, gold: float | None, said: float | None) -> SpanCase:
+        own, other = (Critique(text="", score=score) for score in (gold, said))
+        return case(own, other)._replace(question=question)
+
+    first, second = (to("q", *each) for each in zip((0.5, -0.5), said, strict=True))
+    others = [to("other", 0.0, 0.95), to("q", None, 0.95), to("", 1.0, 0.0), to("", 0.0, 1.0)]
+    assert verdict_order([first, second, *others]) == verdict_order([second, *others, first]) == order
+    assert verdict_order([first, *others]) is None

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from text2grad.chat.base import Completion, ScriptedChat
 from text2grad.config import RewardModelSettings
-from text2grad.critics.prompted import PromptedCritic, VerdictCritic
+from text2grad.critics.prompted import HeadCritic, PromptedCritic
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
@@ -170,7 +170,7 @@ def test_a_verdict_alone_is_the_one_that_comes_with_words(policy: Policy) -> Non
     torch.nn.init.normal_(policy.add_head("score_head").map.weight)
     texts = ["the cat sat", "mat", "the cat sat", "the dog sat on it"]
     asked = [Example(id=str(n), prompt=QUESTION) for n in range(len(texts))]
-    alone = VerdictCritic(
+    alone = HeadCritic(
         LocalChat(policy, GREEDY.model_copy(update={"max_new_tokens": 1}), "reward model"),
         read_prompt(REWARD_MODEL_PROMPT),
         Source(kind="reward_model"),
@@ -185,6 +185,6 @@ def test_a_verdict_alone_is_the_one_that_comes_with_words(policy: Policy) -> Non
 
 def test_a_verdict_alone_that_is_no_number_is_a_failure(policy: Policy) -> None:
     answers = ["{}", Completion(text="", score=math.nan), Failure(kind="unsupported", message="long")]
-    alone = VerdictCritic(ScriptedChat(answers), read_prompt(REWARD_MODEL_PROMPT), Source(kind="reward_model"))
+    alone = HeadCritic(ScriptedChat(answers), read_prompt(REWARD_MODEL_PROMPT), Source(kind="reward_model"))
     said = alone.critique([Example(id="1", prompt=QUESTION)] * 3, ["a", "b", "c"])
     assert [each.kind for each in said if isinstance(each, Failure)] == ["invalid", "invalid", "unsupported"]

@@ -35,6 +35,7 @@ from text2grad.feedback import (
     Transcript,
     human_feedback_on,
     overlap_of,
+    spans_at,
 )
 from text2grad.sandbox import NO_VERDICT, Outcome
 
@@ -157,11 +158,11 @@ class PromptedCritic:
         return self._tested if self._tested and known else self._prompt
 
 
-class VerdictCritic:
-    """A reward model used for its verdict alone: same prompt as the prompted critic, nothing is generated.
+class HeadCritic:
+    """A reward model used for what its heads say: same prompt as the prompted critic, nothing is generated.
 
-    The verdict is the one that would come with the critique, since the head reads it off the state before the first
-    word (`policy.heads`).
+    Verdict and spans are those that would come with the critique, since the heads read them off the prompt
+    (`policy.heads`). Where quotes are written there are no spans.
     """
 
     def __init__(self, chat: Chat, prompt: str, source: Source) -> None:
@@ -176,21 +177,21 @@ class VerdictCritic:
         return float(self.usage.total())
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """A critique without words or spans of each response; one without a verdict is a failure."""
+        """A critique without words of each response; one without a verdict is a failure."""
         excess = self.chat.excess if isinstance(self.chat, LimitedChat) else lambda _: 0
         pairs = zip(examples, responses, strict=True)
-        return [
-            self._judgement(answer)
-            for answer in self.chat.complete([fitted_messages(self._prompt, *pair, excess) for pair in pairs])
-        ]
+        asked = [fitted_messages(self._prompt, *pair, excess) for pair in pairs]
+        chat = self.chat
+        answers = chat.complete_about(asked, responses) if isinstance(chat, GroundedChat) else chat.complete(asked)
+        return [self._judgement(*each) for each in zip(answers, responses, strict=True)]
 
-    def _judgement(self, answer: Answer) -> Judgement:
+    def _judgement(self, answer: Answer, response: str) -> Judgement:
         if isinstance(answer, Failure):
             return answer
         self.usage.update(tokens_in(answer))
         if answer.score is None or not math.isfinite(answer.score):
             return Failure(kind="invalid", message=f"the verdict is {answer.score}")
-        return Critique(text="", score=answer.score)
+        return Critique(text="", spans=spans_at(answer.spans or (), response), score=answer.score)
 
 
 def tokens_in(answer: Answer) -> dict[str, int]:
@@ -218,6 +219,7 @@ def _model_inputs(materials: Materials) -> dict[str, str]:
         **materials.section("reward_model.generation"),
         **{name: settings[name] for name in ("reward_model.grounded", "reward_model.whole_quotes")},
         "the reward model": materials.digest(materials.model),
+        **({"the second reward model": materials.digest(second)} if (second := materials.settings.second) else {}),
     }
 
 

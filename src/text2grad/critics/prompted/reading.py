@@ -13,7 +13,7 @@ from typing import Any
 from text2grad import wire
 from text2grad.chat.base import Answer
 from text2grad.critics.prompted.settings import AS_WRITTEN, ReadingSettings
-from text2grad.feedback import Critique, Failure, Judgement, storable
+from text2grad.feedback import Critique, Failure, Judgement, spans_at, storable
 
 LONGEST_REPAIRED, DEEPEST_REPAIRED = 10_000, 20
 """Characters, and brackets open at once, of what json-repair is tried on."""
@@ -44,7 +44,9 @@ class Reader:
             return read
         if answer.score is not None and not math.isfinite(answer.score):
             return Failure(kind="invalid", message=f"the verdict is {answer.score}")
-        apart = {} if answer.score is None else {"score": answer.score}
+        apart: dict[str, Any] = {} if answer.score is None else {"score": answer.score}
+        if answer.spans is not None:
+            apart["spans"] = spans_at(answer.spans, response)
         return read.model_copy(update={**apart, "forced": int(answer.forced)})
 
     def broken(self, judgement: Judgement) -> bool:

@@ -69,11 +69,16 @@ class RewardModelCriticSettings(VoteSettings):
     """The trained reward model as a critic; its answers are read as it was trained to write them."""
 
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    second: Path | None = Field(
+        default=None,
+        description="folder of another reward model: what the two disagree about pays nothing; null: one alone",
+    )
     gate: bool = Field(
         default=True, description="train refuses a reward model that train-reward found unfit; false: trains"
     )
-    words: bool = Field(
-        default=True,
-        description="false: in the training loop the verdict alone, of a model that reads it before it writes"
-        " (reward_model.verdict head), for a credit.scheme that pays nothing else; several times as fast",
+    words: bool | None = Field(
+        default=None,
+        description="false: in the training loop what heads give alone, which is several times as fast: the verdict"
+        " (reward_model.verdict head), for a credit.scheme that pays nothing else, or spans too (spans head); null:"
+        " false where both come from heads and no teacher is shown the words",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ def reward_model_report(
         },
         "rouge": critique_rouge(cases),
         "verdict": None if (found := verdicts(cases)) is None else found._asdict(),
+        "verdict_order": verdict_order(cases),
         "baselines": baselines(cases, membership, seed),
         "records": len(cases),
     }
@@ -63,6 +65,28 @@ def verdicts(cases: Sequence[SpanCase]) -> Correlation | None:
     read = [(case.gold.score, case.predicted.score) for case in cases if isinstance(case.predicted, Critique)]
     both = [(gold, said) for gold, said in read if gold is not None and said is not None]
     return correlation([gold for gold, _ in both], [said for _, said in both])
+
+
+def verdict_order(cases: Sequence[SpanCase]) -> float | None:
+    """The share of two answers to one question, which the annotations tell apart, that the verdicts order alike.
+
+    Equal verdicts, and one that is missing, count one half. None: there are no such answers.
+    """
+    pairs = [(a, b) for a, b in combinations(cases, 2) if a.question and a.question == b.question]
+    golden = [_ahead(a.gold, b.gold) for a, b in pairs]
+    alike = [
+        0.5 + 0.5 * gold * _ahead(a.predicted, b.predicted)
+        for gold, (a, b) in zip(golden, pairs, strict=True)
+        if gold
+    ]
+    return mean(alike) if alike else None
+
+
+def _ahead(one: Judgement, other: Judgement) -> int:
+    """1 or -1 where the first or the second verdict is higher, else 0."""
+    scores = [each.score if isinstance(each, Critique) else None for each in (one, other)]
+    first, second = scores
+    return 0 if first is None or second is None else (first > second) - (first < second)
 
 
 def accuracy_by_length(

@@ -27,11 +27,12 @@ UNITS = {"token": "", "character": "character_"}  # and how the names of rates c
 
 
 class SpanCase(NamedTuple):
-    """One response: the gold critique, the critic's judgement, and the response's tokens."""
+    """One response: the gold critique, the critic's judgement, the response's tokens, and what it answers."""
 
     gold: Critique
     predicted: Judgement
     aligned: Aligned
+    question: str = ""
 
 
 def span_report(cases: Sequence[SpanCase], membership: Membership = "overlap") -> dict[str, float]:

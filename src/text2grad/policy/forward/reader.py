@@ -78,6 +78,13 @@ class Reader:
         weight = model.get_output_embeddings().weight if self.linear else None  # (V, H)
         return Reading(hidden, View(head, hidden[:, :-1][batch.mask], self._vocabulary, weight), layers)
 
+    def layers(self, model: Any, batch: TokenBatch) -> tuple[Tensor, ...]:
+        """(B, P, H), the embeddings and what each layer writes, of prompts without responses."""
+        inputs = {"attention_mask": batch.attention_mask, "position_ids": batch.position_ids}
+        options = {"output_hidden_states": True, "use_cache": False, "logits_to_keep": 1}
+        states: tuple[Tensor, ...] = model(input_ids=batch.input_ids, **inputs, **options).hidden_states
+        return states
+
     @contextmanager
     def sharing(self, model: Any) -> Iterator[None]:
         """Read equal prompts once in float32 too, where the last bits of a figure do not matter."""

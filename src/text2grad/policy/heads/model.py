@@ -71,8 +71,8 @@ class Divider:
         return Units(ids, _units(Aligned.of(answer, starts, ends), places))
 
 
-def as_tokens(answer: str, units: Sequence[Unit]) -> Aligned:
-    """An answer aligned as if each unit were one token, for functions of tokens."""
+def as_tokens(answer: str, units: Sequence[Unit | Place]) -> Aligned:
+    """An answer aligned as if each unit or place were one token, for functions of tokens."""
     starts, ends = (np.array([unit[edge] for unit in units], dtype=np.int64) for edge in (0, 1))
     return Aligned.of(answer, starts, ends)
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind
 from text2grad.critics.program import Attempt, admission
-from text2grad.critics.prompted import Prompt, PromptedCritic, ReadingSettings, VerdictCritic
+from text2grad.critics.prompted import HeadCritic, Prompt, PromptedCritic, ReadingSettings
 from text2grad.critics.scalar import ScalarCritic, Scale
 from text2grad.critics.spec import Materials
 from text2grad.critics.table import CRITICS, spec_of
 from text2grad.critics.units import UnitCritic
+from text2grad.critics.votes import AgreeingCritic
 from text2grad.durable.identity import digest_of_texts, flatten, own_code, sha256
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
@@ -28,15 +29,19 @@ from text2grad.stages.run.results import write_json
 from text2grad.tasks.base import Task, load_task, prompt_version, read_prompt
 
 if TYPE_CHECKING:
+    from text2grad.policy.heads.chat import HeadChat
     from text2grad.policy.model import Policy
 
 REWARD_MODEL_PROMPT = "reward_model"
-ADAPTER = "reward_model"
+ADAPTER, SECOND = "reward_model", "second_reward_model"
 ANCHOR = "anchor"
 SCALE_FILE = "scale.json"
 """Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
 GATES_FILE = "gates.json"
 """In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
+SPANS_FILE = "spans.json"
+"""Beside a reward model whose head marks spans: the probability from which on a token is poor, and the F1 that it
+was chosen for on held-out critiques. Without it a token is what is likeliest."""
 UNITS_FILE = "units.json"
 """Beside a unit model: which units it labels, and its figures on held-out answers."""
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
@@ -250,42 +255,65 @@ def critic_inputs(config: Config) -> dict[str, str]:
 
 
 def reward_model_critic(config: Config, policy: Policy | None = None) -> Critic:
-    """The trained reward model as a critic; without `critic.reward_model.words` its verdicts alone."""
-    make = critic_over if config.critic.reward_model.words else verdicts_of
-    return make(config, load_reward_model(config, policy), str(reward_model_folder(config)))
+    """The trained reward model as a critic; where no words are written its heads alone."""
+    make = critic_over if config.words_are_written else heads_alone
+    first = make(config, load_reward_model(config, policy), str(reward_model_folder(config)))
+    return with_second(config, first, policy)
 
 
-def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
-    """The trained reward model, as an adapter beside `policy`'s where the settings say so.
+def with_second(config: Config, first: Critic, policy: Policy | None = None) -> Critic:
+    """A reward model as a critic, and where the settings name another one, what the two agree on."""
+    folder = config.critic.reward_model.second
+    if folder is None:
+        return first
+    make = critic_over if config.words_are_written else heads_alone
+    return AgreeingCritic(first, make(config, load_reward_model(config, policy, folder), str(folder)))
+
+
+def load_reward_model(config: Config, policy: Policy | None = None, second: Path | None = None) -> Policy:
+    """The trained reward model, or the `second` one, as an adapter beside `policy`'s where the settings say so.
 
     Raises:
         UserError: there is none, or it cannot stand on the base weights of `policy`.
     """
     from text2grad.policy.adapters import beside
 
-    folder = reward_model_folder(config)
-    if not folder.is_dir():
-        raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
+    folder = second or reward_model_folder(config)
+    refuse_missing(config, folder)
     if config.reward_model.shared and policy is not None:
-        return beside(policy, folder, ADAPTER)
+        return beside(policy, folder, SECOND if second else ADAPTER)
     return _frozen(config, folder)
 
 
-def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
-    """A reward model as a critic."""
+def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic | HeadCritic:
+    """A reward model as a critic that marks spans: by a head alone where no words are written."""
+    marked = not config.words_are_written and model.span_head is not None
+    return heads_alone(config, model, name) if marked else written_critic(config, model, name)
+
+
+def refuse_missing(config: Config, folder: Path | None) -> None:
+    """Raises UserError: a reward model is named, and not there."""
+    if folder is not None and not folder.is_dir():
+        raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
+
+
+def written_critic(config: Config, model: Policy, name: str) -> PromptedCritic:
+    """A reward model as a critic that writes."""
     from text2grad.policy.grounded import vocabulary_for
     from text2grad.policy.local_chat import LocalChat
 
     settings, reading = config.reward_model, config.critic.reward_model
     refuse_equal_votes(reading.votes, settings.generation.temperature, "reward_model.generation.temperature")
     vocabulary = vocabulary_for(model, settings.grounded)
-    chat = LocalChat(model, settings.generation, name, vocabulary, settings.whole_quotes, counting("critiques"))
+    heads = head_chat(config, model, name)
+    counted = counting("critiques")
+    chat = LocalChat(model, settings.generation, name, vocabulary, settings.whole_quotes, counted, heads)
     read = ReadingSettings(votes=reading.votes, vote_share=reading.vote_share, ambiguity=reading.ambiguity)
     return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name), read)
 
 
-def verdicts_of(config: Config, model: Policy, name: str) -> VerdictCritic:
-    """A reward model as a critic that gives a verdict and writes nothing.
+def heads_alone(config: Config, model: Policy, name: str) -> HeadCritic:
+    """A reward model as a critic that gives a verdict, marks what a head of its own can mark, and writes nothing.
 
     Raises:
         UserError: it was trained to write its verdict.
@@ -296,8 +324,19 @@ def verdicts_of(config: Config, model: Policy, name: str) -> VerdictCritic:
         message = f"the reward model in {name} has no head for verdicts, and critic.reward_model.words is false"
         raise UserError(message, "--critic.reward_model.words true, or train it with --reward_model.verdict head")
     settings = config.reward_model.generation.model_copy(update={"max_new_tokens": 1})
-    chat = LocalChat(model, settings, name, counted=counting("verdicts"))
-    return VerdictCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name))
+    chat = head_chat(config, model, name) or LocalChat(model, settings, name, counted=counting("verdicts"))
+    return HeadCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name))
+
+
+def head_chat(config: Config, model: Policy, name: str) -> HeadChat | None:
+    """The heads of a reward model that marks spans by one, with the threshold beside it; None for another."""
+    from text2grad.policy.heads.chat import HeadChat
+
+    if model.span_head is None:
+        return None
+    file = Path(name) / SPANS_FILE
+    facts = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return HeadChat(model, config.reward_model.generation.batch_size, name, facts.get("poor_threshold"))
 
 
 def _source(name: str) -> Source:

@@ -17,6 +17,7 @@ from text2grad.critics.prompted import fitted_messages, judge_messages
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message, read_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.heads.chat import shown_at
 from text2grad.policy.model import Policy
 from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.run.folder import read_feedback
@@ -122,15 +123,15 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
     z = wire.render(as_taught(judgement, settings), record.response)
     weight = settings.poor_weight
     emphasis = ((*wire.poor_part(z), weight),) if weight != 1 else ()
-    marked = _marked(record, messages) if settings.label_weight else None
+    marked = _marked(record, messages) if settings.weight_of_labels else None
     score = judgement.score if settings.verdict == "head" else None
     return Pair(record.id, tuple(messages), z, emphasis, marked, score)
 
 
 def _marked(record: Feedback, messages: Sequence[Message]) -> MarkedText | None:
     """The position of the response in the judge's prompt, with its spans; None if a tag in it had to be changed."""
-    start = messages[-1].content.rfind(f"\n{record.response}\n") + 1
-    return MarkedText(start, record.response, tuple(record.spans)) if start else None
+    shown = shown_at(messages[-1].content, record.response)
+    return MarkedText(shown[0][0], record.response, tuple(record.spans)) if shown else None
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
@@ -138,9 +139,10 @@ def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
 
     What is missing from an answer is said in the critique's words, and turns get no verdicts of their own:
     grounded decoding has no list for either. A score is rounded to one digit: extra digits invite memorisation.
-    Where a head gives the verdict (`reward_model.verdict`), z has no score.
+    Where a head gives the verdict or the spans (`reward_model.verdict`, `spans`), z does not have them.
     """
-    spans = tuple(span for span in critique.spans if span.label or settings.improvable)
+    written = critique.spans if settings.spans == "written" else ()
+    spans = tuple(span for span in written if span.label or settings.improvable)
     if settings.reasons != "full":
         short = settings.reasons == "short"
         spans = tuple(s.model_copy(update={"reason": shortened_reason(s.reason) if short else ""}) for s in spans)
@@ -228,7 +230,7 @@ def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) ->
         assert isinstance(own, Critique)
         # By the ids the policy sampled; a response that people wrote about elsewhere has none.
         aligned = table.align(ids) if ids else table.align_text(record.response)
-        cases.append(SpanCase(own, judgement, aligned))
+        cases.append(SpanCase(own, judgement, aligned, question_of(record)))
     return cases
 
 

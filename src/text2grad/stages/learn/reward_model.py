@@ -16,7 +16,7 @@ from text2grad.durable.processes import Ranks
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.critics.marks import numbered, people, read_marks
-from text2grad.eval.critics.reward_model import reward_model_report
+from text2grad.eval.critics.reward_model import reward_model_report, verdict_order
 from text2grad.eval.critics.spans import SpanCase, span_report
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
@@ -29,7 +29,13 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.report import signs
 from text2grad.report.advice import FEW_REMARKS
-from text2grad.stages.judge.critics import critic_over, load_reward_model, reward_model_folder
+from text2grad.stages.judge.critics import (
+    critic_over,
+    load_reward_model,
+    refuse_missing,
+    reward_model_folder,
+    with_second,
+)
 from text2grad.stages.learn.gate import GATE_FILE, check_reward_model, gate_file, read_gate, release
 from text2grad.stages.learn.logged import refuse_transcripts
 from text2grad.stages.learn.reward_data import (
@@ -41,6 +47,7 @@ from text2grad.stages.learn.reward_data import (
     without_repeats,
 )
 from text2grad.stages.learn.supervised import say_if_still
+from text2grad.stages.learn.threshold import choose_threshold
 from text2grad.stages.measure.judging import CRITIQUE_PARTS, comparison, open_judge
 from text2grad.stages.run.folder import prepare, read_feedback
 from text2grad.stages.run.policies import start_policy
@@ -94,6 +101,8 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
         trained = train_reward_model(stage)
         release()  # what was trained is gone before the model that was written is loaded
+        if stage.ranks.first and config.reward_model.spans == "head":
+            choose_threshold(config)
         cases = [case for _, case in heldout_cases(config)] if stage.ranks.first else []
         rates = measure_reward_model(config, cases)
         found = check_reward_model(config, cases) if stage.ranks.first else None
@@ -114,6 +123,7 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
     ranks = stage.ranks
     with stage.preparing():
         settings = stage.config.reward_model
+        refuse_missing(stage.config, stage.config.critic.reward_model.second)
         train, validation = training_records(stage.config, tell=ranks.first)
         start = learner_settings(stage.config)
         policy = load_policy(start)
@@ -137,8 +147,9 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
             options,
             section="reward_model.training",
             stopping=stopping,
-            label_weight=settings.label_weight,
+            label_weight=settings.weight_of_labels,
             verdicts=settings.verdict == "head",
+            spans=settings.spans == "head",
         )
         if ranks.first:
             (stage.place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
@@ -228,7 +239,9 @@ def measure_reward_model(config: Config, cases: Sequence[SpanCase]) -> dict[str,
     """The rates of the reward model on held-out records, for the report; empty if there are none."""
     if not cases:
         return {}
-    rates = span_report(cases, config.credit.membership)
+    order = verdict_order(cases)
+    told_apart = {} if order is None else {"verdict_order": order}
+    rates = {**span_report(cases, config.credit.membership), **told_apart}
     write_json(config.run.folder / "evaluation" / "reward_model.json", rates)
     return rates
 
@@ -334,6 +347,6 @@ def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:
         return []
     start = start_policy(config)
     table = TokenTable(load_tokenizer(start.model, start.chat_template))
-    critic = critic_over(config, model, str(reward_model_folder(config)))
+    critic = with_second(config, critic_over(config, model, str(reward_model_folder(config))))
     print(f"reward model: asked about {len(gold)} held-out answers", file=sys.stderr, flush=True)
     return list(zip(gold, judged_cases(critic, gold, table), strict=True))

@@ -18,7 +18,7 @@ from text2grad.errors import EXIT_BUDGET, UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, read_jsonl
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.annotate import run_annotate
-from text2grad.stages.judge.critics import admitted, critic_inputs, make_critic, open_critic, verdicts_of
+from text2grad.stages.judge.critics import admitted, critic_inputs, heads_alone, make_critic, open_critic
 from text2grad.stages.judge.paid import AnnotateOptions
 from text2grad.stages.learn import ppo
 from text2grad.stages.run.settle import DataFacts
@@ -131,9 +131,9 @@ def test_greedy_votes_are_refused_whoever_casts_them(judge: Judge, tmp_path: Pat
     (tmp_path / "reward_model" / "policy").mkdir(parents=True)
     with Runner(1.0) as runner, pytest.raises(UserError, match="3 votes at temperature 0"):
         if kind == "reward_model":
-            from text2grad.stages.judge.critics import critic_over
+            from text2grad.stages.judge.critics import written_critic
 
-            critic_over(config, None, "model")  # type: ignore[arg-type]
+            written_critic(config, None, "model")  # type: ignore[arg-type]
         make_critic(config, kind, TASK, runner)
 
 
@@ -192,7 +192,7 @@ def test_a_reward_model_without_a_head_has_no_verdict_but_in_words(judge: Judge,
     config = settings(tmp_path, judge(""))
     model: Any = SimpleNamespace(score_head=None)
     with pytest.raises(UserError, match=r"mine has no head for verdicts.*reward_model.verdict head"):
-        verdicts_of(config, model, "mine")
+        heads_alone(config, model, "mine")
 
 
 STRICT = "from solution import f\n\ndef test():\n    assert f(2) == 4 and f(3) == 9\n"

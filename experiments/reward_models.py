@@ -1,0 +1,162 @@
+"""What makes a reward model of 400 critiques worth training against: quotes, a head, words?
+
+The task is `extraction` (messages -> a JSON object), whose program marks every field. It judges 480 answers of one
+SFT policy to documents of the kinds that are trained on, and those of the kinds that the preset holds out. Each
+variant of the reward model learns from 400 of the first and is measured on both: the last 80 (`unseen`: what it is
+asked in the loop) and those of the other kinds (`heldout`). Then policies learn from it.
+
+    python experiments/reward_models.py [--variants written head bare ...] [--methods text2grad ...] [--seeds 1]
+        [--first-seed 0] [--prompts 200] [--set KEY=VALUE ...] [--out FOLDER] [--measure]
+
+Variants: `written` (the preset's: quotes in z, the verdict by a head), `head` (spans by a head beside the words of
+the critique), `bare` (the heads alone, no words in z), `plain` (`head` without spoiled answers), `two` (of `head`,
+and one of another seed: what they disagree about pays nothing). Methods: `text2grad`, or a recipe laid
+over it (`grpo`, `scalar`); `program` as a variant trains against the program itself. --measure trains no policy.
+What has been run into --out is not repeated, and what was stopped resumes.
+
+The last line of stdout is one JSON object: `sft` (`greedy`, `sampled`: share of fields that are right, documents
+of other kinds), and `variants`, of each a list over the seeds: `unseen` and `heldout` with `poor_f1`, `good_f1`,
+`random_poor_f1`, `verdict_r`, `verdict_order` (of two answers to one document); and of each method `greedy` and
+`sampled`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from text2grad.compare.seeds import run_command
+from text2grad.errors import UserError, exit_on_user_error
+from text2grad.stages.run.results import write_json
+
+SECOND = 1000
+"""The seed of the second of two reward models; the first is that of `head`."""
+HEAD = ("reward_model.spans=head",)
+VARIANTS = {
+    "program": ("critic.kind=fields",),
+    "written": (),
+    "head": HEAD,
+    "bare": (*HEAD, "reward_model.critique=false"),
+    "plain": (*HEAD, "reward_model.damaged=0"),
+    "two": HEAD,
+}
+FIGURES = ("poor_f1", "good_f1", "verdict_order")
+Row = dict[str, Any]
+
+
+def main() -> None:
+    chosen = options()
+    seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
+    rows = [one_seed(chosen, seed) for seed in seeds]
+    found: Row = {"sft": [row["sft"] for row in rows], "variants": {}}
+    for variant in chosen.variants:
+        found["variants"][variant] = [row[variant] for row in rows]
+    print(json.dumps(found))
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["written", "head", "bare"])
+    parser.add_argument(
+        "--methods", nargs="+", default=["text2grad"], metavar="NAME", help="text2grad, or a recipe"
+    )
+    parser.add_argument("--seeds", type=int, default=1, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--prompts", type=int, default=200, help="of which two answers each are criticised")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all commands")
+    parser.add_argument("--out", type=Path, default=Path("runs/reward_models"))
+    parser.add_argument("--measure", action="store_true", help="train no policy")
+    return parser.parse_args()
+
+
+def one_seed(chosen: argparse.Namespace, seed: int) -> Row:
+    """All variants of one seed, beside each other in a folder of its own."""
+    place = chosen.out / f"seed-{seed}"
+    common = [f"run.seed={seed}", f"task.seed={seed}", "critic.reward_model.gate=false", *chosen.set]
+    base, unseen = place / "base", place / "unseen"
+    command(base, "sft", ["sft"], common)
+    command(base, "annotate", ["annotate"], [*common, f"annotate.prompts={chosen.prompts * 6 // 5}"])
+    split(base, unseen, chosen.prompts)
+    measure = [] if chosen.measure else ["evaluate", "sft"]
+    row: Row = {"sft": scores(command(base, "evaluate", measure, common))}
+    for variant in chosen.variants:
+        row[variant] = one_variant(chosen, place / variant, [*common, *VARIANTS[variant]])
+    return row
+
+
+def split(base: Path, unseen: Path, prompts: int) -> None:
+    """Take the records of the last prompts from those to train on: another run holds them out."""
+    if (unseen / "feedback_heldout.jsonl").is_file():
+        return
+    lines = (base / "feedback.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    known = list(dict.fromkeys(json.dumps(json.loads(line)["prompt"]) for line in lines))[:prompts]
+    train = [line for line in lines if json.dumps(json.loads(line)["prompt"]) in known]
+    unseen.mkdir(parents=True, exist_ok=True)
+    (unseen / "feedback.jsonl").write_text("".join(train), encoding="utf-8")
+    rest = [line for line in lines if line not in set(train)]
+    (unseen / "feedback_heldout.jsonl").write_text("".join(rest), encoding="utf-8")
+
+
+def one_variant(chosen: argparse.Namespace, folder: Path, settings: Sequence[str]) -> Row:
+    """Train a reward model, measure it on both kinds of document, and let policies learn from it."""
+    base, unseen, row = folder.parent / "base", folder.parent / "unseen", Row()
+    if not folder.is_dir():
+        shutil.copytree(base / "sft", folder / "sft")
+        shutil.copy(unseen / "feedback.jsonl", folder)
+        shutil.copy(base / "feedback_heldout.jsonl", folder)
+    if folder.name != "program":
+        judged = ["critic.kind=reward_model", f"critic.reward_model.folder={folder / 'reward_model' / 'policy'}"]
+        settings = [*settings, *judged]
+        other_seed = [f"run.seed={SECOND}"] if folder.name == "two" else []
+        command(folder, "train-reward", ["train-reward"], [*settings, *other_seed])
+        if other_seed:
+            settings = [
+                *settings,
+                f"critic.reward_model.second={folder.parent / 'head' / 'reward_model' / 'policy'}",
+            ]
+        own, other = folder, folder.parent / f"{folder.name}-unseen"
+        if not other.is_dir():
+            shutil.copytree(unseen, other)
+            shutil.copytree(base / "sft", other / "sft")
+        for name, where in (("heldout", own), ("unseen", other)):
+            report = command(where, f"measure-{name}", ["evaluate", "--task", "reward-model"], settings)
+            row[name] = {each: report.get(each) for each in FIGURES}
+            row[name]["random_poor_f1"] = report["baselines"]["random_spans"]["poor_f1"]
+            row[name]["verdict_r"] = (report["verdict"] or {}).get("r")
+    for method in [] if chosen.measure else chosen.methods:
+        recipe = [] if method == "text2grad" else ["--config", method]
+        command(folder, method, ["train", "--name", method, *recipe], settings)
+        row[method] = scores(command(folder, f"evaluate-{method}", ["evaluate", method, *recipe], settings))
+    return row
+
+
+def command(folder: Path, name: str, words: Sequence[str], settings: Sequence[str]) -> Row:
+    """The result of a command of text2grad, which is run unless it has been."""
+    note, log = folder / "notes" / f"{name}.json", folder / "notes" / f"{name}.log"
+    if words and not note.is_file():
+        note.parent.mkdir(parents=True, exist_ok=True)
+        laid = [f"--{each}" for each in (f"run.folder={folder}", *settings)]
+        at = words.index("--config") if "--config" in words else len(words)
+        line = [*words[:at], "--config", "extraction", *words[at:], *laid, "--json"]
+        print(f"{folder}: {name}", file=sys.stderr, flush=True)
+        code, _ = run_command([sys.executable, "-m", "text2grad.cli", *line], log)
+        last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
+        if code:
+            raise UserError(f"{folder}: {name} failed: {' '.join(last)}", f"its whole output is in {log}")
+        write_json(note, json.loads(last[0]))
+    return json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+
+
+def scores(evaluation: Row) -> Row:
+    """The share of the fields that are right, of the likeliest answers and of sampled ones."""
+    return {kind: evaluation.get(f"{kind}_fields") for kind in ("greedy", "sampled")}
+
+
+if __name__ == "__main__":
+    with exit_on_user_error():
+        main()

@@ -1,0 +1,166 @@
+"""A reward model that is read and need not write: heads mark the response where it stands in the judge's prompt.
+
+One pass over the prompt gives the verdict, off the state before the first word, and the label of each token of the
+response, off a layer below the last (`policy.heads.head`). Results are in characters of the response, since the
+policy in training may have another tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from text2grad.align import Aligned, TokenTable
+from text2grad.chat import Completion
+from text2grad.feedback import Failure, LabelledPlace, Message, Overlap, Place, Transcript, turns_of
+from text2grad.policy.encode import encode_prompt
+from text2grad.policy.heads.head import DEPTH
+from text2grad.policy.heads.model import NOT_FINITE, TOO_LONG
+from text2grad.policy.model import Policy
+from text2grad.rl.units import unit_labels
+
+CHANGED = Failure(kind="unsupported", message="the response is not in the judge's prompt to the letter")
+
+
+def shown_at(message: str, response: str) -> list[tuple[int, Place]]:
+    """The character of a judge's last message at which each turn of a response begins, and the turn's place in it.
+
+    None at all if a tag in one was changed.
+    """
+    found: list[tuple[int, Place]] = []
+    end, closing = len(message), "\n</turn>" if isinstance(response, Transcript) else "\n"
+    for turn in reversed(turns_of(response)):
+        start = message.rfind(f"\n{response[turn.start : turn.end]}{closing}", 0, end) + 1
+        if not start:
+            return []
+        found.insert(0, (start, (turn.start, turn.end)))
+        end = start
+    return found
+
+
+def place_in(aligned: Aligned, message: str, start: int, text: str) -> int | None:
+    """The character of a tokenised prompt at which `text` begins, which stands at `start` of its last message.
+
+    None if the tokenizer changes the text that it reads.
+    """
+    found = aligned.text.rfind(message.strip())  # chat templates strip turns
+    begin = found + start - (len(message) - len(message.lstrip()))
+    return begin if found >= 0 and aligned.text[begin : begin + len(text)] == text else None
+
+
+class Question(NamedTuple):
+    """A judge's prompt as ids, and the N tokens of the response in it that are not blank: their indices in the
+    prompt, characters in the response, and turns."""
+
+    ids: tuple[int, ...]
+    tokens: tuple[int, ...]
+    places: tuple[Place, ...]
+    turns: tuple[int, ...]
+
+
+class Read(NamedTuple):
+    """What the heads make of a response: its verdict, if they give one, and logits (N, 3) of N places in it."""
+
+    verdict: float | None
+    places: tuple[Place, ...]
+    turns: tuple[int, ...]
+    logits: Tensor
+
+
+class HeadChat:
+    """The heads of a reward model as a chat whose answers have a verdict and labelled places, and no words.
+
+    `poor_threshold`: the probability from which on a token is poor (`rl.units.unit_labels`).
+    """
+
+    def __init__(self, policy: Policy, batch_size: int, name: str, poor_threshold: float | None = None) -> None:
+        self.policy, self.batch_size, self.name = policy, batch_size, name
+        self.overlap: Overlap = "never" if policy.adapter else "allowed"
+        self.poor_threshold = poor_threshold
+        self.usage: Counter[str] = Counter()
+        self._table = TokenTable(policy.tokenizer)
+
+    def excess(self, conversation: Sequence[Message]) -> int:
+        """Tokens by which the conversation exceeds the model's context."""
+        limit = self.policy.context
+        return 0 if limit is None else len(encode_prompt(self.policy.tokenizer, conversation)) - limit
+
+    def complete(self, conversations: Sequence[Sequence[Message]]) -> list[Completion | Failure]:
+        """The verdicts alone."""
+        return self.complete_about(conversations, [""] * len(conversations))
+
+    def complete_about(
+        self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]
+    ) -> list[Completion | Failure]:
+        """The verdict on each response `texts[i]` and its marks; a failure for one that cannot be read whole."""
+        return [self._completion(each) for each in self.read(conversations, texts)]
+
+    def read(self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]) -> list[Read | Failure]:
+        """What the heads make of each response; equal questions are read once."""
+        asked = [self._question(*each) for each in zip(conversations, texts, strict=True)]
+        known = sorted({each for each in asked if isinstance(each, Question)}, key=lambda each: len(each.ids))
+        read: dict[Question, Read | Failure] = {}
+        for start in range(0, len(known), self.batch_size):
+            chosen = known[start : start + self.batch_size]
+            read |= zip(chosen, self._pass(chosen), strict=True)
+        return [each if isinstance(each, Failure) else read[each] for each in asked]
+
+    def _question(self, conversation: Sequence[Message], text: str) -> Question | Failure:
+        ids, message = encode_prompt(self.policy.tokenizer, conversation), conversation[-1].content
+        if self.policy.context is not None and len(ids) > self.policy.context:
+            return TOO_LONG
+        aligned, shown = self._table.align(ids), shown_at(message, text)
+        tokens: list[int] = []
+        places: list[Place] = []
+        turns: list[int] = []
+        for turn, (at, (start, end)) in enumerate(shown):
+            begin = place_in(aligned, message, at, text[start:end])
+            if begin is None:
+                return CHANGED
+            cores = (aligned.core_starts, aligned.core_ends)
+            starts, ends = (np.clip(edge - begin + start, start, end) for edge in cores)
+            inside = np.flatnonzero(starts < ends).tolist()
+            tokens += inside
+            places += [(int(starts[token]), int(ends[token])) for token in inside]
+            turns += [turn] * len(inside)
+        return Question(tuple(ids), tuple(tokens), tuple(places), tuple(turns)) if shown else CHANGED
+
+    def _pass(self, questions: Sequence[Question]) -> list[Read | Failure]:
+        policy, head = self.policy, self.policy.span_head
+        assert head is not None
+        batch = policy.pack([each.ids for each in questions], [[]] * len(questions))
+        self.usage["input_tokens"] += sum(len(each.ids) for each in questions)
+        with policy.evaluating():
+            layers = policy.reader.layers(policy.model, batch)
+            scores = policy.score_head.verdict(layers[-1][:, -1]).tolist() if policy.score_head else None
+            layer = layers[int(DEPTH * (len(layers) - 1))]  # (B, P, H), padded on the left
+            found: list[Read | Failure] = []
+            for row, each in enumerate(questions):
+                columns = torch.tensor(each.tokens, device=layer.device) + layer.shape[1] - len(each.ids)
+                logits = head(layer[row, columns.long()]).cpu()
+                verdict = scores[row] if scores else None
+                read = Read(verdict, each.places, each.turns, logits)
+                found.append(read if logits.isfinite().all() else NOT_FINITE)
+        return found
+
+    def _completion(self, read: Read | Failure) -> Completion | Failure:
+        if isinstance(read, Failure):
+            return read
+        return Completion(text="", score=read.verdict, spans=self.marks(read))
+
+    def marks(self, read: Read) -> tuple[LabelledPlace, ...]:
+        """The good and poor places, those of neighbouring tokens of a turn as one."""
+        labels = unit_labels(read.logits, True, self.poor_threshold).tolist()
+        found = []
+        for (label, _), run in groupby(zip(labels, read.turns, read.places, strict=True), key=itemgetter(0, 1)):
+            places = [place for *_, place in run]
+            if label:
+                found.append((places[0][0], places[-1][1], label))
+        return tuple(found)

@@ -1,0 +1,245 @@
+"""A reward model whose head marks spans: what it is taught, what it marks, where the head and its threshold are."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from text2grad.chat.base import Completion, ScriptedChat
+from text2grad.config import RewardModelSettings, find_config, load_config
+from text2grad.critics.prompted import HeadCritic, PromptedCritic, judge_messages
+from text2grad.critics.votes import agreed
+from text2grad.durable.run import RunOptions
+from text2grad.errors import UserError
+from text2grad.feedback import (
+    Critic,
+    Critique,
+    Example,
+    Failure,
+    Feedback,
+    Judgement,
+    Message,
+    Source,
+    Transcript,
+    spans_at,
+)
+from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
+from text2grad.policy.files.save import write_policy
+from text2grad.policy.heads.chat import HeadChat, Read
+from text2grad.policy.heads.head import DEPTH
+from text2grad.policy.load import load_frozen, load_policy
+from text2grad.policy.local_chat import LocalChat
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
+from text2grad.rl.units import best_threshold, unit_labels
+from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT, critic_inputs, reward_model_critic
+from text2grad.stages.learn.reward_data import as_taught, reward_pair
+from text2grad.tasks.base import read_prompt
+from text2grad.train.pairs import Pair, encode_pairs
+from text2grad.train.settings import NextTokenSettings
+from text2grad.train.supervised import train_supervised
+
+BY_HEADS = RewardModelSettings(verdict="head", spans="head")
+QUESTION = (Message(role="user", content="the cat sat on the mat?"),)
+TAUGHT = {"the cat sat on the mat": "mat", "the dog sat on it": "dog sat", "mat on mat": ""}
+"""Responses, and what is poor in them; the word after the first "the" is good elsewhere."""
+PROMPT = read_prompt(REWARD_MODEL_PROMPT)
+SOURCE = Source(kind="reward_model")
+
+
+@pytest.fixture
+def policy(tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Policy:
+    return Policy(copy.deepcopy(tiny_llama), tokenizer)
+
+
+def record(response: str, poor: str) -> Feedback:
+    start = response.find(poor)
+    places = [(start, start + len(poor), -1)] if poor else [(0, 3, 1)]
+    spans, score = spans_at(places, response), -0.5 if poor else 0.5
+    return Feedback(
+        id="1", prompt=QUESTION, response=response, critique="So.", spans=spans, score=score, source=SOURCE
+    )
+
+
+def pairs() -> list[Pair]:
+    return [pair for each in TAUGHT.items() if (pair := reward_pair(record(*each), BY_HEADS))]
+
+
+def marks(judgements: list[Judgement]) -> list[list[tuple[str, int]]]:
+    read = [each for each in judgements if isinstance(each, Critique)]
+    assert len(read) == len(judgements), judgements
+    return [[(span.text, span.label) for span in each.spans] for each in read]
+
+
+def heads_of(policy: Policy, threshold: float | None = None) -> HeadCritic:
+    return HeadCritic(HeadChat(policy, 2, "mine", threshold), PROMPT, SOURCE)
+
+
+def judged(critic: Critic, texts: list[str]) -> list[Judgement]:
+    return critic.critique([Example(id=str(n), prompt=QUESTION) for n in range(len(texts))], texts)
+
+
+def with_heads(policy: Policy) -> Policy:
+    torch.manual_seed(2)
+    for name in ("span_head", "score_head"):
+        torch.nn.init.normal_(policy.add_head(name).map.weight)  # type: ignore[arg-type]
+    return policy
+
+
+def test_what_a_head_marks_is_not_written() -> None:
+    said = record("the cat sat on the mat", "mat").judgement()
+    assert isinstance(said, Critique) and said.spans
+    taught = as_taught(said, BY_HEADS)
+    assert taught.spans == () and taught.text == said.text and taught.score is None
+    assert as_taught(said, RewardModelSettings()).spans == said.spans
+
+
+def test_what_the_head_has_learned_are_the_marks_of_its_critiques(model_folder: Path, tmp_path: Path) -> None:
+    """Also on disk, and as an adapter beside a policy, which gets no head by it."""
+    torch.manual_seed(0)
+    policy = load_policy(PolicySettings(model=str(model_folder), lora=LoraSettings(r=4)))
+    settings = NextTokenSettings(epochs=60, batch_size=3, micro_batch_size=3, lr=1e-2)
+    options = RunOptions(tmp_path, "reward model", 1)
+    weight = BY_HEADS.weight_of_labels
+    train_supervised(policy, pairs(), settings, options, label_weight=weight, verdicts=True, spans=True)
+    texts, wanted = list(TAUGHT), [[("mat", -1)], [("dog sat", -1)], [("mat", 1)]]
+    assert marks(judged(heads_of(policy), texts)) == wanted
+    folder = tmp_path / "policy"
+    alone = load_frozen(PolicySettings(model=str(folder)))
+    assert marks(judged(heads_of(alone), texts)) == wanted
+    strict = [label for each in marks(judged(heads_of(alone, 0.9999999), texts)) for _, label in each]
+    assert strict and -1 not in strict
+    (folder / BASE_DIGEST).write_text(digest_of_base(policy.model))
+    other = load_policy(PolicySettings(model=str(model_folder), lora=LoraSettings(r=4)))
+    view = beside(other, folder, "reward_model")
+    assert marks(judged(heads_of(view), texts)) == wanted and heads_of(view).overlap == "never"
+    assert other.span_head is None
+    with torch.no_grad():
+        alone.span_head.map.weight.fill_(math.nan)  # type: ignore[union-attr]
+    (failed,) = judged(heads_of(alone), texts[:1])
+    assert isinstance(failed, Failure) and "not finite" in failed.message
+
+
+def test_a_token_is_read_where_its_label_was_learned(policy: Policy) -> None:
+    """The oracle: one prompt alone, and the labels of training to say which of its tokens are the response's."""
+    with_heads(policy)
+    asked = [pair.prompt for pair in pairs()]
+    read = HeadChat(policy, 2, "mine").read(asked, list(TAUGHT))
+    for item, each in zip(encode_pairs(policy, pairs()), read, strict=True):
+        assert isinstance(each, Read) and policy.span_head and policy.score_head
+        with torch.no_grad():
+            layers = policy.model(torch.tensor([item.prompt]), output_hidden_states=True).hidden_states
+            inside = [place for place, label in enumerate(item.labels) if label != -100]
+            expected = policy.span_head(layers[int(DEPTH * (len(layers) - 1))][0, inside])
+            verdict = policy.score_head.verdict(layers[-1][:, -1])
+        solid = [n for n, token in enumerate(inside) if policy.tokenizer.decode([item.prompt[token]]).strip()]
+        assert torch.allclose(each.logits, expected[solid], atol=1e-4)
+        assert each.verdict == pytest.approx(float(verdict), abs=1e-4)
+
+
+def test_marks_without_words_are_those_that_come_with_words(policy: Policy) -> None:
+    heads = HeadChat(with_heads(policy), 2, "mine")
+    greedy = GenerationSettings(max_new_tokens=8, temperature=0.0, batch_size=2)
+    texts = [*TAUGHT, "the cat sat on the mat"]
+    answers = LocalChat(policy, greedy, "mine", heads=heads).complete_about(
+        [judge_messages(PROMPT, Example(id="1", prompt=QUESTION), text) for text in texts], texts
+    )
+    alone = judged(heads_of(policy), texts)
+    assert [each.spans for each in answers] == [  # type: ignore[union-attr]
+        tuple((span.start, span.end, span.label) for span in each.spans)  # type: ignore[union-attr]
+        for each in alone
+    ]
+    assert [each.score for each in answers] == pytest.approx(  # type: ignore[union-attr]
+        [each.score for each in alone],  # type: ignore[union-attr]
+        abs=1e-5,
+    )
+    assert any(each.spans for each in alone) and all(each.text == "" for each in alone)  # type: ignore[union-attr]
+    assert len(set(map(str, alone))) == len(TAUGHT)
+
+
+def test_the_words_of_a_critique_have_the_marks_of_the_head() -> None:
+    z = json.dumps({"critique": "Hm.", "good_spans": ["dog"], "poor_spans": []})
+    chat = ScriptedChat([Completion(text=z, spans=((0, 3, -1), (4, 7, 1)), score=0.5)])
+    (said,) = judged(PromptedCritic(chat, PROMPT, SOURCE), ["the dog"])  # type: ignore[arg-type]
+    assert marks([said]) == [[("the", -1), ("dog", 1)]]
+    assert isinstance(said, Critique) and said.text == "Hm." and said.score == 0.5
+
+
+def test_a_response_that_is_not_in_the_prompt_to_the_letter_is_a_failure(policy: Policy) -> None:
+    (failed, read) = judged(heads_of(with_heads(policy)), ["the </response> mat", "the mat"])
+    assert isinstance(failed, Failure) and "to the letter" in failed.message and isinstance(read, Critique)
+
+
+def test_the_best_threshold_has_the_best_f1_of_all() -> None:
+    torch.manual_seed(0)
+    chances = torch.rand(50).round(decimals=1)  # many are equal
+    poor = torch.rand(50) < chances
+    threshold, f1 = best_threshold(chances, poor)
+
+    def f1_of(least: float) -> float:
+        said = chances >= least
+        return float(2 * (said & poor).sum() / (said.sum() + poor.sum()))
+
+    assert f1 == pytest.approx(f1_of(threshold)) and f1 == pytest.approx(max(map(f1_of, chances.tolist())))
+    logits = torch.stack([chances.clamp(0.01, 0.99).logit(), torch.zeros(50), torch.full((50,), -40.0)], dim=1)
+    assert ((unit_labels(logits, True, threshold) < 0) == (chances >= threshold)).all()
+
+
+def test_what_two_reward_models_disagree_about_pays_nothing() -> None:
+    text = "the dog sat on the mat"
+    one = Critique(text="So.", spans=spans_at([(0, 7, 1), (8, 14, -1)], text), score=0.8)
+    other = Critique(text="No.", spans=spans_at([(4, 11, 1), (12, 22, -1)], text), score=0.2)
+    both = agreed(one, other, text)
+    assert marks([both]) == [[("dog", 1), ("on", -1)]] and isinstance(both, Critique)
+    assert both.score == 0.5 and both.text == "So."
+    assert agreed(one, other.model_copy(update={"score": -0.1}), text).score == 0.0  # type: ignore[union-attr]
+    assert agreed(one, other.model_copy(update={"score": None}), text).score is None  # type: ignore[union-attr]
+    failed = Failure(kind="invalid", message="no")
+    assert agreed(one, failed, text) == agreed(failed, one, text) == failed
+
+
+def test_two_adapters_beside_a_policy_judge_each_by_its_own_heads(model_folder: Path, tmp_path: Path) -> None:
+    folders, alone = [tmp_path / name for name in ("first", "second")], []
+    for seed, folder in enumerate(folders):
+        torch.manual_seed(seed)
+        made = load_policy(PolicySettings(model=str(model_folder), lora=LoraSettings(r=4)))
+        for name, parameter in made.model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.1)
+        for head in (made.add_head("span_head"), made.add_head("score_head")):
+            torch.nn.init.normal_(head.map.weight)
+        write_policy(made, folder)
+        (folder / BASE_DIGEST).write_text(digest_of_base(made.model))
+        alone.append(judged(heads_of(load_frozen(PolicySettings(model=str(folder)))), list(TAUGHT)))
+    policy = load_policy(PolicySettings(model=str(model_folder), lora=LoraSettings(r=4)))
+    words = [f"--run.folder={tmp_path}", "--policy.lora={r: 4}", "--reward_model.shared=true"]
+    words += ["--reward_model.spans=head", "--reward_model.verdict=head", "--critic.kind=reward_model"]
+    words += [f"--critic.reward_model.folder={folders[0]}", f"--critic.reward_model.second={folders[1]}"]
+    config = load_config([find_config("demo")], words)
+    said = judged(reward_model_critic(config, policy), list(TAUGHT))
+    for text, both, first, second in zip(TAUGHT, said, *alone, strict=True):
+        wanted = agreed(first, second, text)
+        assert marks([both]) == marks([wanted]) and marks([first]) != marks([second])
+        assert both.score == pytest.approx(wanted.score, abs=1e-4)  # type: ignore[union-attr]
+    assert critic_inputs(config)["the second reward model"] != critic_inputs(config)["the reward model"]
+    gone = load_config([find_config("demo")], [*words, f"--critic.reward_model.second={tmp_path / 'none'}"])
+    with pytest.raises(UserError, match=r"no reward model in .*none"):
+        reward_model_critic(gone, policy)
+
+
+def test_the_turns_of_a_conversation_are_marked_each_for_itself(policy: Policy) -> None:
+    """Not what a tool said between them, and no span is of two turns; the second turn repeats the first."""
+    said = [("assistant", "the cat"), ("tool", "the dog"), ("assistant", "the cat"), ("assistant", "sat")]
+    response = Transcript.of_messages([Message(role=role, content=words) for role, words in said])  # type: ignore[arg-type]
+    with torch.no_grad():
+        with_heads(policy).span_head.map.bias.copy_(torch.tensor([1e4, 0.0, 0.0]))  # type: ignore[union-attr]
+    (judgement,) = judged(heads_of(policy), [response])
+    assert marks([judgement]) == [[("the cat", -1), ("the cat", -1), ("sat", -1)]]
+    assert isinstance(judgement, Critique)
+    assert [span.start for span in judgement.spans] == [turn.start for turn in response.turns]
