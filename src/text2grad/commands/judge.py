@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from text2grad.feedback import Feedback, Span
 
 READ_KINDS = (
-    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, brat, labelbox, lighttag, inception, "
-    "langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback, or module:NAME."
+    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, potato, doccano, brat, labelbox, lighttag, "
+    "inception, langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback, or "
+    "module:NAME."
 )
-WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
+WRITTEN_KINDS = "label_studio, argilla, prodigy, potato, csv, mqm, reward_model, preference or kto (TRL)."
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
 OUT = ("--out FILE", "Where to write. [default: <run.folder>/feedback.jsonl]")
 START = ("--from NAME", "Start from this policy: a run's name, a folder. [default: sft]")
