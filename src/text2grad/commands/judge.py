@@ -71,7 +71,7 @@ class Import(Stage, ConfiguredCommand):
 
 @command("export")
 class Export(Stage):
-    """Write feedback records, or the samples of a run, in the format of another tool or trainer.
+    """Write feedback records or samples of a run for another tool or trainer.
 
     What people mark in Label Studio, Argilla, Prodigy, Potato or a spreadsheet is read back with import. The
     samples of a run become traces of verifiers, for its viewers.

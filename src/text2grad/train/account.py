@@ -115,7 +115,7 @@ def strips(
     for row in range(min(count, len(responses.samples))):
         own = rollout.batch.mask[row]
         numbers = {name: _row(column[row], own) for name, column in columns.items()}
-        yield {"step": step, **strip(responses, row), "as_marked": as_marked, **numbers}
+        yield {"step": step, **strip(responses, row), "as_marked": as_marked, "value": [], **numbers}
 
 
 def probe_strips(
@@ -135,7 +135,7 @@ def probe_strips(
     for row, own in enumerate(batch.mask):
         numbers = {name: _row(column[row], own) for name, column in columns.items()}
         unjudged = {"failure": None} if beta is None else {}
-        yield {"step": step, "probe": True, **strip(responses, row), **unjudged, **numbers}
+        yield {"step": step, "probe": True, **strip(responses, row), **unjudged, "value": [], **numbers}
 
 
 def strip(responses: Responses, row: int) -> dict[str, Any]:
