@@ -17,7 +17,7 @@ from text2grad.feedback import Feedback, from_json
 from text2grad.formats.importer import NO_ERROR, SCORE_SCALE, Importer, Names, Opinion, own_scales, skip
 from text2grad.formats.marks import BROWSER, LABELS, Mark, utf16_offset
 from text2grad.formats.scale import Scale, of_options
-from text2grad.settings import YAMLMistakeError, parse_yaml
+from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row, RowError, placed_rows
 
