@@ -346,7 +346,7 @@ def test_a_run_with_probes_goes_on_as_if_it_had_never_stopped(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight, call: int
 ) -> None:
     with pytest.raises(SystemExit):
-        by_ppo(model, tmp_path / "stopped", Stops(call, asked(signal.SIGTERM)), **PROBED)
+        by_ppo(model, tmp_path / "stopped", Stops(call, asked(signal.SIGTERM)), checkpoint_every=0, **PROBED)
     by_ppo(model, tmp_path / "stopped", Lots(), **PROBED)
     assert_same(straight(**PROBED), (tmp_path / "stopped", seen[-1]))
 
