@@ -47,7 +47,7 @@ from unittest import mock
 import tiny_world
 from text2grad.chat.prices import read_prices
 from text2grad.errors import exit_on_user_error
-from text2grad.settings import parse_yaml
+from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks import loaders
 
 LIST = Path(__file__).with_suffix(".yaml")
