@@ -42,9 +42,11 @@ test-plugins:  ## run the plug-ins' tests with the engines themselves, each in a
 
 # The browser is the system's; Playwright drives it, axe-core looks for faults of accessibility.
 test-page: $(READY)  ## run the tests of the pages in a real browser: needs Chromium (apt install chromium), npm for axe-core
-	$(BIN)/python -m pip install --quiet -c constraints.txt playwright
+	@$(BIN)/python -m pip install --quiet --retries 1 -c constraints.txt playwright || \
+	  echo "no Playwright from the package index: the tests that need it are skipped" >&2
 	@test -f $(VENV)/axe/axe.min.js || { mkdir -p $(VENV)/axe && cd $(VENV)/axe && \
-	  tar -xzf "$$(npm pack --silent axe-core@4.14.1)" --strip-components=1 package/axe.min.js; } || \
+	  tar -xzf "$$(npm pack --silent --fetch-retries 1 --fetch-timeout 60000 axe-core@4.14.1)" \
+	    --strip-components=1 package/axe.min.js; } || \
 	  echo "no axe-core from npm: the tests that need it are skipped" >&2
 	$(BIN)/python -m pytest tests/browser
 

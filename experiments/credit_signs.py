@@ -71,7 +71,8 @@ def strips_of(runs: Path, seed: int, name: str) -> list[dict[str, Any]]:
     path = runs / f"seed-{seed}" / "ppo" / name / "samples.jsonl"
     if not path.is_file():
         raise SystemExit(f"no {path} (python experiments/sample_efficiency.py --out {runs})")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    strips = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [strip for strip in strips if not strip.get("probe")]  # nothing is learned from those
 
 
 def strip_of(chosen: argparse.Namespace, name: str) -> Strip:

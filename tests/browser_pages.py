@@ -30,6 +30,8 @@ HOSTILE = (
     "<iframe srcdoc='<script>parent.pwned=1</script>'></iframe><a href='javascript:window.pwned=1'>x</a>"
     "{{ 7*7 }}${window.pwned=1}\u202egnp\u2066\u0000\x1b[31m\u2028\u200b 👩‍👩‍👧‍👦 שלום عالم \ufeff"
 )
+PATIENCE = 180
+"""Seconds in which a page on a busy machine does what it is asked; where all is well nobody waits for them."""
 SIZES = ((390, 800), (1280, 900), (2560, 1300))
 
 
@@ -55,9 +57,18 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
+        # What a container has little of: /dev/shm, and a GPU, without which one process more is busy for nothing.
+        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=browser_path(), args=flags, timeout=1000 * PATIENCE)
         yield browser
         browser.close()
+
+
+def fresh_tab(browser: Any, **options: Any) -> Any:
+    """A page in a context of its own, which waits for as long as a busy machine takes."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(1000 * PATIENCE)
+    return context.new_page()
 
 
 class Server:
@@ -158,7 +169,7 @@ def until(page: Any, code: str, arg: Any = None) -> None:
     wait_until(lambda: bool(page.evaluate(code, arg)))
 
 
-def wait_until(check: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(check: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Look until it holds.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from browser_pages import chromium, missing
+from browser_pages import chromium, fresh_tab, missing
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,11 +25,9 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def tab(browser: Any) -> Iterator[Any]:
     """A page of a context of its own; an error in its scripts fails the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(60_000)  # a busy machine
-    page = context.new_page()
+    page = fresh_tab(browser, viewport={"width": 1280, "height": 900})
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     yield page
-    context.close()
+    page.context.close()
     assert errors == []

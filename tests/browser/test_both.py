@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from browser_pages import AXE, HOSTILE, SIZES, Server, axe_violations, hostile_run, until
+from browser_pages import AXE, HOSTILE, SIZES, Server, axe_violations, fresh_tab, hostile_run, until
 from synthetic_run import write_run
 from text2grad.page.mark import mark_page
 from text2grad.page.view import ViewPage
@@ -74,14 +74,13 @@ def test_hostile_records_run_no_script_and_break_no_layout(
 def test_no_rule_of_accessibility_is_broken(
     browser: Any, servers: dict[tuple[str, str], Server], name: str, scheme: str
 ) -> None:
-    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
-    tab = opened(context.new_page(), servers[name, "plain"])
+    tab = opened(fresh_tab(browser, color_scheme=scheme, bypass_csp=True), servers[name, "plain"])
     if name == "mark":
         for key in ("ArrowRight", "g", "Enter", "s"):
             tab.keyboard.press(key)
     tab.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
     assert axe_violations(tab) == []
-    context.close()
+    tab.context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -95,8 +94,8 @@ def test_nothing_is_wider_than_the_screen(
     scheme: str,
     tmp_path: Path,
 ) -> None:
-    context = browser.new_context(color_scheme=scheme, viewport={"width": size[0], "height": size[1]})
-    tab = opened(context.new_page(), servers[name, "plain"])
+    screen = {"width": size[0], "height": size[1]}
+    tab = opened(fresh_tab(browser, color_scheme=scheme, viewport=screen), servers[name, "plain"])
     assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
     tab.screenshot(path=tmp_path / f"{name}-{size[0]}-{scheme}.png", full_page=True)
-    context.close()
+    tab.context.close()

@@ -38,6 +38,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(source: Path) -> Iterator[Server]:
+    """Asked for before `tab`, so that a page is closed before its server is killed: what it still sends arrives."""
     with serving(partial(mark_page, source, None, "ann", False)) as started:
         yield started
 
@@ -74,7 +75,7 @@ def mark_by_keys(tab: Any) -> None:
 WANTED = [("It is", 1, "clear"), ("next week", -1, "wrong week")]
 
 
-def test_twenty_answers_by_keyboard_alone_through_a_kill(tab: Any, server: Server, source: Path) -> None:
+def test_twenty_answers_by_keyboard_alone_through_a_kill(server: Server, tab: Any, source: Path) -> None:
     opened(tab, server)
     for number in range(ANSWERS):
         tab.get_by_role("heading", name=f"q-{number}", exact=True).wait_for()
@@ -97,7 +98,7 @@ def test_twenty_answers_by_keyboard_alone_through_a_kill(tab: Any, server: Serve
         assert (each.score, each.meta) == (-0.5, {"annotator": "ann", "omissions": ["the day"]})
 
 
-def test_two_tabs_show_a_conflict_and_neither_is_lost(tab: Any, server: Server, source: Path) -> None:
+def test_two_tabs_show_a_conflict_and_neither_is_lost(server: Server, tab: Any, source: Path) -> None:
     opened(tab, server)
     other = tab.context.new_page()
     opened(other, server)
@@ -113,7 +114,7 @@ def test_two_tabs_show_a_conflict_and_neither_is_lost(tab: Any, server: Server, 
     wait_until(lambda: [each.critique for each in marked(source)] == ["Two."])
 
 
-def test_a_drag_marks_whole_words_and_undo_takes_it_back(tab: Any, server: Server, source: Path) -> None:
+def test_a_drag_marks_whole_words_and_undo_takes_it_back(server: Server, tab: Any, source: Path) -> None:
     opened(tab, server)
     box = tab.locator("#talk .response").bounding_box()
     tab.evaluate(
@@ -134,7 +135,7 @@ def test_a_drag_marks_whole_words_and_undo_takes_it_back(tab: Any, server: Serve
     assert box["width"] > 0
 
 
-def test_a_suggestion_is_checked_and_taken_over(tab: Any, server: Server, source: Path) -> None:
+def test_a_suggestion_is_checked_and_taken_over(server: Server, tab: Any, source: Path) -> None:
     opened(tab, server)
     assert "Vague." not in tab.locator("main").inner_text()
     tab.keyboard.press("s")
@@ -147,7 +148,7 @@ def test_a_suggestion_is_checked_and_taken_over(tab: Any, server: Server, source
     assert '"correct":true' in checks.read_text(encoding="utf-8").replace(" ", "")
 
 
-def test_two_people_see_how_far_they_agree(tab: Any, server: Server, source: Path) -> None:
+def test_two_people_see_how_far_they_agree(server: Server, tab: Any, source: Path) -> None:
     opened(tab, server)
     mark_by_keys(tab)
     saved(tab)

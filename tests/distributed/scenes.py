@@ -45,7 +45,7 @@ SETTINGS = PPOSettings(
     advantage="gae",
     steps=4, rollouts=COUNT, epochs=2, mini_batches=2, micro_batch_size=3, lr=1e-3, schedule="cosine",
     value_warmup=1, samples_written=COUNT, kl_target=0.01, kl_horizon=8,
-    normalisation="whiten",
+    normalisation="whiten", probe_prompts=0,
 )  # fmt: skip
 TRAINING = SupervisedSettings(epochs=3, batch_size=3, micro_batch_size=1, lr=1e-2)
 KINDS: dict[str, dict[str, Any]] = {
@@ -202,8 +202,8 @@ def train(model: Path, folder: Path, sharded: bool, stop: tuple[int, int, str] =
 
 
 def train_on_episodes(model: Path, folder: Path, sharded: bool) -> str:
-    """The same, of episodes of two turns."""
-    return train_in(Talker, model, folder, sharded, steps=2)
+    """The same, of episodes of two turns, and with fewer probes than there are processes."""
+    return train_in(Talker, model, folder, sharded, steps=2, probe_prompts=1)
 
 
 def train_in(

@@ -74,8 +74,20 @@ def test_episodes_of_two_processes_are_those_of_one(model: Path, tmp_path: Path)
         both = tmp_path / str(sharded)
         assert run_in(2, train_on_episodes, tmp_path, model, both, sharded) == ["done", "done"]
         assert responses(both) == responses(alone)
+        check_samples(alone, both)
         for row, other in zip(logged(alone), logged(both), strict=True):
             assert other == pytest.approx(row, rel=2e-3, abs=2e-4)
+
+
+def check_samples(one: Path, other: Path) -> None:
+    """Numbers of each token, of the prompt that is followed too: it is written once for each step."""
+    pairs = list(zip(samples(one), samples(other), strict=True))
+    assert [sample["step"] for sample, _ in pairs if sample.get("probe")] == [0, 1]
+    for mine, theirs in pairs:
+        assert mine.keys() == theirs.keys()
+        for name in ("logp", "logp_change", "delta", *(() if mine.get("probe") else ("ratio", "learned"))):
+            assert len(mine[name]) == len(mine["ids"])
+            assert theirs[name] == pytest.approx(mine[name], rel=2e-3, abs=2e-4), name
 
 
 def check_parts(held: list[dict[str, tuple[int, int]]], sharded: bool) -> None:
@@ -91,8 +103,11 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 
 def responses(folder: Path) -> list[Any]:
-    lines = (folder / "samples.jsonl").read_text("utf-8").splitlines()
-    return [json.loads(line)["response"] for line in lines]
+    return [sample["response"] for sample in samples(folder)]
+
+
+def samples(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "samples.jsonl").read_text("utf-8").splitlines()]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

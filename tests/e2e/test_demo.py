@@ -111,7 +111,8 @@ def test_every_list_of_a_sample_has_one_entry_per_token(done: Done) -> None:
     samples = lines(folder / "ppo" / "text2grad" / "samples.jsonl")
     assert {sample["step"] for sample in samples} == {0, 1}
     for sample in samples:
-        names = ("tokens", "starts", "ends", "delta", "kl", "advantage", "reward", "logp")
+        names = ["ids", "tokens", "starts", "ends", "delta", "kl", "reward", "logp", "logp_change", "entropy"]
+        names += [] if sample.get("probe") else ["advantage", "ratio", "learned"]
         assert len({len(sample[name]) for name in names}) == 1
         assert sample["value"] == []  # the demo has no value function
         places = list(zip(sample["starts"], sample["ends"], strict=True))

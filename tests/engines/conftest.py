@@ -7,4 +7,5 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "plugins"), str(ROOT / "benchmarks")]
+BESIDE = ("tests/plugins", "tests/unit/report", "benchmarks")
+sys.path[:0] = [str(ROOT / folder) for folder in BESIDE]

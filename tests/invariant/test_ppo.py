@@ -215,6 +215,29 @@ def test_a_strip_has_the_ids_that_were_sampled_and_the_entropy_at_each(policy: P
     np.testing.assert_allclose(strip["entropy"], rollout.entropy[0, : len(strip["ids"])], atol=1e-5)
 
 
+def test_a_strip_has_the_ratio_of_the_last_epoch_and_what_was_learned(policy: Policy) -> None:
+    settings = PPOSettings(rollouts=8, lr=1e-2, epochs=1, mini_batches=1, micro_batch_size=3)
+    answered, rollout = collect(policy, settings, CreditSettings())
+    rollout.learned[1] = False
+    assert "ratio" not in next(strips(0, answered, rollout, 1)), "no update yet"
+    asked = make_optimizers(policy, settings), settings, GENERATION.temperature, False
+    update(policy, rollout, *asked)
+    np.testing.assert_allclose([x for each in strips(0, answered, rollout, 8) for x in each["ratio"]], 1, atol=1e-4)
+    with policy.evaluating():
+        moved = policy(rollout.batch, GENERATION.temperature).logp
+    update(policy, rollout, *asked)  # the one epoch of this update begins where the other has ended
+    expected = (moved - rollout.old_logp).exp()
+    for row, each in enumerate(strips(0, answered, rollout, 8)):
+        np.testing.assert_allclose(each["ratio"], expected[row][rollout.batch.mask[row]], rtol=1e-3)
+        assert each["learned"] == [int(row != 1)] * len(each["ids"])
+        change = (rollout.old_logp - rollout.ref_logp)[row][rollout.batch.mask[row]]
+        np.testing.assert_allclose(each["logp_change"], change, atol=1e-5)
+    assert float((expected - 1).abs().max()) > 1e-2
+    rollout.learned[:] = False
+    update(policy, rollout, *asked)
+    assert not any("ratio" in each for each in strips(0, answered, rollout, 8)), "no optimizer step was taken"
+
+
 def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
     from text2grad.feedback import Failure
 

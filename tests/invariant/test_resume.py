@@ -60,7 +60,7 @@ STEPS = 6
 SETTINGS = PPOSettings(
     advantage="gae",
     steps=STEPS, rollouts=4, epochs=2, mini_batches=2, lr=1e-3, schedule="cosine", value_warmup=1,
-    kl_target=0.01, kl_horizon=8, normalisation="whiten",
+    probe_prompts=0, kl_target=0.01, kl_horizon=8, normalisation="whiten",
 )  # fmt: skip
 TRAINING = NextTokenSettings(epochs=3, batch_size=2, lr=1e-2)
 COURSE: dict[str, Any] = {"checkpoint_every": 1, "course": CourseSettings(warmup=0.3)}
@@ -311,6 +311,44 @@ def test_ppo_goes_on_as_if_it_had_never_stopped(
     assert f"x: resumes after step {at} of {STEPS}\n" in capsys.readouterr().err
     assert_same(straight(lora=lora), (tmp_path / "stopped", seen[-1]))
     assert leftovers(tmp_path / "stopped") == ["policy"]
+
+
+OF_A_PROBE = ("tokens", "starts", "delta", "kl", "value", "reward", "logp", "logp_change", "entropy")
+PROBED = {"probe_prompts": 3, "probe_every": 2}
+
+
+def probes_of(folder: Path) -> list[dict[str, Any]]:
+    return [row for line in logged(folder)[1].splitlines() if (row := json.loads(line)).get("probe")]
+
+
+def test_probes_follow_the_same_prompts_and_training_does_not_notice(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+) -> None:
+    """Their critic draws lots of torch's generator, and so does the policy."""
+    by_ppo(model, tmp_path / "run", Lots(), **PROBED)
+    probes = probes_of(tmp_path / "run")
+    spread = [number * len(examples()) // 3 for number in range(3)]
+    asked = [(step, examples()[row].id) for step in (0, 2, 4, STEPS - 1) for row in spread]
+    assert [(probe["step"], probe["id"]) for probe in probes] == asked
+    for probe in probes:
+        assert {len(probe[name]) for name in OF_A_PROBE} == {len(probe["ids"])}
+        assert not {"advantage", "ratio", "learned"} & probe.keys(), "nothing was learned from it"
+    changes = [max(map(abs, probe["logp_change"])) for probe in probes]
+    assert max(changes[:3]) == 0 < min(changes[-3:])
+    path = tmp_path / "run" / "samples.jsonl"
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"probe"' not in line), encoding="utf-8")
+    assert_same(straight(), (tmp_path / "run", seen[-1]))
+
+
+@pytest.mark.parametrize("call", [4, 5])  # of a probe at the beginning of step 2, and of that step
+def test_a_run_with_probes_goes_on_as_if_it_had_never_stopped(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, call: int
+) -> None:
+    with pytest.raises(SystemExit):
+        by_ppo(model, tmp_path / "stopped", Stops(call, asked(signal.SIGTERM)), checkpoint_every=0, **PROBED)
+    by_ppo(model, tmp_path / "stopped", Lots(), **PROBED)
+    assert_same(straight(**PROBED), (tmp_path / "stopped", seen[-1]))
 
 
 @pytest.mark.parametrize(

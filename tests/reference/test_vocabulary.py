@@ -74,6 +74,10 @@ def test_chunks_give_what_all_logits_give() -> None:
         torch.testing.assert_close(found.logp, advantage.token_logps(logits, drawn.ids[None], 0.7)[0])
         torch.testing.assert_close(found.entropy, advantage.entropy(logits, 0.7)[0])
         torch.testing.assert_close(found.kl, expected_kl(kind, drawn, 0.7))
+        assert found.ref_logp is not None
+        torch.testing.assert_close(
+            found.ref_logp, advantage.token_logps(drawn.logits()[1], drawn.ids[None], 0.7)[0]
+        )
 
 
 def test_gradients_of_chunks_are_those_of_the_whole() -> None:
@@ -98,7 +102,7 @@ def test_gradients_of_chunks_are_those_of_the_whole() -> None:
 
 def test_only_what_is_asked_for_is_computed() -> None:
     found = vocabulary.score_tokens(Drawn().view(), Drawn().ids)
-    assert found[1:] == (None, None, None, None)
+    assert found[1:] == (None, None, None, None, None)
 
 
 def test_the_likeliest_tokens_and_those_of_a_support_at_each_place() -> None:

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from text2grad.feedback import Feedback, Span
 
 READ_KINDS = (
-    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, brat, labelbox, lighttag, inception, "
-    "langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback, or module:NAME."
+    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, potato, doccano, brat, labelbox, lighttag, "
+    "inception, langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback, or "
+    "module:NAME."
 )
-WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
+WRITTEN_KINDS = (
+    "label_studio, argilla, prodigy, potato, csv, mqm, reward_model, preference or kto (TRL); of a run: verifiers."
+)
+TRACES = "verifiers"
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
 OUT = ("--out FILE", "Where to write. [default: <run.folder>/feedback.jsonl]")
 START = ("--from NAME", "Start from this policy: a run's name, a folder. [default: sft]")
@@ -67,16 +71,18 @@ class Import(Stage, ConfiguredCommand):
 
 @command("export")
 class Export(Stage):
-    """Write feedback records in the format of another tool or trainer.
+    """Write feedback records or samples of a run for another tool or trainer.
 
-    What people mark in Label Studio, Argilla, Prodigy or a spreadsheet is read back with import.
+    What people mark in Label Studio, Argilla, Prodigy, Potato or a spreadsheet is read back with import. The
+    samples of a run become traces of verifiers, for its viewers.
 
     \b
-    Example:
+    Examples:
       text2grad export feedback.jsonl --as label_studio --out tasks.json
+      text2grad export runs/mine --as verifiers --out traces.jsonl
     """
 
-    source: Path = argument(*RECORDS)
+    source: Path = argument("FILE", "A file of feedback records (JSON Lines); for verifiers, the folder of a run.")
     kind: str = option("--as KIND", WRITTEN_KINDS, ...)
     out: Path = option("--out FILE", "Where to write.", ...)
     pairs_per_prompt: int = option(
@@ -89,8 +95,14 @@ class Export(Stage):
     def export(self) -> dict[str, Any]:
         """Write the file."""
         from text2grad.feedback import Feedback, read_jsonl
-        from text2grad.formats.export import export, left_out
+        from text2grad.formats.export import export, left_out, write_rows
 
+        if self.kind == TRACES:
+            from text2grad.report.traces import episodes
+
+            rows_of_run = list(episodes(self.source))
+            write_rows(rows_of_run, TRACES, self.out)
+            return {"rows": len(rows_of_run), "out": str(self.out)}
         rows = export(read_jsonl(self.source, Feedback), self.kind, self.out, self.pairs_per_prompt)
         return {"rows": rows, **left_out(read_jsonl(self.source, Feedback), self.kind), "out": str(self.out)}
 

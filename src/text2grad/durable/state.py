@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -173,6 +174,16 @@ class Randomness:
         for index in range(torch.cuda.device_count()):
             if (state := tensors.get(f"{owner}.cuda.{index}")) is not None:
                 torch.cuda.set_rng_state(state.clone(), index)
+
+
+@contextmanager
+def same_randomness() -> Iterator[None]:
+    """What is drawn inside is not missed outside: the generators are put back."""
+    before = Randomness.now()
+    try:
+        yield
+    finally:
+        Randomness.restore(before.tensors(), before.numbers())
 
 
 def seed_everything(seed: int) -> None:

@@ -16,7 +16,7 @@ from text2grad.feedback import Critique, Example, Feedback, Transcript, refuse_f
 from text2grad.formats.datasets import mqm
 from text2grad.formats.preference import as_messages, pairs_of, preference_row
 from text2grad.formats.remarks import table
-from text2grad.formats.tools import argilla, label_studio, prodigy
+from text2grad.formats.tools import argilla, label_studio, potato, prodigy
 from text2grad.tasks.base import read_prompt
 from text2grad.tasks.loaders import Row
 
@@ -63,6 +63,7 @@ WRITERS: Mapping[str, Writer] = {
     "label_studio": each(label_studio.row_of),
     "argilla": each(argilla.row_of),
     "prodigy": lambda records: map(prodigy.row_of, records),
+    "potato": each(potato.row_of),
     "csv": each(table.row_of),
     "mqm": lambda records: (row for record in records for row in mqm.rows_of(record)),
     "reward_model": reward_model_rows,
@@ -71,7 +72,7 @@ WRITERS: Mapping[str, Writer] = {
 }
 TABLES = {"csv": table.COLUMNS, "mqm": mqm.COLUMNS}
 MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_per_prompt 4"
-OF_ONE_TURN = ("label_studio", "argilla", "prodigy", "mqm")
+OF_ONE_TURN = ("label_studio", "argilla", "prodigy", "potato", "mqm")
 """Tools for people that have one text to mark."""
 LISTS = ("label_studio", "argilla")
 """What these tools read is one list."""

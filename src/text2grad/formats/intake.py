@@ -19,7 +19,7 @@ from text2grad.formats.marks import subject_of
 from text2grad.formats.remarks import rows as remarks
 from text2grad.formats.remarks.columns import RATINGS, SAYS, parse_map, plain_name
 from text2grad.formats.scale import Scale, parse_scales
-from text2grad.formats.tools import argilla, label_studio, platforms, prodigy
+from text2grad.formats.tools import argilla, label_studio, platforms, potato, prodigy
 from text2grad.named import is_own_name, load_named
 from text2grad.tasks.loaders import Row, bad_record, convert_rows, placed_rows
 from text2grad.tasks.sheets import is_table
@@ -33,6 +33,8 @@ IMPORTERS: Sequence[Importer] = (
     *platforms.EXPORTS,
     argilla.IMPORTER,
     prodigy.IMPORTER,
+    potato.EXPORTED,
+    potato.STATE,
     platforms.DOCCANO,
 )
 """In the order in which a file is tried."""

@@ -75,6 +75,11 @@ CODE_POINTS, BROWSER = Counting(), Counting(utf16=True, crlf_is_one=True)
 COUNTINGS = (CODE_POINTS, Counting(utf16=True), BROWSER, Counting(crlf_is_one=True))
 
 
+def utf16_offset(text: str, place: int) -> int:
+    """How many UTF-16 units stand before a code point."""
+    return len(text[:place].encode("utf-16-le", "surrogatepass")) // 2
+
+
 class _Ruler:
     """The places of a text by offsets that count in one way."""
 

@@ -31,7 +31,8 @@ POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
 class PolicyOutput:
     """What a policy makes of a batch; 0 outside the mask, None if not asked for.
 
-    `logp`, `entropy`, `kl` (B, T); `values` (B, T) = V(s_t); `last_value` (B,) = V of the state after the response.
+    `logp`, `entropy`, `kl` and with it `ref_logp` (B, T); `values` (B, T) = V(s_t); `last_value` (B,) = V of the
+    state after the response.
     Without a value function all values are 0. `top` (B, T, k) and `support` (B, T, K) are as in
     `rl.vocabulary.TokenScores`. `before` (B, H): the states before the responses, for a head to read. `layers`
     (B, P+T, H): the embeddings and what each layer writes.
@@ -45,6 +46,7 @@ class PolicyOutput:
     before: Tensor
     top: Tensor | None = None
     support: Tensor | None = None
+    ref_logp: Tensor | None = None
     layers: tuple[Tensor, ...] = ()
 
 
@@ -236,6 +238,7 @@ class Policy(nn.Module):
             before=hidden[:, 0],
             top=None if scores.top is None else _spread(scores.top, batch.mask),
             support=None if scores.support is None else _spread(scores.support, batch.mask),
+            ref_logp=None if scores.ref_logp is None else _spread(scores.ref_logp, batch.mask),
             layers=states if layers else (),
         )
 

@@ -28,10 +28,13 @@ class Sample(Part):
     All lists have one entry per response token (T), or none (`value` without a value function; `ids` and `entropy`
     in runs that did not write them); `starts` and `ends` are code points of `response`. `as_marked`: each token of
     a span is paid with the sign of its span. `lost` are the quotes that are not in the response, `unmatched` is
-    their number; `ambiguous` counts quotes found twice.
+    their number; `ambiguous` counts quotes found twice. `probe`: one of the prompts that are answered again and
+    again, and nothing is learned from it: it has no `advantage`, `ratio` and `learned`, and without a critique no
+    `delta` and `reward`. What each number is, docs/metrics.md says.
     """
 
     step: int
+    probe: bool = False
     id: str = ""
     prompt: tuple[Message, ...] = ()
     response: ResponseText
@@ -53,7 +56,10 @@ class Sample(Part):
     value: Numbers = Field(default_factory=list)
     advantage: Numbers = Field(default_factory=list)
     logp: Numbers = Field(default_factory=list)
+    logp_change: Numbers = Field(default_factory=list)
     entropy: Numbers = Field(default_factory=list)
+    ratio: Numbers = Field(default_factory=list)
+    learned: Numbers = Field(default_factory=list)
 
 
 class Answer(Part):

@@ -47,6 +47,7 @@ class TokenScores(NamedTuple):
     """What one policy says about N tokens, all (N,): None is what was not asked for.
 
     `top` (N, k): the ids of the k likeliest tokens at each place. `support` (N, K): log-probabilities of given ids.
+    `ref_logp`: the reference's log-probabilities, where there is one.
     """
 
     logp: Tensor
@@ -54,6 +55,7 @@ class TokenScores(NamedTuple):
     kl: Tensor | None = None
     top: Tensor | None = None
     support: Tensor | None = None
+    ref_logp: Tensor | None = None
 
 
 class Extra(TypedDict, total=False):
@@ -91,7 +93,8 @@ def score_tokens(
         raise ValueError(f"{count} ids for {', '.join(map(str, states))} states (policy, reference)")
     rows = rows or view.rows()
     trained = torch.is_grad_enabled() and view.states.requires_grad
-    asked_for = (wanted.get("entropy", False), reference is not None, wanted.get("top", 0) > 0, support is not None)
+    compared = reference is not None
+    asked_for = (wanted.get("entropy", False), compared, wanted.get("top", 0) > 0, support is not None, compared)
     plain = not any(asked_for)
     if trained and view.weight is not None and plain and not view.weight.requires_grad:
         return TokenScores(linear_logps(view.states, view.weight, ids, temperature, rows))
@@ -112,19 +115,22 @@ def _score(view: View, ids: Tensor, here: slice, temperature: float, wanted: Wan
     columns = [logp, *([adv.entropy_of(log_p)] if wanted.get("entropy") else [])]
     if reference := wanted.get("reference"):
         log_ref = adv.log_probs(reference.head(reference.states[here]), temperature)
-        columns.append(_kl(wanted.get("kl", "full"), log_p, log_ref, logp, ids[here]))
+        ref_logp = adv.of_tokens(log_ref, ids[here])
+        columns.append(_kl(wanted.get("kl", "full"), log_p, log_ref, logp, ref_logp))
     if top := wanted.get("top"):
         columns.append(log_p.topk(top, dim=-1).indices)
     if (support := wanted.get("support")) is not None:
         columns.append(log_p.gather(-1, support[here]))
+    if reference:
+        columns.append(ref_logp)
     return tuple(columns)
 
 
-def _kl(kind: KLKind, log_p: Tensor, log_ref: Tensor, logp: Tensor, ids: Tensor) -> Tensor:
+def _kl(kind: KLKind, log_p: Tensor, log_ref: Tensor, logp: Tensor, ref_logp: Tensor) -> Tensor:
     if kind == "full":
         return adv.kl_between(log_p, log_ref)
     estimator = adv.kl_k1 if kind == "k1" else adv.kl_k3
-    return estimator(logp[None], adv.of_tokens(log_ref, ids)[None])[0]
+    return estimator(logp[None], ref_logp[None])[0]
 
 
 def linear_logps(states: Tensor, weight: Tensor, ids: Tensor, temperature: float, rows: int) -> Tensor:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from text2grad.align.variety import variety
 from text2grad.feedback import Critique, Failure, Transcript, conversation_of
+from text2grad.policy.batch import TokenBatch
 from text2grad.rl import advantage as adv
-from text2grad.train.rollout import Responses, Rollout
+from text2grad.train.rollout import PolicyStats, Responses, Rollout, on_own_tokens
 
 
 def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict[str, float]:
@@ -98,37 +99,68 @@ def strips(
     `valued`: there is a value function. `as_marked`: each token of a span is paid with the sign of its span, so
     that a reader may compare the two.
     """
+    read = rollout.ratio > 0  # where no optimizer step was taken there is no ratio
+    columns = {
+        "delta": rollout.delta,
+        "kl": rollout.kl,
+        **({"value": rollout.values} if valued else {}),
+        "advantage": rollout.advantages,
+        "reward": rollout.rewards,
+        "logp": rollout.old_logp,
+        "logp_change": rollout.old_logp - rollout.ref_logp,
+        "entropy": rollout.entropy,
+        "learned": rollout.learned,
+        **({"ratio": rollout.ratio.where(read, math.nan)} if bool(read.any()) else {}),
+    }
     for row in range(min(count, len(responses.samples))):
-        judgement, aligned = responses.judgements[row], responses.aligned[row]
-        example, own = responses.examples[row], rollout.batch.mask[row]
-        failure = judgement if isinstance(judgement, Failure) else None
-        critique = judgement if isinstance(judgement, Critique) else Critique(text="")
-        yield {
-            "step": step,
-            "id": example.id,
-            "prompt": [message.model_dump() for message in example.prompt],
-            "response": _written(responses.texts[row] if responses.texts else aligned.text),
-            "critique": critique.text,
-            "spans": [span.model_dump() for span in critique.spans],
-            "score": critique.score,
-            "failure": failure.model_dump() if failure else None,
-            # Quotes that became no span: a token they speak of may still gain from its neighbours.
-            "lost": list(critique.lost),
-            "unmatched": critique.quotes.unmatched,
-            "ambiguous": critique.quotes.ambiguous,
-            "as_marked": as_marked,
-            "ids": list(responses.samples[row].own),
-            "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
-            "starts": [int(start) for start in aligned.starts],
-            "ends": [int(end) for end in aligned.ends],
-            "delta": _row(rollout.delta[row], own),
-            "kl": _row(rollout.kl[row], own),
-            "value": _row(rollout.values[row], own) if valued else [],
-            "advantage": _row(rollout.advantages[row], own),
-            "reward": _row(rollout.rewards[row], own),
-            "logp": _row(rollout.old_logp[row], own),
-            "entropy": _row(rollout.entropy[row], own),
-        }
+        own = rollout.batch.mask[row]
+        numbers = {name: _row(column[row], own) for name, column in columns.items()}
+        yield {"step": step, **strip(responses, row), "as_marked": as_marked, "value": [], **numbers}
+
+
+def probe_strips(
+    step: int, responses: Responses, batch: TokenBatch, stats: PolicyStats, beta: float | None, valued: bool
+) -> Iterator[dict[str, Any]]:
+    """Strips of answers that nothing is learned from; without `beta` nobody has judged them."""
+    columns = {
+        "kl": stats.kl,
+        **({"value": stats.values} if valued else {}),
+        "logp": stats.logp,
+        "logp_change": stats.logp - stats.ref_logp,
+        "entropy": stats.entropy,
+    }
+    if beta is not None:
+        delta = on_own_tokens([item.delta for item in responses.credits], batch.mask)
+        columns |= {"delta": delta, "reward": delta - beta * stats.kl}
+    for row, own in enumerate(batch.mask):
+        numbers = {name: _row(column[row], own) for name, column in columns.items()}
+        unjudged = {"failure": None} if beta is None else {}
+        yield {"step": step, "probe": True, **strip(responses, row), **unjudged, "value": [], **numbers}
+
+
+def strip(responses: Responses, row: int) -> dict[str, Any]:
+    """One response with its critique, and its tokens."""
+    judgement, aligned = responses.judgements[row], responses.aligned[row]
+    example = responses.examples[row]
+    failure = judgement if isinstance(judgement, Failure) else None
+    critique = judgement if isinstance(judgement, Critique) else Critique(text="")
+    return {
+        "id": example.id,
+        "prompt": [message.model_dump() for message in example.prompt],
+        "response": _written(responses.texts[row] if responses.texts else aligned.text),
+        "critique": critique.text,
+        "spans": [span.model_dump() for span in critique.spans],
+        "score": critique.score,
+        "failure": failure.model_dump() if failure else None,
+        # Quotes that became no span: a token they speak of may still gain from its neighbours.
+        "lost": list(critique.lost),
+        "unmatched": critique.quotes.unmatched,
+        "ambiguous": critique.quotes.ambiguous,
+        "ids": list(responses.samples[row].own),
+        "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
+        "starts": [int(start) for start in aligned.starts],
+        "ends": [int(end) for end in aligned.ends],
+    }
 
 
 def _written(response: str) -> Any:

@@ -17,23 +17,39 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.log import Stopwatch
 from text2grad.durable.processes import ALONE, Ranks
+from text2grad.durable.state import same_randomness
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Example, overlap_of
+from text2grad.feedback import Critic, Critique, Example, Judgement, Source, overlap_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.generate import Sample
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.policy.shard import gathered
-from text2grad.train.account import strips
+from text2grad.train.account import probe_strips, strips
 from text2grad.train.optimizers import Optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.rollout import PolicyStats, Responses, Rollout, draws_of, judge, measure, merge, respond
+from text2grad.train.rollout import (
+    PolicyStats,
+    Responses,
+    Rollout,
+    draws_of,
+    judge,
+    measure,
+    merge,
+    packed,
+    respond,
+)
 from text2grad.train.update import update
 
 if TYPE_CHECKING:
     from text2grad.train.teacher.model import Teacher
+
+PROBES = 2**40
+"""In the place of a step, whose random numbers are those of probes."""
+FREE = ("program", "reward_model")
+"""Kinds of critics that nobody is paid for."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -72,11 +88,16 @@ class Learner:
         """Begin a step: one response per prompt."""
         self.batch, self.watch = None, Stopwatch()
         self.doing("sampling")
-        mine = self._ranks.share(len(prompts))  # a slice of the batch's rows
         # With `by_row` any number of processes samples the same responses.
-        by_row, tokens = self._ranks.by_row, self.generation.max_new_tokens
-        tokens *= self.generation.max_turns if self.environment else 1
-        draws = draws_of(self.seed, step, mine, tokens) if by_row else None
+        return self._answers(examples, prompts, step if self._ranks.by_row else None)
+
+    def _answers(
+        self, examples: Sequence[Example], prompts: Sequence[Sequence[int]], drawn_as: int | None
+    ) -> list[Sample]:
+        """One response per prompt, in the random numbers of this step; None: in those that torch draws."""
+        mine = self._ranks.share(len(prompts))  # a slice of the batch's rows
+        tokens = self.generation.max_new_tokens * (self.generation.max_turns if self.environment else 1)
+        draws = None if drawn_as is None else draws_of(self.seed, drawn_as, mine, tokens)
         with gathered(self.policy), self._ranks.barrier():
             asked = self.policy, prompts[mine], self.generation, draws
             own = respond(*asked, self.environment, examples[mine])
@@ -84,13 +105,35 @@ class Learner:
         self.watch.lap("generate")
         return samples
 
+    def probe(
+        self, examples: Sequence[Example], prompts: Sequence[Sequence[int]], step: int, beta: float
+    ) -> list[dict[str, Any]]:
+        """Records of the policy's answers to probe prompts; with critiques where asking costs nothing.
+
+        Each answer has random numbers of its own, the same at every step, and those of training are not moved.
+        """
+        self.batch, self.watch = None, Stopwatch()
+        self.doing("probes")
+        judged = self.critic.source.kind in FREE
+        with same_randomness():
+            samples = self._answers(examples, prompts, PROBES)
+            batch = packed(self.policy, prompts, samples)
+            critic = self.critic if judged else _Silent(self.critic.source)
+            responses, stats = self.judge_and_measure(examples, samples, batch, critic)
+        paid = beta if judged else None
+        return list(probe_strips(step, responses, batch, stats, paid, self.settings.valued))
+
     def judge_and_measure(
-        self, examples: Sequence[Example], samples: Sequence[Sample], batch: TokenBatch
+        self,
+        examples: Sequence[Example],
+        samples: Sequence[Sample],
+        batch: TokenBatch,
+        critic: Critic | None = None,
     ) -> tuple[Responses, PolicyStats]:
         """Critiques as credit per token, and policy and reference statistics; neither needs the other."""
         self.doing("critic")
         mine = self._ranks.share(len(samples))
-        critique = partial(judge, examples[mine], samples[mine], self._table, self.critic, self.credit)
+        critique = partial(judge, examples[mine], samples[mine], self._table, critic or self.critic, self.credit)
         responses, stats = together(
             gathered(self.policy)(critique),  # a critic may be the policy itself, which it needs whole
             partial(measure, self.policy, batch, self.settings, self.generation.temperature, self.size),
@@ -141,6 +184,17 @@ class Learner:
         count = len(responses.samples) if count is None else count
         marked = self.credit.as_marked
         return strips(step, responses, rollout, count, valued=self.settings.valued, as_marked=marked)
+
+
+@dataclass
+class _Silent:
+    """Says nothing, in the place of a critic that is not asked."""
+
+    source: Source
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Empty critiques."""
+        return [Critique(text="") for _ in responses]
 
 
 def overlaps(critic: Critic, wanted: Literal["auto", "on", "off"], sharded: bool = False) -> bool:

@@ -32,7 +32,8 @@ from text2grad.train.learner import Learner, overlaps
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.rollout import refuse_diverged, refuse_failures, score
+from text2grad.train.probes import Probes
+from text2grad.train.rollout import packed, refuse_diverged, refuse_failures, score
 from text2grad.train.update import next_coefficient
 
 CHECKPOINT_EVERY, SAMPLES_EVERY = 20, 5
@@ -54,8 +55,7 @@ def ppo_step(
         FloatingPointError: a number is not finite, or the policy has diverged from its reference.
     """
     samples = learner.sample(examples, prompts, step)  # y ~ pi(x)
-    begun = [sample.prompt or prompt for sample, prompt in zip(samples, prompts, strict=True)]
-    batch = learner.policy.pack(begun, [each.ids for each in samples], [each.mask for each in samples])
+    batch = packed(learner.policy, prompts, samples)
     # Critique -> spans -> delta_t, and in the meantime log pi, the KL to the reference, and V.
     responses, stats = learner.judge_and_measure(examples, samples, batch)
     refuse_failures(responses.judgements, learner.settings.max_failed)
@@ -119,6 +119,7 @@ def train_ppo(
     learner = Learner(
         policy, critic, settings, credit, generation, optimizers, size, options.seed, teacher, environment
     )
+    probes = Probes(learner, examples, prompts)
     cures = _cures(settings, generation)
     shown = ("score", "kl", "wrong_sign_rate")
     with Run(options, settings.steps, training, identity, cures, CHECKPOINT_EVERY, shown) as run:
@@ -126,12 +127,15 @@ def train_ppo(
         for step, chosen in run.steps(prompt_order(len(examples), settings, random.Random(options.seed))):
             beta = training.kl_coefficient
             with run.guarding(partial(learner.strips, step)):
+                followed, seconds = probes.answers(step, beta)
                 metrics = ppo_step(learner, [examples[i] for i in chosen], [prompts[i] for i in chosen], step, beta)
             training.kl_coefficient = next_coefficient(beta, metrics["kl"], settings)
             if step % SAMPLES_EVERY == 0 or step == settings.steps - 1:
                 for strip in learner.strips(step, settings.samples_written) or ():
                     run.log.sample(strip)
-            run.note(step, metrics)
+            for strip in followed:
+                run.log.sample(strip)
+            run.note(step, metrics | seconds)
 
 
 def _cures(settings: PPOSettings, generation: GenerationSettings) -> Cures:

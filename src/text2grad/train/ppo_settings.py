@@ -176,7 +176,15 @@ class PPOSettings(Settings):
     probe_every: int = Field(
         default=10,
         ge=0,
-        description="steps between two checks that the reward of a reward model still means something; 0: never",
+        description="steps between two probes: answers to the same few prompts, and a check that the reward of a"
+        " reward model still means something; 0: never",
+        json_schema_extra=MAY_CHANGE,
+    )
+    probe_prompts: int = Field(
+        default=4,
+        ge=0,
+        description="training prompts answered anew by each probe, with the same random numbers, and written with"
+        " the token strips; 0: none",
         json_schema_extra=MAY_CHANGE,
     )
     samples_written: int = Field(default=8, ge=0, description="token strips written every 5 steps")

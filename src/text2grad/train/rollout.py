@@ -55,12 +55,16 @@ class Rollout:
     With a teacher (`train.teacher`), as its kind needs: its log-probabilities `teacher` (B, T), the ids `support`
     (B, T, K) on which it is compared and its log-probabilities of these, `teacher_support`, and the weights `route`
     (B, T) of the KL on spans, below 0 for reverse, above 0 for forward.
+
+    `ratio`: what `update` writes into it, pi now / `old_logp`'s in the last epoch; 0 where no pass has read.
     """
 
     batch: TokenBatch
     learned: Tensor
     delta: Tensor
     old_logp: Tensor
+    ref_logp: Tensor
+    ratio: Tensor
     kl: Tensor
     entropy: Tensor
     values: Tensor
@@ -102,6 +106,12 @@ def respond(
         return generate(policy, prompts, generation, draws=draws)
     except NotFinite as error:  # the run names its own cure, which depends on its settings
         raise FloatingPointError("the policy's probabilities are not finite") from error
+
+
+def packed(policy: Policy, prompts: Sequence[Sequence[int]], samples: Sequence[Sample]) -> TokenBatch:
+    """Samples behind their prompts; an episode begins behind what it was asked first."""
+    begun = [sample.prompt or prompt for sample, prompt in zip(samples, prompts, strict=True)]
+    return policy.pack(begun, [each.ids for each in samples], [each.mask for each in samples])
 
 
 def merge(parts: Sequence[Responses]) -> Responses:
@@ -166,11 +176,13 @@ def refuse_diverged(rollout: Rollout, limit: float | None) -> None:
 class PolicyStats(NamedTuple):
     """Policy and reference statistics of a batch, independent of the critic.
 
-    Log-probabilities, KL, entropy and values (B, T), 0 outside the mask, and the values after the responses (B,).
+    Log-probabilities of policy and reference, KL, entropy and values (B, T), 0 outside the mask, and the values
+    after the responses (B,).
     `top` (B, T, K): the likeliest ids, on which a teacher is compared (`ppo.teacher`).
     """
 
     logp: Tensor
+    ref_logp: Tensor
     kl: Tensor
     entropy: Tensor
     values: Tensor
@@ -188,10 +200,11 @@ def measure(
     size = size or PassSize(settings.micro_batch_size)
     share = size.ranks.share(len(batch.mask))
     device = batch.mask.device
-    logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(4))
+    logp, ref_logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(5))
     width = settings.teacher.width  # K; 0 without a teacher that compares distributions
     top = torch.zeros((*batch.mask.shape, width), dtype=torch.long, device=device)
-    stats = PolicyStats(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device), top)
+    last_value = torch.zeros(len(batch.mask), device=device)
+    stats = PolicyStats(logp, ref_logp, kl, entropy, values, last_value, top)
 
     def fill(rows_each: int) -> None:
         index = torch.arange(share.start, share.stop, device=device)
@@ -201,7 +214,7 @@ def measure(
         for rows in (*passes, *surplus):
             part = batch.rows(rows).trimmed()  # (b, t) with t <= T
             output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued, top=width)
-            for name in ("logp", "kl", "entropy", *(["top"] if width else [])):
+            for name in ("logp", "ref_logp", "kl", "entropy", *(["top"] if width else [])):
                 getattr(stats, name)[rows, : part.width] = getattr(output, name)
             stats.values[rows, : part.width] = output.values.masked_fill(~part.mask, 0.0)
             stats.last_value[rows] = output.last_value
@@ -249,6 +262,8 @@ def score(
         learned=judged & counted[:, None],
         delta=delta,
         old_logp=stats.logp,
+        ref_logp=stats.ref_logp,
+        ratio=torch.zeros_like(stats.logp),
         kl=stats.kl,
         entropy=stats.entropy,
         values=stats.values,

@@ -25,7 +25,7 @@ def update(
     warming: bool,
     size: PassSize | None = None,
 ) -> dict[str, float]:
-    """Epochs of mini-batches over one rollout; returns the mean terms of the loss.
+    """Epochs of mini-batches over one rollout; returns the mean terms of the loss, and fills `rollout.ratio`.
 
     While `warming`, only the value function learns.
 
@@ -36,6 +36,7 @@ def update(
     totals: dict[str, float] = {}
     updates = 0
     for _ in range(settings.epochs):
+        rollout.ratio.zero_()
         # A permutation of the batch's rows, the same in every process.
         device = rollout.learned.device
         shuffled = size.ranks.broadcast(torch.randperm(len(rollout.learned), device=device).cpu()).to(device)
@@ -46,6 +47,8 @@ def update(
             terms["grad_norm"] = apply_gradient(policy, optimizers, settings, warming)
             totals = {name: totals.get(name, 0.0) + value for name, value in terms.items()}
             updates += 1
+    # A row was read by one process and is 0 in the others.
+    rollout.ratio.copy_(torch.stack(size.ranks.all_gather(rollout.ratio.cpu())).amax(dim=0))
     return {name: value / max(1, updates) for name, value in totals.items()}
 
 
@@ -68,6 +71,7 @@ def accumulate_gradient(
     def terms(rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         part = take_rows(rollout, rows)
         columns = loss_terms(policy, part, settings, temperature, warming)
+        rollout.ratio[rows, : part.batch.width] = columns.pop("ratio")
         shares = {
             name: losses.average(term, part.learned, settings.loss_average, weight)
             for name, term in columns.items()
@@ -81,7 +85,7 @@ def accumulate_gradient(
 def loss_terms(
     policy: Policy, part: Rollout, settings: PPOSettings, temperature: float, warming: bool = False
 ) -> dict[str, Tensor]:
-    """The terms of the objective per token (B, T): policy, entropy and value, and what is logged beside them."""
+    """The terms of the objective per token (B, T): policy, entropy and value, and what is recorded beside them."""
     entropy = settings.entropy_coefficient != 0  # it costs a pass over the vocabulary, so only if it is used
     output = policy(
         part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued, support=part.support
@@ -92,12 +96,14 @@ def loss_terms(
     value_clip = math.inf if warming else settings.value_clip  # a new head is far from its returns
     if output.entropy is not None:
         entropy_loss = losses.entropy_term(output.entropy, settings.entropy_coefficient)
+    ratio = (logp - part.old_logp).detach().exp()
     return {
         "policy_loss": policy_loss,
         "entropy_loss": entropy_loss,
         "value_loss": losses.value_loss(output.values, part.values, part.returns, value_clip),
         "clip_fraction": clipped.float(),
-        "ratio_change": ((logp - part.old_logp).detach().exp() - 1).abs(),
+        "ratio_change": (ratio - 1).abs(),
+        "ratio": ratio,
     }
 
 

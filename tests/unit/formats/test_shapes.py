@@ -56,6 +56,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
         ("label_studio", "tasks.json", ()),
         ("argilla", "records.json", ()),
         ("prodigy", "lines.jsonl", ()),
+        ("potato", "lines.jsonl", ()),
         ("csv", "table.csv", ()),
         ("mqm", "table.tsv", ("good", "score", "critique", "id")),
     ],

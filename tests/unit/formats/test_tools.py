@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from places import ROOT
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, write_jsonl
 from text2grad.formats.export import export
@@ -186,7 +187,8 @@ def test_a_scale_that_does_not_hold_all_ratings_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("label_studio", "a.json"), ("argilla", "a.json"), ("prodigy", "a.jsonl")]
+    ("kind", "name"),
+    [("label_studio", "a.json"), ("argilla", "a.json"), ("prodigy", "a.jsonl"), ("potato", "a.jsonl")],
 )
 @pytest.mark.parametrize("score", [1.0, 0.25, 0.0, -1.0])
 def test_a_score_of_our_own_comes_back_as_it_was(tmp_path: Path, kind: str, name: str, score: float) -> None:
@@ -197,6 +199,33 @@ def test_a_score_of_our_own_comes_back_as_it_was(tmp_path: Path, kind: str, name
     )
     export([record], kind, tmp_path / name)
     assert import_feedback(tmp_path / name).records[0].score == score
+
+
+def test_potatos_severities_are_weights() -> None:
+    """A project's own points (minor 1, major 5, critical 25), and those that Potato has where none are said."""
+    folder = ROOT / "tests" / "formats" / "potato-errors" / "annotation_output" / "exports" / "jsonl"
+    first, _, last = import_feedback(folder / "annotations.jsonl").records
+    assert [(span.text, span.weight) for span in first.spans if span.label < 0] == [
+        ("next week", 0.2), ("Ann signs", 0.04)
+    ]  # fmt: skip
+    assert [span.weight for span in last.spans] == [1.0]
+
+
+def test_potatos_error_without_points_is_no_criticism(tmp_path: Path) -> None:
+    error = {"start": 0, "end": 2, "text": "It", "type": "Style", "subtype": "", "severity": "Neutral"}
+    said = {"errors": {"errors": json.dumps({"errors": [error], "score": 100})}}
+    scheme = {"annotation_type": "error_span", "name": "errors", "severities": [{"name": "Neutral", "weight": 0}]}
+    config = {"data_files": ["../answers.json", "answers.json"], "annotation_schemes": [scheme]}
+    (tmp_path / "answers.json").write_text(json.dumps([{"id": 1, "text": D["response"]}]))
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    row = {"instance_id": "1", "user_id": "ann", "labels": said, "spans": {}, "links": {}}
+    (found,) = read(tmp_path, row, "annotations.jsonl").records
+    assert (found.spans, found.quotes.no_polarity, found.score) == ((), 1, 1.0)
+    outside = tmp_path / "project"
+    outside.mkdir()
+    (outside / "config.yaml").write_text(json.dumps({**config, "data_files": ["../answers.json"]}))
+    with pytest.raises(UserError, match="the text of item '1' is not here"):
+        read(outside, row, "annotations.jsonl")
 
 
 # Offsets.

@@ -65,7 +65,7 @@ def test_what_a_table_cannot_give_back_is_one_line(tmp_path: Path) -> None:
         export([record(part)], "csv", tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("kind", ["label_studio", "argilla", "prodigy", "mqm"])
+@pytest.mark.parametrize("kind", ["label_studio", "argilla", "prodigy", "potato", "mqm"])
 def test_a_tool_that_has_one_text_refuses_turns(kind: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"'1' has turns, and {kind} holds plain text alone .*JSON Lines"):
         export([record()], kind, tmp_path / "t")

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, from_json
 from text2grad.formats.importer import SCORE_SCALE, Importer, Names, Opinion, last_turn, own_scales, skip
-from text2grad.formats.marks import BROWSER, LABELS, Mark, fits, in_code_points
+from text2grad.formats.marks import BROWSER, LABELS, Mark, fits, in_code_points, utf16_offset
 from text2grad.formats.scale import Scale, number_of, of_options, verdict
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
@@ -251,17 +251,12 @@ TASKS, FLAT = (
 )
 
 
-def _utf16_offset(text: str, place: int) -> int:
-    """How many UTF-16 units stand before a code point."""
-    return len(text[:place].encode("utf-16-le", "surrogatepass")) // 2
-
-
 def row_of(record: Feedback) -> Row:
     """A record as a task that Label Studio imports, with its annotation; `opinions` reads it back."""
     result: list[dict[str, Any]] = []
     for number, span in enumerate(record.spans):
         common = {"id": f"span-{number}", "from_name": "label", "to_name": "response"}
-        start, end = (_utf16_offset(record.response, place) for place in (span.start, span.end))
+        start, end = (utf16_offset(record.response, place) for place in (span.start, span.end))
         place = {"start": start, "end": end, "text": span.text}
         result.append({**common, "type": "labels", "value": {**place, "labels": [LABELS[span.label]]}})
         if span.reason:

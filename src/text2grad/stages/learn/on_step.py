@@ -12,7 +12,7 @@ from text2grad.config import Config
 from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import OnStep
-from text2grad.durable.state import Randomness
+from text2grad.durable.state import same_randomness
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.measures import measure_with
 from text2grad.feedback import Critic
@@ -56,9 +56,9 @@ def heldout_curve(config: Config, task: Task, policy: Policy, runner: Runner, ra
     measure = measure_with(task, runner)
 
     def measured() -> dict[str, float]:
-        before, started = Randomness.now(), time.perf_counter()
-        figures = evaluate_policy(policy, heldout, config, measure).summary.figures
-        Randomness.restore(before.tensors(), before.numbers())
+        started = time.perf_counter()
+        with same_randomness():
+            figures = evaluate_policy(policy, heldout, config, measure).summary.figures
         return {**_main(figures), "seconds_heldout": time.perf_counter() - started}
 
     def on_step(step: int, metrics: dict[str, float]) -> None:
