@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-llm test test-llm test-page test-plugins check core lint types format golden clean
+.PHONY: help install demo demo-llm test test-nightly test-llm test-page test-plugins check core lint types format golden clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ demo-llm: $(READY)  ## the same on a pretrained model and real text: 21 minutes 
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-nightly: $(READY)  ## run the slow tests that `make test` leaves out (docs/tests.md lists them)
+	$(BIN)/python -m pytest -n $(WORKERS) -m nightly
 
 test-llm: $(READY)  ## run the tests of a real model, SmolLM2-135M-Instruct: fetched once, 93 MB; 540 MB when converted
 	$(BIN)/python -m pytest -n $(WORKERS) tests/llm

@@ -20,7 +20,10 @@ PROFILES = HERE.parents[1] / "configs" / "accelerate"
 SETTINGS = [*dying_task.SETTINGS, "--ppo.steps", "3"]
 
 
-@pytest.mark.parametrize(("profile", "weights"), [("ddp", "whole in each"), ("fsdp2", "split")])
+@pytest.mark.parametrize(
+    ("profile", "weights"),
+    [("ddp", "whole in each"), pytest.param("fsdp2", "split", marks=pytest.mark.nightly)],
+)
 def test_a_profile_of_accelerate_starts_two_processes_that_train_one_policy(
     profile: str, weights: str, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_ray
+@pytest.mark.nightly
 def test_a_killed_worker_changes_nothing(model: Path, tmp_path: Path) -> None:
     place = tmp_path / "ray" / "ppo" / "x"
     words = ("--policy.model", str(model), *SETTINGS)

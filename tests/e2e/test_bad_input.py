@@ -254,8 +254,6 @@ def test_a_folder_nothing_can_be_written_to(command: Command, tmp_path: Path) ->
         (["train", "--generation.temperature", "0"], "temperature above 0"),
         (["sft", "--restart", "--sft.lr", "1e30"], "not finite"),
         (["train-reward", "--reward_model.training.lr", "1e30"], "not finite"),
-        (["sft", "--restart", "--tiny.context", "16"], "too long"),
-        (["sft", "--restart", "--sft.max_length", "8"], "was removed: it is what the model reads"),
         (["annotate", "--task.name", "nosuch"], "unknown task"),
         (["evaluate", "sft", "--task.heldout_share", "0", "--task.name", "demo", "--task.limit", "8"], "held-out"),
     ],

@@ -121,6 +121,7 @@ def test_every_list_of_a_sample_has_one_entry_per_token(done: Done) -> None:
         assert all(span["text"] == sample["response"][span["start"] : span["end"]] for span in sample["spans"])
 
 
+@pytest.mark.nightly
 def test_two_seeds_are_two_runs_and_one_mean(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +147,11 @@ LEARN = (
 )
 
 
-@pytest.mark.parametrize("recipe", [(), ("--config", "scalar")], ids=["text2grad", "scalar"])
+@pytest.mark.parametrize(
+    "recipe",
+    [(), pytest.param(("--config", "scalar"), marks=pytest.mark.nightly)],
+    ids=["text2grad", "scalar"],
+)
 def test_the_reward_goes_up_against_the_tests(run: Path, command: Command, recipe: tuple[str, ...]) -> None:
     layers = ("--config", "demo", *recipe)
     ended = command("train", "--run.folder", run, *layers, *TOY, *LEARN, "--name", "oracle")

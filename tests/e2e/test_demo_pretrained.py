@@ -23,6 +23,7 @@ SMALL = (
 )
 
 
+@pytest.mark.nightly
 def test_the_demo_of_a_pretrained_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lib").mkdir()
     run, library, model = tmp_path / "run", packages(tmp_path / "lib"), tmp_path / "model"

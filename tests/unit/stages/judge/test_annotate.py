@@ -891,7 +891,8 @@ def poisoned(name: str, turn: int, body: dict[str, Any]) -> Reply:
     return POISONED.get(int(name[1:]) % 25, (said(GOOD), 1))[0]
 
 
-def test_killed_at_fifty_random_points_every_id_is_there_once(judge: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.nightly)])
+def test_killed_at_random_points_every_id_is_there_once(judge: Any, tmp_path: Path, kills: int) -> None:
     """kill -9 while 500 records are judged, a fifth of them poisoned; each run resumes where the last one died."""
     server = judge(poisoned)
     names = [f"n{n}" for n in range(500)]
@@ -911,7 +912,7 @@ def test_killed_at_fifty_random_points_every_id_is_there_once(judge: Any, tmp_pa
     ]
     words += ["--no-canaries", "--critic.kind", "prompted"]
     flight, dice = 4, random.Random(0)
-    points = sorted(dice.sample(range(1, 480), 50))
+    points = sorted(dice.sample(range(1, 480), kills))
     forked = _forked(words)
     for point in points:
         pid = forked(server.http.socket.fileno())
@@ -925,8 +926,8 @@ def test_killed_at_fifty_random_points_every_id_is_there_once(judge: Any, tmp_pa
     assert figures(summary) == (500, 420, 0, 80, 0) and summary["pending"] == 0 and summary["usd"] > 0
     ids = [record.id for record in read_jsonl(out, Feedback)]
     assert sorted(ids) == sorted(f"r-{n}" for n in range(500))
-    assert killed_at < sum(tries.values()) + 50 * flight
-    assert _paid_twice(server, tries) <= 50 * flight, "nothing is paid twice but what was in flight at a kill"
+    assert killed_at < sum(tries.values()) + kills * flight
+    assert _paid_twice(server, tries) <= kills * flight, "nothing is paid twice but what was in flight at a kill"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     answers = Counter(line["id"] for line in lines if line["is"] == "answer")
     assert len(answers) == 480 and Counter(answers.values()) == {1: 420, 2: 60}
