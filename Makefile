@@ -34,7 +34,7 @@ demo-llm: $(READY)  ## the same on a pretrained model and real text: 21 minutes 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-test-nightly: $(READY)  ## run the slow tests that `make test` leaves out (docs/tests.md lists them)
+test-nightly: $(READY)  ## run the slow tests that `make test` leaves out (docs/architecture.md)
 	$(BIN)/python -m pytest -n $(WORKERS) -m nightly
 
 test-llm: $(READY)  ## run the tests of a real model, SmolLM2-135M-Instruct: fetched once, 93 MB; 540 MB when converted

@@ -61,7 +61,7 @@ class Evaluate(Stage, ConfiguredAsRun):
       text2grad evaluate sft --config mine.yaml --reflect 3
       text2grad evaluate --task summarization --answers gpt-4o.jsonl --json
       text2grad evaluate --task qa --answers ours.jsonl --against theirs.jsonl --evaluate.judge gpt-4o
-      text2grad evaluate text2grad --config mine.yaml --task mt_bench --task.data mt_bench --evaluate.judge gpt-4o
+      text2grad evaluate text2grad --task mt_bench --task.data mt_bench --evaluate.judge gpt-4o
     """
 
     target: str = argument(
@@ -171,7 +171,7 @@ class Sample(Stage, ConfiguredAsRun):
 
     \b
     Examples:
-      text2grad sample "When is the report due?" --with base,sft,text2grad --run.folder runs/mine --critique
+      text2grad sample "When is it due?" --with base,sft,text2grad --run.folder runs/mine --critique
       text2grad sample --prompts questions.jsonl --with smollm2 -k 4 --out answers.csv
     """
 
