@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from commands import TOY
 
 METHODS = ("sft", "rejection", "text2grad")
@@ -21,6 +22,7 @@ def compared(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
 
 
+@pytest.mark.nightly
 def test_methods_are_compared_and_nothing_is_done_twice(tmp_path: Path) -> None:
     plan = json.loads(compared(tmp_path, "--plan").stdout.splitlines()[-1])
     assert plan["seconds"] is None and plan["rollouts"] == 2 * 8 and not (tmp_path / "seed-0").exists()
