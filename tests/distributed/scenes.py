@@ -44,7 +44,7 @@ SPEECH = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=3)
 SETTINGS = PPOSettings(
     advantage="gae",
     steps=4, rollouts=COUNT, epochs=2, mini_batches=2, micro_batch_size=3, lr=1e-3, schedule="cosine",
-    value_warmup=1, samples_written=COUNT, kl_target=0.01, kl_horizon=8,
+    value_warmup=1, samples_written=COUNT, kl_target=0.01,
     normalisation="whiten", probe_prompts=0,
 )  # fmt: skip
 TRAINING = SupervisedSettings(epochs=3, batch_size=3, micro_batch_size=1, lr=1e-2)

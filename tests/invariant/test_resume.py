@@ -60,7 +60,7 @@ STEPS = 6
 SETTINGS = PPOSettings(
     advantage="gae",
     steps=STEPS, rollouts=4, epochs=2, mini_batches=2, lr=1e-3, schedule="cosine", value_warmup=1,
-    probe_prompts=0, kl_target=0.01, kl_horizon=8, normalisation="whiten",
+    probe_prompts=0, kl_target=0.01, normalisation="whiten",
 )  # fmt: skip
 TRAINING = NextTokenSettings(epochs=3, batch_size=2, lr=1e-2)
 COURSE: dict[str, Any] = {"checkpoint_every": 1, "course": CourseSettings(warmup=0.3)}

@@ -163,6 +163,10 @@ REMOVED: dict[str, RemovedSetting] = {
     "critic.reward_model.validation": RemovedSetting("keep", _EXACT),
     "critic.reward_model.repair": RemovedSetting(False, _EXACT),
     "critic.reward_model.locate": RemovedSetting(None, _EXACT),
+    "critic.prompted.vote_share": RemovedSetting(0.5, "the majority"),
+    "critic.reward_model.vote_share": RemovedSetting(0.5, "the majority"),
+    "ppo.kl_horizon": RemovedSetting(10_000, "it is always 10,000"),
+    "annotate.max_characters": RemovedSetting(100_000, "it is always 100,000"),
     "evaluate.bertscore.layer": RemovedSetting(None, "it is that of the bert-score package, else the last"),
     "evaluate.bertscore.baseline": RemovedSetting(
         None, "it is that of the bert-score package for roberta-large, else none"

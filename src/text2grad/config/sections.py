@@ -222,7 +222,6 @@ class AnnotateSettings(Settings):
     pairs_per_prompt: int = Field(
         default=4, ge=1, description="with --pairs: at most this many pairs of a passing and a failing program"
     )
-    max_characters: int = Field(default=100_000, ge=1, description="of a response; a longer one is refused")
     moved_canaries: float = Field(
         default=0.5,
         ge=0,

@@ -36,6 +36,9 @@ from text2grad.formats.published import Response, responses_of
 from text2grad.tasks.loaders import placed_rows
 from text2grad.tasks.sheets import is_table
 
+MOST_CHARACTERS = 100_000
+"""Of a response that is judged."""
+
 
 @dataclass(frozen=True)
 class Item:
@@ -86,7 +89,7 @@ def read_items(path: Path, anchor: bool = False, write: Write = by_default) -> I
                 raise UserError(f"{place}: {named}{error}", cure) from error
 
 
-def check_items(items: Iterable[Item], longest: int) -> int:
+def check_items(items: Iterable[Item], longest: int = MOST_CHARACTERS) -> int:
     """Look at every item before anything is paid for; their number.
 
     Raises:
@@ -108,7 +111,7 @@ def check_items(items: Iterable[Item], longest: int) -> int:
         seen.add(key)
         if size > longest:
             message = f"the response of {shown} has {size:,} characters, more than {longest:,}"
-            raise UserError(message, "shorten it, or raise annotate.max_characters")
+            raise UserError(message, "shorten it")
     return count
 
 

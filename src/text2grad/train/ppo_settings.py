@@ -136,7 +136,6 @@ class PPOSettings(Settings):
     )
     kl_coefficient: float = Field(default=0.4, ge=0, description="beta, at the start")
     kl_target: float | None = Field(default=None, gt=0, description="mean KL per sequence; None: beta is fixed")
-    kl_horizon: int = Field(default=10_000, ge=1, description="responses over which beta adapts")
     loss_average: Literal["token", "sequence"] = Field(
         default="token", description="every token counts the same, or every response"
     )

@@ -15,6 +15,9 @@ from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Rollout, take_rows
 
+KL_HORIZON = 10_000
+"""Responses over which the KL coefficient adapts."""
+
 
 def update(
     policy: Policy,
@@ -151,4 +154,4 @@ def next_coefficient(coefficient: float, kl: float, settings: PPOSettings) -> fl
     """The adaptive controller (Ziegler et al. 2019) on the mean KL of a sequence; fixed without a target."""
     if settings.kl_target is None:
         return coefficient
-    return adv.adaptive_kl(coefficient, kl, settings.kl_target, settings.kl_horizon, settings.rollouts)
+    return adv.adaptive_kl(coefficient, kl, settings.kl_target, KL_HORIZON, settings.rollouts)

@@ -71,7 +71,7 @@ class PromptedCritic:
         self.usage: Counter[str] = Counter()
         self._prompt = Prompt(prompt, source.prompt_version)
         self._tested, self._anchor = tested, anchor
-        self._reader, self._votes, self._share = Reader(reading), reading.votes, reading.vote_share
+        self._reader, self._votes = Reader(reading), reading.votes
 
     @property
     def tokens(self) -> float:
@@ -140,7 +140,7 @@ class PromptedCritic:
 
     def _judgement(self, pair: Pair, answers: Sequence[Answer]) -> Judgement:
         read = [self._reader.read(answer, pair[1]) for answer in answers]
-        kept = vote([self._reader.validated(judgement) for judgement in read], self._share)
+        kept = vote([self._reader.validated(judgement) for judgement in read])
         if isinstance(kept, Failure):
             return kept.model_copy(update={"meta": {**kept.meta, **_lost(read)}})
         words = self._anchored(*pair)

@@ -22,12 +22,6 @@ class VoteSettings(Settings):
         ge=1,
         description="critiques per response, at a temperature above 0; majority spans stay, weighted by votes",
     )
-    vote_share: float = Field(
-        default=0.5,
-        ge=0,
-        lt=1,
-        description="a span needs more than this share of the votes; lower: more recall, less precision",
-    )
     ambiguity: Ambiguity = Field(
         default="skip", description="what to do with a quote that occurs more than once without saying which"
     )

@@ -97,7 +97,7 @@ def _task_key(example: Example) -> tuple[str, ...]:
 
 def check(config: Config, items: Items) -> None:
     """Refuse a bad item before any is judged, and a job without items."""
-    if not check_items(items(), config.annotate.max_characters):
+    if not check_items(items()):
         raise UserError("there are no responses to judge", "check the file")
 
 
@@ -146,7 +146,7 @@ def _paid_samples(
     """Both files of a run out of one budget."""
     (items, target), (others, heldout) = train, held
     check(config, lambda: items)
-    check_items(others, config.annotate.max_characters)
+    check_items(others)
     summary = annotate_paid(config, lambda: items, target, options)
     if not others:
         return summary

@@ -308,7 +308,7 @@ def written_critic(config: Config, model: Policy, name: str) -> PromptedCritic:
     heads = head_chat(config, model, name)
     counted = counting("critiques")
     chat = LocalChat(model, settings.generation, name, vocabulary, settings.whole_quotes, counted, heads)
-    read = ReadingSettings(votes=reading.votes, vote_share=reading.vote_share, ambiguity=reading.ambiguity)
+    read = ReadingSettings(votes=reading.votes, ambiguity=reading.ambiguity)
     return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name), read)
 
 
