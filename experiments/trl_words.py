@@ -37,11 +37,14 @@ from text2grad.stages.learn.supervised import run_sft
 from text2grad.stages.measure.evaluate import run_evaluate
 from text2grad.tasks.base import load_task
 
-METHODS = ("grpo", "text2grad")
 WAYS = ("sampled", "greedy")
 ROLLOUTS, GROUP = 64, 8
-TUNE_SEEDS, RATES, STEPS = [100, 101], [1e-4, 2e-4, 3e-4, 5e-4], 30
+TUNE_SEEDS, STEPS = [10, 11], 30
 Row = dict[str, Any]
+TRIES: dict[str, list[Row]] = {
+    "grpo": [{"lr": 2e-4}],
+    "text2grad": [{"lr": 2e-4}],
+}
 
 
 def main() -> None:
@@ -96,12 +99,13 @@ def measured(config: Config, key: Row) -> Row:
     return found[0]
 
 
-def trained(config: Config, method: str, seed: int, lr: float, steps: int) -> str:
+def trained(config: Config, method: str, seed: int, steps: int, **tried: Any) -> str:
     """Train with TRL; the name of the run whose policy it is."""
-    name = f"{method}-{lr:g}-{seed}"
+    name = "-".join([method, *(f"{key}{value}" for key, value in sorted(tried.items())), str(seed)])
     folder, task = config.run.folder / "ppo" / name, load_task(config.task)
     start = config.run.folder / "sft" / "policy"
     tokenizer = AutoTokenizer.from_pretrained(start)
+    lr, beta = tried.pop("lr"), tried.pop("beta", 0.0)
     arguments = GRPOConfig(
         output_dir=str(folder),
         per_device_train_batch_size=ROLLOUTS // 2,
@@ -111,7 +115,7 @@ def trained(config: Config, method: str, seed: int, lr: float, steps: int) -> st
         max_steps=steps * 4,
         learning_rate=lr,
         lr_scheduler_type="constant",
-        beta=0.0,
+        beta=beta,
         max_completion_length=config.generation.max_new_tokens,
         seed=seed,
         **{"save_strategy": "no", "report_to": "none", "use_cpu": True, "bf16": False, "disable_tqdm": True},
@@ -126,7 +130,7 @@ def trained(config: Config, method: str, seed: int, lr: float, steps: int) -> st
             "train_dataset": Dataset.from_list([row_of(each) for each in task.examples("train")]),
         }
         if method == "text2grad":
-            trainer = TokenCreditTrainer(credit=TokenCredit(critic, tokenizer, config.credit), **common)
+            trainer = TokenCreditTrainer(credit=TokenCredit(critic, tokenizer, config.credit), **tried, **common)
         else:
             trainer = GRPOTrainer(reward_funcs=verdicts_of(critic), **common)
         trainer.remove_callback(PrinterCallback)

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-OURS = ("-e", str(ROOT), "hypothesis", "numpy", "torch", "transformers>=5.5.3")
-"""What our own tests need beside the engine; torch comes from `--index`, too."""
+TORCH = next(line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line.startswith("torch=="))
+OURS = ("-e", str(ROOT), "hypothesis", "numpy", TORCH, "transformers>=5.5.3")
+"""What our own tests need beside the engine; torch is the one we are tested with, and comes from `--index`, too: the
+newest is a CUDA build wherever that index cannot be reached."""
 
 
 class Engine(NamedTuple):
