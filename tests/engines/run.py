@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-TORCH = next(line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line.startswith("torch=="))
+TORCH = next(
+    line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line.startswith("torch==")
+)
 OURS = ("-e", str(ROOT), "hypothesis", "numpy", TORCH, "transformers>=5.5.3")
-"""What our own tests need beside the engine; torch is the one we are tested with, and comes from `--index`, too: the
-newest is a CUDA build wherever that index cannot be reached."""
+"""What our own tests need beside the engine. torch is the one we are tested with and comes from `--index`, too:
+where that cannot be reached, the newest would be a CUDA build."""
 
 
 class Engine(NamedTuple):

@@ -42,7 +42,7 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
     """Learn from the annotated answers in `source`; writes `ppo/<name>`, or resumes an unfinished one.
 
     Raises:
-        UserError: the file has nothing to learn from (`logged.answers_in`), or no record in it marks words or turns.
+        UserError: the file has nothing to learn from (`logged.answers_in`), or no record marks words or turns.
     """
     with training(config, "offline", f"ppo/{name}", resume) as stage:
         with stage.preparing():
