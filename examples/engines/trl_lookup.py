@@ -2,16 +2,16 @@
 
     pip install 'text2grad[trl]'
     text2grad sft --config lookup --run.folder runs/lookup
-    python examples/engines/trl_lookup.py runs/lookup/sft/policy runs/lookup/ppo/trl/policy [STEPS] [WORDS_WEIGHT]
+    python examples/engines/trl_lookup.py runs/lookup/sft/policy runs/lookup/ppo/trl/policy
     text2grad evaluate trl --config lookup --run.folder runs/lookup
 
-Each turn is one call as plain text (`lookup stock of lamp`), so the tokenizer is told how to read one; that of a model
-which was taught tools needs nothing, see TRL's `add_response_schema`. WORDS_WEIGHT 0 is plain GRPO on the verdicts.
+Each turn is one call as plain text (`lookup stock of lamp`), so the tokenizer is told how to read one; that of a
+model which was taught tools needs nothing, see TRL's `add_response_schema`.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 from trl import GRPOConfig
 
 import text2grad as t2g
+from text2grad.plugins.credit import FAILED
 from text2grad.plugins.trl import TokenCreditTrainer
 from text2grad.tasks.base import TaskSettings
 from text2grad.tasks.lookup import LookupCritic, LookupTask, Tools
@@ -30,6 +31,7 @@ TEMPLATE = """{% for message in messages %}
 {%- endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 """The tiny model's own, and calls, which TRL looks for; no ids of a run are made of them."""
 TURNS = 6
+TASK = LookupTask(TaskSettings(name="lookup"))
 
 
 class Episode:
@@ -58,7 +60,11 @@ def speaking(folder: str) -> Any:
         calls = {} if line.startswith("answer ") else {"tool_calls": [call]}
         return {"role": "assistant", "content": line, **calls}
 
-    tokenizer.chat_template, tokenizer.response_template, tokenizer.parse_response = TEMPLATE, {"calls": "lines"}, read
+    tokenizer.chat_template, tokenizer.response_template, tokenizer.parse_response = (
+        TEMPLATE,
+        {"calls": "lines"},
+        read,
+    )
     return tokenizer
 
 
@@ -68,24 +74,16 @@ def row_of(example: t2g.Example) -> dict[str, Any]:
     return {"prompt": prompt, "id": example.id, **example.meta}
 
 
-def train(start: str, out: Path, steps: int, words_weight: float, **settings: Any) -> list[dict[str, float]]:
+def train(start: str, out: Path, words_weight: float, **settings: Any) -> list[dict[str, float]]:
     """Train the policy in `start` and write it to `out`; what TRL logged. `settings` are of `GRPOConfig`."""
     tokenizer = speaking(start)
-    args = GRPOConfig(
-        output_dir=str(out.parent),
-        max_steps=steps,
-        max_tool_calling_iterations=TURNS - 1,
-        **{"per_device_train_batch_size": 32, "num_generations": 8, "max_completion_length": 96, "beta": 0.1},
-        **{"learning_rate": 5e-4, "lr_scheduler_type": "constant", "logging_steps": 1, "save_strategy": "no"},
-        **{"report_to": "none", "use_cpu": True, "bf16": False, "disable_tqdm": True, "log_level": "error"} | settings,
-    )
     trainer = TokenCreditTrainer(
         credit=t2g.TokenCredit(LookupCritic(), tokenizer),
         words_weight=words_weight,
         model=AutoModelForCausalLM.from_pretrained(start),
-        args=args,
+        args=GRPOConfig(max_completion_length=96, max_tool_calling_iterations=TURNS - 1, **settings),
         processing_class=tokenizer,
-        train_dataset=Dataset.from_list([row_of(each) for each in LookupTask(TaskSettings(name="lookup")).examples("train")]),
+        train_dataset=Dataset.from_list([row_of(each) for each in TASK.examples("train")]),
         environment_factory=Episode,
     )
     trainer.remove_callback(PrinterCallback)
@@ -95,10 +93,27 @@ def train(start: str, out: Path, steps: int, words_weight: float, **settings: An
     return [row for row in trainer.state.log_history if "reward" in row]
 
 
+def main() -> None:
+    """Train for a few steps, and print what became of the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("start", help="the policy to start from")
+    parser.add_argument("out", type=Path, help="where the trained one goes")
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--words-weight", type=float, default=3.0, help="0 is plain GRPO on the verdicts")
+    chosen = parser.parse_args()
+    logged = train(
+        chosen.start,
+        chosen.out,
+        chosen.words_weight,
+        max_steps=chosen.steps,
+        **{"output_dir": str(chosen.out.parent), "save_strategy": "no", "report_to": "none", "logging_steps": 1},
+        **{"per_device_train_batch_size": 32, "num_generations": 8, "learning_rate": 5e-4, "beta": 0.1},
+        **{"use_cpu": True, "bf16": False, "disable_tqdm": True, "log_level": "error"},
+    )
+    first, last = logged[0], logged[-1]
+    print(f"verdict: {first['reward']:.2f} in the first step, {last['reward']:.2f} in the last of {len(logged)}")
+    print(f"{last['tools/call_frequency']:.1f} calls an episode, {last[FAILED]:.0%} without a judgement")
+
+
 if __name__ == "__main__":
-    start, out, *more = sys.argv[1:]
-    steps, weight = [*map(float, more), 16, 3][:2] if len(more) != 1 else (float(more[0]), 3)
-    logged = train(start, Path(out), int(steps), weight)
-    calls = logged[-1]["tools/call_frequency"]
-    print(f"verdict: {logged[0]['reward']:.2f} in the first step, {logged[-1]['reward']:.2f} in the last of {len(logged)}")
-    print(f"{calls:.1f} calls an episode, {logged[-1]['text2grad/failed']:.0%} without a judgement")
+    main()

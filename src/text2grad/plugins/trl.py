@@ -19,7 +19,7 @@ with optional_packages():
     import torch
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from text2grad.rl.advantage import Normalisation, mc_returns, normalise, with_words
+    from text2grad.rl.advantage import with_words
 
 TOKEN_LOSSES = "importance_sampling_level='token', loss_type 'dapo', 'grpo', 'dr_grpo', 'bnpo', 'cispo' or 'sapo'"
 WHOLE_SEQUENCES = ("luspo", "vespo")
@@ -36,18 +36,9 @@ class TokenCreditMixin:
         UserError: the loss is of whole sequences, or TRL is of another version.
     """
 
-    def __init__(
-        self,
-        *,
-        credit: TokenCredit,
-        words_weight: float = 1.0,
-        gamma: float = 0.0,
-        normalisation: Normalisation = "none",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, credit: TokenCredit, words_weight: float = 1.0, **kwargs: Any) -> None:
         require("trl", "1.16", "pip install 'text2grad[trl]'")  # its private methods are used
         self.credit, self.words_weight = credit, words_weight
-        self.gamma, self.normalisation = gamma, normalisation
         self._payments: list[Payment] = []
         more = kwargs.get("reward_funcs") or []
         kwargs["reward_funcs"] = [self.verdicts, *(more if isinstance(more, list) else [more])]
@@ -81,9 +72,7 @@ class TokenCreditMixin:
         words, judged = (each.to(whole.device) for each in words_of(self._payments, ids.shape[1]))
         out["tool_mask"] = out.get("tool_mask", torch.ones_like(ids)) * judged.view(-1, 1)
         learned = out["completion_mask"] * out["tool_mask"]
-        mask = learned.bool()
-        earned = normalise(mc_returns(words, mask, self.gamma, words[:, 0] * 0), mask, self.normalisation)
-        out["advantages"] = with_words(whole.view(-1, 1), earned, mask, self.words_weight)
+        out["advantages"] = with_words(whole.view(-1, 1), words, learned.bool(), self.words_weight)
         # What failed counts in no denominator either.
         out["num_items_in_batch"] = self.accelerator.gather(learned.sum()).sum()  # type: ignore[attr-defined]
         return out
