@@ -1,9 +1,10 @@
 """What words add to TRL's own GRPO: the plug-in beside plain GRPO, on the embedded code task or the agent's.
 
 Both start from one SFT policy, sample as many answers to the same prompts, take as many optimizer steps, and
-have the same critic, a program: plain GRPO is paid its verdict, the plug-in (`text2grad.plugins.trl`) its verdict and
-its words. All `TRIES` are run on the first of --tune-seeds, the better two of each method on the others as well, and
-the best by the mean is reported, on other seeds. What stands in --out/trl.jsonl is not run again.
+have the same critic, a program: plain GRPO is paid its verdict, the plug-in (`text2grad.plugins.trl`) its
+verdict and its words. All `TRIES` are run on the first of --tune-seeds, the better two of each method on the
+others as well, and the best by the mean is reported, on other seeds. What stands in --out/trl.jsonl is not run
+again.
 
     pip install 'text2grad[trl]'
     OMP_NUM_THREADS=1 python experiments/trl_words.py [--task lookup] [--seeds 0 1 2] [--tune-seeds 10 11]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from places import ROOT
 from text2grad.cli import main
@@ -66,7 +67,7 @@ def test_an_episode_has_the_ids_of_our_own_loop(folder: Path, monkeypatch: pytes
     trainer._generate_single_turn = say
     trainer.model.train()
     out = trainer._generate_and_score_completions([trl_lookup.row_of(example)] * 2)
-    ours = encode_turns(trainer.processing_class, example.prompt, right)
+    ours = encode_turns(AutoTokenizer.from_pretrained(folder), example.prompt, right)
     for ids, mask, paid in zip(out["completion_ids"], out["tool_mask"], out["advantages"], strict=True):
         assert ids.tolist() == ours.ids and [bool(own) for own in mask] == ours.mask
         assert not paid[~mask.bool()].any() and set(paid[mask.bool()].tolist()) == {0.0, 2.0}
