@@ -39,7 +39,7 @@ ENGINES = {
     "tinker": Engine(
         (
             ("tinker==0.38.0", *OURS),
-            ("aiohttp", "blobfile", "chz", "pillow", "termcolor", "tiktoken"),
+            ("aiohttp", "blobfile", "chz", "datasets", "pillow", "termcolor", "tiktoken"),
             ("--no-deps", "tinker-cookbook==0.6.1"),
         )
     ),
