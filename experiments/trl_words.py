@@ -40,34 +40,35 @@ from text2grad.stages.measure.evaluate import run_evaluate
 from text2grad.tasks.base import load_task
 
 WAYS = ("sampled", "greedy")
-ROLLOUTS, GROUP = {"demo": 64, "lookup": 32}, 8
+ROLLOUTS = {"demo": 64, "lookup": 32}
 TUNE_SEEDS, STEPS, BETTER = [10, 11], {"demo": 30, "lookup": 16}, 2
 Row = dict[str, Any]
 TRIES: dict[str, dict[str, list[Row]]] = {
     "demo": {
         "grpo": [
-            {"lr": 2e-4, "beta": 0.0},
-            {"lr": 3e-4, "beta": 0.0},
-            {"lr": 2e-4, "beta": 0.03},
-            {"lr": 5e-4, "beta": 0.03},
-            {"lr": 5e-4, "beta": 0.1},
+            {"lr": 2e-4, "beta": 0.0, "group": 8},
+            {"lr": 3e-4, "beta": 0.0, "group": 8},
+            {"lr": 5e-4, "beta": 0.03, "group": 8},
+            {"lr": 5e-4, "beta": 0.1, "group": 8},
+            {"lr": 2e-4, "beta": 0.0, "group": 4},
         ],
         "text2grad": [
-            {"lr": 2e-4, "beta": 0.0, "words_weight": 1.0},
-            {"lr": 2e-4, "beta": 0.0, "words_weight": 3.0},
-            {"lr": 5e-4, "beta": 0.1, "words_weight": 3.0},
-            {"lr": 8e-4, "beta": 0.1, "words_weight": 3.0},
+            {"lr": 2e-4, "beta": 0.0, "group": 8, "words_weight": 1.0},
+            {"lr": 2e-4, "beta": 0.0, "group": 8, "words_weight": 3.0},
+            {"lr": 5e-4, "beta": 0.1, "group": 8, "words_weight": 3.0},
+            {"lr": 8e-4, "beta": 0.1, "group": 8, "words_weight": 3.0},
+            {"lr": 5e-4, "beta": 0.1, "group": 2, "words_weight": 3.0},
         ],
     },
     "lookup": {
-        "grpo": [{"lr": 3e-4, "beta": 0.0}, {"lr": 5e-4, "beta": 0.1}],
+        "grpo": [{"lr": 3e-4, "beta": 0.0, "group": 8}, {"lr": 5e-4, "beta": 0.1, "group": 8}],
         "text2grad": [
-            {"lr": 3e-4, "beta": 0.0, "words_weight": 3.0},
-            {"lr": 5e-4, "beta": 0.1, "words_weight": 3.0},
+            {"lr": 3e-4, "beta": 0.0, "group": 2, "words_weight": 3.0},
+            {"lr": 5e-4, "beta": 0.1, "group": 2, "words_weight": 3.0},
         ],
     },
 }
-"""The learning rate, the KL's coefficient, and for text2grad the weight of words."""
+"""The learning rate, the KL's coefficient, how many answers a prompt has, and for text2grad the weight of words."""
 
 
 def main() -> None:
@@ -128,10 +129,18 @@ def measured(config: Config, key: Row) -> Row:
 
 
 def trained(
-    config: Config, method: str, seed: int, steps: int, lr: float, beta: float, words_weight: float = 0
+    config: Config,
+    method: str,
+    seed: int,
+    steps: int,
+    *,
+    lr: float,
+    beta: float,
+    words_weight: float = 0,
+    group: int = 8,
 ) -> str:
     """Train with TRL; the name of the run whose policy it is."""
-    name = f"{method}-{lr:g}-{beta:g}-{words_weight:g}-{seed}"
+    name = f"{method}-{lr:g}-{beta:g}-{words_weight:g}-{group}-{seed}"
     start, folder = config.run.folder / "sft" / "policy", config.run.folder / "ppo" / name
     task, parts = config.task.name, 2 if config.task.name == "demo" else 1
     settings: Row = {
@@ -139,7 +148,7 @@ def trained(
         "per_device_train_batch_size": ROLLOUTS[task] // parts,
         "steps_per_generation": parts,
         "num_iterations": 2,
-        "num_generations": GROUP,
+        "num_generations": group,
         "max_steps": steps * 2 * parts,
         "learning_rate": lr,
         "lr_scheduler_type": "constant",

@@ -18,7 +18,6 @@ from text2grad.formats.corrections import with_corrections
 from text2grad.policy.model import Policy
 from text2grad.stages.learn.reward_data import fitting, judged_cases, reward_pair
 from text2grad.train.pairs import encode_pairs
-from text2grad.train.settings import SupervisedSettings
 
 LABELLED = RewardModelSettings(label_weight=1.0)
 SAID = "the cat sat on it"
@@ -71,7 +70,7 @@ def test_labels_fall_on_the_turns_and_not_on_what_a_tool_said(policy: Policy) ->
     ]
     for number, each in enumerate(pair.marked, start=1):
         assert pair.prompt[-1].content[: each.start].endswith(f'<turn number="{number}">\n')
-    (item,) = encode_pairs(policy, [pair], SupervisedSettings())
+    (item,) = encode_pairs(policy, [pair])
     found: dict[int, list[int]] = {}
     for token, label in zip(item.prompt, item.labels, strict=True):
         found.setdefault(label, []).append(token)
@@ -80,12 +79,15 @@ def test_labels_fall_on_the_turns_and_not_on_what_a_tool_said(policy: Policy) ->
     assert words[0] == "".join(("look up the cat" + SAID + "the cat on the").split())
 
 
-def test_a_long_conversation_loses_what_the_tool_said_and_keeps_its_labels(policy: Policy) -> None:
+def test_a_long_conversation_loses_what_the_tool_said_and_keeps_its_labels(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = record("look up the cat", "the cat sat on the mat", tool="so it is said " * 60)
+    monkeypatch.setattr(policy.model.config, "max_position_embeddings", 2000)
     [(_, whole)] = fitting(policy, [long], LABELLED)
-    [encoded] = encode_pairs(policy, [whole], SupervisedSettings())
-    tight = RewardModelSettings(label_weight=1.0, training={"max_length": encoded.tokens - 100})  # type: ignore[arg-type]
-    [(_, pair)] = fitting(policy, [long], tight)
+    [encoded] = encode_pairs(policy, [whole])
+    monkeypatch.setattr(policy.model.config, "max_position_embeddings", encoded.tokens - 100)
+    [(_, pair)] = fitting(policy, [long], LABELLED)
     assert len(pair.prompt[-1].content) < len(whole.prompt[-1].content)
     assert [each.text for each in pair.marked] == [each.text for each in whole.marked]
 
