@@ -86,7 +86,7 @@ def recorded_tokens(table: TokenTable, response: str, ids: Sequence[Any] | None)
     """The tokens of a response on record: those of `ids` as it was sampled, of several turns a list for each, where
     they read as the response does; else the tokenizer's own."""
     turns = ids if ids and isinstance(ids[0], Sequence) else [ids or ()]
-    pieces = [([], table.align(each)) for each in turns]
+    pieces: list[tuple[list[int], Aligned]] = [([], table.align(each)) for each in turns]
     if ids and BETWEEN_TURNS.join(aligned.text for _, aligned in pieces) == response:
         return _joined(response, pieces).aligned
     return table.align_text(response)
