@@ -5,7 +5,7 @@ Lines are those of code: no blank lines, comments or docstrings, imports counted
 
     OMP_NUM_THREADS=1 python benchmarks/plugins.py [--seeds 0 1 2] [--folder .venv-plugins] [--out runs/trl]
 
-`--seeds` without a number leaves TRL's comparison out (`experiments/trl_words.py`, half an hour on one idle core).
+`--seeds` without a number leaves TRL's comparison out (`experiments/trl_words.py`, 20 minutes of one core).
 What needs an engine that is neither installed here nor in --folder (`make test-plugins`) is null.
 
 The last line of stdout is one JSON object, of each engine what is `installed` and its `glue_lines`, and
@@ -100,9 +100,9 @@ def asked_of(environment: Path, *words: str) -> str | None:
 def of_trl(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
     """Held-out pass@1 with the words and without (`experiments/trl_words.py`)."""
     sys.path.insert(0, str(ROOT / "experiments"))
-    from trl_words import RATES, STEPS, TUNE_SEEDS, compared
+    from trl_words import STEPS, TUNE_SEEDS, compared
 
-    found = compared(out, seeds, TUNE_SEEDS, RATES, STEPS)
+    found = compared(out, seeds, TUNE_SEEDS, STEPS["demo"])
     return {name: found[name]["sampled"] for name in ("text2grad", "grpo")}
 
 

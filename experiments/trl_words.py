@@ -1,16 +1,18 @@
-"""What words add to TRL's own GRPO: the plug-in beside plain `GRPOTrainer` on the embedded code task.
+"""What words add to TRL's own GRPO: the plug-in beside plain GRPO, on the embedded code task or the agent's.
 
-Both start from one SFT policy (`text2grad sft --config demo`), sample as many answers to the same prompts, take as
-many optimizer steps, and have the same critic, the task's tests: plain GRPO is paid its verdict, the plug-in its
-verdict and its words (`text2grad.plugins.trl`, words_weight 1). The learning rate of each is chosen on --tune-seeds
-over one grid; the seeds reported are others. What stands in --out/trl.jsonl is not run again.
+Both start from one SFT policy, sample as many answers to the same prompts, take as many optimizer steps, and
+have the same critic, a program: plain GRPO is paid its verdict, the plug-in (`text2grad.plugins.trl`) its
+verdict and its words. All `TRIES` are run on the first of --tune-seeds, the better two of each method on the
+others as well, and the best by the mean is reported, on other seeds. What stands in --out/trl.jsonl is not run
+again.
 
     pip install 'text2grad[trl]'
-    OMP_NUM_THREADS=1 python experiments/trl_words.py [--seeds 0 1 2] [--tune-seeds 100 101]
-        [--lrs 1e-4 2e-4 3e-4 5e-4] [--steps 30] [--out runs/trl]
+    OMP_NUM_THREADS=1 python experiments/trl_words.py [--task lookup] [--seeds 0 1 2] [--tune-seeds 10 11]
+        [--steps 30] [--out runs/trl]
 
-The last line of stdout is one JSON object: `sft`, the sampled held-out pass@1 before, and of `text2grad` and `grpo`
-the chosen `lr`, the means over the seeds (`sampled`, `greedy`), and the first of each seed (`seeds`).
+With `--task lookup` episodes go through TRL's `environment_factory` (examples/engines/trl_lookup.py). The last line
+of stdout is one JSON object: `sft`, the sampled held-out pass rate before, and of `text2grad` and `grpo` what was
+`chosen`, the means over the seeds (`sampled`, `greedy`), and the first of each seed (`seeds`).
 """
 
 from __future__ import annotations
@@ -37,24 +39,50 @@ from text2grad.stages.learn.supervised import run_sft
 from text2grad.stages.measure.evaluate import run_evaluate
 from text2grad.tasks.base import load_task
 
-METHODS = ("grpo", "text2grad")
 WAYS = ("sampled", "greedy")
-ROLLOUTS, GROUP = 64, 8
-TUNE_SEEDS, RATES, STEPS = [100, 101], [1e-4, 2e-4, 3e-4, 5e-4], 30
+ROLLOUTS = {"demo": 64, "lookup": 32}
+TUNE_SEEDS, STEPS, BETTER = [10, 11], {"demo": 30, "lookup": 16}, 2
 Row = dict[str, Any]
+TRIES: dict[str, dict[str, list[Row]]] = {
+    "demo": {
+        "grpo": [
+            {"lr": 2e-4, "beta": 0.0, "group": 8},
+            {"lr": 3e-4, "beta": 0.0, "group": 8},
+            {"lr": 5e-4, "beta": 0.03, "group": 8},
+            {"lr": 5e-4, "beta": 0.1, "group": 8},
+            {"lr": 2e-4, "beta": 0.0, "group": 4},
+        ],
+        "text2grad": [
+            {"lr": 2e-4, "beta": 0.0, "group": 8, "words_weight": 1.0},
+            {"lr": 2e-4, "beta": 0.0, "group": 8, "words_weight": 3.0},
+            {"lr": 5e-4, "beta": 0.1, "group": 8, "words_weight": 3.0},
+            {"lr": 8e-4, "beta": 0.1, "group": 8, "words_weight": 3.0},
+            {"lr": 5e-4, "beta": 0.1, "group": 2, "words_weight": 3.0},
+        ],
+    },
+    "lookup": {
+        "grpo": [{"lr": 3e-4, "beta": 0.0, "group": 8}, {"lr": 5e-4, "beta": 0.1, "group": 8}],
+        "text2grad": [
+            {"lr": 3e-4, "beta": 0.0, "group": 2, "words_weight": 3.0},
+            {"lr": 5e-4, "beta": 0.1, "group": 2, "words_weight": 3.0},
+        ],
+    },
+}
+"""The learning rate, the KL's coefficient, how many answers a prompt has, and for text2grad the weight of words."""
 
 
 def main() -> None:
     chosen = options()
-    print(json.dumps(compared(chosen.out, chosen.seeds, chosen.tune_seeds, chosen.lrs, chosen.steps)))
+    steps = chosen.steps or STEPS[chosen.task]
+    print(json.dumps(compared(chosen.out, chosen.seeds, chosen.tune_seeds, steps, chosen.task)))
 
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=[*TRIES], default="demo")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tune-seeds", nargs="+", type=int, default=TUNE_SEEDS)
-    parser.add_argument("--lrs", nargs="+", type=float, default=RATES)
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"of {ROLLOUTS} answers each")
+    parser.add_argument("--steps", type=int, help=f"of {ROLLOUTS} answers each; default: {STEPS}")
     parser.add_argument("--out", type=Path, default=Path("runs/trl"))
     chosen = parser.parse_args()
     if set(chosen.tune_seeds) & set(chosen.seeds):
@@ -62,23 +90,27 @@ def options() -> argparse.Namespace:
     return chosen
 
 
-def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], lrs: Sequence[float], steps: int) -> Row:
-    """Both methods at the best of their rates, and the policy they start from."""
-    config = load_config(find_config("demo"), [f"--run.folder={out}", "--run.threads=1"])
+def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: int, task: str = "demo") -> Row:
+    """Both methods at the best of their tries, and the policy they start from."""
+    config = load_config(find_config(task), [f"--run.folder={out}", "--run.threads=1"])
     if not (out / "sft" / "policy").is_dir():
         run_sft(config)
     found: Row = {"sft": measured(config, {"method": "sft"})["sampled"]}
-    for method in METHODS:
-        tried = {lr: runs(config, method, tune_seeds, lr, steps) for lr in lrs}
-        lr = max(tried, key=lambda each: fmean(row["sampled"] for row in tried[each]))
-        rows = runs(config, method, seeds, lr, steps)
-        found[method] = {"lr": lr, **{way: round(fmean(row[way] for row in rows), 4) for way in WAYS}}
+    for method, tries in TRIES[task].items():
+
+        def mean(tried: Row, seeds: Sequence[int], method: str = method) -> float:
+            return fmean(row["sampled"] for row in runs(config, method, seeds, tried, steps))
+
+        better = sorted(tries, key=lambda each: -mean(each, tune_seeds[:1]))[:BETTER]
+        chosen = max(better, key=lambda each: mean(each, tune_seeds))
+        rows = runs(config, method, seeds, chosen, steps)
+        found[method] = {"chosen": chosen, **{way: round(fmean(row[way] for row in rows), 4) for way in WAYS}}
         found[method]["seeds"] = [row["sampled"] for row in rows]
     return found
 
 
-def runs(config: Config, method: str, seeds: Sequence[int], lr: float, steps: int) -> list[Row]:
-    return [measured(config, {"method": method, "seed": seed, "lr": lr, "steps": steps}) for seed in seeds]
+def runs(config: Config, method: str, seeds: Sequence[int], tried: Row, steps: int) -> list[Row]:
+    return [measured(config, {"method": method, "seed": seed, "steps": steps, **tried}) for seed in seeds]
 
 
 def measured(config: Config, key: Row) -> Row:
@@ -96,27 +128,50 @@ def measured(config: Config, key: Row) -> Row:
     return found[0]
 
 
-def trained(config: Config, method: str, seed: int, lr: float, steps: int) -> str:
+def trained(
+    config: Config,
+    method: str,
+    seed: int,
+    steps: int,
+    *,
+    lr: float,
+    beta: float,
+    words_weight: float = 0,
+    group: int = 8,
+) -> str:
     """Train with TRL; the name of the run whose policy it is."""
-    name = f"{method}-{lr:g}-{seed}"
-    folder, task = config.run.folder / "ppo" / name, load_task(config.task)
-    start = config.run.folder / "sft" / "policy"
-    tokenizer = AutoTokenizer.from_pretrained(start)
-    arguments = GRPOConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=ROLLOUTS // 2,
-        steps_per_generation=2,
-        num_iterations=2,
-        num_generations=GROUP,
-        max_steps=steps * 4,
-        learning_rate=lr,
-        lr_scheduler_type="constant",
-        beta=0.0,
-        max_completion_length=config.generation.max_new_tokens,
-        seed=seed,
+    name = f"{method}-{lr:g}-{beta:g}-{words_weight:g}-{group}-{seed}"
+    start, folder = config.run.folder / "sft" / "policy", config.run.folder / "ppo" / name
+    task, parts = config.task.name, 2 if config.task.name == "demo" else 1
+    settings: Row = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": ROLLOUTS[task] // parts,
+        "steps_per_generation": parts,
+        "num_iterations": 2,
+        "num_generations": group,
+        "max_steps": steps * 2 * parts,
+        "learning_rate": lr,
+        "lr_scheduler_type": "constant",
+        "beta": beta,
+        "seed": seed,
         **{"save_strategy": "no", "report_to": "none", "use_cpu": True, "bf16": False, "disable_tqdm": True},
-        **{"logging_steps": 8, "gradient_checkpointing": False},
-    )
+        **{"logging_steps": 2 * parts, "gradient_checkpointing": False},
+    }
+    if task == "lookup":
+        sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "engines"))
+        from trl_lookup import train
+
+        history = train(str(start), folder / "policy", words_weight, **settings)
+    else:
+        history = answers(config, start, folder / "policy", method, words_weight, **settings)
+    (folder / "log.json").write_text(json.dumps(history), encoding="utf-8")
+    return name
+
+
+def answers(config: Config, start: Path, out: Path, method: str, words_weight: float, **settings: Any) -> list[Row]:
+    """Single answers of the code task; what TRL logged."""
+    tokenizer, task = AutoTokenizer.from_pretrained(start), load_task(config.task)
+    arguments = GRPOConfig(max_completion_length=config.generation.max_new_tokens, **settings)
     with runner_of(config) as runner:
         critic = make_critic(config, "program", task, runner)
         common: Row = {
@@ -126,15 +181,15 @@ def trained(config: Config, method: str, seed: int, lr: float, steps: int) -> st
             "train_dataset": Dataset.from_list([row_of(each) for each in task.examples("train")]),
         }
         if method == "text2grad":
-            trainer = TokenCreditTrainer(credit=TokenCredit(critic, tokenizer, config.credit), **common)
+            credit = TokenCredit(critic, tokenizer, config.credit)
+            trainer = TokenCreditTrainer(credit=credit, words_weight=words_weight, **common)
         else:
             trainer = GRPOTrainer(reward_funcs=verdicts_of(critic), **common)
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    trainer.model.save_pretrained(folder / "policy")
-    tokenizer.save_pretrained(folder / "policy")
-    (folder / "log.json").write_text(json.dumps(trainer.state.log_history), encoding="utf-8")
-    return name
+    trainer.model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return list(trainer.state.log_history)
 
 
 def row_of(example: Example) -> Row:

@@ -169,7 +169,7 @@ def part_of(parameter: Tensor) -> tuple[int, int]:
 
 def pairs() -> list[Pair]:
     """Of every prompt the first two characters are good words."""
-    marked = [MarkedText(0, text, (Span(start=0, end=2, label=1, text=text[:2]),)) for text in TEXTS]
+    marked = [(MarkedText(0, text, (Span(start=0, end=2, label=1, text=text[:2]),)),) for text in TEXTS]
     turns = [(Message(role="user", content=text),) for text in TEXTS]
     return [
         Pair(str(n), turn, turn[0].content * n, (), mark, 1 / n)

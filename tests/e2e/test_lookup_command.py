@@ -77,6 +77,21 @@ def test_evaluate_plays_episodes(folder: Path, command: Command) -> None:
     assert 0 <= summary["sampled_pass"] <= 1
 
 
+def test_a_reward_model_of_turns_is_taught_checked_and_trained_against(folder: Path, command: Command) -> None:
+    small = ("--reward_model.training.epochs", "1", "--reward_model.generation.max_new_tokens", "48")
+    ended = command("train-reward", "--reward_model.label_weight", "1", *small, *SMALL, "--run.folder", folder)
+    assert ended.code == 0, ended.err
+    figures = json.loads((folder / "reward_model" / "gate.json").read_text("utf-8"))["figures"]
+    assert figures["heldout"] > 0 and figures["fresh"] + figures["spoiled"] + figures["unreadable"] > 0
+    fresh = list(read_jsonl(folder / "evaluation" / "reward_model.fresh.jsonl", Feedback))
+    assert any(isinstance(each.response, Transcript) for each in fresh), "the gate plays episodes"
+    against = ("--critic.kind", "reward_model", "--critic.reward_model.gate", "false")
+    ended = command("train", "--name", "judged", *small, *SMALL, *against, "--run.folder", folder)
+    assert ended.code == 0, ended.err
+    (metrics,) = rows(folder / "ppo" / "judged" / "metrics.jsonl")
+    assert metrics["turns"] > 1 and metrics["critic_failed"] < 1
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -85,13 +100,12 @@ def test_evaluate_plays_episodes(folder: Path, command: Command) -> None:
             0,
             "answers: 8",
         ),
-        (("train-reward",), 1, "a reward model learns from single answers"),
         (("train-reward", "--units", "tokens"), 1, "a unit model learns from single answers"),
         (("refine", "{folder}/feedback.jsonl"), 1, "refine learns from single answers"),
         (("train", "--ppo.teacher.kind", "divergence", "--ppo.kl_coefficient", "0"), 1, "has an environment"),
         (("evaluate", "sft", "--evaluate.reference", "sft"), 1, "has an environment"),
     ],
-    ids=["offline", "train-reward", "units", "refine", "teacher", "reference"],
+    ids=["offline", "units", "refine", "teacher", "reference"],
 )
 def test_what_learns_from_transcripts_and_what_refuses_them(
     folder: Path, command: Command, words: tuple[str, ...], code: int, said: str

@@ -19,8 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-OURS = ("-e", str(ROOT), "hypothesis", "numpy", "torch", "transformers>=5.5.3")
-"""What our own tests need beside the engine; torch comes from `--index`, too."""
+TORCH = next(
+    line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line.startswith("torch==")
+)
+OURS = ("-e", str(ROOT), "hypothesis", "numpy", TORCH, "transformers>=5.5.3")
+"""What our own tests need beside the engine. torch is the one we are tested with and comes from `--index`, too:
+where that cannot be reached, the newest would be a CUDA build."""
 
 
 class Engine(NamedTuple):
@@ -35,7 +39,7 @@ ENGINES = {
     "tinker": Engine(
         (
             ("tinker==0.38.0", *OURS),
-            ("aiohttp", "blobfile", "chz", "pillow", "termcolor", "tiktoken"),
+            ("aiohttp", "blobfile", "chz", "datasets", "pillow", "termcolor", "tiktoken"),
             ("--no-deps", "tinker-cookbook==0.6.1"),
         )
     ),

@@ -168,7 +168,7 @@ def by_supervision(
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
     pairs = []
     for n, text in enumerate(TEXTS, start=1):
-        marked = MarkedText(0, text, ()) if label_weight else None
+        marked = (MarkedText(0, text, ()),) if label_weight else ()
         score = 1 / n if verdicts else None
         pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n * times, (), marked, score))
     settings = TRAINING.model_copy(update=changes)

@@ -13,6 +13,7 @@ from text2grad.align.credit import (
     Membership,
     credit,
     scored,
+    scored_parts,
     token_labels,
 )
 from text2grad.align.tokens import Aligned, TokenTable
@@ -26,5 +27,6 @@ __all__ = [
     "TokenTable",
     "credit",
     "scored",
+    "scored_parts",
     "token_labels",
 ]

@@ -236,7 +236,7 @@ def _spread_credit(critique: Critique, aligned: Aligned, settings: CreditSetting
     """The score on every token, or with another weighting than `token` an equal share of it; those of turns
     alike on the tokens of each."""
     delta = np.zeros(len(aligned))
-    for start, end, score in _scored_parts(critique, aligned):
+    for start, end, score in scored_parts(critique, aligned):
         delta[start:end] += score if settings.weighting == "token" else score / max(1, end - start)
     return _of_scores(critique, delta)
 
@@ -255,9 +255,9 @@ def _verdict_of(critique: Critique) -> float | None:
     return sum(scores) / len(scores) if scores else None
 
 
-def _scored_parts(critique: Critique, aligned: Aligned) -> Iterator[tuple[int, int, float]]:
-    """The tokens [start, end) that each score of a critique is of: all, and those of single turns where there are
-    several."""
+def scored_parts(critique: Critique, aligned: Aligned) -> Iterator[tuple[int, int, float]]:
+    """The tokens [start, end) that each score of a critique is of, and the score: all, and those of single turns
+    where there are several."""
     ends = aligned.turn_ends or (len(aligned),)
     if critique.score is not None:
         yield 0, len(aligned), critique.score
@@ -271,7 +271,7 @@ def _scored_parts(critique: Critique, aligned: Aligned) -> Iterator[tuple[int, i
 def _at_ends(critique: Critique, aligned: Aligned) -> Weights:
     """Every score on the last token of what it is of, (T,)."""
     paid = np.zeros(len(aligned))
-    for start, end, score in _scored_parts(critique, aligned):
+    for start, end, score in scored_parts(critique, aligned):
         if start < end:
             paid[end - 1] += score
     return paid

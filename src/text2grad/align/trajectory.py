@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
+from typing import Any
 
 import numpy as np
 
@@ -81,6 +82,16 @@ def own_tokens(table: TokenTable, trajectory: Trajectory) -> OwnTokens:
     return _joined(response, pieces)
 
 
+def recorded_tokens(table: TokenTable, response: str, ids: Sequence[Any] | None) -> Aligned:
+    """The tokens of a response on record: those of `ids` as it was sampled, of several turns a list for each, where
+    they read as the response does; else the tokenizer's own."""
+    turns = ids if ids and isinstance(ids[0], Sequence) else [ids or ()]
+    pieces: list[tuple[list[int], Aligned]] = [([], table.align(each)) for each in turns]
+    if ids and BETWEEN_TURNS.join(aligned.text for _, aligned in pieces) == response:
+        return _joined(response, pieces).aligned
+    return table.align_text(response)
+
+
 def _checked_mask(trajectory: Trajectory) -> list[bool]:
     mask = [True] * len(trajectory.ids) if trajectory.mask is None else [bool(own) for own in trajectory.mask]
     if len(mask) != len(trajectory.ids):
@@ -123,10 +134,10 @@ def _joined(response: str, pieces: Sequence[tuple[list[int], Aligned]]) -> OwnTo
         offset += len(aligned.text) + len(BETWEEN_TURNS)
     none = np.zeros(0, dtype=np.int64)
     edges = (np.concatenate([none, *starts]), np.concatenate([none, *ends]))
-    turn_ends = tuple(accumulate(len(places) for places, _ in pieces))
+    turn_ends = tuple(accumulate(len(aligned) for _, aligned in pieces))
     return OwnTokens(
         response=response,
         aligned=Aligned.of(str(response), *edges, turn_ends),
         places=np.array([place for places, _ in pieces for place in places], dtype=np.int64),
-        turns=np.repeat(np.arange(len(pieces)), [len(places) for places, _ in pieces]),
+        turns=np.repeat(np.arange(len(pieces)), [len(aligned) for _, aligned in pieces]),
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import NamedTuple
 
-from text2grad.feedback import Critique, Example, Feedback, Source, Span
+from text2grad.feedback import Critique, Example, Feedback, Source, Span, Transcript, turns_of
 from text2grad.tasks.base import question_of, words_of
 from text2grad.unicode_words import pieces, unspaced
 
@@ -83,7 +83,8 @@ def _whole(text: str, critique: str) -> DamagedAnswer:
     return DamagedAnswer(text, 0, len(text), critique)
 
 
-DAMAGE: Mapping[str, Callable[[str, random.Random], DamagedAnswer]] = {
+Spoil = Callable[[str, random.Random], DamagedAnswer]
+DAMAGE: Mapping[str, Spoil] = {
     "shuffled": shuffled,
     "repeated": repeated,
     "degenerate": degenerate,
@@ -100,14 +101,31 @@ def spoiled(records: Sequence[Feedback], count: int, seed: int, kinds: Sequence[
     `OTHER`.
 
     `meta.damage` names the kind. The same records and seed give the same damage. Fewer, or none, where responses
-    have not `FEWEST_WORDS` words, or a kind left a response as it was.
+    have not `FEWEST_WORDS` words, or a kind left a response as it was. Of several turns one is spoiled, and what
+    came after it is left out: that answered other words.
     """
     rng = random.Random(f"{seed}/damage")
-    able = [record for record in records if len(_words(record.response)) >= FEWEST_WORDS]
+    able = [record for record in records if _turns_able(record.response)]
     turns = cycle(kinds)
     chosen = [able[i % len(able)] for i in rng.sample(range(count), count)] if able and kinds else []
     made = [_damage(record, next(turns), able, rng) for record in chosen]
     return [record for record in made if record is not None]
+
+
+def _turns_able(response: str) -> list[int]:
+    """Which turns have words enough to be spoiled."""
+    words = (response[turn.start : turn.end] for turn in turns_of(response))
+    return [number for number, each in enumerate(words) if len(_words(each)) >= FEWEST_WORDS]
+
+
+def _in_a_turn(response: str, spoil: Spoil, rng: random.Random) -> DamagedAnswer:
+    if not isinstance(response, Transcript):
+        return spoil(response, rng)
+    *before, last = response.turns[: rng.choice(_turns_able(response)) + 1]
+    found = spoil(response[last.start : last.end], rng)
+    turns = [(turn.messages, response[turn.start : turn.end]) for turn in before]
+    text = Transcript.of([*turns, (last.messages, found.response)])
+    return DamagedAnswer(text, last.start + found.start, last.start + found.end, found.critique)
 
 
 def _damage(record: Feedback, kind: str, records: Sequence[Feedback], rng: random.Random) -> Feedback | None:
@@ -118,7 +136,7 @@ def _damage(record: Feedback, kind: str, records: Sequence[Feedback], rng: rando
             return None
         found = _whole(other.response, "This answers another question.")
     else:
-        found = DAMAGE[kind](record.response, rng)
+        found = _in_a_turn(record.response, DAMAGE[kind], rng)
     if found.response == record.response:
         return None
     span = Span(start=found.start, end=found.end, label=-1, text=found.response[found.start : found.end])

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from text2grad.align import Aligned, Membership, TokenTable, token_labels
 from text2grad.durable.identity import digest_of_reference, flatten
 from text2grad.errors import UserError
@@ -46,7 +48,7 @@ E = TypeVar("E", bound=Tokenised)
 
 @dataclass(frozen=True)
 class MarkedText:
-    """A text that stands at character `start` of the last turn of a prompt, and spans of it, to which its tokens
+    """A text that stands at character `start` of the last message of a prompt, and spans of it, to which its tokens
     belong by `membership`."""
 
     start: int
@@ -60,7 +62,7 @@ class Pair:
     """One training pair: a conversation and the answer to learn, of a `Transcript` the turns of the policy.
 
     `emphasis`: (start, end, weight) of characters of the target whose tokens count `weight` times in the loss.
-    `marked`: a text in the prompt whose words are labelled, for a second loss (`policy.heads`).
+    `marked`: texts in the prompt whose words are labelled, for a second loss (`policy.heads`).
     `score`: in [-1, 1], for a head that reads it off the prompt (`policy.heads`).
     """
 
@@ -68,13 +70,14 @@ class Pair:
     prompt: tuple[Message, ...]
     target: str
     emphasis: tuple[tuple[int, int, float], ...] = ()
-    marked: MarkedText | None = None
+    marked: tuple[MarkedText, ...] = ()
     score: float | None = None
 
 
 def labelled_by(pair: Pair, membership: Membership) -> Pair:
-    """The pair; the labels of its marked text go by `membership`."""
-    return replace(pair, marked=replace(pair.marked, membership=membership)) if pair.marked else pair
+    """The pair; the labels of its marked texts go by `membership`."""
+    marked = tuple(replace(each, membership=membership) for each in pair.marked)
+    return replace(pair, marked=marked) if marked else pair
 
 
 @dataclass(frozen=True)
@@ -156,20 +159,19 @@ def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
 
 
 def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
-    """The label of every token of the prompt: that of the spans of the marked text, `UNLABELLED` outside it."""
-    marked, turn = pair.marked, pair.prompt[-1].content
-    assert marked is not None
-    start = place_in(aligned, turn, marked.start, marked.text)
-    if start is None:
-        raise UserError(
-            f"{pair.id}: this tokenizer changes the text it reads, so no words can be labelled",
-            "reward_model.spans written, and label_weight 0",
-        )
-    end = start + len(marked.text)
-    spans = [s.model_copy(update={"start": s.start + start, "end": s.end + start}) for s in marked.spans]
-    inside = (aligned.starts < end) & (aligned.ends > start)
-    labels = token_labels(spans, aligned, marked.membership)
-    return [int(label) if here else UNLABELLED for label, here in zip(labels, inside, strict=True)]
+    """The label of every token of the prompt: that of the spans of a marked text, `UNLABELLED` outside all."""
+    found = np.full(len(aligned), UNLABELLED)
+    for marked in pair.marked:
+        start = place_in(aligned, pair.prompt[-1].content, marked.start, marked.text)
+        if start is None:
+            raise UserError(
+                f"{pair.id}: this tokenizer changes the text it reads, so no words can be labelled",
+                "reward_model.spans written, and label_weight 0",
+            )
+        spans = [s.model_copy(update={"start": s.start + start, "end": s.end + start}) for s in marked.spans]
+        inside = (aligned.starts < start + len(marked.text)) & (aligned.ends > start)
+        found[inside] = token_labels(spans, aligned, marked.membership)[inside]
+    return [int(label) for label in found]
 
 
 def updates_of(settings: SupervisedSettings, examples: int) -> int:

@@ -106,7 +106,7 @@ def test_labels_go_by_the_membership_of_the_credit(policy: Policy) -> None:
 
 def test_without_a_weight_nothing_is_labelled(policy: Policy) -> None:
     pair = reward_pair(record(), RewardModelSettings())
-    assert pair is not None and pair.marked is None
+    assert pair is not None and pair.marked == ()
     assert encode_pairs(policy, [pair])[0].labels == []
 
 

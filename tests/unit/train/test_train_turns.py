@@ -175,13 +175,26 @@ def test_where_earlier_turns_are_rewritten_spans_on_them_are_left_out(policy: Po
 
 def test_verdicts_on_rewritten_turns_are_left_out(policy: Policy) -> None:
     answer = logged(TURNS, ("7", -1))
-    judged = answer.critique.model_copy(update={"turn_scores": (1.0, -1.0), "score": None})
-    both, last = (
-        encode_logged(some, [replace(answer, critique=judged)], OfflineSettings(), CreditSettings())[0]
-        for some in (policy, rewriting(policy))
+    judged = answer.critique.model_copy(update={"turn_scores": (0.5, -1.0), "score": None})
+    as_it_is, rewritten = (
+        encode_logged(make(policy), [replace(answer, critique=judged)], OfflineSettings(), CreditSettings())[0]
+        for make in (lambda same: same, rewriting)
     )
-    weights = [[weight for weight in item.weights if weight] for item in (both, last)]
-    assert weights == [[-1.0], [-1.0]]  # the word alone: offline only a verdict on the whole has a weight
+    weights = [[weight for weight in item.weights if weight] for item in (as_it_is, rewritten)]
+    first = len(encode_target(policy.tokenizer, "look up lamps"))
+    assert weights == [[0.5] * first + [-1.0], [-1.0]]  # a poor verdict has no weight, its word has
+
+
+@pytest.mark.parametrize("scheme", ["spans", "last_token"])
+def test_a_good_verdict_on_a_turn_weighs_its_own_tokens(policy: Policy, scheme: str) -> None:
+    """Beside that on the whole, and under schemes that pay the score alone."""
+    answer = logged(TURNS, score=0.25)
+    judged = answer.critique.model_copy(update={"turn_scores": (None, 0.5)})
+    settings = OfflineSettings(verdict_weight=2.0)
+    (item,) = encode_logged(policy, [replace(answer, critique=judged)], settings, CreditSettings(scheme=scheme))
+    last = len(encode_target(policy.tokenizer, "answer 7"))
+    own = [weight for weight, mine in zip(item.weights, item.mask or [], strict=True) if mine]
+    assert own == [0.5] * (len(own) - last) + [1.5] * last and len(own) > last
 
 
 def test_dpo_of_rewritten_turns_is_refused_in_one_line(policy: Policy) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from text2grad.align import TokenTable
+from text2grad.align.trajectory import recorded_tokens
 from text2grad.config import Config
 from text2grad.critics.damage import spoiled
 from text2grad.critics.table import spec_of
@@ -32,9 +33,10 @@ from text2grad.policy.model import Policy
 from text2grad.stages.judge.critics import critic_over, load_reward_model, reward_model_folder, with_second
 from text2grad.stages.learn.reward_data import example_of, reward_data
 from text2grad.stages.run.policies import start_policy
+from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.results import write_json
-from text2grad.stages.run.sampling import sample
-from text2grad.tasks.base import question_of, words_of
+from text2grad.stages.run.sampling import sample, sample_episodes
+from text2grad.tasks.base import environment_of, question_of, words_of
 
 GATE_FILE = "gate.json"
 FRESH = "reward_model.fresh.jsonl"
@@ -82,11 +84,11 @@ def release() -> None:
 
 
 class Answer(NamedTuple):
-    """An answer to be judged, with its token ids where it was sampled here."""
+    """An answer to be judged, with its token ids where it was sampled here, of an episode those of each turn."""
 
     example: Example
     text: str
-    ids: Sequence[int] | None = None
+    ids: Sequence[Any] | None = None
 
     @classmethod
     def of(cls, record: Feedback) -> Answer:
@@ -95,10 +97,22 @@ class Answer(NamedTuple):
 
 
 def _fresh_answers(config: Config, known: Sequence[Feedback]) -> list[Answer]:
-    """What the policy answers now to the first `ANSWERS` of these prompts that leave it room."""
-    policy = load_frozen(start_policy(config))
-    asked = [example_of(record) for record in known if _has_room(policy, record, config)][:ANSWERS]
-    sampled = sample(policy, asked, config.generation) if asked else []
+    """What the policy answers now to the first `ANSWERS` of these prompts that leave it room.
+
+    Where the task has an environment these are episodes, of the records whose question is one of the task's.
+    """
+    policy, task = load_frozen(start_policy(config)), task_of(config)
+    roomy = [record for record in known if _has_room(policy, record, config)]
+    make = environment_of(task)
+    if make is None:
+        asked = [example_of(record) for record in roomy][:ANSWERS]
+        sampled: Sequence[tuple[Sequence[Any], str]] = sample(policy, asked, config.generation) if asked else []
+    else:
+        examples = (each for split in ("heldout", "train") for each in task.examples(split))
+        by_question = {words_of(question_of(each)): each for each in examples}
+        found = (by_question.get(words_of(question_of(record))) for record in roomy)
+        asked = [example for example in found if example is not None][:ANSWERS]
+        sampled = sample_episodes(policy, asked, config.generation, make) if asked else []
     return [Answer(example, text, ids) for example, (ids, text) in zip(asked, sampled, strict=True)]
 
 
@@ -120,7 +134,7 @@ def _judged(critic: Critic, answers: Sequence[Answer]) -> list[Judgement]:
 
 def _placed(table: TokenTable, answers: Sequence[Answer], said: Sequence[Judgement]) -> list[Paid]:
     """Each judgement with the tokens of the answer it is about."""
-    aligned = [table.align(each.ids) if each.ids else table.align_text(each.text) for each in answers]
+    aligned = [recorded_tokens(table, each.text, each.ids) for each in answers]
     return list(zip(said, aligned, strict=True))
 
 

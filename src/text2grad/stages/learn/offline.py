@@ -42,12 +42,12 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
     """Learn from the annotated answers in `source`; writes `ppo/<name>`, or resumes an unfinished one.
 
     Raises:
-        UserError: the file has nothing to learn from (`logged.answers_in`), or no record in it marks words.
+        UserError: the file has nothing to learn from (`logged.answers_in`), or no record marks words or turns.
     """
     with training(config, "offline", f"ppo/{name}", resume) as stage:
         with stage.preparing():
             records, left_out = answers_in(source, config, task_of(config))
-            if not any(record.spans for record in records) and not config.credit.by_score:
+            if not any(map(_is_marked, records)) and not config.credit.by_score:
                 cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
                 raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
             policy, found = load_policy(start_policy(config)), len(records)
@@ -67,6 +67,11 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
         metrics=metrics,
         out=str(stage.place / "policy"),
     )
+
+
+def _is_marked(record: Feedback) -> bool:
+    """Whether words or single turns of an answer are judged."""
+    return bool(record.spans) or any(score is not None for score in record.meta.get("turn_scores", ()))
 
 
 def fitting(policy: Policy, records: Sequence[Feedback], config: Config) -> tuple[list[Feedback], str]:

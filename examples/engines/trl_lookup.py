@@ -1,0 +1,119 @@
+"""An agent through TRL's `environment_factory`: the embedded task `lookup`, with credit for words.
+
+    pip install 'text2grad[trl]'
+    text2grad sft --config lookup --run.folder runs/lookup
+    python examples/engines/trl_lookup.py runs/lookup/sft/policy runs/lookup/ppo/trl/policy
+    text2grad evaluate trl --config lookup --run.folder runs/lookup
+
+Each turn is one call as plain text (`lookup stock of lamp`), so the tokenizer is told how to read one; that of a
+model which was taught tools needs nothing, see TRL's `add_response_schema`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
+from trl import GRPOConfig
+
+import text2grad as t2g
+from text2grad.plugins.credit import FAILED
+from text2grad.plugins.trl import TokenCreditTrainer
+from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.lookup import LookupCritic, LookupTask, Tools
+
+TEMPLATE = """{% for message in messages %}
+{{- '<|assistant|>' if message.role == 'assistant' else '<|user|>' }}{{ message.content }}
+{%- for call in message.tool_calls or [] %}{{ call.function.name }} {{ call.function.arguments }}{% endfor %}<|end|>
+{%- endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+"""The tiny model's own, and calls, which TRL looks for; no ids of a run are made of them."""
+TURNS = 6
+TASK = LookupTask(TaskSettings(name="lookup"))
+
+
+class Episode:
+    """The table and the calculator of one episode, in TRL's shape: its public methods are tools."""
+
+    def reset(self, **row: Any) -> None:
+        """Take the table of a row; nothing is said."""
+        self._tools = Tools(row["table"])
+
+    def call(self, line: str) -> str:
+        """Look a number up, or compute.
+
+        Args:
+            line: What the policy wrote in its turn.
+        """
+        return self._tools.said_to(line)
+
+
+def speaking(folder: str) -> Any:
+    """The tokenizer of a policy, which reads every turn but an answer as a call of `Episode.call`."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def read(ids: Any, **_: Any) -> dict[str, Any]:
+        line = tokenizer.decode(ids, skip_special_tokens=True).strip()
+        call = {"type": "function", "function": {"name": "call", "arguments": {"line": line}}}
+        calls = {} if line.startswith("answer ") else {"tool_calls": [call]}
+        return {"role": "assistant", "content": line, **calls}
+
+    tokenizer.chat_template, tokenizer.response_template, tokenizer.parse_response = (
+        TEMPLATE,
+        {"calls": "lines"},
+        read,
+    )
+    return tokenizer
+
+
+def row_of(example: t2g.Example) -> dict[str, Any]:
+    """An example as a row of a data set; its columns reach `Episode.reset` and the critic."""
+    prompt = [message.model_dump(include={"role", "content"}) for message in example.prompt]
+    return {"prompt": prompt, "id": example.id, **example.meta}
+
+
+def train(start: str, out: Path, words_weight: float, **settings: Any) -> list[dict[str, float]]:
+    """Train the policy in `start` and write it to `out`; what TRL logged. `settings` are of `GRPOConfig`."""
+    tokenizer = speaking(start)
+    trainer = TokenCreditTrainer(
+        credit=t2g.TokenCredit(LookupCritic(), tokenizer),
+        words_weight=words_weight,
+        model=AutoModelForCausalLM.from_pretrained(start),
+        args=GRPOConfig(max_completion_length=96, max_tool_calling_iterations=TURNS - 1, **settings),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([row_of(each) for each in TASK.examples("train")]),
+        environment_factory=Episode,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    trainer.model.save_pretrained(out)
+    AutoTokenizer.from_pretrained(start).save_pretrained(out)
+    return [row for row in trainer.state.log_history if "reward" in row]
+
+
+def main() -> None:
+    """Train for a few steps, and print what became of the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("start", help="the policy to start from")
+    parser.add_argument("out", type=Path, help="where the trained one goes")
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--words-weight", type=float, default=3.0, help="0 is plain GRPO on the verdicts")
+    chosen = parser.parse_args()
+    logged = train(
+        chosen.start,
+        chosen.out,
+        chosen.words_weight,
+        max_steps=chosen.steps,
+        **{"output_dir": str(chosen.out.parent), "save_strategy": "no", "report_to": "none", "logging_steps": 1},
+        **{"per_device_train_batch_size": 32, "num_generations": 8, "learning_rate": 5e-4, "beta": 0.1},
+        **{"use_cpu": True, "bf16": False, "disable_tqdm": True, "log_level": "error"},
+    )
+    first, last = logged[0], logged[-1]
+    print(f"verdict: {first['reward']:.2f} in the first step, {last['reward']:.2f} in the last of {len(logged)}")
+    print(f"{last['tools/call_frequency']:.1f} calls an episode, {last[FAILED]:.0%} without a judgement")
+
+
+if __name__ == "__main__":
+    main()
