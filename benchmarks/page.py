@@ -4,8 +4,13 @@
 
 Needs Chromium, Playwright and axe-core: `make test-page` brings the last two. The last line of stdout is one
 JSON object: `first_paint_ms`, the first contentful paint of `text2grad view` on a run of so many `samples`, and
-`empty_page_ms`, that of an empty page of the same server program, each the median of five; `switch_ms`, from
-the choice of another signal to the frame that shows it, median of twenty; `axe_violations` of both pages, light
+`empty_page_ms`, that of an empty page of the same server program, each the median of five, and the quotient of
+both (`first_paint_times_empty`); `switch_ms`, from the choice of another signal to the frame that shows it, median
+of twenty; `scroll_frames`, those of a trace in which the list of samples is scrolled over 20,000 pixels in 5
+seconds, `scroll_dropped`, those of them that Chromium dropped, `scroll_frame_cpu_ms`, the processor time of the
+longest frame on the page's own thread (16.7 are there), and `..._plain`, the same of a page of nothing but as
+many plain rows; `load`, the load of the machine before and after, by which dropped frames and times go;
+`axe_violations` of both pages, light
 and dark; `scripts_run_by_hostile_records`, pages on which a script out of a record ran; `kills` of the server at
 random moments while marks are made, and `marks_lost`, those missing or doubled in the records at the end.
 """
@@ -14,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
@@ -50,8 +56,19 @@ SWITCH = """async (signal) => {
 class EmptyPage:
     """A page with one word."""
 
+    html = "<!doctype html><title>empty</title>empty"
+
     def app(self) -> Starlette:
-        return Starlette(routes=[Route("/", lambda _: HTMLResponse("<!doctype html><title>empty</title>empty"))])
+        return Starlette(routes=[Route("/", lambda _: HTMLResponse(self.html))])
+
+
+class PlainPage(EmptyPage):
+    """A list of so many plain rows, as the browser itself scrolls it."""
+
+    def __init__(self, rows: int) -> None:
+        style = "#list {height: 500px; width: 260px; overflow-y: auto} #list div {height: 72px}"
+        row = "<div><b>problem-1</b><br>text2grad, step 1, 25 tokens<br>1 good, 1 poor, score 1</div>"
+        self.html = f"<!doctype html><title>rows</title><style>{style}</style><div id='list'>{row * rows}</div>"
 
 
 def first_paint(browser: Any, make: Any) -> float:
@@ -79,16 +96,38 @@ def large_run(folder: Path, samples: int) -> Path:
     return run
 
 
-def switch(browser: Any, run: Path, samples: int) -> float:
+def switch(browser: Any, run: Path, full: str) -> float:
     """Milliseconds until a chosen signal is seen, with all samples in the list."""
     with serving(partial(ViewPage, run)) as server:
         page = browser.new_page()
         page.goto(server.url)
-        until(page, f"document.getElementById('found').textContent.includes('of {samples}')")
+        until(page, full)
         page.locator("#sample h3").wait_for()
         times = [page.evaluate(SWITCH, ("kl", "advantage", "delta", "logp")[n % 4]) for n in range(SWITCHES)]
         page.close()
     return median(times)
+
+
+def scrolled(browser: Any, make: Any, ready: str) -> tuple[int, int, float]:
+    """Frames of a trace while the list is scrolled, those of them that were dropped, and the longest one's
+    milliseconds of processor time on the main thread."""
+    with serving(make) as server:
+        page = browser.new_page()
+        page.goto(server.url)
+        until(page, ready)
+        page.locator("#list").scroll_into_view_if_needed()
+        page.wait_for_timeout(2000)
+        box = page.locator("#list").bounding_box()
+        gesture = {"x": box["x"] + 50, "y": box["y"] + 100, "yDistance": -20_000, "speed": 4000}
+        browser.start_tracing(page=page, categories=["cc", "benchmark"])
+        page.context.new_cdp_session(page).send("Input.synthesizeScrollGesture", gesture)
+        events = json.loads(browser.stop_tracing())["traceEvents"]
+        assert page.evaluate("document.getElementById('list').scrollTop") > 19_000
+        page.close()
+    reports = [event["args"].get("frame_reporter") for event in events if event["name"] == "PipelineReporter"]
+    states = [report["state"] for report in reports if report and report["scroll_state"] != "SCROLL_NONE"]
+    work = [event.get("tdur", 0) / 1000 for event in events if event["name"] == "ProxyMain::BeginMainFrame"]
+    return len(states), states.count("STATE_DROPPED"), round(max(work), 1)
 
 
 def violations(browser: Any, run: Path) -> int:
@@ -173,11 +212,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, chromium() as browser:
         folder = Path(place)
         large = large_run(folder / "large", arguments.samples)
+        before = os.getloadavg()[0]
+        full = f"document.getElementById('found').textContent.includes('of {arguments.samples}')"
+        paint, empty = first_paint(browser, partial(ViewPage, large)), first_paint(browser, EmptyPage)
+        frames, dropped, work = scrolled(browser, partial(ViewPage, large), full)
+        plain = scrolled(browser, partial(PlainPage, arguments.samples), "true")
         figures = {
-            "first_paint_ms": first_paint(browser, partial(ViewPage, large)),
-            "empty_page_ms": first_paint(browser, EmptyPage),
-            "switch_ms": round(switch(browser, large, arguments.samples), 1),
+            "first_paint_ms": paint,
+            "empty_page_ms": empty,
+            "first_paint_times_empty": round(paint / empty, 2),
+            "switch_ms": round(switch(browser, large, full), 1),
+            "scroll_frames": frames,
+            "scroll_frames_plain": plain[0],
+            "scroll_dropped": dropped,
+            "scroll_dropped_plain": plain[1],
+            "scroll_frame_cpu_ms": work,
+            "scroll_frame_cpu_ms_plain": plain[2],
             "samples": arguments.samples,
+            "load": [round(before, 1), round(os.getloadavg()[0], 1)],
             "axe_violations": violations(browser, write_run(folder / "plain", steps=5)),
             "scripts_run_by_hostile_records": scripts_run(browser, hostile_run(folder / "hostile")),
             "kills": arguments.kills,

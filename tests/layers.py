@@ -60,7 +60,7 @@ NEVER = {
 ONLY = {
     "sandbox": {"sandbox", "errors", "signals"},
     "rl": {"rl"},
-    "report": {"report", "feedback", "errors", "unicode_words"},
+    "report": {"report", "feedback", "errors", "strict_yaml", "unicode_words"},
     "page": {"page", "report", "eval", "formats", "feedback", "errors"},
 }
 """What these parts may import of the house at all."""

@@ -15,7 +15,9 @@ from text2grad.page.mark import mark_page
 from text2grad.page.view import ViewPage
 
 PAGES = ("view", "mark")
-SETTLED = "document.getElementById('sample').textContent.length > 100"
+SETTLED = """
+  document.querySelector("#list [role=option]") && document.getElementById("sample").textContent.length > 100
+"""
 
 
 @pytest.fixture(scope="module")

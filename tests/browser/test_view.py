@@ -12,6 +12,7 @@ import pytest
 
 from browser_pages import Server, serving, until
 from synthetic_run import write_run
+from text2grad.errors import UserError
 from text2grad.page.view import ViewPage
 from text2grad.report.viewer import build_report
 
@@ -46,7 +47,8 @@ def test_search_filters_and_the_address(page: Any) -> None:
     page.get_by_text("filter", exact=True).click()
     page.get_by_label("failed critique").check()
     failed, _ = found(page)
-    assert 0 < failed < every and "No critique" in page.locator("#sample").inner_text()
+    assert 0 < failed < every
+    until(page, "document.getElementById('sample').textContent.includes('No critique')")
     page.get_by_role("button", name="clear").click()
     until(page, f"document.getElementById('found').textContent.startsWith('{every} of')")
     page.get_by_label("search").fill("problem-005-3")
@@ -126,7 +128,122 @@ def test_one_prompt_is_followed_over_steps(tab: Any, tmp_path: Path) -> None:
     samples.write_text("".join(json.dumps(row) + "\n" for row in texts), encoding="utf-8")
     tab.goto(build_report(run).as_uri())
     tab.locator("#sample h3").wait_for()
-    tab.get_by_label("Same prompt").select_option(label="step 5 · text2grad · score -1".replace("-", "−"))
-    assert tab.locator(".versions del").inner_text() == "5" and tab.locator(".versions ins").inner_text() == "0"
-    tab.get_by_role("button", name="list only these").click()
+    tab.get_by_text("This prompt over 2 steps").click()
+    tab.locator(".steps-of li").nth(1).wait_for()
+    assert tab.locator(".versions del").inner_text() == "0" and tab.locator(".versions ins").inner_text() == "5"
+    tab.locator(".steps-of").get_by_role("button", name="step 5").click()
+    until(tab, "document.querySelector('#sample h3').textContent.includes('step 5')")
+    assert tab.locator(".steps-of li[aria-current=true]").inner_text().startswith("step 5")  # it stays open
+    tab.reload()
+    tab.locator(".steps-of li").nth(1).wait_for()
+    tab.get_by_role("button", name="list only this prompt").click()
     assert found(tab)[0] == len(rows)
+
+
+def test_the_fixed_prompts_come_first_and_old_runs_offer_no_new_signal(tab: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=5)
+    samples = run / "ppo/text2grad/samples.jsonl"
+    rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
+    tab.goto(build_report(run).as_uri())
+    tab.locator("#sample h3").wait_for()
+    offered = "[...document.querySelector('[name=by]').options].map((option) => option.value)"
+    assert not {"ratio", "learned", "logp_change"} & set(tab.evaluate(offered))
+    assert tab.evaluate("document.querySelector('[name=probe]').closest('label').hidden")
+    probe = [
+        {
+            **rows[0],
+            "probe": True,
+            "step": step,
+            "id": "the probe",
+            "logp_change": [0.5],
+            "response": f"Step {step}.",
+        }
+        for step in (0, 5)
+    ]
+    samples.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *probe]), encoding="utf-8")
+    tab.goto(build_report(run).as_uri())
+    tab.locator("#sample h3").wait_for()
+    assert "logp_change" in tab.evaluate(offered)
+    tab.get_by_text("filter", exact=True).click()
+    assert tab.locator("[name=prompt] option").nth(1).inner_text() == "probe: the probe"
+    tab.get_by_label("probe prompts").check()
+    assert found(tab)[0] == 2
+    tab.locator(".steps-of ins").wait_for()  # open without a click
+    assert tab.locator(".steps-of del").inner_text() == "0"
+
+
+def test_before_and_after_is_searched_and_the_address_keeps_it(page: Any) -> None:
+    pairs = page.locator("#before-after")
+    pairs.get_by_label("show").select_option("better")
+    better = pairs.locator("#pairs-found").inner_text()
+    assert better.endswith(" of 6") and "✗ pass → ✓ pass" in pairs.locator("#pair-list").inner_text()
+    pairs.get_by_label("to").select_option("scalar PPO")
+    pairs.get_by_label("show").select_option("")
+    pairs.get_by_label("find").fill("heldout-3")
+    assert pairs.locator("#pairs-found").inner_text() == "1 of 6"
+    assert pairs.locator(".answer h4").all_inner_texts() == ["SFT", "scalar PPO", "text2grad"]
+    assert pairs.locator("ins").count() and pairs.locator("del").count()
+    page.reload()
+    page.locator("#pair h3").wait_for()
+    assert pairs.get_by_label("to").input_value() == "scalar PPO"
+    assert pairs.locator("#pairs-found").inner_text() == "1 of 6"
+
+
+def test_runs_are_laid_over_each_other(tab: Any, run: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", steps=8, seed=1)
+    with serving(partial(ViewPage, run, other)) as server:
+        tab.goto(server.url)
+        tab.locator("#sample h3").wait_for()
+        chart = tab.locator("#curves figure", has_text="wrong_sign_rate").first
+        chart.locator("svg").press("Home")
+        reading = chart.locator("output").inner_text()
+        assert "run text2grad" in reading and "other text2grad" in reading
+        assert chart.locator(".watch").is_visible()
+        methods = tab.locator("[name=method] option").all_text_contents()
+        assert methods == ["all", "run text2grad", "run scalar_ppo", "other text2grad", "other scalar_ppo"]
+
+
+class Scripted:
+    """Answers without a model."""
+
+    policies = ("text2grad",)
+
+    def ask(self, prompt: str, policy: str, critique: bool) -> list[dict[str, Any]]:
+        if "fail" in prompt:
+            raise UserError("the policy's process ended (-9)", "the terminal says why")
+        span = {"start": 10, "end": 16, "label": 1, "text": "Friday", "reason": "a day"}
+        judged = {"critique": "It names a day.", "spans": [span], "score": 0.5} if critique else {}
+        answers = {"sft": "It is due some day.", policy: "It is due Friday."}
+        return [
+            {"step": 0, "id": name, "response": text, **(judged if name == policy else {})}
+            for name, text in answers.items()
+        ]
+
+
+def with_policies(run: Path) -> ViewPage:
+    return ViewPage(run, asker=Scripted())
+
+
+def test_a_prompt_of_ones_own(tab: Any, run: Path) -> None:
+    with serving(partial(with_policies, run)) as server:
+        tab.goto(server.url)
+        tab.locator("#sample h3").wait_for()
+        box = tab.locator("#try")
+        box.get_by_role("textbox").fill("When is it due?")
+        box.get_by_role("textbox").press("Control+Enter")
+        box.locator(".answer").nth(1).wait_for()
+        assert box.locator(".answer h3").all_inner_texts() == ["sft", "text2grad · score 0.5"]
+        assert box.locator("mark.good").inner_text() == "Friday"
+        box.locator(".spans li").hover()
+        assert "Friday" in box.locator(".linked").all_inner_texts()
+        box.get_by_text("against sft, by words").click()
+        assert box.locator("ins").inner_text() == "Friday" and box.locator("del").inner_text() == "some day"
+        box.get_by_role("textbox").fill("fail")
+        box.get_by_role("button", name="Ask").click()
+        until(tab, "document.getElementById('asked').textContent.includes('process ended (-9)')")
+        assert box.locator(".answer").count() == 2
+
+
+def test_a_file_asks_nobody(tab: Any, run: Path) -> None:
+    tab.goto(build_report(run).as_uri())
+    assert tab.locator("#try").count() == 0

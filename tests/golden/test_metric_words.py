@@ -15,20 +15,27 @@ PAGE = ROOT / "docs" / "metrics.md"
 WORDS = ROOT / "src" / "text2grad" / "report" / "metrics.json"
 
 
-def words_of(page: str) -> dict[str, str]:
-    """Each name in the first column of a table, with the second column as plain text; the first table counts."""
-    found: dict[str, str] = {}
+def words_of(page: str) -> dict[str, list[str]]:
+    """Each name in the first column of a table, with the second column as plain text, and the fourth where it says
+    what to look out for; the first table counts."""
+    found: dict[str, list[str]] = {}
     for line in page.splitlines():
         cells = re.split(r"(?<!\\)\|", line)
         if len(cells) > 3 and cells[1].strip().startswith("`"):
-            what = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cells[2]).replace("`", "").replace("\\|", "|").strip()
+            watch = plain(cells[4]) if len(cells) > 5 else ""
             for name in re.findall(r"`([^`]+)`", cells[1]):
-                found.setdefault(name, what)
+                found.setdefault(name, [plain(cells[2]), "" if watch == "–" else watch])
     return found
 
 
+def plain(cell: str) -> str:
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell).replace("`", "").replace("\\|", "|").strip()
+
+
 def test_the_page_explains_names_as_the_documentation_does() -> None:
-    now = json.dumps(words_of(PAGE.read_text(encoding="utf-8")), ensure_ascii=False, indent=0) + "\n"
+    words = words_of(PAGE.read_text(encoding="utf-8"))
+    lines = (f"{json.dumps(name)}: {json.dumps(said, ensure_ascii=False)}" for name, said in words.items())
+    now = "{\n" + ",\n".join(lines) + "\n}\n"
     if os.environ.get("WRITE_GOLDEN"):
         WORDS.write_text(now, encoding="utf-8")
     assert WORDS.read_text(encoding="utf-8") == now, "make golden, and read the diff"
@@ -36,8 +43,8 @@ def test_the_page_explains_names_as_the_documentation_does() -> None:
 
 @pytest.mark.parametrize("name", ["kl", "wrong_sign_rate", "seconds_update", "heldout_greedy_pass", "lr"])
 def test_a_name_is_explained(name: str) -> None:
-    assert explained(name)
+    assert explained(name).what
 
 
 def test_what_is_not_documented_is_not_explained() -> None:
-    assert explained("no_such_name") == ""
+    assert explained("no_such_name") == ("", "")

@@ -307,6 +307,7 @@ class Report(Stage):
     folder: Path = argument("FOLDER", "The folder of the run.")
 
     def work(self) -> Work:
+        from text2grad.config.nearest import difference_from_preset
         from text2grad.report.viewer import build_report
 
-        return Work(lambda: {"out": str(build_report(self.folder))})
+        return Work(lambda: {"out": str(build_report(self.folder, settings=difference_from_preset(self.folder)))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from text2grad.commands.base import Stage, Work, argument, command, option
@@ -52,33 +53,44 @@ class Mark(Stage):
 
 @command("view")
 class View(Stage):
-    """Look at a run in the browser, also while it trains.
+    """Look at runs in the browser, also while they train.
 
     Learning curves, with what each name means; every sample with its critique, each token in the colour of a number
-    of your choice; answers before and after. Samples can be searched, filtered and sorted, and the address always
-    names exactly what is shown. With --export the same is written as one file, FOLDER/report.html.
+    of your choice; one prompt over the steps of training; answers before and after; and a box in which the policies
+    answer a prompt of your own, as `try` does. Samples can be searched, filtered and sorted, and the address always
+    names exactly what is shown. Several runs are laid over each other, with the settings in which they differ.
+
+    With --export the same is written as one file, report.html in the (first) folder; nobody can be asked there.
 
     \b
     Examples:
       text2grad view runs/demo
+      text2grad view runs/one runs/other
       text2grad view runs/demo --export
     """
 
-    folder: Path = argument("FOLDER", "The folder of the run.")
+    folders: list[Path] = argument("FOLDERS", "The folders of the runs.")
     export: bool = option("--export", "Write the page as one file that needs no server, and end.", False)
     port: int | None = option(*PORT, min=1, max=65_535)
     browser: bool = option(*BROWSER, True)
 
     def work(self) -> Work:
-        if self.export:
-            from text2grad.report.viewer import build_report
+        return Work((lambda: {"out": str(self.write())}) if self.export else self.serve)
 
-            return Work(lambda: {"out": str(build_report(self.folder))})
-        return Work(self.serve)
+    def write(self) -> Path:
+        """Write the page as one file; its place."""
+        from text2grad.config.nearest import difference_from_preset
+        from text2grad.report.viewer import build_report
+
+        return build_report(*self.folders, settings=difference_from_preset(self.folders[0]))
 
     def serve(self) -> int:
         """Serve the page until Ctrl-C."""
+        from text2grad.config.nearest import difference_from_preset
         from text2grad.page.server import listening, serve
         from text2grad.page.view import ViewPage
+        from text2grad.stages.measure.asking import Asker
 
-        return serve(ViewPage(self.folder).app(), listening(self.port), self.browser)
+        settings = partial(difference_from_preset, self.folders[0])
+        page = ViewPage(*self.folders, settings=settings, asker=Asker(self.folders))
+        return serve(page.app(), listening(self.port), self.browser)

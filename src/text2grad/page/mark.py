@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -52,9 +53,13 @@ class MarkPage:
         page = render_page("mark.html.j2", SCRIPTS, live=True, title=title, settings=first, **self.loop())
         return HTMLResponse(page)
 
-    def items(self, request: Request) -> Response:
+    def items(self, _: Request) -> Response:
         """The list: of each answer its first words, and who marked it; annotators and their agreement."""
-        self._take_new()
+        with self.notebook.lock:
+            self._take_new()
+            return _json(self._list())
+
+    def _list(self) -> dict[str, Any]:
         entries = [
             {
                 "key": key,
@@ -65,14 +70,14 @@ class MarkPage:
             }
             for key, item in self.notebook.items.items()
         ]
-        return _json({"items": entries, "agreement": self._agreement(), "annotators": self.notebook.annotators()})
+        return {"items": entries, "agreement": self._agreement(), "annotators": self.notebook.annotators()}
 
     def item(self, request: Request) -> Response:
         """One answer with its suggestions, and all versions of this annotator's opinion."""
         key, annotator = request.path_params["key"], request.query_params.get("annotator", "")
-        if key not in self.notebook.items:
+        item = self.notebook.items.get(key)
+        if item is None:
             return _json({"error": "there is no such answer"}, 404)
-        item = self.notebook.items[key]
         return _json(
             {
                 "id": item.example.id,
@@ -85,16 +90,22 @@ class MarkPage:
         )
 
     def _state(self, key: str, annotator: str) -> dict[str, Any]:
-        history = self.notebook.history(key, annotator)
-        return {
-            "version": self.notebook.version(key, annotator),
-            "history": [opinion.model_dump(mode="json") for opinion in history[-50:]],
-        }
+        with self.notebook.lock:
+            history = self.notebook.history(key, annotator)
+            version = self.notebook.version(key, annotator)
+        return {"version": version, "history": [opinion.model_dump(mode="json") for opinion in history[-50:]]}
 
     async def act(self, request: Request) -> Response:
         """Keep an act. 409: the opinion has a newer version, which is in the answer; 507: it cannot be written."""
+        return await run_in_threadpool(self._act, await request.body())
+
+    def _act(self, body: bytes) -> Response:
+        with self.notebook.lock:  # flushed to disk, while other requests are answered
+            return self._kept(body)
+
+    def _kept(self, body: bytes) -> Response:
         try:
-            act = Act.model_validate(from_json((await request.body()).decode("utf-8")))
+            act = Act.model_validate(from_json(body.decode("utf-8")))
             version = self.notebook.record(act)
         except Conflict:
             return _json(self._state(act.item, act.annotator), 409)

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
+from threading import RLock
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
@@ -24,19 +25,25 @@ from text2grad.feedback import (
     Critique,
     Feedback,
     Label,
+    R,
     Record,
     Source,
     Span,
     first_error,
     from_json,
+    key_of,
+    read_jsonl,
     record_json,
     refuse_folder,
+    to_json,
     write_jsonl,
     writing,
 )
 from text2grad.page.answers import NOT_MARKED, Item, Items, item_of
 from text2grad.report.quality import span_labels, token_alpha, tokenize_by
 
+BEGINS = b'{"act":"'
+"""Of every line of a journal."""
 Shown = Literal["", "first", "after"]
 """When a suggestion was shown: never, before the person had marked anything, or after."""
 
@@ -102,11 +109,13 @@ class Notebook:
     `out` gets the records; beside it stand the journal, and `checks`: verdicts on spans of the suggestions.
 
     Raises:
-        UserError: the files cannot be written, are being marked by another process, or a line is damaged.
+        UserError: the files cannot be written, hold records that were not made here, are being marked by another
+            process, or a line is damaged.
     """
 
     def __init__(self, items: Items, out: Path) -> None:
         refuse_folder(out)
+        self.lock = RLock()
         self.items, self.out = dict(items), out
         self.checks = out.with_suffix(".checks.jsonl")
         self._versions: dict[tuple[str, str], list[Opinion]] = defaultdict(list)
@@ -118,7 +127,12 @@ class Notebook:
             out.parent.mkdir(parents=True, exist_ok=True)
             self._journal = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             self._lock(path)
-            self._restore(path)
+            try:
+                self._restore(path)
+                self._refuse_others()
+            except UserError:
+                self.close()
+                raise
         self._write()
 
     def close(self) -> None:
@@ -137,6 +151,8 @@ class Notebook:
         """Read the journal; half a line at its end was never acknowledged and is cut off."""
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
+        if not whole and not content.startswith(BEGINS[: len(content)]):
+            raise UserError(f"{path} is not a journal of marks", "--out names another file")
         for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
             try:
                 self._keep(Entry.model_validate(from_json(line.decode("utf-8"))))
@@ -144,6 +160,24 @@ class Notebook:
                 what = first_error(error) if isinstance(error, ValidationError) else "not JSON"
                 raise UserError(f"{path}:{number}: {what}", f"remove line {number}") from error
         os.truncate(self._journal, len(whole))
+
+    def _refuse_others(self) -> None:
+        """What stands in the files must be what was marked here, in the newest version or an earlier one.
+
+        Raises:
+            UserError: something else does, and would be lost.
+        """
+        versions = [(key, each) for key, every in self._versions.items() for each in every]
+        made = {_said(_record(self.items[key], who, each)) for (key, who), each in versions}
+        checked = {(who, *check.model_dump().values()) for (_, who), each in versions for check in each.checks}
+        here = [_said(each) in made for each in _records_in(self.out, Feedback)]
+        marks = _records_in(self.checks, Mark)
+        here += [(each.annotator, each.start, each.end, each.correct) in checked for each in marks]
+        if not all(here):
+            others = f"{here.count(False)} of {len(here)} records in {self.out} or {self.checks.name}"
+            raise UserError(
+                f"{others} were not made by this page", "they stay as they are: --out names another file"
+            )
 
     def update(self, items: Items) -> None:
         """Take answers that were written since."""
@@ -225,6 +259,9 @@ class Notebook:
         write_jsonl(self.out, self.records())
         if marks := list(self._marks()):
             write_jsonl(self.checks, marks)
+        else:
+            with writing(self.checks):
+                self.checks.unlink(missing_ok=True)
 
     def agreement(self) -> dict[str, Any]:
         """Krippendorff's alpha over the words of answers that several people marked: mean, and how many answers."""
@@ -271,6 +308,17 @@ def _critique_of(item: Item, opinion: Opinion) -> Critique:
         score=opinion.score,
         omissions=tuple(filter(None, map(str.strip, opinion.omissions))),
     )
+
+
+def _records_in(path: Path, kind: type[R]) -> list[R]:
+    return list(read_jsonl(path, kind)) if path.is_file() else []
+
+
+def _said(record: Feedback) -> str:
+    """Who says what of which answer; the rest of a record may be read otherwise from time to time."""
+    meta = [record.meta.get(name) for name in ("annotator", "omissions")]
+    spans = [span.model_dump() for span in record.spans]
+    return to_json([record.source.kind, key_of(record.response), *meta, record.critique, record.score, spans])
 
 
 def _record(item: Item, annotator: str, opinion: Opinion) -> Feedback:

@@ -76,7 +76,7 @@ class Guard:
         with_token = self._token_of(scope)
         if refusal := self._refusal(scope, with_token):
             await PlainTextResponse(refusal, 403, HEADERS)(scope, receive, send)
-        elif int(Headers(scope=scope).get("content-length") or 0) > MOST_BYTES:
+        elif _is_too_long(Headers(scope=scope)):
             await PlainTextResponse("too long", 413, HEADERS)(scope, receive, send)
         else:
             await self.app(scope, receive, self._sender(send, with_token))
@@ -127,6 +127,11 @@ class Guard:
         except CookieError:
             return ""
         return cookie.value if cookie else ""
+
+
+def _is_too_long(headers: Headers) -> bool:
+    """Whether a body is longer than is read, or does not say how long it is."""
+    return int(headers.get("content-length") or 0) > MOST_BYTES or "transfer-encoding" in headers
 
 
 def listening(port: int | None) -> socket.socket:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from text2grad.errors import UserError
-from text2grad.feedback import Failure, Feedback, Message, ResponseText, Span, first_error, from_json, read_jsonl
+from text2grad.feedback import Failure, Feedback, Message, ResponseText, Span, first_error, from_json
 
+UTF_8 = "check that it is a readable UTF-8 file"
 Row = dict[str, Any]
 Numbers = list[float | None]
 
@@ -110,7 +111,7 @@ class RunFolder:
     """Everything the report shows. `seeds` are the run folders inside this one; `notes` are warnings.
 
     `model` says where the base weights come from; empty where the model's name says it. `gate` is the verdict on
-    the reward model, empty where there is none.
+    the reward model, empty where there is none. `together`: the runs that this one is made of (`report.together`).
     """
 
     path: Path
@@ -126,6 +127,7 @@ class RunFolder:
     gate: Row
     seeds: list[RunFolder]
     notes: list[str] = field(default_factory=list)
+    together: dict[str, RunFolder] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -146,30 +148,32 @@ def read_run(path: Path, with_samples: bool = True) -> RunFolder:
     """
     if not path.is_dir():
         raise UserError(f"no run folder {path}", "`text2grad demo` makes one, or give the folder of a run")
-    seeds = [folder for folder in path.glob("seed-*") if folder.is_dir()]
-    in_order = sorted(seeds, key=lambda folder: (len(folder.name), folder.name))  # seed-2 before seed-10
-    run = _read(path, [_read(seed, [], with_samples) for seed in in_order], with_samples)
+    run = _read(path, [_read(seed, [], with_samples) for seed in seed_folders(path)], with_samples)
     if run.is_empty:
         cure = "`text2grad demo`, or `text2grad sft`, `train-reward` and `train`, fill it"
         raise UserError(f"nothing to report in {path}", cure)
     return run
 
 
+def seed_folders(path: Path) -> list[Path]:
+    """The run folders of the seeds inside a run folder, seed-2 before seed-10."""
+    return sorted(filter(Path.is_dir, path.glob("seed-*")), key=lambda folder: (len(folder.name), folder.name))
+
+
 def _read(path: Path, seeds: list[RunFolder], with_samples: bool) -> RunFolder:
     notes: list[str] = []
-    feedback = path / "feedback.jsonl"
     return RunFolder(
         path=path,
-        summary=_read_object(path / "summary.json"),
-        model=next((seed.model for seed in seeds if seed.model), {}) or _read_object(path / "model.json"),
+        summary=read_object(path / "summary.json"),
+        model=next((seed.model for seed in seeds if seed.model), {}) or read_object(path / "model.json"),
         config=_read_text(path / "config.yaml"),
         sft=read_metrics(path / "sft" / "metrics.jsonl", notes),
         reward_model=read_metrics(path / "reward_model" / "metrics.jsonl", notes),
         methods=read_methods(path, notes, with_samples),
-        feedback=list(read_jsonl(feedback, Feedback)) if feedback.exists() else [],
+        feedback=read_lines(path / "feedback.jsonl", Feedback, notes),
         before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
         evaluation=_read_evaluation(path / "evaluation"),
-        gate=_read_object(path / "reward_model" / "gate.json"),
+        gate=read_object(path / "reward_model" / "gate.json"),
         seeds=seeds,
         notes=notes,
     )
@@ -194,10 +198,10 @@ def method_folders(run: Path) -> list[Path]:
 
 def _read_evaluation(path: Path) -> dict[str, Row]:
     """The figures of the reward model and of imports, and those of each policy by the task it was measured on."""
-    figures = {file.stem: _read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
+    figures = {file.stem: read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
     for file in sorted(path.glob("*/*.json")):
         if not file.name.endswith((".answers.json", ".scores.json")):
-            figures[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = _read_object(file)
+            figures[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = read_object(file)
     return figures
 
 
@@ -209,28 +213,35 @@ def read_metrics(path: Path, notes: list[str] | None = None) -> list[Row]:
 def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
     """Read a JSON Lines file of the run; missing: nothing. A torn last line is skipped with a note.
 
-    A run that is still going, or was killed, may end in half a line; anywhere else that is damage.
+    A run that is still going, or was killed, may end in half a line, even in half a character; anywhere else that
+    is damage.
 
     Raises:
         UserError: a line is not such a record.
     """
-    lines = _read_text(path).split("\n")
+    lines = _read_bytes(path).split(b"\n")
     records: list[P] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            records.append(kind.model_validate(from_json(line)))
-        except json.JSONDecodeError as error:
+            records.append(kind.model_validate(from_json(line.decode("utf-8-sig")), strict=False))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             if number < len(lines):
-                raise UserError(f"{path}:{number}: not JSON: {error.msg}", f"remove line {number}") from error
+                what = getattr(error, "msg", "not UTF-8")
+                raise UserError(f"{path}:{number}: not JSON: {what}", f"remove line {number}") from error
             notes.append(f"The last line of {path.parent.name}/{path.name} is cut off and was left out.")
         except ValidationError as error:
             raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
     return records
 
 
-def _read_object(path: Path) -> Row:
+def read_object(path: Path) -> Row:
+    """The object in a JSON file of the run; missing: an empty one.
+
+    Raises:
+        UserError: there is something else in it.
+    """
     try:
         value = from_json(_read_text(path) or "{}")
     except json.JSONDecodeError as error:
@@ -242,8 +253,15 @@ def _read_object(path: Path) -> Row:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return _read_bytes(path).decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"cannot read {path}: {error}", UTF_8) from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
     except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}", "check that it is a readable UTF-8 file") from error
+        return b""
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error}", UTF_8) from error

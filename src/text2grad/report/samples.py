@@ -27,7 +27,10 @@ SIGNALS = {
     "kl": "distance from the reference policy, nats",
     "value": "V before the token",
     "logp": "log-probability when it was sampled",
+    "logp_change": "log-probability when it was sampled minus that of the policy at its start",
+    "ratio": "probability in the last epoch of the step's update over that when it was sampled",
     "entropy": "of the policy before the token, nats",
+    "learned": "mask: 1 where the token is in the loss, 0 where it is left out",
 }
 """The numbers of a token, and what each is."""
 PER_TOKEN = ("starts", "ends", *SIGNALS)
@@ -60,6 +63,7 @@ def entry_of(sample: Sample, method: str, number: int) -> dict[str, Any]:
         "method": method,
         "step": sample.step,
         "id": sample.id,
+        "probe": sample.probe,
         "score": _rounded(sample.score),
         "failed": sample.failure is not None,
         "good": labels[1],

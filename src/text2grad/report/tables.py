@@ -21,16 +21,23 @@ RATES = {
 }
 
 
+class Explanation(NamedTuple):
+    """What a logged name means, and what to look out for, as docs/metrics.md says it."""
+
+    what: str = ""
+    watch: str = ""
+
+
 @cache
-def _explanations() -> dict[str, str]:
+def _explanations() -> dict[str, list[str]]:
     return json.loads(files("text2grad.report").joinpath("metrics.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
-def explained(name: str) -> str:
-    """What a logged name means, as docs/metrics.md says it; empty if it says nothing."""
+def explained(name: str) -> Explanation:
+    """The explanation of a logged name; empty if there is none."""
     known = _explanations()
     pattern = name if name in known else next((each for each in known if fnmatchcase(name, each)), "")
-    return known.get(pattern, "")
+    return Explanation(*known.get(pattern, ()))
 
 
 class Cell(NamedTuple):

@@ -14,7 +14,7 @@ import pytest
 from synthetic_run import write_run
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import read_marks
-from text2grad.feedback import Failure, Feedback, Message, Source, Span, read_records, write_records
+from text2grad.feedback import Failure, Feedback, Message, Source, Span, read_records, record_json, write_records
 from text2grad.page.answers import items_of, read_answers
 from text2grad.page.marking import Act, Check, Conflict, MarkedPlace, Notebook, Opinion
 
@@ -90,8 +90,10 @@ def test_two_tabs_do_not_overwrite_each_other(source: Path) -> None:
 def test_half_a_line_was_never_confirmed_and_goes(source: Path, cut: int) -> None:
     book, [key, _] = notebook(source)
     for number in range(3):
+        before = book.out.read_bytes()  # the records are written after the journal
         book.record(act(key, str(number), number, critique=f"Version {number}."))
     book.close()
+    book.out.write_bytes(before)
     journal = book.out.with_suffix(".journal")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:2]) + lines[2][: min(cut, len(lines[2]) - 1)])
@@ -109,6 +111,57 @@ def test_a_damaged_line_is_named(source: Path) -> None:
     journal.write_bytes(b"{}\n" + journal.read_bytes())
     with pytest.raises(UserError, match=r"journal:1: act: Field required \(remove line 1\)"):
         notebook(source)
+
+
+@pytest.mark.parametrize("file", ["answers.marked.jsonl", "answers.marked.checks.jsonl"])
+def test_what_was_not_made_here_is_never_written_over(source: Path, file: str) -> None:
+    others = source.with_name(file)
+    mark = '{"id": "a", "annotator": "zoe", "start": 0, "end": 2, "correct": true}\n'
+    record_of_zoe = record(source=Source(kind="human"), critique="Zoe's.", meta={"annotator": "zoe"})
+    others.write_text(mark if "checks" in file else record_json(record_of_zoe) + "\n", encoding="utf-8")
+    before = others.read_bytes()
+    for _ in range(2):  # the lock is given back
+        with pytest.raises(UserError, match=r"1 of 1 records .* were not made by this page .*--out names another"):
+            notebook(source)
+    assert others.read_bytes() == before
+    assert source.with_suffix(".marked.jsonl").exists() == ("checks" not in file)
+
+
+def test_a_record_that_was_changed_by_hand_is_not_written_over(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    book.record(act(key, "1", 0, critique="Bad.", checks=[Check(start=0, end=2, correct=True)]))
+    book.close()
+    text = book.out.read_text(encoding="utf-8")
+    book.out.write_text(text.replace("Bad.", "Bad, and long."), encoding="utf-8")
+    with pytest.raises(UserError, match=r"1 of 2 records in .*answers\.marked\.jsonl"):
+        notebook(source)
+    book.out.write_text(text, encoding="utf-8")
+    assert notebook(source)[0].version(key, "ann") == 1
+
+
+def test_the_records_stay_ours_where_the_file_of_answers_was_written_anew(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    book.record(act(key, "1", 0, critique="Bad."))
+    book.close()
+    write_records(source, [record("a", critique="Otherwise.", score=-1.0, meta={"step": 3})])
+    again, _ = notebook(source)
+    assert [each.critique for each in read_records(again.out)] == ["Bad."]
+
+
+def test_a_file_that_is_no_journal_is_left_alone(source: Path) -> None:
+    journal = source.with_suffix(".marked.journal")
+    journal.write_bytes(b"SQLite format 3\0 and more")
+    with pytest.raises(UserError, match="is not a journal of marks"):
+        notebook(source)
+    assert journal.read_bytes().startswith(b"SQLite")
+
+
+def test_the_last_verdict_that_is_taken_back_leaves_no_file(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    book.record(act(key, "1", 0, checks=[Check(start=0, end=2, correct=True)]))
+    assert len(read_marks(book.checks)) == 1
+    book.record(act(key, "2", 1))
+    assert not book.checks.exists()
 
 
 def test_a_kill_between_the_journal_and_the_records_loses_nothing(source: Path) -> None:

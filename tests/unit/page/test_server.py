@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
+import uvicorn
 
 from page_requests import ask
 from text2grad.feedback import Feedback, Message, Source, read_records, write_records
@@ -75,6 +80,7 @@ def test_who_may_read(app: Guard, path: str, headers: dict[str, str], status: in
         ({"cookie": ""}, 403),
         ({"host": "evil.example", "origin": "http://evil.example"}, 403),
         ({"content-length": str(MOST_BYTES + 1)}, 413),
+        ({"transfer-encoding": "chunked"}, 413),  # of no known length
     ],
 )
 def test_who_may_change(app: Guard, tmp_path: Path, headers: dict[str, str | None], status: int) -> None:
@@ -136,3 +142,85 @@ def test_the_next_port_is_taken_where_one_is_in_use(capsys: pytest.CaptureFixtur
             host, number = found.getsockname()
     assert host == "127.0.0.1" and number > port
     assert capsys.readouterr().err == f"port {port} is in use: taking {number}\n"
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Callable[[], Line]]:
+    """Connections to a page on a real socket."""
+    record = Feedback(
+        id="a", prompt=(Message(role="user", content="When?"),), response="Friday.", source=Source(kind="llm")
+    )
+    write_records(tmp_path / "b.jsonl", [record])
+    app = mark_page(tmp_path / "b.jsonl", None, "", False).app()
+    with listening(None) as listener:
+        port = listener.getsockname()[1]
+        guarded = Guard(app, Address(port, "secret-token"))
+        config = uvicorn.Config(guarded, log_config=None, log_level="warning", lifespan="off", ws="none")
+        server = uvicorn.Server(config)
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        lines: list[Line] = []
+        yield lambda: lines.append(Line(port)) or lines[-1]  # type: ignore[func-returns-value]
+        for line in lines:
+            line.http.close()
+        server.should_exit = True
+        thread.join()
+
+
+class Line:
+    """One connection to a page, as the page itself uses it."""
+
+    def __init__(self, port: int) -> None:
+        self.http, self.host = HTTPConnection("127.0.0.1", port, timeout=30), f"127.0.0.1:{port}"
+        self.cookie = f"text2grad-{port}=secret-token"
+        self.http.connect()
+        self.socket = self.http.sock
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        return self._answer("GET", path, None, {"Cookie": self.cookie})
+
+    def post(self, path: str, body: str, origin: str = "") -> tuple[int, bytes]:
+        origin = origin or f"http://{self.host}"
+        headers = {"Cookie": self.cookie, "Origin": origin, "Content-Type": "application/json"}
+        return self._answer("POST", path, body, headers)
+
+    def _answer(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        self.http.request(method, path, body, headers)
+        answer = self.http.getresponse()
+        assert self.http.sock is self.socket, "another connection"
+        return answer.status, answer.read()
+
+
+def test_one_connection_gets_the_answer_of_each_request_in_its_order(connect: Callable[[], Line]) -> None:
+    """Also after a request that was refused before its body was read."""
+    line = connect()
+    first = line.get("/api/items")
+    assert line.post("/api/acts", "x" * 100_000, "http://evil.example")[0] == 403
+    assert line.post("/api/acts", json.dumps({**MARK, "item": "unknown"})) == (
+        404,
+        b'{"error": "there is no such answer"}',
+    )
+    assert line.get("/nowhere")[0] == 404
+    assert line.get("/api/items") == first and first[0] == 200
+
+
+def test_a_slow_request_does_not_hold_up_others(
+    connect: Callable[[], Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [item] = json.loads(connect().get("/api/items")[1])["items"]
+    act = json.dumps({**MARK, "item": item["key"]})
+    begun, go_on = Event(), Event()
+
+    def slow(*_: object) -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    monkeypatch.setattr("text2grad.page.marking.os.fsync", slow)
+    half, other = connect(), connect()
+    half.socket.sendall(b"GET / HTTP/1.1\r\nHost: ")  # never ends
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(connect().post, "/api/acts", act)
+        assert begun.wait(30)
+        assert other.get("/")[0] == 200 and not written.done()
+        go_on.set()
+        assert written.result()[0] == 200

@@ -55,8 +55,12 @@ class Parsed(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
     @property
+    def data(self) -> dict[str, Any]:
+        return json.loads(self.raw["script"][0])
+
+    @property
     def samples(self) -> list[dict[str, Any]]:
-        return json.loads(self.raw["script"][0])["samples"]
+        return self.data["samples"]
 
     def policy(self) -> str:
         return next(a["content"] for _, a in self.elements if a.get("http-equiv") == "Content-Security-Policy")
@@ -90,8 +94,9 @@ def test_the_page_holds_every_part_of_the_run(page: str) -> None:
         "clip_fraction",
     ):
         assert metric in text
-    for value in ("0.810", "0.012", "scalar PPO", "heldout-0", "program · tests"):
+    for value in ("0.810", "0.012", "scalar PPO", "program · tests"):
         assert value in text
+    assert [item["id"] for item in Parsed(page).data["comparisons"]] == [f"heldout-{n}" for n in range(6)]
     assert "makes them" not in text
 
 
@@ -108,7 +113,8 @@ def test_the_page_loads_nothing_and_runs_only_its_own_script(page: str) -> None:
         assert f"{kind}-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none'") and "unsafe" not in policy
     for tag, attributes in seen.elements:
-        assert tag not in {"link", "img", "iframe", "object", "base", "form"} or attributes.get("id") == "filters"
+        own = attributes.get("id") in ("filters", "pairs")
+        assert tag not in {"link", "img", "iframe", "object", "base", "form"} or own
         assert not {name for name in attributes if name.startswith("on") or name in ("src", "style")}
     assert not re.search(r"https?://|@import|url\(", page)
 
@@ -305,28 +311,27 @@ def metrics(folder: Path, rows: list[dict[str, float]]) -> None:
 
 
 def test_each_loss_has_its_own_caption(tmp_path: Path) -> None:
-    metrics(tmp_path / "reward_model", [{"loss": 2.0, "label_loss": 1.0, "heldout_loss": 2.1}])
+    metrics(tmp_path / "reward_model", [{"loss": 2.0, "label_loss": 1.0}, {"loss": 1.0, "label_loss": 0.5}])
     found = captions(build_report(tmp_path).read_text(encoding="utf-8"))
-    assert found["loss"] == "next-token loss"
-    assert found["heldout_loss"] == "next-token loss, held-out"
-    assert "next-token" not in found["label_loss"] and "of every response token" in found["label_loss"]
+    assert found["loss"].startswith("next-token cross-entropy on the answer")
+    assert "next-token" not in found["label_loss"] and "log p(label) of the response" in found["label_loss"]
 
 
 @pytest.mark.parametrize("constant", [0.0, 1.0])
 def test_without_a_value_function_nothing_is_shown_of_one(tmp_path: Path, constant: float) -> None:
-    row = {"score": 0.5, "value": 0.0, "value_loss": 0.4, "explained_variance": constant}
-    metrics(tmp_path / "ppo" / "text2grad", [row] * 3)
-    found = captions(build_report(tmp_path).read_text(encoding="utf-8"))
-    assert set(found) == {"score"}
+    row = {"value": 0.0, "value_loss": 0.4, "explained_variance": constant}
+    metrics(tmp_path / "ppo" / "text2grad", [{"score": score, **row} for score in (0.5, 0.6)])
+    page = build_report(tmp_path).read_text(encoding="utf-8")
+    assert set(captions(page)) == {"score"} and "value_loss" not in page
 
 
 def test_a_run_with_a_value_function_beside_one_without_shows_its_own(tmp_path: Path) -> None:
-    rows = [{"score": 0.5, "value": 0.1, "value_loss": 0.4, "explained_variance": x} for x in (0.0, 0.2)]
+    rows = [{"score": x, "value": x, "value_loss": 0.4 - x, "explained_variance": x} for x in (0.0, 0.2)]
     metrics(tmp_path / "ppo" / "scalar_ppo", rows)
     metrics(tmp_path / "ppo" / "text2grad", [{**rows[0]}] * 2)
     page = build_report(tmp_path).read_text(encoding="utf-8")
     assert {"score", "value", "value_loss", "explained_variance"} == set(captions(page))
-    assert 'aria-label="value_loss, step 1: scalar_ppo 0.4"' in page
+    assert 'aria-label="value_loss, step 1: scalar_ppo 0.2"' in page
 
 
 def test_comparisons_are_made_by_evaluate(tmp_path: Path) -> None:
@@ -335,16 +340,18 @@ def test_comparisons_are_made_by_evaluate(tmp_path: Path) -> None:
     assert "No comparisons yet: text2grad evaluate makes them." in said
 
 
-def test_what_is_always_0_is_a_line_and_every_curve_says_what_it_is(tmp_path: Path) -> None:
-    metrics(tmp_path / "ppo" / "text2grad", [{"score": 0.5, "forced": 0.0, "clip_fraction": 0.1}] * 3)
+def test_what_never_changes_is_a_line_and_every_name_is_explained(tmp_path: Path) -> None:
+    rows = [{"score": 0.5, "forced": 0.0, "kl_coefficient": 0.05, "clip_fraction": x} for x in (0.1, 0.2)]
+    metrics(tmp_path / "ppo" / "text2grad", rows)
     page = build_report(tmp_path).read_text(encoding="utf-8")
-    found = captions(page)
-    assert set(found) == {"score", "clip_fraction"} and "clipping" in found["clip_fraction"]
-    assert "Always 0: <b>forced</b> (share of responses whose critique was ended by the token limit" in page
+    assert set(captions(page)) == {"clip_fraction"} and "clipping" in captions(page)["clip_fraction"]
+    assert "The same in all steps: <b>forced</b> 0, <b>kl_coefficient</b> 0.05, <b>score</b> 0.5" in page
+    assert "<dt>forced</dt><dd>share of responses whose critique was ended by the token limit" in page
+    assert "Look out for: " in page
 
 
 def test_the_headline_has_the_intervals_that_were_computed(tmp_path: Path, page: str) -> None:
-    assert '<p class="headline"><span>held-out pass@1</span> SFT 0.' in page
+    assert '<p class="headline">held-out pass@1 SFT 0.' in page
     run = write_run(tmp_path / "run", steps=1)
     summary = json.loads((run / "summary.json").read_text())
     summary["table"] = {"head": ["method", "sampled", "95 %"], "rows": [["text2grad", "0.7", "0.6 to 0.8"]]}

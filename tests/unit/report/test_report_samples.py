@@ -22,7 +22,6 @@ from text2grad.report.samples import (
     sample_view,
     token_labels,
 )
-from text2grad.report.viewer import diff_of
 from text2grad.report.visible import stripped, token_label, visible
 
 
@@ -196,35 +195,6 @@ def test_escapes_are_spelled_out_or_removed_whole() -> None:
     assert stripped("\x1b]0; never ended\nnext line") == "]0; never ended\nnext line"
     assert token_label(" x\n\t") == "·x⏎⇥"
     assert token_label("") == "∅"
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "pieces"),
-    [
-        ("It is due today.", "It is due on Friday.", "It is due |-today|+on Friday|."),
-        ("a\nb\n", "a\nc\nb\n", "a|+\nc|\nb\n"),
-        ("", "new", "+new"),
-        ("old", "", "-old"),
-        ("same", "same", "same"),
-        ("", "", ""),
-    ],
-)
-def test_a_diff_marks_the_words_that_came_and_went(before: str, after: str, pieces: str) -> None:
-    signs = {"same": "", "gone": "-", "added": "+"}
-    assert "|".join(signs[kind] + text for kind, text in diff_of(before, after)) == pieces
-
-
-@given(before=st.text(max_size=60), after=st.text(max_size=60))
-def test_a_diff_holds_both_texts(before: str, after: str) -> None:
-    pieces = diff_of(before, after)
-    assert "".join(text for kind, text in pieces if kind != "added") == before
-    assert "".join(text for kind, text in pieces if kind != "gone") == after
-
-
-def test_long_answers_are_compared_by_line_and_soon() -> None:
-    before = "".join(f"line {number} of it\n" for number in range(3000))
-    pieces = diff_of(before, before.replace("line 7 ", "line seven "))
-    assert ("gone", "line 7 of it\n") in pieces
 
 
 def test_feedback_is_counted_by_source() -> None:

@@ -27,10 +27,12 @@ export class LongList {
     Object.assign(this, { box, height, show, choose });
     this.entries = [];
     this.current = -1;
+    this.first = 0; // drawn from here
+    this.end = 0;
     this.room = element("div", "room");
     this.room.setAttribute("role", "presentation");
     box.replaceChildren(this.room);
-    box.addEventListener("scroll", () => this.draw());
+    box.addEventListener("scroll", () => this.drawWhereBare(), { passive: true });
     new ResizeObserver(() => this.draw()).observe(box);
     box.addEventListener("keydown", (event) => this.onKey(event));
     box.addEventListener("click", (event) => {
@@ -73,11 +75,23 @@ export class LongList {
     this.choose(at);
   }
 
+  inSight() {
+    const first = Math.floor(this.box.scrollTop / this.height);
+    return [first, first + Math.ceil((this.box.clientHeight || 400) / this.height) + 1];
+  }
+
+  drawWhereBare() {
+    const [first, end] = this.inSight();
+    if (first < this.first || end > this.end) this.draw();
+  }
+
+  // What is in sight, and as much again on both sides, so that most of a scroll needs no drawing.
   draw() {
-    const first = Math.max(0, Math.floor(this.box.scrollTop / this.height) - 4);
-    const count = Math.ceil((this.box.clientHeight || 400) / this.height) + 8;
-    const shown = this.entries.slice(first, first + count);
+    const [top, bottom] = this.inSight();
+    const first = Math.max(0, 2 * top - bottom);
+    const shown = this.entries.slice(first, 2 * bottom - top);
     this.room.replaceChildren(...shown.map((entry, index) => this.row(entry, first + index)));
+    Object.assign(this, { first, end: 2 * bottom - top });
     if (this.current >= first && this.current < first + shown.length) {
       this.box.setAttribute("aria-activedescendant", `${this.box.id}-${this.current}`);
     } else this.box.removeAttribute("aria-activedescendant");

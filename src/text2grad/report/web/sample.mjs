@@ -94,6 +94,16 @@ export const diffElement = (before, after) => {
   return body;
 };
 
+// An answer that nothing but a critique is known of.
+export const showAnswer = (sample, box) => {
+  const talk = element("div", "talk");
+  talk.append(...sample.talk.flatMap((turn) => turnOf(sample, turn)));
+  box.append(talk);
+  if (sample.failure || sample.critique.length || sample.spans.length) box.append(critiqueOf(sample), spansOf(sample), lostOf(sample));
+  else box.append(spansOf(sample));
+  linkSpans(box);
+};
+
 // Draw a sample into a place; returns { colour, token } to change what is shown of it.
 export const showSample = (sample, article, onToken) => {
   const heading = element("h3");
@@ -137,7 +147,7 @@ const colourTokens = (sample, talk, by, bar) => {
 
 export const legendOf = (sample, signal) => {
   const values = (sample.rows[signal] || []).filter((value) => value !== null);
-  if (!values.length) return "not in this run";
+  if (!values.length) return "not in this sample";
   return `${exact(Math.min(...values))} to ${exact(Math.max(...values))}`;
 };
 

@@ -1,7 +1,7 @@
 // Numbers of tokens and samples: how they are shown, found and ordered, and the address of a view. No DOM.
 import { minus } from "./text.mjs";
 
-export const NAMES = { kl: "KL", logp: "log-probability" };
+export const NAMES = { kl: "KL", logp: "log-probability", logp_change: "change of log-probability", learned: "mask (learned)" };
 export const nameOf = (signal) => NAMES[signal] || signal;
 
 export const exact = (value) => (value === null || value === undefined ? "–" : minus(Number(value.toPrecision(4))));
@@ -48,6 +48,7 @@ const TESTS = {
   lost: (entry) => entry.lost_count > 0,
   wrong: (entry) => entry.wrong > 0,
   poor: (entry) => entry.poor > 0,
+  probe: (entry) => entry.probe,
 };
 
 export const FILTERS = Object.keys(TESTS);
@@ -63,14 +64,44 @@ export const matching = (entries, wanted, hits = null) => {
 const last = (value) => (value === null ? -Infinity : value);
 const ORDERS = {
   newest: (a, b) => b.step - a.step,
+  prompt: (a, b) => (a.id < b.id ? -1 : a.id > b.id ? 1 : a.step - b.step),
   best: (a, b) => last(b.score) - last(a.score),
   worst: (a, b) => (a.score === null) - (b.score === null) || a.score - b.score,
   longest: (a, b) => b.length - a.length,
+  shortest: (a, b) => a.length - b.length,
   wrong: (a, b) => b.wrong - a.wrong,
+  lost: (a, b) => b.lost_count - a.lost_count,
   delta: (a, b) => last(b.delta) - last(a.delta),
 };
 
 export const ordered = (entries, order) => (ORDERS[order] ? [...entries].sort(ORDERS[order]) : entries);
+
+// ---- one prompt over steps
+
+// Prompts that were answered in several steps, [id, whether it is a fixed probe prompt]: the probes first.
+export const recurring = (entries) => {
+  const steps = new Map();
+  for (const { id, step, probe } of entries) {
+    const known = steps.get(id) || { steps: new Set(), probe: false };
+    known.steps.add(step);
+    known.probe = known.probe || probe;
+    steps.set(id, known);
+  }
+  const found = [...steps].filter(([id, known]) => id && (known.probe || known.steps.size > 1));
+  return found.map(([id, known]) => [id, known.probe]).sort((a, b) => b[1] - a[1]);
+};
+
+// An answer of each step of the same method to the prompt of a sample, in their order; at most `most`, ends kept.
+export const overSteps = (entries, sample, most = 40) => {
+  const first = new Map();
+  for (const entry of entries) {
+    if (!sample.id || entry.id !== sample.id || entry.method !== sample.method) continue;
+    if (!first.has(entry.step) || entry.key === sample.key) first.set(entry.step, entry);
+  }
+  const every = [...first.values()].sort((a, b) => a.step - b.step);
+  const stride = (every.length - 1) / (most - 1);
+  return every.length <= most ? every : Array.from({ length: most }, (_, at) => every[Math.round(at * stride)]);
+};
 
 // ---- the address: #sample=text2grad%2F12&by=delta&wrong=1
 

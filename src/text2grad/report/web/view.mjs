@@ -1,18 +1,27 @@
 // The page of a run: charts, the list of samples with its filters, one sample, and its address.
 import { minus } from "./text.mjs";
-import { LongList, byId, element, embeddedData, isTyping } from "./dom.mjs";
-import { FILTERS, addressOf, matching, nameOf, ordered, readAddress } from "./signals.mjs";
+import { LongList, button, byId, element, embeddedData, isTyping } from "./dom.mjs";
+import { FILTERS, addressOf, matching, nameOf, ordered, overSteps, readAddress, recurring } from "./signals.mjs";
 import { startCharts } from "./charts.mjs";
 import { diffElement, legendOf, showSample, textOf } from "./sample.mjs";
+import { startBeside } from "./beside.mjs";
+import { startTry } from "./try.mjs";
+
+// ---- the address names exactly what is shown; each part of the page keeps its own names in it
+
+const address = readAddress(location.hash);
+const keep = (part) => history.replaceState(null, "", addressOf(Object.assign(address, part)));
 
 // ---- where samples come from: the page itself, or the server that it came from
 
-const inPage = ({ samples }) => {
+const inPage = ({ samples, comparisons }) => {
   const texts = samples.map((sample) =>
     [textOf(sample), ...sample.prompt.map((turn) => turn.content), ...sample.critique.map(([text]) => text), sample.id]
       .join("\n").toLowerCase());
   return {
     entries: samples,
+    signals: new Set(samples.flatMap((sample) => Object.keys(sample.rows))),
+    comparisons: async () => comparisons,
     sample: async (key) => samples.find((sample) => sample.key === key),
     search: async (words) => samples.filter((_, at) => texts[at].includes(words.toLowerCase())).map((sample) => sample.key),
   };
@@ -20,13 +29,16 @@ const inPage = ({ samples }) => {
 
 const ask = async (path) => {
   const response = await fetch(path);
-  if (!response.ok) throw new Error(`${path}: ${response.status}`);
-  return response.json();
+  const found = await response.json().catch(() => ({ error: `${path}: ${response.status}` }));
+  if (found.error) throw new Error(found.error);
+  return found;
 };
 
 const onServer = () => ({
   entries: [],
+  signals: new Set(),
   stamp: "",
+  comparisons: async () => (await ask("/api/comparisons")).items,
   sample: (key) => ask(`/api/samples?key=${encodeURIComponent(key)}`),
   search: async (words) => (await ask(`/api/search?q=${encodeURIComponent(words)}`)).keys,
   // What was written since; true if there is something.
@@ -34,6 +46,7 @@ const onServer = () => ({
     const found = await ask(`/api/entries?have=${this.entries.length}`);
     if (found.restarted) this.entries = [];
     this.entries = [...this.entries, ...found.entries];
+    this.signals = new Set(found.signals);
     const changed = this.stamp !== "" && this.stamp !== found.stamp;
     this.stamp = found.stamp;
     return { added: found.entries.length > 0 || found.restarted, changed };
@@ -45,16 +58,17 @@ const onServer = () => ({
 const outcome = (entry) => {
   if (entry.failed) return "▲ critique failed";
   const score = entry.score === null ? "" : ` · score ${minus(entry.score)}`;
+  const probe = entry.probe ? " · probe" : "";
   const lost = entry.lost_count ? ` · ${entry.lost_count} lost` : "";
   const wrong = entry.wrong ? ` · ▲ ${entry.wrong} wrong` : "";
-  return `${entry.good} good, ${entry.poor} poor${score}${lost}${wrong}`;
+  return `${entry.good} good, ${entry.poor} poor${score}${lost}${wrong}${probe}`;
 };
 
 const startViewer = (source, signals) => {
   const form = byId("filters");
   const fields = form.elements;
   const article = byId("sample");
-  const state = { sample: "", token: "", by: "delta", bar: "advantage", q: "", sort: "", prompt: "" };
+  const state = { sample: "", token: "", by: "delta", bar: "advantage", q: "", sort: "" };
   let hits = null;
   let shown = null; // the sample in sight, and how to change it
 
@@ -66,7 +80,7 @@ const startViewer = (source, signals) => {
     choose: (at) => open(list.entries[at].key),
   });
 
-  const remember = () => history.replaceState(null, "", addressOf(state));
+  const remember = () => keep(state);
 
   const colour = () => {
     for (const [name, signal] of [["by", fields.by.value], ["bar", fields.bar.value]]) {
@@ -88,41 +102,43 @@ const startViewer = (source, signals) => {
       remember();
     });
     shown = { sample, ...drawn };
-    showVersions(sample, drawn.versions);
+    showSteps(sample, drawn.versions);
     colour();
     if (token !== "") drawn.token(Number(token));
   };
 
-  // The same prompt in other samples: what changed in the answer, and a way to follow it.
-  const showVersions = (sample, box) => {
-    const others = source.entries.filter((entry) => entry.id === sample.id && entry.key !== sample.key);
-    if (!sample.id || !others.length) return;
-    const pick = element("select");
-    const label = element("label", "", `Same prompt, ${others.length} other answer${others.length > 1 ? "s" : ""}: compare with `);
-    pick.append(element("option", "", "–"));
-    others.forEach((entry) => {
-      const option = element("option", "", `step ${entry.step} · ${entry.method}${entry.score === null ? "" : ` · score ${minus(entry.score)}`}`);
-      option.value = entry.key;
-      pick.append(option);
-    });
-    const follow = element("button", "", state.prompt ? "all prompts" : "list only these");
-    follow.type = "button";
-    follow.addEventListener("click", () => {
-      state.prompt = state.prompt ? "" : sample.id;
+  // The same prompt in other steps: what changed in the answer, by words.
+  const showSteps = (sample, box) => {
+    const steps = overSteps(source.entries, sample);
+    if (steps.length < 2) return;
+    const fold = element("details");
+    const list = element("ol", "steps-of");
+    const only = button("list only this prompt", () => {
+      fields.prompt.value = sample.id;
       refresh();
       byId("list").focus();
     });
-    const place = element("div");
-    pick.addEventListener("change", async () => {
-      const other = pick.value === "–" ? null : await source.sample(pick.value);
-      place.replaceChildren(...(other ? [diffElement(textOf(other), textOf(sample))] : []));
+    fold.append(element("summary", "", `This prompt over ${steps.length} steps, the change of its answer by words`), only, list);
+    box.append(fold);
+    fold.addEventListener("toggle", async () => {
+      if (state.over !== fold.open) keep({ over: (state.over = fold.open) });
+      if (!fold.open || list.children.length) return;
+      const answers = await Promise.all(steps.map((entry) => (entry.key === sample.key ? sample : source.sample(entry.key))));
+      list.replaceChildren(...answers.map((answer, at) => {
+        const item = element("li");
+        item.setAttribute("aria-current", String(answer.key === sample.key));
+        const score = answer.score === null ? "" : ` · score ${minus(answer.score)}`;
+        const before = at ? textOf(answers[at - 1]) : textOf(answer);
+        const shownText = at ? diffElement(before, textOf(answer)) : element("pre", "", before);
+        item.append(button(`step ${answer.step}${score}`, () => open(answer.key)), shownText);
+        return item;
+      }));
     });
-    label.append(pick);
-    box.append(label, " ", follow, place);
+    fold.open = state.over ?? sample.probe;
   };
 
   const wanted = () => {
-    const values = { prompt: state.prompt };
+    const values = {};
     for (const name of FILTERS.filter((each) => fields[each])) {
       values[name] = fields[name].type === "checkbox" ? fields[name].checked : fields[name].value;
     }
@@ -134,8 +150,7 @@ const startViewer = (source, signals) => {
     const found = ordered(matching(source.entries, wanted(), hits), state.sort);
     const at = found.findIndex((entry) => entry.key === state.sample);
     list.fill(found, at);
-    const only = state.prompt ? ` of prompt ${state.prompt}` : "";
-    byId("found").textContent = `${found.length} of ${source.entries.length}${only}`;
+    byId("found").textContent = `${found.length} of ${source.entries.length}`;
     if (found.length && (at < 0 || !keep)) list.select(Math.max(at, 0));
     if (!found.length) {
       shown = null;
@@ -144,17 +159,19 @@ const startViewer = (source, signals) => {
     remember();
   };
 
-  const offer = (select, values) => {
-    const kept = select.value;
+  const offer = (select, values, name = String) => {
     const known = new Set([...select.options].map((option) => option.value));
-    values.filter((value) => !known.has(String(value))).forEach((value) => {
-      const option = element("option", "", String(value));
-      option.value = String(value);
-      select.append(option);
-    });
-    select.value = kept;
+    select.append(...values.filter((value) => !known.has(String(value))).map((value) => new Option(name(value), value)));
   };
   const offerAll = () => {
+    const prompts = new Map(recurring(source.entries));
+    offer(fields.prompt, [...prompts.keys()], (id) => (prompts.get(id) ? `probe: ${id}` : id));
+    fields.probe.closest("label").hidden = ![...prompts.values()].some(Boolean);
+    for (const [select, first] of [[fields.by, "delta"], [fields.bar, "advantage"]]) {
+      const chosen = select.options.length > 1;
+      offer(select, Object.keys(signals).filter((signal) => source.signals.has(signal)), nameOf);
+      if (!chosen) select.value = source.signals.has(first) ? first : select.options[0]?.value ?? "";
+    }
     offer(fields.method, [...new Set(source.entries.map((entry) => entry.method))]);
     offer(fields.step, [...new Set(source.entries.map((entry) => entry.step))].sort((a, b) => a - b));
   };
@@ -170,43 +187,34 @@ const startViewer = (source, signals) => {
   };
 
   for (const select of [fields.by, fields.bar]) {
-    Object.keys(signals).forEach((signal) => {
-      const option = element("option", "", nameOf(signal));
-      option.value = signal;
-      select.append(option);
-    });
     select.addEventListener("change", (event) => {
       event.stopPropagation();
       colour();
       remember();
     });
   }
-  fields.by.value = "delta";
-  fields.bar.value = "advantage";
   form.addEventListener("change", (event) => event.target !== fields.q && refresh());
   form.addEventListener("input", (event) => event.target === fields.q && find());
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(() => {
-    state.prompt = "";
     fields.by.value = state.by;
     fields.bar.value = state.bar;
     find();
   }));
 
   const readState = async () => {
-    const address = readAddress(location.hash);
-    state.prompt = address.prompt || "";
+    if (address.over) state.over = address.over === "1";
     for (const name of [...FILTERS, "sort", "q", "by", "bar"]) {
       const field = fields[name];
       if (!field || address[name] === undefined) continue;
       if (field.type === "checkbox") field.checked = address[name] === "1";
       else field.value = address[name];
     }
-    state.sample = address.sample || "";
-    const token = address.token ?? "";
+    const { sample = "", token = "" } = address;
+    state.sample = sample;
     if (fields.q.value) hits = new Set(await source.search(fields.q.value));
     refresh();
-    if (source.entries.some((entry) => entry.key === address.sample)) await open(address.sample, token);
+    if (source.entries.some((entry) => entry.key === sample)) await open(sample, token);
   };
 
   document.addEventListener("keydown", (event) => {
@@ -236,7 +244,8 @@ const takeSections = async () => {
   const now = await pageNow();
   for (const section of document.querySelectorAll("main > section, header > .facts, header > .headline")) {
     const fresh = section.id ? now.getElementById(section.id) : now.querySelector(`header > .${section.className}`);
-    if (!fresh || section.id === "samples" || section.contains(document.activeElement)) continue;
+    if (section.classList.contains("kept") && fresh?.querySelector("form") && !section.querySelector("form")) location.reload();
+    if (!fresh || section.classList.contains("kept") || section.contains(document.activeElement)) continue;
     const open = [...section.querySelectorAll("details")].map((fold) => fold.open);
     const taken = document.importNode(fresh, true);
     taken.querySelectorAll("details").forEach((fold, at) => (fold.open = open[at] ?? fold.open));
@@ -245,7 +254,7 @@ const takeSections = async () => {
   }
 };
 
-const startLive = async (source, viewer) => {
+const startLive = async (source, viewer, beside) => {
   const told = byId("live");
   const look = async () => {
     try {
@@ -254,31 +263,29 @@ const startLive = async (source, viewer) => {
         viewer.offerAll();
         viewer.refresh();
       }
-      if (changed) await takeSections();
+      if (changed) await Promise.all([takeSections(), beside()]);
       told.textContent = "";
     } catch (error) {
       told.textContent = `▲ Not up to date: ${error.message}`;
     }
     setTimeout(look, 2000);
   };
-  await source.more();
-  viewer.offerAll();
-  await viewer.readState();
   setTimeout(look, 2000);
 };
 
-const startView = () => {
+const startView = async () => {
   startCharts(document);
+  startTry();
   const data = embeddedData("data");
-  if (!data) return;
   const source = data.live ? onServer() : inPage(data);
-  const viewer = startViewer(source, data.signals);
-  if (!data.live) {
-    viewer.readState();
-    return;
+  if (data.live) {
+    history.replaceState(null, "", `/${location.hash}`); // the cookie has the token now
+    await source.more();
   }
-  history.replaceState(null, "", `/${location.hash}`); // the cookie has the token now
-  startLive(source, viewer);
+  const viewer = byId("filters") && startViewer(source, data.signals);
+  await viewer?.readState();
+  const beside = await startBeside(source.comparisons, address, keep);
+  if (data.live) startLive(source, viewer, beside);
 };
 
 startView();

@@ -130,10 +130,13 @@ def source_of(config: Config, critique: bool) -> Source:
 class Conversations:
     """A conversation with each of several policies, which are asked the same."""
 
-    def __init__(self, policies: Sequence[tuple[str, Policy]], config: Config, keep: bool) -> None:
+    def __init__(
+        self, policies: Sequence[tuple[str, Policy]], config: Config, keep: bool, critic: Critic | None = None
+    ) -> None:
         self._policies = policies
         self._config = config
         self._keep = keep
+        self._critic = critic
         self._count = 0
         self.forget()
 
@@ -141,7 +144,7 @@ class Conversations:
         """Begin again."""
         self._said: dict[str, tuple[Message, ...]] = {name: () for name, _ in self._policies}
 
-    def ask(self, words: str, critic: Critic | None) -> PromptAnswers:
+    def ask(self, words: str) -> PromptAnswers:
         """What each policy answers to these words after what was said before.
 
         Raises:
@@ -156,12 +159,29 @@ class Conversations:
         if self._keep:
             for (name, _), example, text in zip(self._policies, examples, texts, strict=True):
                 self._said[name] = (*example.prompt, Message(role="assistant", content=text))
-        judged = [_judgements(critic, [each], [text])[0] for each, text in zip(examples, texts, strict=True)]
+        judged = [_judgements(self._critic, [each], [text])[0] for each, text in zip(examples, texts, strict=True)]
         told = [
             PolicyAnswer(name, text, said)
             for (name, _), text, said in zip(self._policies, texts, judged, strict=True)
         ]
         return PromptAnswers(typed_prompt(f"turn-{self._count}", words), tuple(told))
+
+
+@contextmanager
+def conversations(
+    config: Config, names: Sequence[str], keep: bool = True, critique: bool = False
+) -> Iterator[Conversations]:
+    """The policies of a run, loaded to be asked, with its critic if wanted.
+
+    Raises:
+        UserError: there is no such policy, or the critic cannot judge what a person types.
+    """
+    prepare(config)
+    chosen = policies_of(config, names)
+    with _critic(config, critique, [typed_prompt("line", "")]) as critic:
+        policies = [(name, load_frozen(settings)) for name, settings in chosen]
+        seed_everything(config.run.seed)
+        yield Conversations(policies, config, keep, critic)
 
 
 def run_try(
@@ -179,24 +199,19 @@ def run_try(
     Raises:
         UserError: there is no such policy.
     """
-    prepare(config)
-    chosen = policies_of(config, names)
-    with _critic(config, critique, [typed_prompt("line", "")]) as critic:
-        policies = [(name, load_frozen(settings)) for name, settings in chosen]
-        seed_everything(config.run.seed)
-        talk = Conversations(policies, config, keep)
+    with conversations(config, names, keep, critique) as talk:
         for words in map(str.strip, lines):
             if words == LEAVE:
                 return
             if words == FORGET:
                 talk.forget()
             elif words:
-                _answer(talk, words, critic, show)
+                _answer(talk, words, show)
 
 
-def _answer(talk: Conversations, words: str, critic: Critic | None, show: Callable[[PromptAnswers], None]) -> None:
+def _answer(talk: Conversations, words: str, show: Callable[[PromptAnswers], None]) -> None:
     try:
-        show(talk.ask(words, critic))
+        show(talk.ask(words))
     except UserError as error:
         print(f"{error}; the conversation begins again", file=sys.stderr)
         talk.forget()

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
   addressOf, exact, isAgainst, matching, ordered, readAddress, scaleOf, signOf, strengthOf, tokenWords,
+  overSteps, recurring,
 } from "../../../../src/text2grad/report/web/signals.mjs";
 
 const entry = (fields) => ({ key: "k", method: "a", step: 0, id: "p", score: null, failed: false, lost_count: 0, wrong: 0, poor: 0, length: 5, delta: 0, ...fields });
@@ -56,4 +57,22 @@ test("a token in words, with its id and a wrong sign", () => {
   assert.equal(tokenWords(sample, 1), "2/2 “b” · id 7 · no characters · span: poor · delta −1 · advantage 0.5 · ▲ wrong sign");
   assert.deepEqual([0, 1].map((index) => isAgainst(sample.rows, index)), [false, true]);
   assert.ok(!isAgainst({ delta: [1] }, 0));
+});
+
+test("prompts that are answered again, the fixed ones first", () => {
+  const entries = [["a", 0], ["b", 0], ["a", 5], ["p", 0, true], ["", 0], ["", 5], ["c", 5], ["c", 5]];
+  const found = recurring(entries.map(([id, step, probe = false]) => ({ id, step, probe })));
+  assert.deepEqual(found, [["p", true], ["a", false]]);
+});
+
+test("one prompt over steps: an answer of each, in order, the one in sight among them", () => {
+  const entry = (key, step, id = "a", method = "m") => ({ key, step, id, method });
+  const entries = [entry("5b", 5), entry("0", 0), entry("5c", 5), entry("other", 2, "b"), entry("scalar", 3, "a", "s")];
+  const keys = (sample, most) => overSteps(entries, sample, most).map(({ key }) => key).join(" ");
+  assert.equal(keys(entries[0]), "0 5b");
+  assert.equal(keys(entries[2]), "0 5c");
+  assert.equal(keys(entries[3]), "other");
+  assert.equal(keys({ ...entries[0], id: "" }), "");
+  const many = Array.from({ length: 101 }, (_, step) => entry(String(step), step));
+  assert.deepEqual(overSteps(many, many[3], 5).map(({ step }) => step), [0, 25, 50, 75, 100]);
 });
