@@ -51,6 +51,7 @@ TRIES: dict[str, dict[str, list[Row]]] = {
             {"lr": 5e-4, "beta": 0.03, "group": 8},
             {"lr": 5e-4, "beta": 0.1, "group": 8},
             {"lr": 2e-4, "beta": 0.0, "group": 4},
+            {"lr": 2e-4, "beta": 0.0, "group": 2},
         ],
         "text2grad": [
             {"lr": 2e-4, "beta": 0.0, "group": 8, "words_weight": 1.0},
@@ -82,7 +83,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--task", choices=[*TRIES], default="demo")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tune-seeds", nargs="+", type=int, default=TUNE_SEEDS)
-    parser.add_argument("--steps", type=int, help=f"of {ROLLOUTS} answers each; default: {STEPS}")
+    parser.add_argument("--steps", type=int, help=f"default: {STEPS}, of {ROLLOUTS} answers")
     parser.add_argument("--out", type=Path, default=Path("runs/trl"))
     chosen = parser.parse_args()
     if set(chosen.tune_seeds) & set(chosen.seeds):
