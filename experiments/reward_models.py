@@ -6,7 +6,7 @@ variant of the reward model learns from 400 of the first and is measured on both
 asked in the loop) and those of the other kinds (`heldout`). Then policies learn from it.
 
     python experiments/reward_models.py [--variants written head bare ...] [--methods text2grad ...] [--seeds 1]
-        [--first-seed 0] [--prompts 200] [--set KEY=VALUE ...] [--out FOLDER] [--measure]
+        [--first-seed 0] [--prompts 200] [--out FOLDER] [--measure] [--set ppo.steps=4 ...]
 
 Variants: `written` (the preset's: quotes in z, the verdict by a head), `head` (spans by a head beside the words of
 the critique), `bare` (the heads alone, no words in z), `plain` (`head` without spoiled answers), `two` (of `head`,

@@ -603,8 +603,9 @@ def test_the_comparison_on_parts_is_gathered_from_its_pieces(tmp_path: Path) -> 
             file.parent.mkdir(parents=True)
             file.write_text(json.dumps(figures), encoding="utf-8")
     measured = parts.reward_model_of([tmp_path / f"seed-{number}" for number in (0, 1, 2)])
-    assert measured == {"poor_f1": 0.6, "verdict_r": 0.4}
-    assert parts.reward_model_of([tmp_path]) == {"poor_f1": None, "verdict_r": None}
+    unmeasured = {"poor_f1": None, "good_f1": None, "verdict_r": None, "verdict_order": None}
+    assert measured == {**unmeasured, "poor_f1": 0.6, "verdict_r": 0.4}
+    assert parts.reward_model_of([tmp_path]) == unmeasured
     piece = {"methods": {"sft": {"greedy": 0.1}}, "collapsed": ["reports reward_model dpo 1"], **measured}
     (tmp_path / "reports-reward_model").mkdir()
     (tmp_path / "reports-reward_model" / "piece.json").write_text(json.dumps(piece), encoding="utf-8")
