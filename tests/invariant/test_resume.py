@@ -53,7 +53,7 @@ from text2grad.train.settings import (
     TeacherSettings,
 )
 from text2grad.train.stopping import EarlyStopping
-from text2grad.train.supervised import train_supervised
+from text2grad.train.supervised import Heads, train_supervised
 from tiny_runs import TEXTS, Halves, tiny_model
 
 STEPS = 6
@@ -175,8 +175,8 @@ def by_supervision(
     measured = functools.partial(measure or nearness, policy, start_of(policy))
     keeper = EarlyStopping(policy, every, measured, patience=patience) if every else None
     options = RunOptions(folder, title, 5, on_step=on_step, **{**COURSE, "checkpoint_every": checkpoint_every})
-    heads: dict[str, Any] = {"label_weight": label_weight, "verdicts": verdicts, "spans": spans}
-    return train_supervised(policy, pairs, settings, options, stopping=keeper, **heads)
+    heads = Heads(label_weight, verdicts, spans)
+    return train_supervised(policy, pairs, settings, options, stopping=keeper, heads=heads)
 
 
 def by_logged_answers(model: Path, folder: Path, on_step: Any = None, lora: bool = True, **changes: Any) -> None:

@@ -43,6 +43,21 @@ DIVERGED = 2.0
 """A loss this many times that of guessing among all tokens stops the run."""
 
 
+class Heads(NamedTuple):
+    """What is learned beside the words (`policy.heads`), and saved with the policy.
+
+    `label_weight` is that of the label head's loss on marked texts; 0: no such head. `verdicts`: a head learns the
+    scores of the pairs. `spans`: the label head marks the spans.
+    """
+
+    label_weight: float = 0.0
+    verdicts: bool = False
+    spans: bool = False
+
+
+WORDS_ALONE = Heads()
+
+
 def train_supervised(
     policy: Policy,
     pairs: Sequence[Pair],
@@ -50,18 +65,13 @@ def train_supervised(
     options: RunOptions,
     section: str = "sft",
     stopping: EarlyStopping | LossFloor | None = None,
-    label_weight: float = 0.0,
-    verdicts: bool = False,
-    spans: bool = False,
+    heads: Heads = WORDS_ALONE,
 ) -> dict[str, float]:
     """Train in place and write the policy to the run's folder; returns the last metrics.
 
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
     several processes calls this with the same arguments. `section` is where the user finds `settings`. With
-    `stopping` the run may end early, and the policy is the one that measured best, or the last one. `label_weight`
-    is that of the label head's loss on marked texts (`policy.heads`); 0: no such head. `verdicts`: the scores
-    of the pairs are learned by a head (`policy.heads`), which is saved with the policy. `spans`: so is the label
-    head, which marks the spans.
+    `stopping` the run may end early, and the policy is the one that measured best, or the last one.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that
@@ -69,17 +79,15 @@ def train_supervised(
     """
     refuse_nothing(pairs, options)
     encoded = encode_pairs(policy, pairs)
-    labels: Literal["span_head", "label_head"] = "span_head" if spans else "label_head"
+    labels: Literal["span_head", "label_head"] = "span_head" if heads.spans else "label_head"
     objective = Objective(
-        identity=supervised_identity(
-            policy, settings, section, _data_identity(policy, pairs, label_weight, verdicts, spans)
-        ),
-        gradient=partial(accumulate_gradient, policy, label_weight=label_weight),
+        identity=supervised_identity(policy, settings, section, _data_identity(policy, pairs, heads)),
+        gradient=partial(accumulate_gradient, policy, label_weight=heads.label_weight),
         described=partial(in_words, policy, lambda item: _loss_sums(policy, [item]).loss / sum(item.weights)),
         check=partial(_refuse_diverged, guessing=math.log(len(policy.tokenizer))),
         heads=[
-            *([policy.add_head(labels, STEP_OF_LABELS)] if label_weight else []),
-            *([policy.add_head("score_head", STEP_OF_VERDICTS)] if verdicts else []),
+            *([policy.add_head(labels, STEP_OF_LABELS)] if heads.label_weight else []),
+            *([policy.add_head("score_head", STEP_OF_VERDICTS)] if heads.verdicts else []),
         ],
     )
     batches = list(plan_batches(encoded, settings, options.seed))
@@ -88,15 +96,13 @@ def train_supervised(
     return metrics
 
 
-def _data_identity(
-    policy: Policy, pairs: Sequence[Pair], label_weight: float, verdicts: bool, spans: bool
-) -> dict[str, str]:
+def _data_identity(policy: Policy, pairs: Sequence[Pair], heads: Heads) -> dict[str, str]:
     turns = itertools.chain.from_iterable((*pair.prompt, *conversation_of(pair.target)) for pair in pairs)
     return {
         "the training pairs": digest_of_data(policy, map(str, pairs), turns),
-        **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),
-        **({"reward_model.verdict": "head"} if verdicts else {}),
-        **({"reward_model.spans": "head"} if spans else {}),
+        **({"reward_model.label_weight": str(heads.label_weight)} if heads.label_weight else {}),
+        **({"reward_model.verdict": "head"} if heads.verdicts else {}),
+        **({"reward_model.spans": "head"} if heads.spans else {}),
     }
 
 

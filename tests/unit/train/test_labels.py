@@ -23,7 +23,7 @@ from text2grad.stages.learn.reward_data import fitting, reward_pair
 from text2grad.train.pairs import Encoded, encode_pairs, labelled_by
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import accumulate_gradient, train_supervised
+from text2grad.train.supervised import Heads, accumulate_gradient, train_supervised
 
 SETTINGS = SupervisedSettings(micro_batch_size=2)
 LABELLED = RewardModelSettings(label_weight=1.0)
@@ -193,7 +193,7 @@ def test_training_teaches_the_labels_and_leaves_no_trace_in_the_folder(policy: P
     options = RunOptions(
         tmp_path / "run", "reward model", 1, on_step=lambda _, metrics: losses.append(metrics["label_loss"])
     )
-    train_supervised(policy, pairs, settings, options, label_weight=1.0)
+    train_supervised(policy, pairs, settings, options, heads=Heads(label_weight=1.0))
     tokens = [label for pair in encode_pairs(policy, pairs) for label in pair.labels if label != UNLABELLED]
     weight = sum(3 if label < 0 else 1 for label in tokens) / len(tokens)
     assert losses[0] == pytest.approx(weight * math.log(3), rel=1e-5) and losses[-1] < 0.5

@@ -43,7 +43,7 @@ from text2grad.stages.learn.reward_data import as_taught, reward_pair
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Pair, encode_pairs
 from text2grad.train.settings import NextTokenSettings
-from text2grad.train.supervised import train_supervised
+from text2grad.train.supervised import Heads, train_supervised
 
 BY_HEADS = RewardModelSettings(verdict="head", spans="head")
 QUESTION = (Message(role="user", content="the cat sat on the mat?"),)
@@ -107,7 +107,7 @@ def test_what_the_head_has_learned_are_the_marks_of_its_critiques(model_folder: 
     settings = NextTokenSettings(epochs=60, batch_size=3, micro_batch_size=3, lr=1e-2)
     options = RunOptions(tmp_path, "reward model", 1)
     weight = BY_HEADS.weight_of_labels
-    train_supervised(policy, pairs(), settings, options, label_weight=weight, verdicts=True, spans=True)
+    train_supervised(policy, pairs(), settings, options, heads=Heads(weight, verdicts=True, spans=True))
     texts, wanted = list(TAUGHT), [[("mat", -1)], [("dog sat", -1)], [("mat", 1)]]
     assert marks(judged(heads_of(policy), texts)) == wanted
     folder = tmp_path / "policy"

@@ -31,7 +31,7 @@ from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Encoded, Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import accumulate_gradient, train_supervised
+from text2grad.train.supervised import Heads, accumulate_gradient, train_supervised
 
 SETTINGS = SupervisedSettings(micro_batch_size=2)
 BY_HEAD = RewardModelSettings(verdict="head")
@@ -146,7 +146,7 @@ def test_what_the_head_has_learned_is_the_verdict_of_its_critiques(model_folder:
     settings = SupervisedSettings(epochs=60, batch_size=3, micro_batch_size=2, lr=3e-3)
     losses: list[float] = []
     options = RunOptions(tmp_path, "reward model", 1, on_step=lambda _, m: losses.append(m["score_loss"]))
-    train_supervised(policy, taught, settings, options, verdicts=True)
+    train_supervised(policy, taught, settings, options, heads=Heads(verdicts=True))
     assert losses[0] == pytest.approx(math.log(2), rel=1e-5), "it starts at zero"
     said = verdicts(policy, list(known))
     assert said == pytest.approx(list(known.values()), abs=0.15)

@@ -56,7 +56,7 @@ from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import TrainingStage, training
 from text2grad.train.pairs import Pair, labelled_by
 from text2grad.train.stopping import EarlyStopping, validation_split
-from text2grad.train.supervised import train_supervised
+from text2grad.train.supervised import Heads, train_supervised
 
 JUDGE_PROMPT = "compare_critiques"
 
@@ -146,9 +146,7 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
             options,
             section="reward_model.training",
             stopping=stopping,
-            label_weight=settings.weight_of_labels,
-            verdicts=settings.verdict == "head",
-            spans=settings.spans == "head",
+            heads=Heads(settings.weight_of_labels, settings.verdict == "head", settings.spans == "head"),
         )
         if ranks.first:
             (stage.place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
