@@ -39,9 +39,10 @@ def read_together(paths: Sequence[Path], with_samples: bool = True) -> RunFolder
     Raises:
         UserError: as `read_run`, of any of them.
     """
-    runs = {name: read_run(path, with_samples) for name, path in run_names(paths).items()}
-    if len(runs) == 1:
-        return next(iter(runs.values()))
+    names = run_names(paths)
+    if len(names) == 1:
+        return read_run(paths[0], with_samples)
+    runs = {name: read_run(path, with_samples) for name, path in names.items()}
     summaries = {name: run.summary for name, run in runs.items() if run.summary.get("rows")}
     metrics = {summary.get("metric") for summary in summaries.values()}
     rows = [_named(name, row) for name, each in summaries.items() for row in each["rows"]]

@@ -44,7 +44,7 @@ def test_only_a_run_that_is_paid_for_the_verdict_goes_without_words(tmp_path: Pa
         config = of(preset, tmp_path)
         seed = Seed(config, 0, tmp_path, demo.works_of_demo(config), live=True)
         runs = [name for name, work in seed.works.items() if work.trains_by_sampling]
-        assert {n for n in runs if not seed.settings(seed.works[n]).critic.reward_model.words} == silent
+        assert {n for n in runs if not seed.settings(seed.works[n]).words_are_written} == silent
 
 
 @pytest.mark.parametrize("failing", ["grpo", "sft"])
