@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,15 @@ def test_an_old_or_missing_package_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert (missing.ok, missing.detail, missing.cure) == (False, "not installed", "pip install 'text2grad[train]'")
     checks = doctor.examine()
     assert not failed(checks)["demo"].ok
+
+
+def test_a_checkout_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "requires", missing)
+    (check,) = doctor.check_packages()
+    assert (check.name, check.ok, check.cure) == ("text2grad", False, "pip install -e '.[train]'")
 
 
 def test_the_demo_needs_memory_and_a_folder_to_write_to(monkeypatch: pytest.MonkeyPatch) -> None:
