@@ -28,8 +28,8 @@ def quicken(model: Any) -> None:
     """Replace what is slow in a half-precision model: its low-rank layers, and on a CPU its attention.
 
     The class of a layer is replaced and not its method, so that a copy of the model uses its own weights. On a GPU
-    this process no longer asks cuDNN for attention: with a mask its gradient is NaN at lengths of 64 modulo 128
-    (cuDNN of torch 2.11 to 2.13, pytorch issue 196678), which ended one SFT run in 30 steps on an H100.
+    this process no longer asks cuDNN for attention: with a mask its gradient can be NaN at lengths of 64 modulo 128
+    (torch 2.11 to 2.13; github.com/pytorch/pytorch/issues/196678).
     """
     if not in_half(model):
         return
