@@ -30,9 +30,10 @@ READY = "document.getElementById('sample').textContent.length > 100"
 
 
 def chosen(run: Path, name: str) -> int:
-    """The line of the last sample that failed, and where both good and poor words are marked."""
-    rows = (run / "ppo" / name / "samples.jsonl").read_text(encoding="utf-8").splitlines()
-    labels = [{span["label"] for span in json.loads(row)["spans"]} for row in rows]
+    """The line of the last sample that was learned from, where both good and poor words are marked."""
+    lines = (run / "ppo" / name / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    labels = [set() if row.get("probe") else {span["label"] for span in row["spans"]} for row in rows]
     both = [number for number, each in enumerate(labels) if {1, -1} <= each]
     return both[-1] if both else len(rows) - 1
 
@@ -53,7 +54,7 @@ def show(key: str, page: Any, url: str) -> None:
     page.goto(f"{url}#sample={key}")
     page.reload()
     until(page, READY)
-    page.locator("#sample").scroll_into_view_if_needed()
+    page.locator("#sample").evaluate("element => element.scrollIntoView()")
 
 
 def mark(row: dict[str, Any], page: Any, url: str) -> None:

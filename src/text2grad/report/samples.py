@@ -136,8 +136,10 @@ def facts(sample: Sample) -> str:
     """The sample's sums in one line, for comparing with metrics.jsonl by eye."""
     sums = [f"Σ {name} {number(sum(x or 0.0 for x in getattr(sample, key)))}" for key, name in SUMS.items()]
     wrong, paid = wrong_signs(sample)
-    signs = f"{wrong} of {paid} tokens with a delta have an advantage of the other sign"
-    return " · ".join([f"{len(sample.tokens)} tokens", *sums, signs])
+    signs = [f"{wrong} of {paid} tokens with a delta have an advantage of the other sign"]
+    return " · ".join(
+        [f"{len(sample.tokens)} tokens", *sums, *(signs if sample.advantage else ["nothing is learned"])]
+    )
 
 
 def wrong_signs(sample: Sample) -> tuple[int, int]:
