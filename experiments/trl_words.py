@@ -12,7 +12,8 @@ again.
 
 With `--task lookup` episodes go through TRL's `environment_factory` (examples/engines/trl_lookup.py). The last line
 of stdout is one JSON object: `sft`, the sampled held-out pass rate before, and of `text2grad` and `grpo` what was
-`chosen`, the means over the seeds (`sampled`, `greedy`), and the first of each seed (`seeds`).
+`chosen`, the means over the seeds (`sampled`, `greedy`), and the first of each seed (`seeds`); and `without_words`,
+plain GRPO at what was chosen for text2grad.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ TRIES: dict[str, dict[str, list[Row]]] = {
             {"lr": 5e-4, "beta": 0.1, "group": 8},
             {"lr": 2e-4, "beta": 0.0, "group": 4},
             {"lr": 2e-4, "beta": 0.0, "group": 2},
+            {"lr": 5e-4, "beta": 0.1, "group": 2},
         ],
         "text2grad": [
             {"lr": 2e-4, "beta": 0.0, "group": 8, "words_weight": 1.0},
@@ -59,12 +61,21 @@ TRIES: dict[str, dict[str, list[Row]]] = {
             {"lr": 5e-4, "beta": 0.1, "group": 8, "words_weight": 3.0},
             {"lr": 8e-4, "beta": 0.1, "group": 8, "words_weight": 3.0},
             {"lr": 5e-4, "beta": 0.1, "group": 2, "words_weight": 3.0},
+            {"lr": 5e-4, "beta": 0.1, "group": 4, "words_weight": 3.0},
+            {"lr": 2e-4, "beta": 0.0, "group": 2, "words_weight": 3.0},
         ],
     },
     "lookup": {
-        "grpo": [{"lr": 3e-4, "beta": 0.0, "group": 8}, {"lr": 5e-4, "beta": 0.1, "group": 8}],
+        "grpo": [
+            {"lr": 1e-4, "beta": 0.0, "group": 8},
+            {"lr": 3e-4, "beta": 0.0, "group": 8},
+            {"lr": 1e-4, "beta": 0.0, "group": 4},
+            {"lr": 3e-4, "beta": 0.1, "group": 2},
+        ],
         "text2grad": [
-            {"lr": 3e-4, "beta": 0.0, "group": 2, "words_weight": 3.0},
+            {"lr": 1e-4, "beta": 0.0, "group": 2, "words_weight": 3.0},
+            {"lr": 3e-4, "beta": 0.1, "group": 2, "words_weight": 3.0},
+            {"lr": 3e-4, "beta": 0.1, "group": 8, "words_weight": 3.0},
             {"lr": 5e-4, "beta": 0.1, "group": 2, "words_weight": 3.0},
         ],
     },
@@ -104,10 +115,17 @@ def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: 
 
         better = sorted(tries, key=lambda each: -mean(each, tune_seeds[:1]))[:BETTER]
         chosen = max(better, key=lambda each: mean(each, tune_seeds))
-        rows = runs(config, method, seeds, chosen, steps)
-        found[method] = {"chosen": chosen, **{way: round(fmean(row[way] for row in rows), 4) for way in WAYS}}
-        found[method]["seeds"] = [row["sampled"] for row in rows]
+        found[method] = {"chosen": chosen, **means(runs(config, method, seeds, chosen, steps))}
+    without = {name: value for name, value in found["text2grad"]["chosen"].items() if name != "words_weight"}
+    found["without_words"] = means(runs(config, "grpo", seeds, without, steps))
     return found
+
+
+def means(rows: Sequence[Row]) -> Row:
+    """The means over the seeds, and the first measure of each seed."""
+    return {way: round(fmean(row[way] for row in rows), 4) for way in WAYS} | {
+        "seeds": [row["sampled"] for row in rows]
+    }
 
 
 def runs(config: Config, method: str, seeds: Sequence[int], tried: Row, steps: int) -> list[Row]:
