@@ -104,7 +104,7 @@ class AgreeingCritic:
 def agreed(one: Judgement, other: Judgement, response: str) -> Judgement:
     """The first critique with those places alone that the other gives the same label, as sure as the less sure one.
 
-    The score is the mean of both, and 0 where one is above 0 and the other below. Of failures the first.
+    The score is the mean of both, and none where one is above 0 and the other below. Of failures the first.
     """
     if isinstance(one, Failure) or isinstance(other, Failure):
         return one if isinstance(one, Failure) else other
@@ -118,6 +118,6 @@ def agreed(one: Judgement, other: Judgement, response: str) -> Judgement:
         if start < end
     ]
     known = one.score is not None and other.score is not None
-    opposed = known and (one.score or 0.0) * (other.score or 0.0) < 0
-    score = 0.0 if opposed else _mean((one.score, other.score)) if known else None
+    opposed = (one.score or 0.0) * (other.score or 0.0) < 0
+    score = _mean((one.score, other.score)) if known and not opposed else None
     return one.model_copy(update={"spans": tuple(spans), "score": score})

@@ -251,7 +251,7 @@ def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping
 
     Args:
         gains: (B,), R_i, the verdict (`align.Credit.gain`); rows i * size to (i + 1) * size - 1 answer one prompt,
-            B a multiple of `by.size`.
+            B a multiple of `by.size`. NaN: it is unknown, and the row belongs to no group.
         words: (B, T), W, the returns of what single tokens earned.
         learned: (B, T); rows without any token (failed critiques) belong to no group.
         by: the size of a group, and what counts.
@@ -317,9 +317,9 @@ def _standing(gains: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor
     """Gains minus the mean of their group (B / size, size), and the spread of each group (B / size, 1)."""
     if len(gains) % size:
         raise ValueError(f"{len(gains)} responses cannot be divided into groups of {size}")
-    present = learned.any(dim=1).view(-1, size)
+    present = (learned.any(dim=1) & ~gains.isnan()).view(-1, size)
     groups = torch.where(present, at_least_float32(gains).view(-1, size), 0)
-    members = present.sum(dim=1, keepdim=True).clamp(min=1)  # (B / size, 1), failed ones not counted
+    members = present.sum(dim=1, keepdim=True).clamp(min=1)  # (B / size, 1), failed and unknown ones not counted
     centred = torch.where(present, groups - groups.sum(dim=1, keepdim=True) / members, 0)
     return centred, (centred.square().sum(dim=1, keepdim=True) / members).sqrt()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -224,6 +225,15 @@ def measure(
     return PolicyStats(*(column[share] for column in stats))
 
 
+def gains_of(credits: Sequence[Credit], size: int) -> Tensor:
+    """(B,), what each response is worth beside the `size` to its prompt; NaN, which is compared with nothing,
+    where it has no verdict and another to that prompt has one."""
+    gains = torch.tensor([item.gain for item in credits])
+    known = torch.tensor([item.verdict is not None for item in credits])
+    beside = known.view(-1, size).any(dim=1, keepdim=True).expand(-1, size).reshape(-1)
+    return gains.masked_fill(beside & ~known, math.nan)
+
+
 def score(
     batch: TokenBatch, responses: Responses, stats: PolicyStats, settings: PPOSettings, coefficient: float
 ) -> Rollout:
@@ -235,7 +245,7 @@ def score(
     # (B, T) each: delta of the credit scheme, and the part of it that single words earned.
     delta = on_own_tokens([item.delta for item in responses.credits], batch.mask)
     words = on_own_tokens([item.of_words for item in responses.credits], batch.mask)
-    gains = torch.tensor([item.gain for item in responses.credits], device=batch.mask.device)  # (B,)
+    gains = gains_of(responses.credits, settings.samples_per_prompt).to(batch.mask.device)
     kl = stats.kl
     if settings.lost_groups != "paid":
         lost = adv.in_lost_groups(gains, judged, settings.samples_per_prompt)

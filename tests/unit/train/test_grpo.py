@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from text2grad.align import CreditSettings, TokenTable, token_labels
+from text2grad.align import Credit, CreditSettings, TokenTable, token_labels
 from text2grad.config import find_config, load_config
 from text2grad.errors import UsageError
 from text2grad.feedback import Critic, Critique, Example, Failure, Judgement, Message, Source, Span
@@ -23,8 +23,9 @@ from text2grad.policy.generate import Sample
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
+from text2grad.rl.advantage import Grouping, group_advantages
 from text2grad.train.account import describe
-from text2grad.train.rollout import Responses, Rollout, judge, measure, score
+from text2grad.train.rollout import Responses, Rollout, gains_of, judge, measure, score
 from text2grad.train.settings import PPOSettings
 from text2grad.train.update import accumulate_gradient, loss_terms
 from tiny_runs import TEXTS, tiny_model
@@ -149,6 +150,19 @@ def test_beside_its_group_an_answer_has_what_its_words_earned_and_the_verdict_on
         expected = slow_gains(True)[row] + words[row] / np.sqrt(np.mean(read**2))
         got = rollout.advantages[row, :length] + 0.3 * rollout.kl[row, :length]
         np.testing.assert_allclose(got.numpy(), expected, atol=1e-3)
+
+
+def test_an_answer_without_a_verdict_is_compared_with_none_that_has_one() -> None:
+    """Its words have another unit: a sum of them would be read as a verdict, and move the mean of its group."""
+    delta = np.array([-3.0, -4.0], np.float32)
+    said = [Credit(delta, verdict=verdict) for verdict in (1.0, None, -1.0, 1.0, None, None, None, None)]
+    gains = gains_of(said, 4)
+    np.testing.assert_array_equal(gains.numpy(), [1, NAN, -1, 1, -7, -7, -7, -7])
+    learned, words = torch.ones(8, 2, dtype=torch.bool), torch.from_numpy(np.tile(delta, (8, 1)))
+    advantages = group_advantages(gains, words, learned, Grouping(4))
+    without = group_advantages(gains[[0, 2, 3]], words[:3], learned[:3], Grouping(3))
+    assert torch.equal(advantages[[0, 2, 3]], without)
+    assert torch.equal(advantages[[1, 4, 5, 6, 7]], words[:5])
 
 
 def test_answers_whose_prompt_has_but_one_verdict_are_left_out_of_returns_too(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_what_two_reward_models_disagree_about_pays_nothing() -> None:
     both = agreed(one, other, text)
     assert marks([both]) == [[("dog", 1), ("on", -1)]] and isinstance(both, Critique)
     assert both.score == 0.5 and both.text == "So."
-    assert agreed(one, other.model_copy(update={"score": -0.1}), text).score == 0.0  # type: ignore[union-attr]
+    assert agreed(one, other.model_copy(update={"score": -0.1}), text).score is None  # type: ignore[union-attr]
     assert agreed(one, other.model_copy(update={"score": None}), text).score is None  # type: ignore[union-attr]
     failed = Failure(kind="invalid", message="no")
     assert agreed(one, failed, text) == agreed(failed, one, text) == failed
