@@ -1,0 +1,110 @@
+"""Is a reward model that is refreshed by critiques of what the policy says now better than one that stays?
+
+The task is `extraction`, whose program criticises. Of every seed one SFT policy, and from it two ways of spending
+the same critiques and steps of PPO: `frozen`, all --prompts judged at once, one reward model, one long run; and
+`refreshed`, `text2grad loop --rounds N`, each of which judges its part of them, trains the reward model on all so
+far and the policy for its part of the steps. Both ends are measured on the same documents of kinds that no training
+prompt has, and the frozen run after each of its parts, too, so that the better of it is known as that of the rounds is.
+
+    python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
+        [--set reward_model.spans=head ...] [--out FOLDER]
+
+What has been run into --out is not repeated, and what was stopped resumes.
+
+The last line of stdout is one JSON object: `frozen` and `refreshed`, the mean over the seeds of the share of the
+fields that are right in sampled answers, at the end and (`frozen_best`, `refreshed_best`) at the best part; and
+`seeds`, of each `sft`, `frozen` and `refreshed`, part by part, and `greedy` of both at their ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from reward_models import command
+from text2grad.errors import exit_on_user_error
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    chosen = options()
+    rows = [one_seed(chosen, seed) for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds)]
+    found: Row = {}
+    for way in ("frozen", "refreshed"):
+        found[way] = round(fmean(row[way][-1] for row in rows), 4)
+        found[f"{way}_best"] = round(fmean(max(row["sft"], *row[way]) for row in rows), 4)
+    print(json.dumps(found | {"seeds": rows}))
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--prompts", type=int, default=201, help="judged in all, two answers each")
+    parser.add_argument("--steps", type=int, default=18, help="of PPO in all")
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all commands")
+    parser.add_argument("--out", type=Path, default=Path("runs/rounds"))
+    chosen = parser.parse_args()
+    if chosen.prompts % chosen.rounds or chosen.steps % chosen.rounds:
+        parser.error("--prompts and --steps are divided evenly among the --rounds")
+    return chosen
+
+
+def one_seed(chosen: argparse.Namespace, seed: int) -> Row:
+    """Both ways from one SFT policy."""
+    place = chosen.out / f"seed-{seed}"
+    common = [f"run.seed={seed}", f"task.seed={seed}", "critic.kind=reward_model", *chosen.set]
+    command(place / "base", "sft", ["sft"], common)
+    before = command(place / "base", "evaluate", ["evaluate", "sft"], common)
+    frozen, refreshed = frozen_parts(chosen, place, common), refreshed_parts(chosen, place, common)
+    ends = [part["greedy_fields"] for part in (frozen[-1], refreshed[-1])]
+    of = {"frozen": frozen, "refreshed": refreshed}
+    return {"sft": sampled(before), **{way: [sampled(part) for part in parts] for way, parts in of.items()}, "greedy": ends}
+
+
+def sampled(evaluation: Row) -> float:
+    """The share of the fields that are right in sampled answers."""
+    return float(evaluation["sampled_fields"])
+
+
+def started(place: Path, name: str) -> Path:
+    """A run's folder with a copy of the SFT policy."""
+    if not (place / name).is_dir():
+        shutil.copytree(place / "base" / "sft", place / name / "sft")
+    return place / name
+
+
+def frozen_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> list[Row]:
+    """One reward model of all critiques, and one run, measured after each part of its steps.
+
+    A run of more steps goes on from the last step of the one before.
+    """
+    folder = started(place, "frozen")
+    command(folder, "annotate", ["annotate"], [*common, f"annotate.prompts={chosen.prompts}"])
+    command(folder, "train-reward", ["train-reward"], common)
+    parts: list[Row] = []
+    for part in range(1, chosen.rounds + 1):
+        steps = [*common, f"ppo.steps={chosen.steps * part // chosen.rounds}"]
+        command(folder, f"train-{part}", ["train", "--name", "frozen"], steps)
+        parts.append(command(folder, f"evaluate-{part}", ["evaluate", "frozen"], common))
+    return parts
+
+
+def refreshed_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> list[Row]:
+    """As many critiques and steps in rounds; the evaluation of each round's end."""
+    folder, share = started(place, "refreshed"), chosen.prompts // chosen.rounds
+    parts = [f"annotate.prompts={share}", f"ppo.steps={chosen.steps // chosen.rounds}"]
+    rounds = command(folder, "loop", ["loop", "--rounds", str(chosen.rounds)], [*common, *parts])["rounds"]
+    files = [folder / "rounds" / str(row["round"]) / "evaluation" / "extraction" / "text2grad.json" for row in rounds]
+    return [json.loads(file.read_text(encoding="utf-8"))["figures"] for file in files]
+
+
+if __name__ == "__main__":
+    with exit_on_user_error():
+        main()
