@@ -4,7 +4,7 @@ The task is `extraction`, whose program criticises. Of every seed one SFT policy
 the same critiques and steps of PPO: `frozen`, all --prompts judged at once, one reward model, one long run; and
 `refreshed`, `text2grad loop --rounds N`, each of which judges its part of them, trains the reward model on all so
 far and the policy for its part of the steps. Both ends are measured on the same documents of kinds that no training
-prompt has, and the frozen run after each of its parts, too, so that the better of it is known as that of the rounds is.
+prompt has, and the frozen run after each of its parts, too: its best is known as that of the rounds is.
 
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
         [--set reward_model.spans=head ...] [--out FOLDER]
@@ -65,7 +65,11 @@ def one_seed(chosen: argparse.Namespace, seed: int) -> Row:
     frozen, refreshed = frozen_parts(chosen, place, common), refreshed_parts(chosen, place, common)
     ends = [part["greedy_fields"] for part in (frozen[-1], refreshed[-1])]
     of = {"frozen": frozen, "refreshed": refreshed}
-    return {"sft": sampled(before), **{way: [sampled(part) for part in parts] for way, parts in of.items()}, "greedy": ends}
+    return {
+        "sft": sampled(before),
+        **{way: [sampled(part) for part in parts] for way, parts in of.items()},
+        "greedy": ends,
+    }
 
 
 def sampled(evaluation: Row) -> float:
@@ -101,8 +105,10 @@ def refreshed_parts(chosen: argparse.Namespace, place: Path, common: list[str]) 
     folder, share = started(place, "refreshed"), chosen.prompts // chosen.rounds
     parts = [f"annotate.prompts={share}", f"ppo.steps={chosen.steps // chosen.rounds}"]
     rounds = command(folder, "loop", ["loop", "--rounds", str(chosen.rounds)], [*common, *parts])["rounds"]
-    files = [folder / "rounds" / str(row["round"]) / "evaluation" / "extraction" / "text2grad.json" for row in rounds]
-    return [json.loads(file.read_text(encoding="utf-8"))["figures"] for file in files]
+    files = [
+        folder / "rounds" / str(row["round"]) / "evaluation" / "extraction" / "text2grad.json" for row in rounds
+    ]
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 if __name__ == "__main__":
