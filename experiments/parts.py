@@ -21,8 +21,9 @@ The last line of stdout is one JSON object of all pieces that have been run into
 `program` and `reward_model`, of each method the mean over the seeds `greedy`, `sampled` and `best` (at its best
 temperature), and the sampled `difference` to text2grad, paired by prompt, with its 95 % `difference_interval` (null
 of text2grad itself); and of the reward models `poor_f1` and `good_f1` (tokens, held-out critiques), `verdict_r`
-and `verdict_order` (of two answers to one prompt), means over the seeds. `rounds` and `mbpp` are null: nothing here
-measures them. `collapsed`: runs that ended below SFT, as `task critic method seed`. The measure is the first of the
+and `verdict_order` (of two answers to one prompt), means over the seeds. `rounds` and `mbpp` (greedy, held-out) are
+those of `rounds.py` and of `pretrained.py --tasks code --mbpp 150 --out FOLDER/mbpp`, null where they were not run
+into --out. `collapsed`: runs that ended below SFT, as `task critic method seed`. The measure is the first of the
 task's: share of the fields that are right, share of the facts that are stated.
 """
 
@@ -180,8 +181,16 @@ def figures(out: Path) -> Row:
                 tasks[task][critic] = piece.pop("methods")
                 collapsed += piece.pop("collapsed")
                 tasks[task] |= piece
-    unmeasured = {"rounds": {"frozen": None, "refreshed": None}, "mbpp": {"sft": None, OURS: None}}
-    return {"tasks": tasks, **unmeasured, "collapsed": collapsed}
+    rounds, code = kept(out / "rounds" / "rounds.json"), kept(out / "mbpp" / "pretrained.json")
+    solved = code.get("tasks", {}).get("code", {})
+    mbpp = {name: solved.get(name, {}).get("mbpp", {}).get("mean") for name in ("sft", OURS)}
+    of_rounds = {way: rounds.get(way) for way in ("frozen", "refreshed")}
+    return {"tasks": tasks, "rounds": of_rounds, "mbpp": mbpp, "collapsed": collapsed}
+
+
+def kept(file: Path) -> Row:
+    """The figures that another script has left; none where it has not been run."""
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 
 if __name__ == "__main__":

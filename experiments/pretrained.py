@@ -42,7 +42,7 @@ from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import exit_on_user_error
-from text2grad.stages.run.results import measured_on
+from text2grad.stages.run.results import measured_on, write_json
 
 PRESETS = {"docstrings": "function_summaries", "code": "small_programs", "human_qa": "human_qa"}
 LEAST_ENTROPY, MOST_REPETITION, MOST_PERPLEXITY = 0.1, 0.2, 4.0
@@ -71,6 +71,7 @@ def main() -> None:
         found["collapsed"] += list(fallen(task, rows))
         known = [lost for lost in (found["forgetting"], forgotten(rows)) if lost is not None]
         found["forgetting"] = max(known, default=None)
+    write_json(chosen.out / "pretrained.json", found)
     print(json.dumps(found))
 
 

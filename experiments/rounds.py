@@ -9,7 +9,7 @@ prompt has, and the frozen run after each of its parts, too: its best is known a
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
         [--set reward_model.spans=head ...] [--out FOLDER]
 
-What has been run into --out is not repeated, and what was stopped resumes.
+What has been run into --out is not repeated, and what was stopped resumes. parts.py shows the means, too.
 
 The last line of stdout is one JSON object: `frozen` and `refreshed`, the mean over the seeds of the share of the
 fields that are right in sampled answers, at the end and (`frozen_best`, `refreshed_best`) at the best part; and
@@ -27,6 +27,7 @@ from typing import Any
 
 from reward_models import command
 from text2grad.errors import exit_on_user_error
+from text2grad.stages.run.results import write_json
 
 Row = dict[str, Any]
 
@@ -38,6 +39,7 @@ def main() -> None:
     for way in ("frozen", "refreshed"):
         found[way] = round(fmean(row[way][-1] for row in rows), 4)
         found[f"{way}_best"] = round(fmean(max(row["sft"], *row[way]) for row in rows), 4)
+    write_json(chosen.out / "rounds.json", found)
     print(json.dumps(found | {"seeds": rows}))
 
 
@@ -49,7 +51,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all commands")
-    parser.add_argument("--out", type=Path, default=Path("runs/rounds"))
+    parser.add_argument("--out", type=Path, default=Path("runs/parts/rounds"))
     chosen = parser.parse_args()
     if chosen.prompts % chosen.rounds or chosen.steps % chosen.rounds:
         parser.error("--prompts and --steps are divided evenly among the --rounds")
