@@ -155,7 +155,11 @@ def test_what_is_read_is_what_the_library_reads(wanted: dict[str, Any], tight: b
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": ' + "[" * 100_000, '{"a": ' + '{"a": ' * 50_000, '{"a": ' + "9" * 9000 + "}"]
+    "text",
+    [
+        *('{"a": ' + "[" * 100_000, '{"a": ' + '{"a": ' * 50_000, '{"a": ' + "9" * 9000 + "}"),
+        *('{"a": 1e' + "9" * 30, '{"a": [1e' + "9" * 30 + "]}", '{"a": -1e' + "9" * 30 + ","),
+    ],
 )
 def test_what_no_reader_survives_is_read(text: str) -> None:
     members, faults = read_members(text)

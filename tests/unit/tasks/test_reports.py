@@ -158,6 +158,21 @@ def test_a_number_states_itself_however_it_is_written(value: Decimal) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "about " + "7" * 40,
+        "about " + "7" * 40 + " million",
+        "about 0." + "0" * 40 + "7",
+        "about 9." + "0" * 40 + "1",
+    ],
+)
+def test_a_number_of_any_length_can_be_asked_about(text: str) -> None:
+    """Decimals divide to 28 digits and raise beyond; a policy that runs on writes more."""
+    (found,) = numbers(text)
+    assert not states(found, Decimal(8)) and not states(found, Decimal("0.07"))
+
+
+@pytest.mark.parametrize(
     ("text", "values"),
     [
         ("CO2, A4 and v1.2 are none", []),

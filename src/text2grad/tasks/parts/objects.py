@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +28,14 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-_JSON = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse)
+def _number(digits: str) -> Decimal:
+    try:
+        return Decimal(digits)
+    except InvalidOperation:
+        raise ValueError("its exponent has no end") from None
+
+
+_JSON = json.JSONDecoder(parse_float=_number, parse_int=Decimal, parse_constant=_refuse)
 
 
 class Member(NamedTuple):
@@ -128,7 +135,10 @@ def _value(text: str, at: int) -> tuple[Any, Place, int]:
         return value, (at, end), end
     if not (found := _PLAIN.match(text, at)):
         raise _Broken(at, "a value belongs here")
-    value = Decimal(found[0]) if found["number"] else _LITERALS[found[0]]
+    try:
+        value = _number(found[0]) if found["number"] else _LITERALS[found[0]]
+    except ValueError as error:
+        raise _Broken(at, f"a number belongs here: {error}") from None
     return value, found.span(), found.end()
 
 

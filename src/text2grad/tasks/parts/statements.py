@@ -61,6 +61,10 @@ class Fact:
         return cls(**values)
 
 
+LONGEST = Decimal(10) ** 20
+"""Of what its last digit is worth: a policy may write any number of digits, decimals divide up to 28."""
+
+
 class Number(NamedTuple):
     """A number of a text; `precise` is what one of its last written digit is worth. `free`: it may be rounded
     further, because it is hedged or in thousands. `spelled`: it is a word."""
@@ -107,7 +111,7 @@ def states(number: Number, value: Decimal) -> bool:
     if not number.plain or number.value == value:
         return number.plain
     size, far = abs(number.value), abs(number.value - value)
-    if number.spelled or number.value * value <= 0:
+    if number.spelled or number.value * value <= 0 or size / number.precise >= LONGEST:
         return False
     if not number.free:
         return size / number.precise >= 100 and far <= number.precise / 2
