@@ -51,7 +51,9 @@ PARTS: dict[str, dict[str, object]] = {
     "definition_1": {"ppo.gamma": 0.0, "ppo.lam": 0.0},
     "full_kl": {"ppo.kl": "full", "ppo.kl_coefficient": 0.4},
     **{f"kl_{coefficient}": {"ppo.kl_coefficient": coefficient} for coefficient in (0.01, 0.05, 0.1, 0.2, 0.4)},
-    **{f"lr_{rate}": {"ppo.lr": float(rate)} for rate in ("0.00003", "0.0001", "0.0003")},  # a rate of its own
+    **{
+        f"lr_{rate}": {"ppo.lr": float(rate)} for rate in ("0.00003", "0.0001", "0.00015", "0.0003", "0.0006")
+    },  # a rate of its own
     "whiten": {"ppo.normalisation": "whiten"},
     "not_normalised": {"ppo.normalisation": "none"},
     "linear": {"ppo.schedule": "linear"},

@@ -152,7 +152,7 @@ class Seed:
 
 def without_words(config: Config) -> Config:
     """The same run, whose critic writes no words if a head gives the verdict and nothing else is paid."""
-    by_head = config.reward_model.verdict == "head" and config.critic.kind == "reward_model"
+    by_head = config.reward_model.verdict != "written" and config.critic.kind == "reward_model"
     return (
         with_values(config, {"critic.reward_model.words": False}) if by_head and config.credit.by_score else config
     )

@@ -110,10 +110,11 @@ class RewardModelSettings(Settings):
         description="how answers are spoiled, in turns; truncated and other (another prompt's answer) take more"
         " records to learn, for their words are in order",
     )
-    verdict: Literal["written", "head"] = Field(
+    verdict: Literal["written", "head", "spans"] = Field(
         default="written",
         description="where the verdict is. written: a number at the end of z; head: a linear map reads it off the"
-        " state before z, which a pretrained model learns from a few hundred critiques",
+        " state before z, which a pretrained model learns from a few hundred critiques; spans: the characters that"
+        " its head praises less those it blames, as a share of both (spans head)",
     )
     spans: Literal["written", "head"] = Field(
         default="written",
@@ -151,6 +152,12 @@ class RewardModelSettings(Settings):
         default=False,
         description="grounded: the model decides whether a quote continues, the response with which words",
     )
+
+    @model_validator(mode="after")
+    def _verdict_has_marks(self) -> RewardModelSettings:
+        if self.verdict == "spans" and self.spans != "head":
+            raise ValueError("reward_model.verdict spans is what a head marks: reward_model.spans head")
+        return self
 
     @property
     def weight_of_labels(self) -> float:
@@ -336,7 +343,7 @@ class Config(Settings):
     def words_are_written(self) -> bool:
         """Whether the reward model writes in the training loop: not where heads mark spans and give the verdict,
         and no teacher is shown the words."""
-        by_heads = (self.reward_model.spans, self.reward_model.verdict) == ("head", "head")
+        by_heads = self.reward_model.spans == "head" and self.reward_model.verdict != "written"
         asked = self.critic.reward_model.words
         return asked if asked is not None else not by_heads or self.ppo.teacher.kind != "none"
 
@@ -356,7 +363,7 @@ class Config(Settings):
     def _words_are_not_missed(self) -> Config:
         if self.critic.kind != "reward_model" or self.words_are_written:
             return self
-        if self.reward_model.verdict != "head":
+        if self.reward_model.verdict == "written":
             raise ValueError("critic.reward_model.words false needs reward_model.verdict head: else it is written")
         if not self.credit.by_score and self.reward_model.spans != "head":
             raise ValueError(f"credit.scheme {self.credit.scheme} pays for words: critic.reward_model.words true")

@@ -99,7 +99,9 @@ class LocalChat:
 
 
 def _marked(answer: Completion | Failure, marks: Completion | Failure) -> Completion | Failure:
-    """An answer with the spans of another reading of the same text; of failures the first."""
+    """An answer with the spans of another reading of the same text, and its verdict if it has none itself; of
+    failures the first."""
     if isinstance(answer, Failure) or isinstance(marks, Failure):
         return answer if isinstance(answer, Failure) else marks
-    return answer.model_copy(update={"spans": marks.spans})
+    score = marks.score if answer.score is None else answer.score
+    return answer.model_copy(update={"spans": marks.spans, "score": score})

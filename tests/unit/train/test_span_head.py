@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from text2grad.chat.base import Completion, ScriptedChat
@@ -31,7 +32,7 @@ from text2grad.feedback import (
 )
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
 from text2grad.policy.files.save import write_policy
-from text2grad.policy.heads.chat import HeadChat, Read
+from text2grad.policy.heads.chat import HeadChat, Read, balance
 from text2grad.policy.heads.head import DEPTH
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.local_chat import LocalChat
@@ -169,6 +170,35 @@ def test_the_words_of_a_critique_have_the_marks_of_the_head() -> None:
     (said,) = judged(PromptedCritic(chat, PROMPT, SOURCE), ["the dog"])  # type: ignore[arg-type]
     assert marks([said]) == [[("the", -1), ("dog", 1)]]
     assert isinstance(said, Critique) and said.text == "Hm." and said.score == 0.5
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_verdict_may_be_what_the_marks_come_to(policy: Policy, written: bool) -> None:
+    """With or without words, and whatever a head for verdicts would say; blank tokens are in no mark."""
+    with_heads(policy)
+    if written:
+        policy.score_head = None
+    heads = HeadChat(policy, 2, "mine", balanced=True)
+    greedy = GenerationSettings(max_new_tokens=8, temperature=0.0, batch_size=2)
+    chat = LocalChat(policy, greedy, "mine", heads=heads) if written else heads
+    asked = [judge_messages(PROMPT, Example(id="1", prompt=QUESTION), text) for text in TAUGHT]
+    verdicts = []
+    for said in chat.complete_about(asked, list(TAUGHT)):
+        assert isinstance(said, Completion) and said.spans
+        good, poor = (sum(end - start for start, end, label in said.spans if label == sign) for sign in (1, -1))
+        assert said.score == (good - poor) / (good + poor)
+        verdicts.append(said.score)
+    assert len(set(verdicts)) > 1 and (balance([]), balance([(0, 3, 1)])) == (0, 1)
+
+
+def test_a_verdict_of_marks_needs_a_head_that_marks() -> None:
+    with pytest.raises(ValidationError, match=r"reward_model\.verdict spans is what a head marks"):
+        RewardModelSettings(verdict="spans")
+    config = load_config([find_config("demo")], ["--reward_model.spans=head", "--reward_model.verdict=spans"])
+    assert (
+        not config.words_are_written
+        and as_taught(Critique(text="So.", score=0.5), config.reward_model).score is None
+    )
 
 
 def test_a_response_that_is_not_in_the_prompt_to_the_letter_is_a_failure(policy: Policy) -> None:

@@ -55,6 +55,13 @@ def place_in(aligned: Aligned, message: str, start: int, text: str) -> int | Non
     return begin if found >= 0 and aligned.text[begin : begin + len(text)] == text else None
 
 
+def balance(marks: Sequence[LabelledPlace]) -> float:
+    """The verdict that marks come to, -1 to 1: characters praised less those blamed, as a share of both; 0 where
+    nothing is marked."""
+    sizes = [label * (end - start) for start, end, label in marks]
+    return sum(sizes) / max(1, sum(map(abs, sizes)))
+
+
 class Question(NamedTuple):
     """A judge's prompt as ids, and the N tokens of the response in it that are not blank: their indices in the
     prompt, characters in the response, and turns."""
@@ -77,13 +84,21 @@ class Read(NamedTuple):
 class HeadChat:
     """The heads of a reward model as a chat whose answers have a verdict and labelled places, and no words.
 
-    `poor_threshold`: the probability from which on a token is poor (`rl.units.unit_labels`).
+    `poor_threshold`: the probability from which on a token is poor (`rl.units.unit_labels`). `balanced`: the verdict
+    is what the marks come to (`balance`).
     """
 
-    def __init__(self, policy: Policy, batch_size: int, name: str, poor_threshold: float | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        batch_size: int,
+        name: str,
+        poor_threshold: float | None = None,
+        balanced: bool = False,
+    ) -> None:
         self.policy, self.batch_size, self.name = policy, batch_size, name
         self.overlap: Overlap = "never" if policy.adapter else "allowed"
-        self.poor_threshold = poor_threshold
+        self.poor_threshold, self.balanced = poor_threshold, balanced
         self.usage: Counter[str] = Counter()
         self._table = TokenTable(policy.tokenizer)
 
@@ -153,7 +168,8 @@ class HeadChat:
     def _completion(self, read: Read | Failure) -> Completion | Failure:
         if isinstance(read, Failure):
             return read
-        return Completion(text="", score=read.verdict, spans=self.marks(read))
+        marks = self.marks(read)
+        return Completion(text="", score=balance(marks) if self.balanced else read.verdict, spans=marks)
 
     def marks(self, read: Read) -> tuple[LabelledPlace, ...]:
         """The good and poor places, those of neighbouring tokens of a turn as one."""

@@ -316,11 +316,11 @@ def heads_alone(config: Config, model: Policy, name: str) -> HeadCritic:
     """A reward model as a critic that gives a verdict, marks what a head of its own can mark, and writes nothing.
 
     Raises:
-        UserError: it was trained to write its verdict.
+        UserError: it has no head for verdicts, and they are not those of its marks.
     """
     from text2grad.policy.local_chat import LocalChat
 
-    if model.score_head is None:
+    if model.score_head is None and config.reward_model.verdict != "spans":
         message = f"the reward model in {name} has no head for verdicts, and critic.reward_model.words is false"
         raise UserError(message, "--critic.reward_model.words true, or train it with --reward_model.verdict head")
     settings = config.reward_model.generation.model_copy(update={"max_new_tokens": 1})
@@ -336,7 +336,9 @@ def head_chat(config: Config, model: Policy, name: str) -> HeadChat | None:
         return None
     file = Path(name) / SPANS_FILE
     facts = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return HeadChat(model, config.reward_model.generation.batch_size, name, facts.get("poor_threshold"))
+    settings = config.reward_model
+    balanced = settings.verdict == "spans"
+    return HeadChat(model, settings.generation.batch_size, name, facts.get("poor_threshold"), balanced)
 
 
 def _source(name: str) -> Source:
