@@ -28,7 +28,7 @@ where that cannot be reached, the newest would be a CUDA build."""
 
 
 class Engine(NamedTuple):
-    """What pip is asked to install, one call for each, and a line that each Python before 3.12 starts with there."""
+    """What pip is asked to install, one call for each, and a line with which a Python before 3.12 starts."""
 
     installs: Sequence[Sequence[str]]
     before_312: str = ""

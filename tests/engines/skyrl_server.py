@@ -3,8 +3,8 @@
     .venv-plugins/skyrl/bin/python tests/engines/skyrl_server.py
 
 prints the share of paid tokens whose log-probability its step moves with their sign (`benchmarks/plugins.py`).
-The model has random weights, JAX computes. The server starts its engine with `uv run`; a stand-in for uv, made here,
-starts it with this Python. Whatever it starts is one process group, which is ended with it.
+The model has random weights, JAX computes. The server starts its engine with `uv run`; a stand-in for uv starts it
+with this Python. Server and engine are one process group, which is ended at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import cycle
@@ -27,13 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tinker
 import torch
+from tinker_data import real_datum
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-ROOT = Path(__file__).parents[2]
-if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT / folder) for folder in ("tests", "tests/plugins")]
-
-from test_tinker import datum_of, places
 
 from text2grad.align.rewards import TokenCredit
 from text2grad.plugins.landing import GROUP, LandingCritic, landing_cases
@@ -116,16 +111,10 @@ def wait_for(server: subprocess.Popen[bytes], address: str) -> None:
     )
 
 
-def real_datum(ids: Sequence[int], mask: Sequence[float]) -> Any:
-    """A datum of the client's, as the cookbook assembles it."""
-    data = {"target_tokens": torch.tensor(ids[1:]), "mask": torch.tensor(mask[1:])}
-    data |= dict.fromkeys(("advantages", "logprobs"), torch.zeros(len(ids) - 1))
-    inputs = {name: tinker.TensorData.from_torch(value) for name, value in data.items()}
-    return tinker.Datum(model_input=tinker.ModelInput.from_ints(list(ids[:-1])), loss_fn_inputs=inputs)
-
-
 def steps(client: tinker.ServiceClient, model: Path, tokenizer: PreTrainedTokenizerFast) -> list[Step]:
     """Of the datums of `landing_cases` that were judged, each from the same weights, with both losses in turn."""
+    from test_tinker import datum_of, places
+
     cases = landing_cases(tokenizer)
     examples = [cases[at].trajectory.example for at in (0, GROUP)]
     credit = TokenCredit(LandingCritic(), tokenizer)
@@ -153,6 +142,8 @@ def step(client: tinker.ServiceClient, model: Path, datum: Any, loss: str) -> St
 
 
 def main() -> None:
+    tests = Path(__file__).parents[1]
+    sys.path[:0] = [str(tests), str(tests / "plugins")]
     from made_tokenizers import byte_level_tokenizer
 
     tokenizer = byte_level_tokenizer()

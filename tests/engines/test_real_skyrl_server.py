@@ -17,7 +17,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokeniz
 
 
 def test_paid_tokens_move_with_their_sign(taken: list[Step]) -> None:
-    """All but a few, because the tokens of a datum share the adapter; fewer where each is paid for its neighbour."""
+    """All but a few, for the tokens of a datum share the adapter; fewer if each is held to its neighbour's pay."""
     moved, beside = ([each for step in taken for each in step.moved(shift)] for shift in (0, 1))
     assert len(taken) == 7 and len(moved) > 60
     assert sum(moved) > 0.9 * len(moved) > sum(beside), [step.moved() for step in taken]
