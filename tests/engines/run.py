@@ -45,23 +45,13 @@ ENGINES = {
     ),
     "verifiers": Engine((OURS, ("verifiers==0.4.0",))),  # in this order: ours wants openai 3, theirs openai 2
     "verl": Engine((("verl[verl-core]==0.9.1", "cachetools", "uvicorn", "fastapi", *OURS),)),
-    # Its trainer and its Tinker server, without vLLM and CUDA. It asks for Python 3.12, of which one thing is used.
+    # Its trainer and its Tinker server, without vLLM and CUDA. It asks for Python 3.12, and uses one thing of it.
     "skyrl": Engine(
         (
             (*OURS, "transformers<=5.16.1", "tinker==0.38.0"),
             ("jax<1", "flax>=0.12.8", "optax", "peft==0.18.1", "cloudpathlib", "fastapi", "uvicorn", "psutil"),
             ("sqlmodel", "sqlalchemy[asyncio]", "aiosqlite", "zstandard", "httpx", "aiohttp", "orjson", "pybase64"),
-            (
-                "ray",
-                "datasets",
-                "jaxtyping",
-                "loguru",
-                "omegaconf",
-                "fsspec",
-                "torchdata",
-                "tqdm",
-                "skyrl-gym==0.4.0",
-            ),
+            ("ray", "datasets", "jaxtyping", "loguru", "omegaconf", "fsspec", "torchdata", "skyrl-gym==0.4.0"),
             ("--no-deps", "--ignore-requires-python", "skyrl==0.4.0"),
         ),
         before_312="import typing, typing_extensions; typing.TypedDict = typing_extensions.TypedDict",

@@ -38,9 +38,15 @@ LIMIT = 240
 """Seconds that the server may take to start, and each of its answers to come; JAX compiles in some of them."""
 LOSSES = ("importance_sampling", "ppo")
 UV = """#!{python}
-import subprocess, sys
-sys.exit(subprocess.call([sys.executable, *sys.argv[sys.argv.index("-m"):]]))
+import os, subprocess, sys, time
+parent, child = os.getppid(), subprocess.Popen([sys.executable, *sys.argv[sys.argv.index("-m"):]])
+while child.poll() is None:
+    time.sleep(0.2)
+    if os.getppid() != parent:
+        os.killpg(0, 9)
+sys.exit(child.returncode)
 """
+"""Who started the server may be killed, too; then it ends its process group."""
 
 
 class Step(NamedTuple):
