@@ -40,7 +40,7 @@ test-nightly: $(READY)  ## run the slow tests that `make test` leaves out (docs/
 test-llm: $(READY)  ## run the tests of a real model, SmolLM2-135M-Instruct: fetched once, 93 MB; 540 MB when converted
 	$(BIN)/python -m pytest -n $(WORKERS) tests/llm
 
-test-plugins:  ## run the plug-ins' tests with the engines themselves, each in an environment of its own: 4 GB, for a nightly run
+test-plugins:  ## run the plug-ins' tests with the engines themselves, each in an environment of its own: 8 GB, for a nightly run
 	$(PYTHON) tests/engines/run.py --index "$(TORCH_INDEX)" $(ENGINES)
 
 # The browser is the system's; Playwright drives it, axe-core looks for faults of accessibility.

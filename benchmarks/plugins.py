@@ -12,7 +12,8 @@ The last line of stdout is one JSON object, of each engine what is `installed` a
 
     trl         `text2grad` and `grpo`: sampled held-out pass@1 on the embedded task, the mean of the seeds
     tinker      `tokens_moved_as_paid`: the share of paid tokens whose log-probability a step moves with their sign;
-                the step is that of the protocol's `importance_sampling`, written here, on a random model
+                the step is that of the protocol's `importance_sampling`, written here, on a random model;
+                `server_moved_as_paid`: the same by SkyRL's own server and its Adam, on adapters of a random model
     verl        `max_abs_difference`: between its advantages and our loop's of the same rollouts, over GAE and
                 REINFORCE++; `reward_first`, `reward_last`: of a run of its trainer, not measured yet
 """
@@ -57,6 +58,8 @@ def main() -> int:
         for name in ENGINES
     }
     found["tinker"]["tokens_moved_as_paid"] = tokens_moved_as_paid()
+    share = asked_of(chosen.folder / "skyrl", str(ROOT / "tests" / "engines" / "skyrl_server.py"))
+    found["tinker"]["server_moved_as_paid"] = share and float(share)
     found["verl"] |= of_verl(chosen.folder) if found["verl"]["installed"] else dict.fromkeys(FIGURES)
     found["trl"] |= of_trl(chosen.out, chosen.seeds) if chosen.seeds else {"text2grad": None, "grpo": None}
     shared = {name: code_lines(PLUGINS / f"{name}.py") for name in ("credit", "landing")}

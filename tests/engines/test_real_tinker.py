@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import tinker
 import torch
@@ -13,18 +12,12 @@ from test_tinker import land, row_of
 from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.rl.data_processing import assemble_training_data
 from tinker_cookbook.rl.types import Trajectory, TrajectoryGroup, Transition
+from tinker_data import real_datum
 from transformers import PreTrainedTokenizerFast
 
 from text2grad.align.rewards import TokenCredit
 from text2grad.plugins.landing import Case, Row, check_landing
 from text2grad.plugins.tinker import with_credit
-
-
-def real_datum(ids: Sequence[int], mask: Sequence[float]) -> Any:
-    data = {"target_tokens": torch.tensor(ids[1:]), "mask": torch.tensor(mask[1:])}
-    data |= dict.fromkeys(("advantages", "logprobs"), torch.zeros(len(ids) - 1))
-    inputs = {name: tinker.TensorData.from_torch(value) for name, value in data.items()}
-    return tinker.Datum(model_input=tinker.ModelInput.from_ints(list(ids[:-1])), loss_fn_inputs=inputs)
 
 
 def test_advantages_land_in_the_clients_datums(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -38,6 +38,7 @@ class FakeGenerator:
             "rewards": [0.0 for _ in self.cases],
             "stop_reasons": ["stop" for _ in self.cases],
             "rollout_metrics": {"generate/x": 1.0},
+            "rollout_logprobs": None,
         }
 
 
