@@ -84,8 +84,8 @@ class Read(NamedTuple):
 class HeadChat:
     """The heads of a reward model as a chat whose answers have a verdict and labelled places, and no words.
 
-    `poor_threshold`: the probability from which on a token is poor (`rl.units.unit_labels`). `balanced`: the verdict
-    is what the marks come to (`balance`).
+    `poor_threshold`: the probability from which on a token is poor (`rl.units.unit_labels`). `balanced`: the
+    verdict is what the marks come to (`balance`).
     """
 
     def __init__(
