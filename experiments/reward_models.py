@@ -5,11 +5,12 @@ SFT policy to documents of the kinds that are trained on, and those of the kinds
 variant of the reward model learns from 400 of the first and is measured on both: the last 80 (`unseen`: what it is
 asked in the loop) and those of the other kinds (`heldout`). Then policies learn from it.
 
-    python experiments/reward_models.py [--variants written head bare ...] [--methods text2grad ...] [--seeds 1]
+    python experiments/reward_models.py [--variants marks written ...] [--methods text2grad ...] [--seeds 1]
         [--first-seed 0] [--prompts 200] [--out FOLDER] [--measure] [--set ppo.steps=4 ...]
 
-Variants: `written` (the preset's: quotes in z, the verdict by a head), `head` (spans by a head beside the words of
-the critique), `bare` (the heads alone, no words in z), `plain` (`head` without spoiled answers), `two` (of `head`,
+Variants: `marks` (the preset's: spans by a head, the verdict what they come to, no words in z), `written` (quotes in
+z, the verdict by a head), `head` (spans by a head beside the words of the critique, the verdict by another), `bare`
+(both heads alone), `plain` (`head` without spoiled answers), `two` (of `head`,
 and one of another seed: what they disagree about pays nothing). Methods: `text2grad`, or a recipe laid
 over it (`grpo`, `scalar`); `program` as a variant trains against the program itself. --measure trains no policy.
 What has been run into --out is not repeated, and what was stopped resumes.
@@ -36,12 +37,14 @@ from text2grad.stages.run.results import write_json
 
 SECOND = 1000
 """The seed of the second of two reward models; the first is that of `head`."""
-HEAD = ("reward_model.spans=head",)
+VERDICT, WORDS = "reward_model.verdict=head", "reward_model.critique=true"
+HEAD = ("reward_model.spans=head", VERDICT, WORDS)
 VARIANTS = {
     "program": ("critic.kind=fields",),
-    "written": (),
+    "marks": (),
+    "written": ("reward_model.spans=written", VERDICT, WORDS),
     "head": HEAD,
-    "bare": (*HEAD, "reward_model.critique=false"),
+    "bare": (VERDICT,),
     "plain": (*HEAD, "reward_model.damaged=0"),
     "two": HEAD,
 }
@@ -61,7 +64,7 @@ def main() -> None:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["written", "head", "bare"])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["marks", "written", "bare"])
     parser.add_argument(
         "--methods", nargs="+", default=["text2grad"], metavar="NAME", help="text2grad, or a recipe"
     )
