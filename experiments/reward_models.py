@@ -8,10 +8,10 @@ asked in the loop) and those of the other kinds (`heldout`). Then policies learn
     python experiments/reward_models.py [--variants marks written ...] [--methods text2grad ...] [--seeds 1]
         [--first-seed 0] [--prompts 200] [--out FOLDER] [--measure] [--set ppo.steps=4 ...]
 
-Variants: `marks` (the preset's: spans by a head, the verdict what they come to, no words in z), `written` (quotes in
-z, the verdict by a head), `head` (spans by a head beside the words of the critique, the verdict by another), `bare`
-(both heads alone), `plain` (`head` without spoiled answers), `two` (of `head`,
-and one of another seed: what they disagree about pays nothing). Methods: `text2grad`, or a recipe laid
+Variants: `marks` (the preset's: spans by a head, the verdict what they come to, no words in z), `written` (quotes
+in z, the verdict by a head), `head` (spans by a head beside the words of the critique, the verdict by another),
+`bare` (both by heads, no words), `plain` (`head` without spoiled answers), `two` (of `head`, and one of another
+seed: what they disagree about pays nothing). Methods: `text2grad`, or a recipe laid
 over it (`grpo`, `scalar`); `program` as a variant trains against the program itself. --measure trains no policy.
 What has been run into --out is not repeated, and what was stopped resumes.
 
@@ -42,7 +42,7 @@ HEAD = ("reward_model.spans=head", VERDICT, WORDS)
 VARIANTS = {
     "program": ("critic.kind=fields",),
     "marks": (),
-    "written": ("reward_model.spans=written", VERDICT, WORDS),
+    "written": ("reward_model.spans=written", "reward_model.label_weight=1", VERDICT, WORDS),
     "head": HEAD,
     "bare": (VERDICT,),
     "plain": (*HEAD, "reward_model.damaged=0"),

@@ -7,7 +7,7 @@ far and the policy for its part of the steps. Both ends are measured on the same
 prompt has, and the frozen run after each of its parts, too: its best is known as that of the rounds is.
 
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
-        [--set reward_model.spans=head ...] [--out FOLDER]
+        [--set ppo.lr=1e-4 ...] [--out FOLDER]
 
 What has been run into --out is not repeated, and what was stopped resumes. parts.py shows the means, too.
 
