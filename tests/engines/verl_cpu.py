@@ -99,7 +99,9 @@ class Server:
         prompts, width = [ids for ids, *_ in batch], max(len(ids) for ids, *_ in batch)
         noise = [torch.Generator().manual_seed(zlib.crc32(repr((ids, self.step)).encode())) for ids in prompts]
 
-        def sampled(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # the largest of scores + Gumbel noise
+        def sampled(
+            ids: torch.Tensor, scores: torch.Tensor
+        ) -> torch.Tensor:  # the largest of scores + Gumbel noise
             drawn = torch.stack([torch.rand(scores.shape[1], generator=each) for each in noise])
             hot = torch.tensor([[temperature] for _, temperature, _ in batch])
             return scores - hot * torch.log(-torch.log(drawn))

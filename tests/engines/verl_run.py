@@ -1,6 +1,6 @@
 """A run of verl's own trainer on a CPU: a tiny agent that asks a tool and answers, paid for its vowels.
 
-Run with python out of verl's environment:  `python tests/engines/verl_run.py FOLDER [KEY=VALUE of verl's]`
+In verl's environment: `python tests/engines/verl_run.py FOLDER [KEY=VALUE of verl's]`
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import transfer_queue
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
+
 from text2grad.align.rewards import TokenCredit
-from text2grad.feedback import Critique, Example, Source, Span
+from text2grad.feedback import Critique, Example, Failure, Source, Span
 
 ROOT = Path(__file__).parents[2]
-STEPS, BATCH, TURNS = 20, 32, 2
+STEPS, BATCH, TURNS, GAMMA, LAM = 20, 32, 2, 0.5, 0.5
+HELD_OUT = "val-core/words/reward/mean@1"
 WORDS = ("pear", "plum", "fig", "lime", "nut", "oat", "rye", "pea")
+UNJUDGED = "fig plum pear"
+"""A prompt of the second step, whose answers the critic has no word for."""
 AGENT = "[{name: words, _target_: text2grad.plugins.verl.TokenCreditToolLoop, credit: 'verl_run:credit'}]"
 TEMPLATE = """{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}
 {%- if add_generation_prompt %}<|im_start|>{% endif %}"""
@@ -29,40 +35,56 @@ class Vowels:
 
     source = Source(kind="program", model="vowels")
 
-    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        return [self.judge(text) for text in responses]
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique | Failure]:
+        return [self.judge(*each) for each in zip(examples, responses, strict=True)]
 
-    def judge(self, text: str) -> Critique:
+    def judge(self, example: Example, text: str) -> Critique | Failure:
+        if example.prompt[0].content == UNJUDGED:
+            return Failure(kind="refused", message="no word for it")
         labels = [1 if letter in "aeiou" else -1 for letter in text]
-        spans = tuple(
-            Span(start=place, end=place + 1, label=label, text=text[place]) for place, label in enumerate(labels)
-        )
-        return Critique(text="vowels", spans=spans, score=sum(labels) / max(1, len(labels)))
+        spans = [Span(start=at, end=at + 1, label=each, text=text[at]) for at, each in enumerate(labels)]
+        return Critique(text="vowels", spans=tuple(spans), score=sum(labels) / max(1, len(labels)))
 
 
 def credit(tokenizer: Any) -> TokenCredit:
     return TokenCredit(Vowels(), tokenizer)
 
 
-def prepare(folder: Path) -> None:
-    """A random Llama with its tokenizer, the prompts, and the agent loop's file."""
-    import pandas
-    from made_tokenizers import byte_level_tokenizer
-    from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+class Kept(CheckpointCallback):
+    """Writes what the step of a checkpoint was trained on beside it: a list for each trajectory and name."""
 
-    set_seed(0)
+    names = ("prompts", "responses", "response_mask", "rm_scores", "values", "advantages")
+
+    def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, **_: Any) -> None:
+        keys = [key for key, tag in transfer_queue.kv_list("train")["train"].items() if "seq_len" in tag]
+        data = transfer_queue.kv_batch_get(keys=keys, partition_id="train", select_fields=list(self.names))
+        columns = [[row.tolist() for row in data[name].unbind()] for name in self.names]
+        rows = sorted(zip(*columns, strict=True))
+        made = [dict(zip(self.names, row, strict=True)) for row in rows]
+        Path(checkpoint_dir, "kept.json").write_text(json.dumps(made), encoding="utf-8")
+
+
+def prepare(folder: Path) -> None:
+    """A random policy, a random value function (which verl draws without a seed), prompts, and the loop."""
+    import pandas
+    from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification, set_seed
+
+    from made_tokenizers import byte_level_tokenizer
+
     tokenizer = byte_level_tokenizer(300)
     tokenizer.chat_template = TEMPLATE
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, **ends, bos_token_id=None))
-    for part in (tokenizer, model):
-        part.save_pretrained(folder / "model")
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    config = LlamaConfig(vocab_size=len(tokenizer), num_labels=1, **shape, **ends)
+    for name, kind in (("policy", LlamaForCausalLM), ("value", LlamaForTokenClassification)):
+        set_seed(0)
+        for part in (tokenizer, kind(config)):
+            part.save_pretrained(folder / name)
     asked = [f"{one} {two} {three}" for one in WORDS for two in WORDS for three in WORDS[:5]]
     rows = [
-        {"prompt": [{"role": "user", "content": text}], "data_source": "words", "ability": "", "extra_info": {"index": n},
-         "reward_model": {"style": "rule", "ground_truth": ""}}
-        for n, text in enumerate(asked)
+        {"prompt": [{"role": "user", "content": text}], "data_source": "words", "extra_info": {"index": number}}
+        | {"reward_model": {"ground_truth": ""}}
+        for number, text in enumerate(asked)
     ]
     pandas.DataFrame(rows[BATCH:]).to_parquet(folder / "train.parquet")
     pandas.DataFrame(rows[:BATCH]).to_parquet(folder / "test.parquet")
@@ -70,38 +92,51 @@ def prepare(folder: Path) -> None:
 
 
 def settings(folder: Path, steps: int, ranks: int) -> list[str]:
-    """What verl is told: GAE with a value function, single precision, all of a batch in one step of the optimizer."""
-    half = BATCH // 2
+    """What verl is told: GAE, single precision, and one step of the optimizer for a batch."""
+    actor, critic, rollout = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.rollout"
     single = "{param_dtype: fp32, reduce_dtype: fp32, buffer_dtype: fp32}"
     engines = [
-        f"{part}.{line}"
-        for part, engine in (("actor_rollout_ref.actor", "fsdp_config"), ("critic", "fsdp"))
-        for line in (
-            f"strategy=fsdp2 ppo_mini_batch_size={BATCH} ppo_micro_batch_size_per_gpu={half} optim.lr=1e-2 "
-            f"{engine}.model_dtype=fp32 {engine}.use_torch_compile=false"
-        ).split()
-    ] + [f"+{part}.mixed_precision={single}" for part in ("actor_rollout_ref.actor.fsdp_config", "critic.fsdp")]
+        f"{line}{rest}"
+        for part, fsdp in ((actor, "fsdp_config"), (critic, "fsdp"))
+        for line, rest in (
+            (f"{part}.strategy=", "fsdp2"),
+            (f"{part}.optim.lr=", 1e-2),
+            (f"{part}.ppo_mini_batch_size=", BATCH),
+            (f"{part}.ppo_micro_batch_size_per_gpu=", BATCH // 2),
+            (f"{part}.{fsdp}.use_torch_compile=", False),
+            (f"+{part}.{fsdp}.mixed_precision=", single),
+        )
+    ]
     models = [
-        f"{part}.model.{line}"
-        for part in ("actor_rollout_ref", "critic")
-        for line in (f"path={folder}/model", "use_remove_padding=false", "enable_gradient_checkpointing=false")
-    ] + [f"+{part}.model.override_config.attn_implementation=sdpa" for part in ("actor_rollout_ref", "critic")]
-    rollout = f"""
-        name=hf tensor_model_parallel_size=1 log_prob_micro_batch_size_per_gpu={half} agent.num_workers=1
-        agent.agent_loop_config_path={folder}/agent.yaml agent.default_agent_loop=words multi_turn.format=always
-        multi_turn.max_assistant_turns={TURNS} multi_turn.function_tool_path={ROOT}/tests/engines/verl_tool.py val_kwargs.temperature=1
-    """
+        f"{line}{rest}"
+        for part, name in (("actor_rollout_ref", "policy"), (critic, "value"))
+        for line, rest in (
+            (f"{part}.model.path=", folder / name),
+            (f"{part}.model.use_remove_padding=", False),
+            (f"{part}.model.enable_gradient_checkpointing=", False),
+            (f"+{part}.model.override_config.attn_implementation=", "sdpa"),
+        )
+    ]
     rest = f"""
-        algorithm.adv_estimator=gae algorithm.gamma=0.5 algorithm.lam=0.5
-        data.train_files={folder}/train.parquet data.val_files={folder}/test.parquet data.train_batch_size={BATCH}
-        data.max_prompt_length=32 data.max_response_length=64 data.shuffle=false data.dataloader_num_workers=0
+        algorithm.adv_estimator=gae algorithm.gamma={GAMMA} algorithm.lam={LAM}
+        data.train_files={folder}/train.parquet data.val_files={folder}/test.parquet data.shuffle=false
+        data.train_batch_size={BATCH} data.max_prompt_length=32 data.max_response_length=64
+        data.dataloader_num_workers=0
+        {rollout}.name=hf {rollout}.tensor_model_parallel_size=1 {rollout}.val_kwargs.temperature=1
+        {rollout}.log_prob_micro_batch_size_per_gpu={BATCH // 2}
+        {rollout}.agent.agent_loop_config_path={folder}/agent.yaml {rollout}.agent.default_agent_loop=words
+        {rollout}.agent.num_workers=1
+        {rollout}.multi_turn.function_tool_path={ROOT}/tests/engines/verl_tool.py
+        {rollout}.multi_turn.format=always {rollout}.multi_turn.max_assistant_turns={TURNS}
         trainer.nnodes=1 trainer.n_gpus_per_node={ranks} trainer.device=cpu trainer.logger=[console,file]
-        trainer.total_training_steps={steps} trainer.test_freq={steps} trainer.default_local_dir={folder}/checkpoints
+        trainer.total_training_steps={steps} trainer.test_freq={steps}
+        trainer.save_freq=2 trainer.default_local_dir={folder}/checkpoints
+        trainer.checkpoint_callback_class=verl_run.Kept
         reward.num_workers=1 transfer_queue.backend.SimpleStorage.num_data_storage_units=1
         ray_kwargs.ray_init.num_cpus=16 +ray_kwargs.ray_init.num_gpus={ranks}
         +ray_kwargs.ray_init.include_dashboard=false
     """
-    return [*engines, *models, *(f"actor_rollout_ref.rollout.{line}" for line in rollout.split()), *rest.split()]
+    return [*engines, *models, *rest.split()]
 
 
 def train(folder: Path, *more: str, steps: int = STEPS, ranks: int = 1) -> list[dict[str, Any]]:
@@ -117,7 +152,9 @@ def train(folder: Path, *more: str, steps: int = STEPS, ranks: int = 1) -> list[
     }
     words = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, steps, ranks), *more]
     with (folder / "said.txt").open("w", encoding="utf-8") as said:
-        done = subprocess.run(words, env=environment, cwd=folder, check=False, stdout=said, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            words, env=environment, cwd=folder, check=False, stdout=said, stderr=subprocess.STDOUT
+        )
     if done.returncode:
         raise RuntimeError((folder / "said.txt").read_text(encoding="utf-8")[-4000:])
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
