@@ -140,8 +140,14 @@ def settings(folder: Path, steps: int, ranks: int) -> list[str]:
 
 
 def train(folder: Path, *more: str, steps: int = STEPS, ranks: int = 1) -> list[dict[str, Any]]:
-    """Run verl's trainer in a folder that was prepared, or go on there; what it logged for each step."""
-    log = folder / "log.jsonl"
+    """What verl's trainer logged, of the first validation and of each step, in a folder that this makes.
+
+    Raises:
+        RuntimeError: with the end of what verl said, all of which is in `said.txt`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    prepare(folder)
+    log, said = folder / "log.jsonl", folder / "said.txt"
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("tests/engines", "tests", "src")),
         "VERL_PLATFORM": "cpu",
@@ -151,19 +157,25 @@ def train(folder: Path, *more: str, steps: int = STEPS, ranks: int = 1) -> list[
         "OMP_NUM_THREADS": "1",
     }
     words = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, steps, ranks), *more]
-    with (folder / "said.txt").open("w", encoding="utf-8") as said:
-        done = subprocess.run(
-            words, env=environment, cwd=folder, check=False, stdout=said, stderr=subprocess.STDOUT
-        )
+    with said.open("w", encoding="utf-8") as out:
+        done = subprocess.run(words, env=environment, cwd=folder, check=False, stdout=out, stderr=subprocess.STDOUT)
     if done.returncode:
-        raise RuntimeError((folder / "said.txt").read_text(encoding="utf-8")[-4000:])
+        raise RuntimeError(said.read_text(encoding="utf-8")[-4000:])
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
+def held_out(logged: list[dict[str, Any]]) -> list[float]:
+    """The mean reward of an answer to the held-out prompts, whenever verl measured it."""
+    return [row["data"][HELD_OUT] for row in logged if HELD_OUT in row["data"]]
+
+
+def kept(folder: Path, step: int) -> list[dict[str, list[Any]]]:
+    """What `Kept` wrote of a step, sorted by prompt."""
+    text = (folder / "checkpoints" / f"global_step_{step}" / "kept.json").read_text(encoding="utf-8")
+    return json.loads(text)
+
+
 if __name__ == "__main__":
-    place = Path(sys.argv[1]).resolve()
-    place.mkdir(parents=True, exist_ok=True)
     sys.path.insert(0, str(ROOT / "tests"))
-    prepare(place)
-    for row in train(place, *sys.argv[2:]):
-        print(json.dumps(row))
+    for line in train(Path(sys.argv[1]).resolve(), *sys.argv[2:]):
+        print(json.dumps(line))
