@@ -15,7 +15,9 @@ The last line of stdout is one JSON object, of each engine what is `installed` a
                 the step is that of the protocol's `importance_sampling`, written here, on a random model;
                 `server_moved_as_paid`: the same by SkyRL's own server and its Adam, on adapters of a random model
     verl        `max_abs_difference`: between its advantages and our loop's of the same rollouts, over GAE and
-                REINFORCE++; `reward_first`, `reward_last`: of a run of its trainer, not measured yet
+                REINFORCE++; `reward_first`, `reward_last`: the mean reward of an answer to 32 held-out prompts
+                before and after 20 steps of its own trainer on a CPU (`tests/engines/verl_run.py`: an agent of
+                two turns with a tool, a random policy, 16 tokens of -1 to 1 and a verdict; 2 minutes when idle)
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -168,7 +171,13 @@ def of_verl(folder: Path) -> dict[str, Any]:
 
 
 def verl_figures() -> dict[str, Any]:
-    return {**dict.fromkeys(FIGURES), "max_abs_difference": verl_difference()}
+    """Here, where verl is installed."""
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "engines")]
+    import verl_run
+
+    with TemporaryDirectory() as folder:
+        first, last = verl_run.held_out(verl_run.train(Path(folder)))
+    return dict(zip(FIGURES, (verl_difference(), round(first, 4), round(last, 4)), strict=True))
 
 
 def verl_difference(count: int = 64, length: int = 40) -> float:

@@ -22,9 +22,10 @@ ROOT = Path(__file__).parents[2]
 TORCH = next(
     line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line.startswith("torch==")
 )
+"""The one we are tested with. It is installed first and by itself: `--index` holds builds for the CPU, is asked for
+nothing else, and where it cannot be reached, the newest would be a CUDA build of several GB."""
 OURS = ("-e", str(ROOT), "hypothesis", "numpy", TORCH, "transformers>=5.5.3")
-"""What our own tests need beside the engine. torch is the one we are tested with and comes from `--index`, too:
-where that cannot be reached, the newest would be a CUDA build."""
+"""What our own tests need beside the engine."""
 
 
 class Engine(NamedTuple):
@@ -77,13 +78,13 @@ def problem_of(name: str, folder: Path, index: str) -> str:
     """What keeps an engine's tests from passing; "" where they do."""
     engine, place = ENGINES[name], folder / name
     python = place / "bin" / "python"
-    more = ("--extra-index-url", index) if index else ()
+    torch = (TORCH, "--extra-index-url", index) if index else (TORCH,)
     if not (place / ".ready").is_file():
         shutil.rmtree(place, ignore_errors=True)
         if run(sys.executable, "-m", "venv", str(place)):
             return "NO ENVIRONMENT: python -m venv failed"
-        for install in engine.installs:
-            if run(str(python), "-m", "pip", "install", "--quiet", "--retries", "1", *more, *install):
+        for install in (torch, *engine.installs):
+            if run(str(python), "-m", "pip", "install", "--quiet", "--retries", "1", *install):
                 return f"NOT INSTALLED: pip install {' '.join(install)} failed"
         if engine.before_312 and sys.version_info < (3, 12):
             (packages,) = place.glob("lib/python*/site-packages")

@@ -1,4 +1,4 @@
-"""verl itself: its outputs, its estimators and its agent loops, as far as they run without a GPU."""
+"""verl itself: its outputs, its estimators, its agent loops, and its whole trainer on a CPU (`verl_run`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+import verl_run
 from examples import said_by
 from test_verl import MADE, ROW, config
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import (
     AgentLoopBase,
     AgentLoopMetrics,
@@ -24,8 +25,11 @@ from verl.trainer.ppo import core_algos
 
 import plugins as benchmark
 from text2grad.align.rewards import TokenCredit
+from text2grad.align.trajectory import Trajectory
 from text2grad.plugins import verl as plugin
+from text2grad.plugins.credit import example_of, rewards_of
 from text2grad.plugins.landing import Case, Row, check_landing
+from text2grad.rl import advantage as ours
 
 
 class Loop:
@@ -123,3 +127,83 @@ def test_the_example_runs(tmp_path: Path) -> None:
     lines = said_by("verl_loop", tmp_path)
     assert [line for line in lines if line.endswith("-1.00")] == ["a sampled -1.00"] * 3
     assert lines.count("a         +0.00") == 3 and lines[-1] == "r sampled +0.25"
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder of a run of verl's trainer, and what it logged."""
+    folder = tmp_path_factory.mktemp("one_rank")
+    return folder, verl_run.train(folder)
+
+
+def test_the_trainer_learns_what_the_words_say(learned: tuple[Path, list[dict[str, Any]]]) -> None:
+    first, last = verl_run.held_out(learned[1])
+    assert first < -10 and last > 10, "of 16 tokens, each of -1 to 1, and a verdict"
+    gaps = [row["data"]["training/rollout_probs_diff_max"] for row in learned[1][1:]]
+    assert len(gaps) == verl_run.STEPS and max(gaps) < 1e-4, "answers came from other weights than were trained"
+
+
+def test_credit_lands_in_the_trainers_batch(learned: tuple[Path, list[dict[str, Any]]]) -> None:
+    rows = verl_run.kept(learned[0], 2)
+    tokenizer = AutoTokenizer.from_pretrained(learned[0] / "policy")
+    asked = [tokenizer.decode(row["prompts"], skip_special_tokens=True) for row in rows]
+    assert [not any(row["response_mask"]) for row in rows] == [text == verl_run.UNJUDGED for text in asked]
+    rows = [row for row in rows if any(row["response_mask"])]
+    assert len(rows) == verl_run.BATCH - 1, "one has no critique, and a mask of zeros"
+    batch = [
+        Trajectory(example_of(tokenizer.decode(row["prompts"]), {}), row["responses"], row["response_mask"])
+        for row in rows
+    ]
+    for row, trajectory, payment in zip(rows, batch, verl_run.credit(tokenizer).of(batch), strict=True):
+        assert rewards_of(payment, trajectory)[0] == row["rm_scores"]
+        others = [
+            each
+            for each in zip(row["responses"], row["response_mask"], row["rm_scores"], strict=True)
+            if not each[1]
+        ]
+        assert "aeiou" * 3 in tokenizer.decode([index for index, *_ in others])
+        assert not any(paid for *_, paid in others)
+
+
+def test_the_trainers_advantages_are_our_loops(learned: tuple[Path, list[dict[str, Any]]]) -> None:
+    rewards, values, own, theirs = columns(
+        verl_run.kept(learned[0], 4), "rm_scores", "values", "response_mask", "advantages"
+    )
+    mask, nothing = own.bool(), torch.zeros(len(own))
+    mine = ours.gae(rewards, values * own, mask, verl_run.GAMMA, verl_run.LAM, nothing)[0]
+    assert torch.allclose(ours.normalise(mine, mask, "whiten")[mask], theirs[mask], atol=1e-5, rtol=0)
+
+
+def columns(rows: list[dict[str, list[Any]]], *names: str) -> list[torch.Tensor]:
+    """(B, T) for each name, padded on the right with 0."""
+    lists = ([torch.tensor(row[name], dtype=torch.float32) for row in rows] for name in names)
+    return [torch.nn.utils.rnn.pad_sequence(each, batch_first=True) for each in lists]
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two_ranks")
+    verl_run.train(folder, steps=4, ranks=2)
+    return folder
+
+
+def test_two_ranks_land_the_same_credit(learned: tuple[Path, list[dict[str, Any]]], two_ranks: Path) -> None:
+    shards = (two_ranks / "checkpoints" / "global_step_2" / "actor").glob("model_world_size_2_rank_*.pt")
+    assert len([*shards]) == 2
+    assert_same_credit(verl_run.kept(learned[0], 2), verl_run.kept(two_ranks, 2))
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(two_ranks: Path, tmp_path: Path) -> None:
+    checkpoint = two_ranks / "checkpoints" / "global_step_2"
+    where = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}")
+    logged = verl_run.train(tmp_path, *where, steps=4, ranks=2)
+    assert [row["step"] for row in logged] == [2, 3, 4], "it began anew"
+    assert_same_credit(verl_run.kept(two_ranks, 4), verl_run.kept(tmp_path, 4))
+
+
+def assert_same_credit(one: list[dict[str, list[Any]]], two: list[dict[str, list[Any]]]) -> None:
+    """Sums of floats are in another order, so advantages are level, not equal."""
+    for name in ("prompts", "responses", "response_mask", "rm_scores"):
+        assert [row[name] for row in one] == [row[name] for row in two], name
+    left, right, own = *columns(one, "advantages"), *columns(two, "advantages", "response_mask")
+    assert torch.allclose(left * own, right * own, atol=1e-4, rtol=0)
