@@ -128,4 +128,4 @@ def test_a_step_of_the_agents_task(tmp_path: Path) -> None:
     assert not left.value.code
     (run,) = (tmp_path / "ppo").iterdir()
     (metrics,) = (json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines())
-    assert 1 < metrics["turns"] <= 3 and metrics["critic_failed"] == 0 and np.isfinite(metrics["loss"])
+    assert 1 < metrics["turns"] <= 3 and metrics["critic_failed"] == 0 and np.isfinite(metrics["policy_loss"])
