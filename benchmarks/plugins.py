@@ -61,7 +61,7 @@ def main() -> int:
         for name in ENGINES
     }
     found["tinker"]["tokens_moved_as_paid"] = tokens_moved_as_paid()
-    share = asked_of(chosen.folder / "skyrl", str(ROOT / "tests" / "engines" / "skyrl_server.py"))
+    share = figure_of(chosen.folder / "skyrl", str(ROOT / "tests" / "engines" / "skyrl_server.py"))
     found["tinker"]["server_moved_as_paid"] = share and float(share)
     found["verl"] |= of_verl(chosen.folder) if found["verl"]["installed"] else dict.fromkeys(FIGURES)
     found["trl"] |= of_trl(chosen.out, chosen.seeds) if chosen.seeds else {"text2grad": None, "grpo": None}
@@ -101,6 +101,14 @@ def asked_of(environment: Path, *words: str) -> str | None:
         return None
     done = subprocess.run([str(python), *words], capture_output=True, text=True, check=False, cwd=ROOT)
     return done.stdout.splitlines()[-1] if done.returncode == 0 and done.stdout.strip() else None
+
+
+def figure_of(environment: Path, *words: str) -> str | None:
+    """As `asked_of`; a program that fails ends this one."""
+    line = asked_of(environment, *words)
+    if line is None and environment.is_dir():
+        raise SystemExit(f"{environment.name}: failed: {' '.join(words)}")
+    return line
 
 
 def of_trl(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
@@ -166,7 +174,7 @@ FIGURES = ("max_abs_difference", "reward_first", "reward_last")
 
 def of_verl(folder: Path) -> dict[str, Any]:
     """The figures of verl, out of its own environment if it has one."""
-    line = asked_of(folder / "verl", str(Path(__file__)), "--only", "verl")
+    line = figure_of(folder / "verl", str(Path(__file__)), "--only", "verl")
     return json.loads(line) if line else verl_figures()
 
 

@@ -57,11 +57,14 @@ HERE = Path(__file__).resolve().parent
 """Where the commands that `compare` starts find `noisy_critic` and `tastes`."""
 Row = dict[str, Any]
 LEARNED: Row = {"critic.kind": "reward_model"}
+WRITTEN: Row = {**LEARNED, "reward_model.spans": "written", "reward_model.verdict": "head"}
+WRITTEN |= {"reward_model.label_weight": 1.0}
 COMPARISONS: dict[str, Row] = {
     "preset": {"ppo.heldout_every": 4},
     "reward_model": LEARNED,
     "small_teacher": {**LEARNED, "annotate.prompts": 50},
-    "spans_alone": {**LEARNED, "reward_model.critique": False},
+    "critique_first": {**WRITTEN, "reward_model.critique": True},
+    "spans_alone": {**WRITTEN, "reward_model.critique": False},
     "taste": {"task.name": "tastes:Replies", "critic.kind": "tastes:Every"},
 }
 """What differs from the preset, by the critic in the loop; `preset` is the preset's own, a program."""
@@ -75,7 +78,7 @@ QUESTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "preset": (*LEARNS, "text2grad+linear_decay", "text2grad+token_importance"),
         "reward_model": (*LEARNS, "dense"),
     },
-    "critique": {"reward_model": LEARNS, "spans_alone": LEARNS},
+    "critique": {"critique_first": LEARNS, "spans_alone": LEARNS},
     "teacher": {"reward_model": LEARNS, "small_teacher": LEARNS},
     "transfer": {"reward_model": (*LEARNS, "text2grad+foreign")},
     "convergence": {"preset": BASELINES},

@@ -159,7 +159,9 @@ def test_a_question_takes_every_method_and_says_who_the_critic_is(
         "fields",
         "reward_model",
     )
-    assert not questions.preset(chosen, "spans_alone").reward_model.critique
+    first, alone = (questions.preset(chosen, name).reward_model for name in ("critique_first", "spans_alone"))
+    assert (first.spans, first.critique, alone.critique) == ("written", True, False)
+    assert first == alone.model_copy(update={"critique": True})
 
 
 def test_the_answers_to_questions_are_rows_of_one_table(tmp_path: Path) -> None:
