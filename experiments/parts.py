@@ -20,17 +20,19 @@ comparison and runs nothing. A method is one of `text2grad compare` or has parts
 The last line of stdout is one JSON object of all pieces that have been run into --out: `tasks`: of each, under
 `program` and `reward_model`, of each method the mean over the seeds `greedy`, `sampled` and `best` (at its best
 temperature), and the sampled `difference` to text2grad, paired by prompt, with its 95 % `difference_interval` (null
-of text2grad itself); and of the reward models `poor_f1` and `good_f1` (tokens, held-out critiques), `verdict_r`
-and `verdict_order` (of two answers to one prompt), means over the seeds. `rounds` and `mbpp` (greedy, held-out) are
-those of `rounds.py` and of `pretrained.py --tasks code --mbpp 150 --out FOLDER/mbpp`, null where they were not run
-into --out. `collapsed`: runs that ended below SFT, as `task critic method seed`. The measure is the first of the
-task's: share of the fields that are right, share of the facts that are stated.
+of text2grad itself); and of the reward models, on answers to more prompts of the kinds that they learned from,
+`poor_f1` and `good_f1` (tokens), `verdict_r` and `verdict_order` (of two answers to one prompt), means over the
+seeds. `rounds` and `mbpp` (greedy, held-out) are those of `rounds.py` and of `pretrained.py --tasks code --mbpp 150
+--out FOLDER/mbpp`, null where they were not run into --out. `collapsed`: runs that ended below SFT, as `task critic
+method seed`. The measure is the first of the task's: share of the fields that are right, share of the facts that
+are stated.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -38,6 +40,7 @@ from statistics import fmean
 from typing import Any
 
 from methods import by_arm, file_name, method, method_of
+from reward_models import command, lines_of, prompt_of, rates
 from text2grad.compare import plan_of, run_compare
 from text2grad.compare.figures import BEST, scores_of
 from text2grad.compare.methods import BASE, METHODS, OURS
@@ -127,7 +130,7 @@ def run_piece(chosen: argparse.Namespace, task: str, critic: str) -> None:
     piece: Row = {"methods": {arm: row_of(found["methods"][arm], bests[arm]) for arm in chosen.methods}}
     piece["collapsed"] = [f"{task} {critic} {each}" for each in found["collapsed"]]
     if critic == "reward_model":
-        piece |= reward_model_of(folders)
+        piece |= reward_model_of([unseen_rates(chosen, task, config, folder) for folder in folders])
     write_json(config.run.folder / "piece.json", piece)
 
 
@@ -150,22 +153,33 @@ def row_of(row: Row, best: float) -> Row:
     }
 
 
-def reward_model_of(folders: Sequence[Path]) -> Row:
-    """How well the reward models mark poor tokens and agree with the program's verdicts; null: not measured."""
-    rates, gate = "evaluation/reward_model.json", "reward_model/gate.json"
-    places = {"poor_f1": rates, "good_f1": rates, "verdict_r": gate, "verdict_order": rates}
+def unseen_rates(chosen: argparse.Namespace, task: str, config: Config, folder: Path) -> Row:
+    """The rates of a seed's reward model on answers of its SFT policy to prompts like those that it learned from.
+
+    A fifth more prompts, which the critic judges: the loop asks about these kinds, not about held-out ones.
+    """
+    more, unseen, seed = folder / "more", folder / "unseen", folder.name.removeprefix("seed-")
+    for place in (more, unseen):
+        if not place.is_dir():
+            shutil.copytree(folder / "sft", place / "sft")
+    laid = {"run.seed": seed, "task.seed": seed, **(TINY if chosen.model == "tiny" else {}), "run.threads": 1}
+    settings = [*(f"{key}={value}" for key, value in laid.items()), *chosen.set]
+    larger = [f"annotate.prompts={(config.annotate.prompts or 0) * 6 // 5}", "annotate.heldout=1"]
+    command(more, "annotate", ["annotate"], [*settings, *larger], task)
+    learned = {prompt_of(line) for line in lines_of(folder)}
+    rest = [line for line in lines_of(more) if prompt_of(line) not in learned]
+    (unseen / "feedback_heldout.jsonl").write_text("".join(rest), encoding="utf-8")
+    shutil.copy(folder / "feedback.jsonl", unseen)
+    judged = ["critic.kind=reward_model", f"critic.reward_model.folder={folder / 'reward_model' / 'policy'}"]
+    return rates(command(unseen, "measure", ["evaluate", "--task", "reward-model"], [*settings, *judged], task))
+
+
+def reward_model_of(seeds: Sequence[Row]) -> Row:
+    """How well the reward models mark tokens and agree with the critic's verdicts; null: not measured."""
     found: Row = {}
-    for name, place in places.items():
-        files = [folder / place for folder in folders if (folder / place).is_file()]
-        values = [value for file in files if (value := figure(file, name)) is not None]
+    for name in ("poor_f1", "good_f1", "verdict_r", "verdict_order"):
+        values = [row[name] for row in seeds if row[name] is not None]
         found[name] = round(fmean(values), 4) if values else None
-    return found
-
-
-def figure(file: Path, name: str) -> float | None:
-    """A figure of a JSON file, at the top or in `figures`."""
-    rates = json.loads(file.read_text(encoding="utf-8"))
-    found: float | None = rates.get(name, rates.get("figures", {}).get(name))
     return found
 
 

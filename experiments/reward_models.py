@@ -96,13 +96,22 @@ def split(base: Path, unseen: Path, prompts: int) -> None:
     """Take the records of the last prompts from those to train on: another run holds them out."""
     if (unseen / "feedback_heldout.jsonl").is_file():
         return
-    lines = (base / "feedback.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    known = list(dict.fromkeys(json.dumps(json.loads(line)["prompt"]) for line in lines))[:prompts]
-    train = [line for line in lines if json.dumps(json.loads(line)["prompt"]) in known]
+    lines = lines_of(base)
+    known = list(dict.fromkeys(map(prompt_of, lines)))[:prompts]
+    train = [line for line in lines if prompt_of(line) in known]
     unseen.mkdir(parents=True, exist_ok=True)
     (unseen / "feedback.jsonl").write_text("".join(train), encoding="utf-8")
     rest = [line for line in lines if line not in set(train)]
     (unseen / "feedback_heldout.jsonl").write_text("".join(rest), encoding="utf-8")
+
+
+def lines_of(folder: Path) -> list[str]:
+    """The records of a run, as they stand in the file."""
+    return (folder / "feedback.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+
+
+def prompt_of(line: str) -> str:
+    return json.dumps(json.loads(line)["prompt"])
 
 
 def one_variant(chosen: argparse.Namespace, folder: Path, settings: Sequence[str]) -> Row:
@@ -127,10 +136,7 @@ def one_variant(chosen: argparse.Namespace, folder: Path, settings: Sequence[str
             shutil.copytree(unseen, other)
             shutil.copytree(base / "sft", other / "sft")
         for name, where in (("heldout", own), ("unseen", other)):
-            report = command(where, f"measure-{name}", ["evaluate", "--task", "reward-model"], settings)
-            row[name] = {each: report.get(each) for each in FIGURES}
-            row[name]["random_poor_f1"] = report["baselines"]["random_spans"]["poor_f1"]
-            row[name]["verdict_r"] = (report["verdict"] or {}).get("r")
+            row[name] = rates(command(where, f"measure-{name}", ["evaluate", "--task", "reward-model"], settings))
     for method in [] if chosen.measure else chosen.methods:
         recipe = [] if method == "text2grad" else ["--config", method]
         command(folder, method, ["train", "--name", method, *recipe], settings)
@@ -138,14 +144,24 @@ def one_variant(chosen: argparse.Namespace, folder: Path, settings: Sequence[str
     return row
 
 
-def command(folder: Path, name: str, words: Sequence[str], settings: Sequence[str]) -> Row:
-    """The result of a command of text2grad, which is run unless it has been."""
+def rates(report: Row) -> Row:
+    """What is told of a reward model that was measured on critiques."""
+    row = {each: report.get(each) for each in FIGURES}
+    row["random_poor_f1"] = report["baselines"]["random_spans"]["poor_f1"]
+    row["verdict_r"] = (report["verdict"] or {}).get("r")
+    return row
+
+
+def command(
+    folder: Path, name: str, words: Sequence[str], settings: Sequence[str], task: str = "extraction"
+) -> Row:
+    """The result of a command of text2grad with the preset of a task, which is run unless it has been."""
     note, log = folder / "notes" / f"{name}.json", folder / "notes" / f"{name}.log"
     if words and not note.is_file():
         note.parent.mkdir(parents=True, exist_ok=True)
         laid = [f"--{each}" for each in (f"run.folder={folder}", *settings)]
         at = words.index("--config") if "--config" in words else len(words)
-        line = [*words[:at], "--config", "extraction", *words[at:], *laid, "--json"]
+        line = [*words[:at], "--config", task, *words[at:], *laid, "--json"]
         print(f"{folder}: {name}", file=sys.stderr, flush=True)
         code, _ = run_command([sys.executable, "-m", "text2grad.cli", *line], log)
         last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
