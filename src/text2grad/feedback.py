@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -31,8 +31,6 @@ from text2grad.errors import UserError
 Label = Literal[1, 0, -1]
 Place = tuple[int, int]
 """The characters [start, end) of a text."""
-LabelledPlace = tuple[int, int, int]
-"""Start and end of a place, and its label: 1, -1, or 0 for neither."""
 SourceKind = Literal["llm", "program", "human", "reward_model"]
 FailureKind = Literal["refused", "invalid", "truncated", "exhausted", "unsupported"]
 DEEPEST_JSON = 100
@@ -186,6 +184,15 @@ ResponseText = Annotated[
 """A response in a record: a plain string, or a `Transcript`, which in JSON is the list of its messages."""
 
 
+class LabelledPlace(NamedTuple):
+    """Start and end of a place, its label: 1, -1, or 0 for neither, and how sure that is (`Span.weight`)."""
+
+    start: int
+    end: int
+    label: int
+    weight: float = 1.0
+
+
 class Span(Record):
     """A labelled character interval of a response.
 
@@ -213,8 +220,8 @@ class Span(Record):
 def spans_at(places: Iterable[LabelledPlace], text: str) -> tuple[Span, ...]:
     """The places of a text that are good or poor, as spans."""
     return tuple(
-        Span(start=start, end=end, label=1 if label > 0 else -1, text=text[start:end])
-        for start, end, label in places
+        Span(start=start, end=end, label=1 if label > 0 else -1, text=text[start:end], weight=weight)
+        for start, end, label, weight in places
         if label
     )
 

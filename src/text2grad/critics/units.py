@@ -89,8 +89,8 @@ def _verdict(found: Sequence[LabelledPlace]) -> float | None:
     A share, since a sum of faults would favour short answers. People's verdicts (`formats.datasets.finegrained`)
     are computed alike, over all characters and with omissions, which no unit shows.
     """
-    whole = sum(end - start for start, end, _ in found)
-    poor = sum(end - start for start, end, label in found if label < 0)
+    whole = sum(each.end - each.start for each in found)
+    poor = sum(each.end - each.start for each in found if each.label < 0)
     return round(1 - 2 * poor / whole, 2) if whole else None
 
 

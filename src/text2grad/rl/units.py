@@ -38,18 +38,3 @@ def unit_labels(logits: Tensor, neutral: bool, poor_threshold: float | None = No
         return torch.where(poor > (torch.maximum(neither, good) if neutral else good), -1, rest)
     others = torch.logaddexp(neither, good) if neutral else good
     return torch.where((poor - others).sigmoid() >= poor_threshold, -1, rest)
-
-
-def best_threshold(chances: Tensor, poor: Tensor) -> tuple[float, float]:
-    """The `poor_threshold` with the best F1 of poor units, half-way to the next chance below, and that F1.
-
-    Args:
-        chances: (N,), the probabilities that N units are poor.
-        poor: (N,), whether they are; one of them is.
-    """
-    ordered, order = chances.double().sort(descending=True)
-    hits = poor[order].cumsum(0)  # by how many are called poor
-    f1 = 2 * hits / (torch.arange(1, len(poor) + 1, device=poor.device) + poor.sum())
-    below = torch.cat([ordered[1:], ordered.new_zeros(1)])
-    best = int(torch.where(ordered > below, f1, -1.0).argmax())  # equal chances cannot be told apart
-    return float((ordered[best] + below[best]) / 2), float(f1[best])

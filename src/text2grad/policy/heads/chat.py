@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +22,13 @@ from text2grad.align import Aligned, TokenTable
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, LabelledPlace, Message, Overlap, Place, Transcript, turns_of
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.heads.head import DEPTH
+from text2grad.policy.heads.head import DEPTH, unweighted
 from text2grad.policy.heads.model import NOT_FINITE, TOO_LONG
 from text2grad.policy.model import Policy
 from text2grad.rl.units import unit_labels
 
+LEAST = 0.001
+"""The weight of a mark of which good and poor are equally likely: a span has one above 0."""
 CHANGED = Failure(kind="unsupported", message="the response is not in the judge's prompt to the letter")
 
 
@@ -58,7 +61,7 @@ def place_in(aligned: Aligned, message: str, start: int, text: str) -> int | Non
 def balance(marks: Sequence[LabelledPlace]) -> float:
     """The verdict that marks come to, -1 to 1: characters praised less those blamed, as a share of both; 0 where
     nothing is marked."""
-    sizes = [label * (end - start) for start, end, label in marks]
+    sizes = [mark.label * (mark.end - mark.start) for mark in marks]
     return sum(sizes) / max(1, sum(map(abs, sizes)))
 
 
@@ -73,7 +76,8 @@ class Question(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What the heads make of a response: its verdict, if they give one, and logits (N, 3) of N places in it."""
+    """What the heads make of a response: its verdict, if they give one, and logits (N, 3) of N places in it, as if
+    a poor token had counted once in training."""
 
     verdict: float | None
     places: tuple[Place, ...]
@@ -84,8 +88,7 @@ class Read(NamedTuple):
 class HeadChat:
     """The heads of a reward model as a chat whose answers have a verdict and labelled places, and no words.
 
-    `poor_threshold`: the probability from which on a token is poor (`rl.units.unit_labels`). `balanced`: the
-    verdict is what the marks come to (`balance`).
+    `balanced`: the verdict is what the marks come to (`balance`).
     """
 
     def __init__(
@@ -93,12 +96,11 @@ class HeadChat:
         policy: Policy,
         batch_size: int,
         name: str,
-        poor_threshold: float | None = None,
         balanced: bool = False,
     ) -> None:
         self.policy, self.batch_size, self.name = policy, batch_size, name
         self.overlap: Overlap = "never" if policy.adapter else "allowed"
-        self.poor_threshold, self.balanced = poor_threshold, balanced
+        self.balanced = balanced
         self.usage: Counter[str] = Counter()
         self._table = TokenTable(policy.tokenizer)
 
@@ -159,7 +161,7 @@ class HeadChat:
             found: list[Read | Failure] = []
             for row, each in enumerate(questions):
                 columns = torch.tensor(each.tokens, device=layer.device) + layer.shape[1] - len(each.ids)
-                logits = head(layer[row, columns.long()]).cpu()
+                logits = unweighted(head(layer[row, columns.long()])).cpu()
                 verdict = scores[row] if scores else None
                 read = Read(verdict, each.places, each.turns, logits)
                 found.append(read if logits.isfinite().all() else NOT_FINITE)
@@ -172,11 +174,19 @@ class HeadChat:
         return Completion(text="", score=balance(marks) if self.balanced else read.verdict, spans=marks)
 
     def marks(self, read: Read) -> tuple[LabelledPlace, ...]:
-        """The good and poor places, those of neighbouring tokens of a turn as one."""
-        labels = unit_labels(read.logits, True, self.poor_threshold).tolist()
+        """The good and poor places, those of neighbouring tokens of a turn as one.
+
+        A token's label is the likeliest, and its weight what it may be expected to pay: the probability of good
+        less that of poor. Neighbours share the mean.
+        """
+        labels = unit_labels(read.logits, True).tolist()
+        chances = read.logits.softmax(dim=-1)  # (N, 3) of poor, neither and good
+        sure = (chances[:, 2] - chances[:, 0]).abs().clamp(min=LEAST).tolist()
         found = []
-        for (label, _), run in groupby(zip(labels, read.turns, read.places, strict=True), key=itemgetter(0, 1)):
-            places = [place for *_, place in run]
+        each = zip(labels, read.turns, read.places, sure, strict=True)
+        for (label, _), run in groupby(each, key=itemgetter(0, 1)):
+            _, _, places, weights = zip(*run, strict=True)
             if label:
-                found.append((places[0][0], places[-1][1], label))
+                mark = LabelledPlace(places[0][0], places[-1][1], label, round(fmean(weights), 3))
+                found.append(mark)
         return tuple(found)

@@ -30,8 +30,8 @@ UNLABELLED = -100
 """The label of a token that has no part in the loss."""
 DEPTH = 0.75
 """The layer that `label_loss` reads, as a share of all: the layers above it can use what it knows."""
-POOR = 3.0
-"""Weight of a poor token in `label_loss`: they are the rare class."""
+CLASSES = (3.0, 1.0, 1.0)
+"""Weights of poor, neither and good tokens in `label_loss`: the poor are the rare class."""
 
 
 class Head(nn.Module):
@@ -80,7 +80,7 @@ def verdict_loss(head: Head, states: Tensor, verdicts: Tensor) -> Tensor:
 
 
 def label_loss(head: Head, layers: Sequence[Tensor], labels: Tensor) -> Tensor:
-    """Sum over the labelled tokens of -log p(label), a poor one counting `POOR` times.
+    """Sum over the labelled tokens of -log p(label), each counting as `CLASSES` says.
 
     Args:
         layers: (B, L, H) of the embeddings and of each layer.
@@ -88,5 +88,13 @@ def label_loss(head: Head, layers: Sequence[Tensor], labels: Tensor) -> Tensor:
     """
     labelled = labels != UNLABELLED
     logits = head(layers[int(DEPTH * (len(layers) - 1))][labelled])  # (N, 3)
-    classes = logits.new_tensor([POOR, 1.0, 1.0])
+    classes = logits.new_tensor(CLASSES)
     return nn.functional.cross_entropy(logits, labels[labelled] + 1, classes, reduction="sum")
+
+
+def unweighted(logits: Tensor) -> Tensor:
+    """Logits (N, 3) of a head that learned by `label_loss`, as if every label had counted once there.
+
+    A class of weight w is called w times as likely, against the others, as it is.
+    """
+    return logits - logits.new_tensor(CLASSES).log()

@@ -164,7 +164,9 @@ class HeadModel:
         if not logits.isfinite().all():
             return NOT_FINITE
         labels = unit_labels(logits, neutral, self.poor_threshold).tolist()  # logits (units, 3)
-        return [(unit.start, unit.end, label) for unit, label in zip(answer.units, labels, strict=True)]
+        return [
+            LabelledPlace(unit.start, unit.end, label) for unit, label in zip(answer.units, labels, strict=True)
+        ]
 
     def _read(
         self,

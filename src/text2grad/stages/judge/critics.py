@@ -39,7 +39,6 @@ SCALE_FILE = "scale.json"
 """Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
 GATES_FILE = "gates.json"
 """In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
-SPANS_FILE = "spans.json"
 """Beside a reward model whose head marks spans: the probability from which on a token is poor, and the F1 that it
 was chosen for on held-out critiques. Without it a token is what is likeliest."""
 UNITS_FILE = "units.json"
@@ -329,16 +328,13 @@ def heads_alone(config: Config, model: Policy, name: str) -> HeadCritic:
 
 
 def head_chat(config: Config, model: Policy, name: str) -> HeadChat | None:
-    """The heads of a reward model that marks spans by one, with the threshold beside it; None for another."""
+    """The heads of a reward model that marks spans by one; None for another."""
     from text2grad.policy.heads.chat import HeadChat
 
     if model.span_head is None:
         return None
-    file = Path(name) / SPANS_FILE
-    facts = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
     settings = config.reward_model
-    balanced = settings.verdict == "spans"
-    return HeadChat(model, settings.generation.batch_size, name, facts.get("poor_threshold"), balanced)
+    return HeadChat(model, settings.generation.batch_size, name, settings.verdict == "spans")
 
 
 def _source(name: str) -> Source:

@@ -46,7 +46,6 @@ from text2grad.stages.learn.reward_data import (
     without_repeats,
 )
 from text2grad.stages.learn.supervised import say_if_still
-from text2grad.stages.learn.threshold import choose_threshold
 from text2grad.stages.measure.judging import CRITIQUE_PARTS, comparison, open_judge
 from text2grad.stages.run.folder import prepare, read_feedback
 from text2grad.stages.run.policies import start_policy
@@ -100,8 +99,6 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
         trained = train_reward_model(stage)
         release()  # what was trained is gone before the model that was written is loaded
-        if stage.ranks.first and config.reward_model.spans == "head":
-            choose_threshold(config)
         cases = [case for _, case in heldout_cases(config)] if stage.ranks.first else []
         rates = measure_reward_model(config, cases)
         found = check_reward_model(config, cases) if stage.ranks.first else None
