@@ -27,7 +27,10 @@ class Known:
         places: Sequence[Sequence[Place]] | None,
     ) -> list[list[LabelledPlace] | Failure]:
         self.places = places
-        return [[(0, 3, 1), (4, 7, 0), (8, 11, -1)] if len(answer) < 20 else LONG for answer in answers]
+        return [
+            [LabelledPlace(0, 3, 1), LabelledPlace(4, 7, 0), LabelledPlace(8, 11, -1)] if len(answer) < 20 else LONG
+            for answer in answers
+        ]
 
 
 def test_a_span_for_each_unit_with_a_label() -> None:
@@ -43,10 +46,10 @@ def test_a_span_for_each_unit_with_a_label() -> None:
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        ([(0, 3, 1), (4, 7, 0), (8, 11, -1)], 0.33),
-        ([(0, 3, 0), (4, 7, 0)], 1.0),
-        ([(0, 3, -1), (4, 7, -1)], -1.0),
-        ([(0, 1, -1), (2, 11, 1)], 0.8),  # characters count, not units
+        ([LabelledPlace(0, 3, 1), LabelledPlace(4, 7, 0), LabelledPlace(8, 11, -1)], 0.33),
+        ([LabelledPlace(0, 3, 0), LabelledPlace(4, 7, 0)], 1.0),
+        ([LabelledPlace(0, 3, -1), LabelledPlace(4, 7, -1)], -1.0),
+        ([LabelledPlace(0, 1, -1), LabelledPlace(2, 11, 1)], 0.8),  # characters count, not units
         ([], None),
     ],
 )
@@ -62,7 +65,7 @@ def test_twice_as_much_of_the_same_is_no_worse() -> None:
 
 def _alternating(times: int) -> Iterator[LabelledPlace]:
     for start in range(0, 9 * times, 9):
-        yield from ((start, start + 3, -1), (start + 4, start + 8, 0))
+        yield from (LabelledPlace(start, start + 3, -1), LabelledPlace(start + 4, start + 8, 0))
 
 
 def test_the_steps_of_each_answer_are_asked_about() -> None:

@@ -113,7 +113,7 @@ def test_a_unit_model_learns_its_labels_and_is_the_same_on_disk(
     loaded = HeadModel(load_frozen(PolicySettings(model=str(tmp_path / "policy"))), 2).label(*asked)
     assert loaded == HeadModel(policy, 3).label(*asked)
     if not lora:
-        labels = [[label for _, _, label in each] for each in loaded if not isinstance(each, Failure)]
+        labels = [[unit.label for unit in each] for each in loaded if not isinstance(each, Failure)]
         assert labels == [[label for _, label in units_of(policy, each)] for each in answers]
 
 
@@ -160,8 +160,8 @@ def test_a_step_is_right_or_wrong_and_nothing_in_between(model: Path) -> None:
         policy.add_head("unit_head").map.bias[1] = 100.0
     (steps,) = HeadModel(policy, 2).label([ASKED], ["ok ok"], [[(0, 2), (3, 5)]])
     (tokens,) = HeadModel(policy, 2).label([ASKED], ["ok ok"], None)
-    assert steps == [(0, 2, 1), (3, 5, 1)]
-    assert not isinstance(tokens, Failure) and {label for *_, label in tokens} == {0}
+    assert steps == [(0, 2, 1, 1.0), (3, 5, 1, 1.0)]
+    assert not isinstance(tokens, Failure) and {unit.label for unit in tokens} == {0}
 
 
 def test_a_threshold_says_from_which_probability_on_a_unit_is_poor(model: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_threshold_says_from_which_probability_on_a_unit_is_poor(model: Path) 
     for threshold in (None, 0.29, 0.31):
         (found,) = HeadModel(policy, 2, threshold).label([ASKED], ["ok ok"], None)
         assert not isinstance(found, Failure)
-        labels.append({label for *_, label in found})
+        labels.append({unit.label for unit in found})
     assert labels == [{0}, {-1}, {0}]
 
 
