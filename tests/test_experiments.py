@@ -596,18 +596,11 @@ def test_the_comparison_on_parts_is_gathered_from_its_pieces(tmp_path: Path) -> 
         **{"difference": -0.1234, "difference_interval": [-0.2, -0.0444]},
     }
     assert parts.row_of(row, 0.55)["difference_interval"] is None
-    for number, (f1, r) in enumerate([(0.5, 0.4), (0.7, None)]):
-        for place, figures in {
-            "evaluation/reward_model.json": {"poor_f1": f1},
-            "reward_model/gate.json": {"fit": False, "figures": {"verdict_r": r}},
-        }.items():
-            file = tmp_path / f"seed-{number}" / place
-            file.parent.mkdir(parents=True)
-            file.write_text(json.dumps(figures), encoding="utf-8")
-    measured = parts.reward_model_of([tmp_path / f"seed-{number}" for number in (0, 1, 2)])
     unmeasured = {"poor_f1": None, "good_f1": None, "verdict_r": None, "verdict_order": None}
+    seeds = [{**unmeasured, "poor_f1": f1, "verdict_r": r} for f1, r in ((0.5, 0.4), (0.7, None))]
+    measured = parts.reward_model_of(seeds)
     assert measured == {**unmeasured, "poor_f1": 0.6, "verdict_r": 0.4}
-    assert parts.reward_model_of([tmp_path]) == unmeasured
+    assert parts.reward_model_of([unmeasured]) == unmeasured
     piece = {"methods": {"sft": {"greedy": 0.1}}, "collapsed": ["reports reward_model dpo 1"], **measured}
     (tmp_path / "reports-reward_model").mkdir()
     (tmp_path / "reports-reward_model" / "piece.json").write_text(json.dumps(piece), encoding="utf-8")
