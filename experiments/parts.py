@@ -47,7 +47,7 @@ from text2grad.compare.methods import BASE, METHODS, OURS
 from text2grad.compare.seeds import Seed
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
-from text2grad.errors import exit_on_user_error
+from text2grad.errors import UserError, exit_on_user_error
 from text2grad.stages.run.results import write_json
 
 TASKS = {"extraction": "fields", "reports": "covered"}
@@ -158,13 +158,16 @@ def unseen_rates(chosen: argparse.Namespace, task: str, config: Config, folder: 
 
     A fifth more prompts, which the critic judges: the loop asks about these kinds, not about held-out ones.
     """
+    prompts = config.annotate.prompts
+    if prompts is None:
+        raise UserError("no prompt is left to measure a reward model on", "--set annotate.prompts=200")
     more, unseen, seed = folder / "more", folder / "unseen", folder.name.removeprefix("seed-")
     for place in (more, unseen):
         if not place.is_dir():
             shutil.copytree(folder / "sft", place / "sft")
     laid = {"run.seed": seed, "task.seed": seed, **(TINY if chosen.model == "tiny" else {}), "run.threads": 1}
     settings = [*(f"{key}={value}" for key, value in laid.items()), *chosen.set]
-    larger = [f"annotate.prompts={(config.annotate.prompts or 0) * 6 // 5}", "annotate.heldout=1"]
+    larger = [f"annotate.prompts={prompts * 6 // 5}", "annotate.heldout=1"]
     command(more, "annotate", ["annotate"], [*settings, *larger], task)
     learned = {prompt_of(line) for line in lines_of(folder)}
     rest = [line for line in lines_of(more) if prompt_of(line) not in learned]

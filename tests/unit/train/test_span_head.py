@@ -162,7 +162,7 @@ def test_marks_without_words_are_those_that_come_with_words(policy: Policy) -> N
     assert len(set(map(str, alone))) == len(TAUGHT)
 
 
-def test_labels_are_as_likely_as_they_were(policy: Policy) -> None:
+def test_labels_are_as_likely_as_they_were() -> None:
     """The oracle: where states say nothing, what is read are the shares of the labels in training."""
     head = Head(4, LABEL)
     shares = torch.tensor([3, 5, 2])

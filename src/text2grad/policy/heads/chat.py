@@ -91,13 +91,7 @@ class HeadChat:
     `balanced`: the verdict is what the marks come to (`balance`).
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        batch_size: int,
-        name: str,
-        balanced: bool = False,
-    ) -> None:
+    def __init__(self, policy: Policy, batch_size: int, name: str, balanced: bool = False) -> None:
         self.policy, self.batch_size, self.name = policy, batch_size, name
         self.overlap: Overlap = "never" if policy.adapter else "allowed"
         self.balanced = balanced

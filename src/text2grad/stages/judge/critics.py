@@ -39,8 +39,6 @@ SCALE_FILE = "scale.json"
 """Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
 GATES_FILE = "gates.json"
 """In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
-"""Beside a reward model whose head marks spans: the probability from which on a token is poor, and the F1 that it
-was chosen for on held-out critiques. Without it a token is what is likeliest."""
 UNITS_FILE = "units.json"
 """Beside a unit model: which units it labels, and its figures on held-out answers."""
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
