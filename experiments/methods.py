@@ -27,9 +27,7 @@ PARTS: dict[str, dict[str, object]] = {
     "group_of_8": {"ppo.advantage": "group", "ppo.samples_per_prompt": 8},
     "eight": {"ppo.samples_per_prompt": 8},
     "unequal": {"ppo.samples_per_prompt": 8, "ppo.drop_equal_groups": True},
-    **{
-        rule: {"ppo.lost_groups": rule} for rule in ("unpaid", "shared", "held")
-    },  # prompts all of whose answers fail
+    "shared": {"ppo.lost_groups": "shared"},  # blame, where all answers to a prompt fail
     "spread_score": {"credit.scheme": "spread_score"},
     "span": {"credit.weighting": "span"},
     "balanced": {"credit.weighting": "balanced"},

@@ -298,9 +298,9 @@ def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch,
 def test_pretrained_measures_on_other_tasks_what_was_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = ["--out", str(tmp_path), "--arc", "0", "--mbpp", "150", "--set", "ppo.steps=3"]
     monkeypatch.setattr(sys, "argv", ["pretrained.py", *words])
-    chosen, arms = pretrained.options(), ["base", "sft", "text2grad+unpaid"]
+    chosen, arms = pretrained.options(), ["base", "sft", "text2grad+shared"]
     works = pretrained.elsewhere(chosen, pretrained.preset(chosen, "code"), "code", 0, arms).works
-    assert list(works) == ["mbpp sft", "mbpp text2grad-unpaid"]
+    assert list(works) == ["mbpp sft", "mbpp text2grad-shared"]
     assert {"--task", "mbpp", "--evaluate.limit=150"} < set(works["mbpp sft"].words)
     assert not pretrained.elsewhere(chosen, pretrained.preset(chosen, "docstrings"), "docstrings", 0, arms).works
     rows = [measured("sft", seed, 0.4) | {"mbpp": greedy} for seed, greedy in ((0, 0.25), (1, 0.5))]

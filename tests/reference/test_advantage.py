@@ -445,10 +445,10 @@ def slow_lost(gains: Array, learned: NDArray[np.bool_], size: int, row: int) -> 
     return bool(learned[row].any() and len(judged) > 1 and max(judged) < 0 and np.ptp(judged) < 1e-6)
 
 
-def slow_spared(words: Array, rule: str) -> Array:
+def slow_shared(words: Array) -> Array:
     """The words of one response that failed as its siblings did."""
     debts = -sum(word for word in words if word < 0)
-    return np.array([word / debts if word < 0 and debts > 1 and rule != "unpaid" else word for word in words])
+    return np.array([word / debts if word < 0 and debts > 1 else word for word in words])
 
 
 def test_groups_that_are_lost_by_hand() -> None:
@@ -461,12 +461,11 @@ def test_groups_that_are_lost_by_hand() -> None:
     assert not advantage.in_lost_groups(gains, learned, 1).any()
 
 
-def test_lost_groups_are_spared_as_the_slow_formula_says() -> None:
-    """Nothing changes elsewhere, whichever the rule."""
+def test_blame_in_lost_groups_is_shared_as_the_slow_formula_says() -> None:
+    """Nothing changes elsewhere."""
     generator = np.random.default_rng(1)
-    rules: tuple[advantage.LostRule, ...] = ("unpaid", "shared", "held")
-    for size, rule in [(size, rule) for size in (1, 2, 3, 4) for rule in rules]:
-        delta, words, kl = generator.normal(size=(3, 24, 7))
+    for size in (1, 2, 3, 4):
+        words = generator.normal(size=(24, 7))
         words *= generator.choice([0.0, 0.1, 2.0], size=(24, 1))  # none, little and much to share
         gains = np.repeat(generator.choice([-1.0, -0.2, 0.0, 1.0], size=24 // size), size)
         gains[:2] += 0.3 * generator.normal(size=2)
@@ -475,14 +474,9 @@ def test_lost_groups_are_spared_as_the_slow_formula_says() -> None:
         lost = [row for row in range(24) if slow_lost(gains, learned, size, row)]
         judged = learned.any(axis=1)
         assert np.flatnonzero(found.numpy() & judged).tolist() == lost and bool(lost) == (size > 1)
-        got = advantage.spare_lost(*map(torch.tensor, (delta, words, kl)), found, rule)
+        got = advantage.share_blame(torch.tensor(words), found)
         for row in np.flatnonzero(judged):
-            expected = (delta[row], words[row], kl[row])
-            if row in lost:
-                spared = slow_spared(words[row], rule)
-                expected = (spared, spared, 2 * kl[row] if rule == "held" else kl[row])
-            for column, own in zip(got, expected, strict=True):
-                close(column[row], torch.tensor(own))
+            close(got[row], torch.tensor(slow_shared(words[row]) if row in lost else words[row]))
 
 
 def test_responses_that_are_no_groups_are_refused() -> None:

@@ -18,7 +18,6 @@ from torch import Tensor
 Kind = Literal["returns", "gae", "group"]
 Target = Literal["gae", "mc"]
 Normalisation = Literal["none", "scale", "whiten"]
-LostRule = Literal["unpaid", "shared", "held"]
 
 KL_ERROR_LIMIT = 0.2
 EPSILON = 1e-8
@@ -294,23 +293,14 @@ def in_lost_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
     return several & ~in_unequal_groups(gains, learned, size) & (gains < 0)
 
 
-def spare_lost(
-    delta: Tensor, words: Tensor, kl: Tensor, lost: Tensor, rule: LostRule
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Delta, words and KL, (B, T) each, with what `rule` changes in the rows `lost` (B,).
+def share_blame(words: Tensor, lost: Tensor) -> Tensor:
+    """What the words of responses earned (B, T), with the poor ones of the rows `lost` (B,) sharing -1.
 
-    `unpaid`: delta is that of the words, for a verdict that all have in common compares nothing and would only make
-    what each of them ends with rarer. `shared`: also the poor words of a response, where they earn
-    less than -1 together, share -1. `held`: also the KL counts twice.
+    Where they earn more than -1 together they keep it, and so does what is praised.
     """
-    check_shapes(2, delta=delta, words=words, kl=kl)
-    rows = lost.view(-1, 1)
-    if rule != "unpaid":
-        poor = words.clamp(max=0)
-        share = 1 / (-poor.sum(dim=1, keepdim=True)).clamp(min=1)
-        words = torch.where(rows & (words < 0), words * share, words)
-    kl = torch.where(rows, 2 * kl, kl) if rule == "held" else kl
-    return torch.where(rows, words, delta), words, kl
+    check_shapes(2, words=words)
+    share = 1 / (-words.clamp(max=0).sum(dim=1, keepdim=True)).clamp(min=1)
+    return torch.where(lost.view(-1, 1) & (words < 0), words * share, words)
 
 
 def _standing(gains: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor]:

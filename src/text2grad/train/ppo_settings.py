@@ -98,11 +98,11 @@ class PPOSettings(Settings):
         description="leave answers out of the loss where all answers to their prompt earned the same (DAPO); they"
         " count as rollouts",
     )
-    lost_groups: Literal["paid", "unpaid", "shared", "held"] = Field(
+    lost_groups: Literal["paid", "shared"] = Field(
         default="paid",
-        description="answers to one prompt that all have the same verdict below 0. paid: as any other; unpaid:"
-        " without the verdict, which tells none from another; shared: also the poor words of an answer share -1;"
-        " held: also the KL counts twice",
+        description="answers to one prompt that all have the same verdict below 0. paid: as any other; shared:"
+        " without the verdict, which tells none from another, and the poor words of an answer share -1 (where only"
+        " a verdict is paid: as any other)",
     )
     mask_truncated: bool = Field(
         default=False, description="leave answers cut at generation.max_new_tokens out of the loss"

@@ -246,15 +246,16 @@ def score(
     delta = on_own_tokens([item.delta for item in responses.credits], batch.mask)
     words = on_own_tokens([item.of_words for item in responses.credits], batch.mask)
     gains = gains_of(responses.credits, settings.samples_per_prompt).to(batch.mask.device)
-    kl = stats.kl
-    if settings.lost_groups != "paid":
+    if settings.lost_groups == "shared":  # a verdict that all have in common tells none from another
         lost = adv.in_lost_groups(gains, judged, settings.samples_per_prompt)
-        delta, words, kl = adv.spare_lost(delta, words, kl, lost, settings.lost_groups)
+        lost &= torch.tensor([not item.whole for item in responses.credits], device=lost.device)
+        words = adv.share_blame(words, lost)
+        delta = torch.where(lost[:, None], words, delta)
     bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
     by = adv.Grouping(settings.samples_per_prompt, settings.group_span_weight, settings.group_scaled)
     estimate = adv.estimate(
         settings.advantage,
-        adv.RewardTerms(delta, kl, coefficient, stats.values, bootstrap, batch.mask, judged),
+        adv.RewardTerms(delta, stats.kl, coefficient, stats.values, bootstrap, batch.mask, judged),
         gamma=settings.gamma,
         lam=settings.lam,
         target=settings.value_target,

@@ -179,25 +179,27 @@ def test_answers_whose_prompt_has_but_one_verdict_are_left_out_of_returns_too(tm
     assert describe(answered, rollout, 0.0)["left_out"] == pytest.approx(9 / 24)
 
 
-@pytest.mark.parametrize("rule", ["unpaid", "shared", "held"])
-def test_where_all_answers_to_a_prompt_fail_their_end_is_not_to_blame(tmp_path: Path, rule: str) -> None:
-    """The middle group is paid for its words alone, -1 each or together; the others have a verdict at their end."""
+def test_where_all_answers_to_a_prompt_fail_their_end_is_not_to_blame(tmp_path: Path) -> None:
+    """The middle group is paid for its words alone, which share -1; the others have a verdict at their end."""
     model, credits = tiny_model(tmp_path), load_config([find_config("demo")]).credit
     asked = {"advantage": "returns", "mask_truncated": False, "drop_equal_groups": False, "kl_coefficient": 0.3}
-    settings = SETTINGS.model_copy(update=asked)
+    settings = SETTINGS.model_copy(update={**asked, "lost_groups": "paid"})
     _, _, paid = rollout_of(model, settings, credits, Hopeless(), kl=0.5)
-    settings = settings.model_copy(update={"lost_groups": rule})
-    _, answered, spared = rollout_of(model, settings, credits, Hopeless(), kl=0.5)
+    settings = settings.model_copy(update={"lost_groups": "shared"})
+    _, answered, shared = rollout_of(model, settings, credits, Hopeless(), kl=0.5)
     for row, length in enumerate(LENGTHS):
         expected = paid.delta[row].clone()
         if row // 8 == 1:
             poor = torch.from_numpy(answered.labels[row] < 0).float()
-            expected[:length] = -poor / (1.0 if rule == "unpaid" else max(1, int(poor.sum())))
-        torch.testing.assert_close(spared.delta[row], expected)
-    kl = 0.3 * spared.kl * (1 + (rule == "held") * (torch.arange(24) // 8 == 1)[:, None])
-    torch.testing.assert_close(spared.rewards, spared.delta - kl)
-    assert torch.equal(spared.learned, paid.learned) and torch.equal(spared.kl, paid.kl)
-    assert describe(answered, spared, 0.0)["left_out"] == pytest.approx(1 / 24)
+            expected[:length] = -poor / max(1, int(poor.sum()))
+        torch.testing.assert_close(shared.delta[row], expected)
+    torch.testing.assert_close(shared.rewards, shared.delta - 0.3 * shared.kl)
+    assert torch.equal(shared.learned, paid.learned) and torch.equal(shared.kl, paid.kl)
+    assert describe(answered, shared, 0.0)["left_out"] == pytest.approx(1 / 24)
+    verdicts = credits.model_copy(update={"scheme": "last_token"})
+    ways = [settings.model_copy(update={"lost_groups": way}) for way in ("paid", "shared")]
+    for_verdicts, same = (rollout_of(model, way, verdicts, Hopeless(), kl=0.5)[2].delta for way in ways)
+    assert torch.equal(for_verdicts, same) and bool(same[8:16].any())
 
 
 def slow_returns(said: Judgement, length: int, answered: Responses, row: int) -> NDArray[np.float64]:
