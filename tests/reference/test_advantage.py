@@ -465,7 +465,7 @@ def test_blame_in_lost_groups_is_shared_as_the_slow_formula_says() -> None:
     """Nothing changes elsewhere."""
     generator = np.random.default_rng(1)
     for size in (1, 2, 3, 4):
-        words = generator.normal(size=(24, 7))
+        delta, words = generator.normal(size=(2, 24, 7))
         words *= generator.choice([0.0, 0.1, 2.0], size=(24, 1))  # none, little and much to share
         gains = np.repeat(generator.choice([-1.0, -0.2, 0.0, 1.0], size=24 // size), size)
         gains[:2] += 0.3 * generator.normal(size=2)
@@ -474,9 +474,12 @@ def test_blame_in_lost_groups_is_shared_as_the_slow_formula_says() -> None:
         lost = [row for row in range(24) if slow_lost(gains, learned, size, row)]
         judged = learned.any(axis=1)
         assert np.flatnonzero(found.numpy() & judged).tolist() == lost and bool(lost) == (size > 1)
-        got = advantage.share_blame(torch.tensor(words), found)
+        got = advantage.spare_lost(torch.tensor(delta), torch.tensor(words), found)
         for row in np.flatnonzero(judged):
-            close(got[row], torch.tensor(slow_shared(words[row]) if row in lost else words[row]))
+            shared = slow_shared(words[row])
+            expected = (shared, shared) if row in lost else (delta[row], words[row])
+            for column, own in zip(got, expected, strict=True):
+                close(column[row], torch.tensor(own))
 
 
 def test_responses_that_are_no_groups_are_refused() -> None:

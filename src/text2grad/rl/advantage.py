@@ -293,14 +293,17 @@ def in_lost_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
     return several & ~in_unequal_groups(gains, learned, size) & (gains < 0)
 
 
-def share_blame(words: Tensor, lost: Tensor) -> Tensor:
-    """What the words of responses earned (B, T), with the poor ones of the rows `lost` (B,) sharing -1.
+def spare_lost(delta: Tensor, words: Tensor, lost: Tensor) -> tuple[Tensor, Tensor]:
+    """Delta and words, (B, T) each, of which the rows `lost` (B,) have no verdict and share their blame.
 
-    Where they earn more than -1 together they keep it, and so does what is praised.
+    There delta is that of the words, for a verdict that all have in common compares nothing and would only make what
+    each of them ends with rarer; and the poor words of a response, where they earn less than -1 together, share -1.
     """
-    check_shapes(2, words=words)
+    check_shapes(2, delta=delta, words=words)
+    rows = lost.view(-1, 1)
     share = 1 / (-words.clamp(max=0).sum(dim=1, keepdim=True)).clamp(min=1)
-    return torch.where(lost.view(-1, 1) & (words < 0), words * share, words)
+    words = torch.where(rows & (words < 0), words * share, words)
+    return torch.where(rows, words, delta), words
 
 
 def _standing(gains: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -246,11 +246,10 @@ def score(
     delta = on_own_tokens([item.delta for item in responses.credits], batch.mask)
     words = on_own_tokens([item.of_words for item in responses.credits], batch.mask)
     gains = gains_of(responses.credits, settings.samples_per_prompt).to(batch.mask.device)
-    if settings.lost_groups == "shared":  # a verdict that all have in common tells none from another
+    if settings.lost_groups == "shared":
         lost = adv.in_lost_groups(gains, judged, settings.samples_per_prompt)
         lost &= torch.tensor([not item.whole for item in responses.credits], device=lost.device)
-        words = adv.share_blame(words, lost)
-        delta = torch.where(lost[:, None], words, delta)
+        delta, words = adv.spare_lost(delta, words, lost)
     bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
     by = adv.Grouping(settings.samples_per_prompt, settings.group_span_weight, settings.group_scaled)
     estimate = adv.estimate(
