@@ -296,8 +296,9 @@ def in_lost_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
 def spare_lost(delta: Tensor, words: Tensor, lost: Tensor) -> tuple[Tensor, Tensor]:
     """Delta and words, (B, T) each, of which the rows `lost` (B,) have no verdict and share their blame.
 
-    There delta is that of the words, for a verdict that all have in common compares nothing and would only make what
-    each of them ends with rarer; and the poor words of a response, where they earn less than -1 together, share -1.
+    There delta is that of the words, for a verdict that all have in common compares nothing and would only make
+    what each of them ends with rarer; and the poor words of a response, where they earn less than -1 together,
+    share -1.
     """
     check_shapes(2, delta=delta, words=words)
     rows = lost.view(-1, 1)
