@@ -49,7 +49,9 @@ PARTS: dict[str, dict[str, object]] = {
     "lam_1": {"ppo.lam": 1.0},
     "definition_1": {"ppo.gamma": 0.0, "ppo.lam": 0.0},
     "full_kl": {"ppo.kl": "full", "ppo.kl_coefficient": 0.4},
-    **{f"kl_{coefficient}": {"ppo.kl_coefficient": coefficient} for coefficient in (0.01, 0.05, 0.1, 0.2, 0.4, 0.8)},
+    **{
+        f"kl_{coefficient}": {"ppo.kl_coefficient": coefficient} for coefficient in (0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
+    },
     **{
         f"lr_{rate}": {"ppo.lr": float(rate)} for rate in ("0.00003", "0.0001", "0.00015", "0.0003", "0.0006")
     },  # a rate of its own
