@@ -82,7 +82,8 @@ class PPOSettings(Settings):
     advantage: Literal["gae", "returns", "leave_one_out", "group"] = Field(
         default="returns",
         description="returns: no values, rewards to come discounted by gamma x lam; leave_one_out: those, less what"
-        " the other answers to the prompt earned from the same beginning; gae: a value function as well (paper);"
+        " the other answers to the prompt earned from the same beginning, for a policy that is nearly sure; gae: a"
+        " value function as well (paper);"
         " group: no values, the verdict against that of the other answers to its prompt, at every token, and the"
         " returns of the spans",
     )
