@@ -4,8 +4,9 @@ Pure functions, tensors in and tensors out. B is the number of responses, T the 
 V the vocabulary. A (B, T) tensor is response-aligned: index t is the t-th response token, and the reward
 at t belongs to the action that produced it. `mask` is boolean and True on tokens of the policy only; what
 lies outside it, the padding and what others said between two turns, may hold any finite number and reaches
-no result: every result is that of the rows without it. Half-precision input is raised to
-float32. A wrong rank, shape or dtype raises `ValueError` with the name of the offender.
+no result: every result is that of the rows without it (`leave_one_out` alone reads the ids of what others
+said). Half-precision input is raised to float32. A wrong rank, shape or dtype raises `ValueError` with the
+name of the offender.
 """
 
 from __future__ import annotations
@@ -430,23 +431,23 @@ def estimate(
     """
     delta, kl, coefficient, values, bootstrap, mask, learned = given
     rewards = token_rewards(delta, kl, coefficient, mask)
-    if kind in ("group", "leave_one_out") and group is None:
-        raise ValueError(f"{kind} advantages need what is compared: give group")
-    if kind == "group" and group is not None:
-        earned = mc_returns(group.words, mask, gamma * lam, torch.zeros_like(bootstrap))
-        by_token = normalise(earned, learned, normalisation)
-        compared = group_advantages(group.gains, by_token, learned, group.by)
-        return Estimate(rewards, token_rewards(compared, kl, coefficient, learned), torch.zeros_like(rewards))
-    if kind in ("returns", "leave_one_out"):
-        returns = mc_returns(rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
-        advantages = normalise(returns, learned, normalisation)
-        if kind == "leave_one_out" and group is not None:
-            advantages = leave_one_out(advantages, group.ids, learned, group.by.size)
+    if kind == "gae":
+        advantages, returns = gae(rewards, values, mask, gamma, lam, bootstrap)
+        if target == "mc":
+            returns = mc_returns(rewards, mask, gamma, bootstrap)
+        return Estimate(rewards, normalise(advantages, learned, normalisation), returns)
+    returns = mc_returns(rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
+    advantages = normalise(returns, learned, normalisation)
+    if kind == "returns":
         return Estimate(rewards, advantages, returns)
-    advantages, returns = gae(rewards, values, mask, gamma, lam, bootstrap)
-    if target == "mc":
-        returns = mc_returns(rewards, mask, gamma, bootstrap)
-    return Estimate(rewards, normalise(advantages, learned, normalisation), returns)
+    if group is None:
+        raise ValueError(f"{kind} advantages need what is compared: give group")
+    if kind == "leave_one_out":
+        return Estimate(rewards, leave_one_out(advantages, group.ids, learned, group.by.size), returns)
+    earned = mc_returns(group.words, mask, gamma * lam, torch.zeros_like(bootstrap))
+    by_token = normalise(earned, learned, normalisation)
+    compared = group_advantages(group.gains, by_token, learned, group.by)
+    return Estimate(rewards, token_rewards(compared, kl, coefficient, learned), torch.zeros_like(rewards))
 
 
 # What is logged -----------------------------------------------------------------------------------

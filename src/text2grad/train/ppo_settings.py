@@ -83,9 +83,8 @@ class PPOSettings(Settings):
         default="returns",
         description="returns: no values, rewards to come discounted by gamma x lam; leave_one_out: those, less what"
         " the other answers to the prompt earned from the same beginning, for a policy that is nearly sure; gae: a"
-        " value function as well (paper);"
-        " group: no values, the verdict against that of the other answers to its prompt, at every token, and the"
-        " returns of the spans",
+        " value function as well (paper); group: no values, the verdict against that of the other answers to its"
+        " prompt, at every token, and the returns of the spans",
     )
     group_span_weight: float = Field(
         default=1.0,
@@ -192,7 +191,7 @@ class PPOSettings(Settings):
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> PPOSettings:
-        if self.advantage in ("group", "leave_one_out") and self.samples_per_prompt < 2:
+        if self.compares and self.samples_per_prompt < 2:
             problem = f"advantage {self.advantage} compares answers to one prompt"
             raise ValueError(f"{problem}: set samples_per_prompt to 4")
         if self.drop_equal_groups and self.samples_per_prompt < 2:
@@ -222,6 +221,11 @@ class PPOSettings(Settings):
     def valued(self) -> bool:
         """Whether there is a value function."""
         return self.advantage == "gae"
+
+    @property
+    def compares(self) -> bool:
+        """Whether an answer is paid by what the others to its prompt are."""
+        return self.advantage in ("group", "leave_one_out")
 
     @property
     def warmup_steps(self) -> int:

@@ -83,3 +83,16 @@ def test_runs_of_another_kind_are_not_compared(config: Config, metrics: str, set
     for name, passed in (("dpo", LOW), ("grpo", LOW), ("scalar", HIGH)):
         measured(config, name, passed)
     assert list(below_scalar(config, "dpo")) == [] and list(below_scalar(config, "grpo")) == []
+
+
+@pytest.mark.parametrize(("advantage", "named"), [("returns", 1), ("leave_one_out", 0), ("group", 0)])
+def test_a_verdict_that_is_compared_with_others_is_not_scalar_ppo(
+    config: Config, advantage: str, named: int
+) -> None:
+    words = ["--ppo.advantage", advantage, "--ppo.samples_per_prompt", "4"]
+    other = dump_config(load_config([find_config("demo"), find_config("scalar")], words))
+    trained(config, "mine")
+    trained(config, "verdicts", settings=other)
+    measured(config, "mine", LOW)
+    measured(config, "verdicts", HIGH)
+    assert len(list(below_scalar(config, "mine"))) == named
