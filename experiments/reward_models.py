@@ -10,9 +10,9 @@ asked in the loop) and those of the other kinds (`heldout`). Then policies learn
 
 Variants: `marks` (the preset's: spans by a head, the verdict what they come to, no words in z), `written` (quotes
 in z, the verdict by a head), `head` (spans by a head beside the words of the critique, the verdict by another),
-`bare` (both by heads, no words), `plain` (`head` without spoiled answers), `two` (of `head`, and one of another
-seed: what they disagree about pays nothing). Methods: `text2grad`, or a recipe laid
-over it (`grpo`, `scalar`); `program` as a variant trains against the program itself. --measure trains no policy.
+`bare` (both by heads, no words), `plain` (`head` without spoiled answers), `two` (one like `marks` of another seed,
+beside that of `marks`: what they disagree about pays nothing). Methods: `text2grad`, or a recipe laid over it
+(`grpo`, `scalar`); `program` as a variant trains against the program itself. --measure trains no policy.
 What has been run into --out is not repeated, and what was stopped resumes.
 
 The last line of stdout is one JSON object: `sft` (`greedy`, `sampled`: share of fields that are right, documents
@@ -36,7 +36,8 @@ from text2grad.errors import UserError, exit_on_user_error
 from text2grad.stages.run.results import write_json
 
 SECOND = 1000
-"""The seed of the second of two reward models; the first is that of `head`."""
+"""The seed of the second of two reward models; the first is that of `FIRST`."""
+FIRST = "marks"
 VERDICT, WORDS = "reward_model.verdict=head", "reward_model.critique=true"
 HEAD = ("reward_model.spans=head", VERDICT, WORDS)
 VARIANTS = {
@@ -46,7 +47,7 @@ VARIANTS = {
     "head": HEAD,
     "bare": (VERDICT,),
     "plain": (*HEAD, "reward_model.damaged=0"),
-    "two": HEAD,
+    "two": (),
 }
 FIGURES = ("poor_f1", "good_f1", "verdict_order")
 Row = dict[str, Any]
@@ -127,10 +128,8 @@ def one_variant(chosen: argparse.Namespace, folder: Path, settings: Sequence[str
         other_seed = [f"run.seed={SECOND}"] if folder.name == "two" else []
         command(folder, "train-reward", ["train-reward"], [*settings, *other_seed])
         if other_seed:
-            settings = [
-                *settings,
-                f"critic.reward_model.second={folder.parent / 'head' / 'reward_model' / 'policy'}",
-            ]
+            first = folder.parent / FIRST / "reward_model" / "policy"
+            settings = [*settings, f"critic.reward_model.second={first}"]
         own, other = folder, folder.parent / f"{folder.name}-unseen"
         if not other.is_dir():
             shutil.copytree(unseen, other)
