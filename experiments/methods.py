@@ -25,7 +25,6 @@ PARTS: dict[str, dict[str, object]] = {
     "separate_critic": {"policy.value_head": "separate"},
     "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
     "group_of_8": {"ppo.advantage": "group", "ppo.samples_per_prompt": 8},
-    "leave_one_out": {"ppo.advantage": "leave_one_out", "ppo.samples_per_prompt": 8},
     "eight": {"ppo.samples_per_prompt": 8},
     "unequal": {"ppo.samples_per_prompt": 8, "ppo.drop_equal_groups": True},
     "shared": {"ppo.lost_groups": "shared"},  # blame, where all answers to a prompt fail

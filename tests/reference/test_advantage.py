@@ -265,7 +265,7 @@ def test_what_others_say_between_turns_is_as_if_deleted() -> None:
                         kind,
                         advantage.RewardTerms(d, k, 0.3, v, bootstrap, m, each),
                         **options,
-                        group=advantage.GroupTerms(gains, w, m.long(), advantage.Grouping(2)),
+                        group=advantage.GroupTerms(gains, w, advantage.Grouping(2)),
                     )
                     for (d, k, v, w), m, each in ((noisy, mask, learned), (cut, short, cut_learned))
                 )
@@ -482,46 +482,6 @@ def test_blame_in_lost_groups_is_shared_as_the_slow_formula_says() -> None:
                 close(column[row], torch.tensor(own))
 
 
-def slow_leave_one_out(returns: Array, ids: NDArray[np.int64], learned: NDArray[np.bool_], size: int) -> Array:
-    """One token at a time: its return less the mean of those of all who wrote the same before it."""
-    found = np.zeros_like(returns)
-    for row, t in zip(*np.nonzero(learned), strict=True):
-        first = row // size * size
-        others = [i for i in range(first, first + size) if i != row and learned[i, t]]
-        beside = [returns[i, t] for i in others if (ids[i, :t] == ids[row, :t]).all()]
-        found[row, t] = returns[row, t] - (np.mean(beside) if beside else 0)
-    return found
-
-
-def test_leaving_one_out_by_hand() -> None:
-    """Three answers: the first two part at their second token, and the third at its first; it ends early."""
-    ids = torch.tensor([[5, 6, 7], [5, 8, 7], [9, 6, 0]])
-    returns = torch.tensor([[3.0, 2.0, 1.0], [1.0, -2.0, 4.0], [-4.0, 5.0, GARBAGE]])
-    learned = torch.tensor([[True, True, True], [True, True, True], [True, True, False]])
-    got = advantage.leave_one_out(returns, ids, learned, 3)
-    close(got, torch.tensor([[3.0 + 1.5, 4.0, 1.0], [1.0 + 0.5, -4.0, 4.0], [-4.0 - 2.0, 5.0, 0.0]]))
-
-
-def test_what_all_answers_have_in_common_earns_nothing() -> None:
-    """However good or bad it is; with one answer to a prompt nothing is taken away."""
-    returns = torch.tensor([[3.0, -2.0], [3.0, -2.0]])
-    ids, every = torch.tensor([[4, 5], [4, 5]]), torch.ones(2, 2, dtype=torch.bool)
-    assert not advantage.leave_one_out(returns, ids, every, 2).any()
-    close(advantage.leave_one_out(returns, ids, every, 1), returns, atol=0)
-
-
-def test_leaving_one_out_is_the_slow_formula_failed_critiques_and_tokens_of_others_among_it() -> None:
-    generator = np.random.default_rng(2)
-    for size in (1, 2, 3, 4):
-        returns = generator.normal(size=(24, 7))
-        ids = generator.choice([1, 2], size=(24, 7), p=[0.8, 0.2])
-        learned = np.arange(7) < generator.integers(0, 8, size=24)[:, None]  # 0: the critique failed
-        learned &= generator.random(size=(24, 7)) < 0.9  # the others are of a tool, say
-        returns[~learned] = GARBAGE
-        got = advantage.leave_one_out(*map(torch.tensor, (returns, ids, learned)), size)
-        close(got, torch.tensor(slow_leave_one_out(returns, ids, learned, size)), atol=1e-12)
-
-
 def test_responses_that_are_no_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="5 responses cannot be divided into groups of 2"):
         advantage.group_advantages(
@@ -575,7 +535,7 @@ def test_a_group_compares_verdicts_words_are_brought_to_unit_size_and_the_kl_com
     gains = torch.randn(6, generator=generator, dtype=torch.float64)
     words = torch.randn(given.mask.shape, generator=generator, dtype=torch.float64)
     by = advantage.Grouping(2, 0.5)
-    group = advantage.GroupTerms(gains, words, given.mask.long(), by)
+    group = advantage.GroupTerms(gains, words, by)
     found = advantage.estimate("group", given, gamma=0.8, lam=0.5, normalisation="scale", group=group)
     learned = given.learned.numpy()
     earned = advantage.mc_returns(words, given.mask, 0.4, torch.zeros(6, dtype=torch.float64)).numpy()
@@ -584,19 +544,5 @@ def test_a_group_compares_verdicts_words_are_brought_to_unit_size_and_the_kl_com
     close(found.advantages, torch.tensor(slow), atol=1e-6)
     close(found.rewards, paid(given), atol=1e-12)
     assert not found.returns.any()
-    for kind in ("group", "leave_one_out"):
-        with pytest.raises(ValueError, match=f"{kind} advantages need what is compared"):
-            advantage.estimate(kind, given, gamma=0.8, lam=0.5)
-
-
-def test_leaving_one_out_keeps_the_size_of_the_returns_and_all_of_the_kl() -> None:
-    given = rewarded(6)
-    ids = torch.randint(0, 2, given.mask.shape, generator=torch.Generator().manual_seed(1))
-    group = advantage.GroupTerms(torch.zeros(6), given.delta, ids, advantage.Grouping(2))
-    found = advantage.estimate("leave_one_out", given, gamma=0.8, lam=0.5, normalisation="scale", group=group)
-    plain = advantage.estimate("returns", given, gamma=0.8, lam=0.5, normalisation="scale")
-    close(found.rewards, paid(given), atol=1e-12)
-    close(found.returns, plain.returns, atol=0)
-    slow = slow_leave_one_out(plain.advantages.numpy(), ids.numpy(), given.learned.numpy(), 2)
-    close(found.advantages, torch.tensor(slow), atol=1e-12)
-    assert (found.advantages - plain.advantages).abs().max() > 0.1
+    with pytest.raises(ValueError, match="need what is compared"):
+        advantage.estimate("group", given, gamma=0.8, lam=0.5)

@@ -4,9 +4,8 @@ Pure functions, tensors in and tensors out. B is the number of responses, T the 
 V the vocabulary. A (B, T) tensor is response-aligned: index t is the t-th response token, and the reward
 at t belongs to the action that produced it. `mask` is boolean and True on tokens of the policy only; what
 lies outside it, the padding and what others said between two turns, may hold any finite number and reaches
-no result: every result is that of the rows without it (`leave_one_out` alone reads the ids of what others
-said). Half-precision input is raised to float32. A wrong rank, shape or dtype raises `ValueError` with the
-name of the offender.
+no result: every result is that of the rows without it. Half-precision input is raised to
+float32. A wrong rank, shape or dtype raises `ValueError` with the name of the offender.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-Kind = Literal["returns", "leave_one_out", "gae", "group"]
+Kind = Literal["returns", "gae", "group"]
 Target = Literal["gae", "mc"]
 Normalisation = Literal["none", "scale", "whiten"]
 
@@ -308,49 +307,12 @@ def spare_lost(delta: Tensor, words: Tensor, lost: Tensor) -> tuple[Tensor, Tens
     return torch.where(rows, words, delta), words
 
 
-def leave_one_out(returns: Tensor, ids: Tensor, learned: Tensor, size: int) -> Tensor:
-    """Returns less what the other answers to the prompt earned from the same beginning, without a value function.
-
-    A_it = G_it - mean over j in S_it of G_jt, and G_it where S_it is empty; S_it are the other answers to the
-    prompt that have the same tokens before t, and one of the policy's own at t. That mean estimates the value of
-    what stands before t and does not depend on the token at t, so the gradient keeps its expectation: leave-one-out
-    (Kool et al. 2019), token by token. What all answers have in common earns nothing: wrong alike it is not pushed
-    down with nothing to go to, right alike it is not sharpened; where answers part, the better one is ahead.
-
-    Args:
-        returns: (B, T), G; rows i * size to (i + 1) * size - 1 answer one prompt, B a multiple of `size`.
-        ids: (B, T), the tokens of the responses, with those of others between turns.
-        learned: (B, T), tokens of the policy; rows without any (failed critiques) are beside none.
-        size: answers to each prompt.
-
-    Returns:
-        (B, T), 0 outside `learned`.
-
-    Raises:
-        ValueError: the batch is not a multiple of the group size.
-    """
-    check_shapes(2, returns=returns, ids=ids, learned=learned)
-    groups, words, there = (_grouped(column, size) for column in (at_least_float32(returns), ids, learned))
-    equal = (words[:, :, None] == words[:, None]).cumprod(dim=-1)  # (B / size, size, size, T), up to t
-    alike = torch.ones_like(equal)
-    alike[..., 1:] = equal[..., :-1]  # before t
-    alike[:, range(size), range(size)] = 0  # an answer is not beside itself
-    beside = alike.bool() & there[:, None]
-    others = torch.where(beside, groups[:, None], 0).sum(dim=2) / beside.sum(dim=2).clamp(min=1)
-    return torch.where(there, groups - others, 0).view_as(returns)
-
-
-def _grouped(column: Tensor, size: int) -> Tensor:
-    """(B, ...) as (B / size, size, ...)."""
-    if len(column) % size:
-        raise ValueError(f"{len(column)} responses cannot be divided into groups of {size}")
-    return column.view(-1, size, *column.shape[1:])
-
-
 def _standing(gains: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Gains minus the mean of their group (B / size, size), and the spread of each group (B / size, 1)."""
-    present = _grouped(learned.any(dim=1) & ~gains.isnan(), size)
-    groups = torch.where(present, _grouped(at_least_float32(gains), size), 0)
+    if len(gains) % size:
+        raise ValueError(f"{len(gains)} responses cannot be divided into groups of {size}")
+    present = (learned.any(dim=1) & ~gains.isnan()).view(-1, size)
+    groups = torch.where(present, at_least_float32(gains).view(-1, size), 0)
     members = present.sum(dim=1, keepdim=True).clamp(min=1)  # (B / size, 1), failed and unknown ones not counted
     centred = torch.where(present, groups - groups.sum(dim=1, keepdim=True) / members, 0)
     return centred, (centred.square().sum(dim=1, keepdim=True) / members).sqrt()
@@ -391,12 +353,10 @@ class RewardTerms(NamedTuple):
 
 
 class GroupTerms(NamedTuple):
-    """What answers to one prompt are compared by: `gains` (B,) of responses, `words` (B, T), delta without them
-    (`align.Credit`), and `ids` (B, T), the tokens of the responses."""
+    """What groups compare: `gains` (B,) of responses, and `words` (B, T), delta without them (`align.Credit`)."""
 
     gains: Tensor
     words: Tensor
-    ids: Tensor
     by: Grouping
 
 
@@ -421,33 +381,26 @@ def estimate(
     """Advantages of one kind, brought to unit size as `normalise` does.
 
     `gae`: with a value function, whose `target` is the GAE return or the sum of rewards to come. `returns`:
-    without one, the rewards to come discounted by gamma * lam. `leave_one_out`: those, of the same size, less what
-    the other answers to the prompt earned from the same beginning. `group`: each answer to a prompt against the
-    others, and to each token the returns of its words, which alone are brought to unit size (`group_advantages`);
-    the KL is subtracted last: where all verdicts are equal and no word is marked nothing else would be left.
-
-    Raises:
-        ValueError: answers are to be compared, and `group` is None.
+    without one, the rewards to come discounted by gamma * lam. `group`: each answer to a prompt against the others,
+    and to each token the returns of its words, which alone are brought to unit size (`group_advantages`); the KL is
+    subtracted last, because where all verdicts are equal and no word is marked nothing else would be left.
     """
     delta, kl, coefficient, values, bootstrap, mask, learned = given
     rewards = token_rewards(delta, kl, coefficient, mask)
-    if kind == "gae":
-        advantages, returns = gae(rewards, values, mask, gamma, lam, bootstrap)
-        if target == "mc":
-            returns = mc_returns(rewards, mask, gamma, bootstrap)
-        return Estimate(rewards, normalise(advantages, learned, normalisation), returns)
-    returns = mc_returns(rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
-    advantages = normalise(returns, learned, normalisation)
+    if kind == "group":
+        if group is None:
+            raise ValueError("group advantages need what is compared: give group")
+        earned = mc_returns(group.words, mask, gamma * lam, torch.zeros_like(bootstrap))
+        by_token = normalise(earned, learned, normalisation)
+        compared = group_advantages(group.gains, by_token, learned, group.by)
+        return Estimate(rewards, token_rewards(compared, kl, coefficient, learned), torch.zeros_like(rewards))
     if kind == "returns":
-        return Estimate(rewards, advantages, returns)
-    if group is None:
-        raise ValueError(f"{kind} advantages need what is compared: give group")
-    if kind == "leave_one_out":
-        return Estimate(rewards, leave_one_out(advantages, group.ids, learned, group.by.size), returns)
-    earned = mc_returns(group.words, mask, gamma * lam, torch.zeros_like(bootstrap))
-    by_token = normalise(earned, learned, normalisation)
-    compared = group_advantages(group.gains, by_token, learned, group.by)
-    return Estimate(rewards, token_rewards(compared, kl, coefficient, learned), torch.zeros_like(rewards))
+        returns = mc_returns(rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
+        return Estimate(rewards, normalise(returns, learned, normalisation), returns)
+    advantages, returns = gae(rewards, values, mask, gamma, lam, bootstrap)
+    if target == "mc":
+        returns = mc_returns(rewards, mask, gamma, bootstrap)
+    return Estimate(rewards, normalise(advantages, learned, normalisation), returns)
 
 
 # What is logged -----------------------------------------------------------------------------------

@@ -79,12 +79,11 @@ class PPOSettings(Settings):
     lr: float = Field(default=1e-6, gt=0, description="learning rate")
     value_lr: float | None = Field(default=None, gt=0, description="for the value head; None: lr")
     schedule: Schedule = Field(default="constant", description="of the learning rate")
-    advantage: Literal["gae", "returns", "leave_one_out", "group"] = Field(
+    advantage: Literal["gae", "returns", "group"] = Field(
         default="returns",
-        description="returns: no values, rewards to come discounted by gamma x lam; leave_one_out: those, less what"
-        " the other answers to the prompt earned from the same beginning, for a policy that is nearly sure; gae: a"
-        " value function as well (paper); group: no values, the verdict against that of the other answers to its"
-        " prompt, at every token, and the returns of the spans",
+        description="returns: no values, rewards to come discounted by gamma x lam; gae: a value function as well"
+        " (paper); group: no values, the verdict against that of the other answers to its prompt, at every token,"
+        " and the returns of the spans",
     )
     group_span_weight: float = Field(
         default=1.0,
@@ -191,9 +190,8 @@ class PPOSettings(Settings):
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> PPOSettings:
-        if self.compares and self.samples_per_prompt < 2:
-            problem = f"advantage {self.advantage} compares answers to one prompt"
-            raise ValueError(f"{problem}: set samples_per_prompt to 4")
+        if self.advantage == "group" and self.samples_per_prompt < 2:
+            raise ValueError("advantage group compares answers to one prompt: set samples_per_prompt to 4")
         if self.drop_equal_groups and self.samples_per_prompt < 2:
             raise ValueError("drop_equal_groups compares answers to one prompt: set samples_per_prompt to 4")
         if self.rollouts % self.samples_per_prompt:
@@ -221,11 +219,6 @@ class PPOSettings(Settings):
     def valued(self) -> bool:
         """Whether there is a value function."""
         return self.advantage == "gae"
-
-    @property
-    def compares(self) -> bool:
-        """Whether an answer is paid by what the others to its prompt are."""
-        return self.advantage in ("group", "leave_one_out")
 
     @property
     def warmup_steps(self) -> int:

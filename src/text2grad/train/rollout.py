@@ -259,7 +259,7 @@ def score(
         lam=settings.lam,
         target=settings.value_target,
         normalisation=settings.normalisation,
-        group=adv.GroupTerms(gains, words, batch.response_ids, by),
+        group=adv.GroupTerms(gains, words, by),
     )
     # A truncated answer still counts in the mean of its group; here it leaves the loss and its token mean.
     counted = torch.ones_like(cut)  # (B,)

@@ -40,7 +40,7 @@ def _kind(run: Path) -> str:
         return ""
     if not settings.credit.by_score:
         return "tokens"
-    return "" if settings.ppo.compares or settings.ppo.teacher.kind != "none" else "scalar"
+    return "scalar" if settings.ppo.advantage != "group" and settings.ppo.teacher.kind == "none" else ""
 
 
 def _apart(place: Path, own: str, other: str) -> list[float]:

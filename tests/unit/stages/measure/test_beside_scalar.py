@@ -85,7 +85,7 @@ def test_runs_of_another_kind_are_not_compared(config: Config, metrics: str, set
     assert list(below_scalar(config, "dpo")) == [] and list(below_scalar(config, "grpo")) == []
 
 
-@pytest.mark.parametrize(("advantage", "named"), [("returns", 1), ("leave_one_out", 0), ("group", 0)])
+@pytest.mark.parametrize(("advantage", "named"), [("returns", 1), ("group", 0)])
 def test_a_verdict_that_is_compared_with_others_is_not_scalar_ppo(
     config: Config, advantage: str, named: int
 ) -> None:
