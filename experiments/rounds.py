@@ -1,19 +1,20 @@
 """Is a reward model that is refreshed by critiques of what the policy says now better than one that stays?
 
-The task is `extraction`, whose program criticises. Of every seed one SFT policy, and from it two ways of spending
-the same critiques and steps of PPO: `frozen`, all --prompts judged at once, one reward model, one long run; and
+The task is `extraction`, whose program criticises. Of every seed one SFT policy, and from it three ways of spending
+the same critiques and steps of PPO: `frozen`, all --prompts judged at once, one reward model, one long run;
 `refreshed`, `text2grad loop --rounds N`, each of which judges its part of them, trains the reward model on all so
-far and the policy for its part of the steps. Both ends are measured on the same documents of kinds that no training
-prompt has, and the frozen run after each of its parts, too: its best is known as that of the rounds is.
+far and the policy for its part of the steps; and `restarted`, the frozen reward model in as many parts, each a run
+of its own: a round takes the policy that it begins with as its reference, which alone lets it go further. All are
+measured after each part on the same documents of kinds that no training prompt has.
 
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
         [--set ppo.lr=1e-4 ...] [--out FOLDER]
 
 What has been run into --out is not repeated, and what was stopped resumes. parts.py shows the means, too.
 
-The last line of stdout is one JSON object: `frozen` and `refreshed`, the mean over the seeds of the share of the
-fields that are right in sampled answers, at the end and (`frozen_best`, `refreshed_best`) at the best part; and
-`seeds`, of each `sft`, `frozen` and `refreshed`, part by part, and `greedy` of both at their ends.
+The last line of stdout is one JSON object: `frozen`, `restarted` and `refreshed`, the mean over the seeds of the
+share of the fields that are right in sampled answers, at the end and (`frozen_best` ...) at the best part; and
+`seeds`, of each `sft` and the three, part by part, and `greedy` of them at their ends.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from reward_models import command
 from text2grad.errors import exit_on_user_error
 from text2grad.stages.run.results import write_json
 
+WAYS = ("frozen", "restarted", "refreshed")
 Row = dict[str, Any]
 
 
@@ -36,7 +38,7 @@ def main() -> None:
     chosen = options()
     rows = [one_seed(chosen, seed) for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds)]
     found: Row = {}
-    for way in ("frozen", "refreshed"):
+    for way in WAYS:
         found[way] = round(fmean(row[way][-1] for row in rows), 4)
         found[f"{way}_best"] = round(fmean(max(row["sft"], *row[way]) for row in rows), 4)
     write_json(chosen.out / "rounds.json", found)
@@ -59,18 +61,17 @@ def options() -> argparse.Namespace:
 
 
 def one_seed(chosen: argparse.Namespace, seed: int) -> Row:
-    """Both ways from one SFT policy."""
+    """All ways from one SFT policy."""
     place = chosen.out / f"seed-{seed}"
     common = [f"run.seed={seed}", f"task.seed={seed}", "critic.kind=reward_model", *chosen.set]
     command(place / "base", "sft", ["sft"], common)
     before = command(place / "base", "evaluate", ["evaluate", "sft"], common)
-    frozen, refreshed = frozen_parts(chosen, place, common), refreshed_parts(chosen, place, common)
-    ends = [part["greedy_fields"] for part in (frozen[-1], refreshed[-1])]
-    of = {"frozen": frozen, "refreshed": refreshed}
+    made = (frozen_parts(chosen, place, common), restarted_parts(chosen, place, common, seed))
+    of = dict(zip(WAYS, (*made, refreshed_parts(chosen, place, common)), strict=True))
     return {
         "sft": sampled(before),
         **{way: [sampled(part) for part in parts] for way, parts in of.items()},
-        "greedy": ends,
+        "greedy": [parts[-1]["greedy_fields"] for parts in of.values()],
     }
 
 
@@ -99,6 +100,22 @@ def frozen_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> 
         steps = [*common, f"ppo.steps={chosen.steps * part // chosen.rounds}"]
         command(folder, f"train-{part}", ["train", "--name", "frozen"], steps)
         parts.append(command(folder, f"evaluate-{part}", ["evaluate", "frozen"], common))
+    return parts
+
+
+def restarted_parts(chosen: argparse.Namespace, place: Path, common: list[str], seed: int) -> list[Row]:
+    """The reward model of `frozen`, and runs of as many steps as a round has, each from the policy before it."""
+    policy, parts = place / "base" / "sft" / "policy", []
+    for part in range(1, chosen.rounds + 1):
+        folder = place / "restarted" / str(part)
+        if not folder.is_dir():
+            shutil.copytree(policy, folder / "sft" / "policy")
+        model = place / "frozen" / "reward_model" / "policy"
+        settings = [*common, f"run.seed={seed + part}", f"critic.reward_model.folder={model}"]
+        settings.append(f"ppo.steps={chosen.steps // chosen.rounds}")
+        command(folder, "train", ["train", "--name", "restarted"], settings)
+        parts.append(command(folder, "evaluate", ["evaluate", "restarted"], settings))
+        policy = folder / "ppo" / "restarted" / "policy"
     return parts
 
 
