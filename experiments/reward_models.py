@@ -75,7 +75,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all commands")
     parser.add_argument("--out", type=Path, default=Path("runs/reward_models"))
     parser.add_argument("--measure", action="store_true", help="train no policy")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if "two" in chosen.variants and FIRST not in chosen.variants[: chosen.variants.index("two")]:
+        parser.error(f"two is beside {FIRST}: --variants {FIRST} two")
+    return chosen
 
 
 def one_seed(chosen: argparse.Namespace, seed: int) -> Row:

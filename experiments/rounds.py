@@ -4,8 +4,9 @@ The task is `extraction`, whose program criticises. Of every seed one SFT policy
 the same critiques and steps of PPO: `frozen`, all --prompts judged at once, one reward model, one long run;
 `refreshed`, `text2grad loop --rounds N`, each of which judges its part of them, trains the reward model on all so
 far and the policy for its part of the steps; and `restarted`, the frozen reward model in as many parts, each a run
-of its own: a round takes the policy that it begins with as its reference, which alone lets it go further. All are
-measured after each part on the same documents of kinds that no training prompt has.
+of its own, whose reference is the policy that it begins with, as that of a round is: what that does by itself. All
+are measured after each part on the same documents of kinds that no training prompt has. Rounds end with the first
+that falls, the others go on.
 
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
         [--set ppo.lr=1e-4 ...] [--out FOLDER]
@@ -21,16 +22,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from reward_models import command
+from text2grad.compare.rounds import copied
 from text2grad.errors import exit_on_user_error
 from text2grad.stages.run.results import write_json
 
 WAYS = ("frozen", "restarted", "refreshed")
+SFT = Path("base", "sft", "policy")
+"""Where a seed's own policy is that all ways start from."""
 Row = dict[str, Any]
 
 
@@ -66,12 +69,15 @@ def one_seed(chosen: argparse.Namespace, seed: int) -> Row:
     common = [f"run.seed={seed}", f"task.seed={seed}", "critic.kind=reward_model", *chosen.set]
     command(place / "base", "sft", ["sft"], common)
     before = command(place / "base", "evaluate", ["evaluate", "sft"], common)
-    made = (frozen_parts(chosen, place, common), restarted_parts(chosen, place, common, seed))
-    of = dict(zip(WAYS, (*made, refreshed_parts(chosen, place, common)), strict=True))
+    made = {
+        "frozen": frozen_parts(chosen, place, common),
+        "restarted": restarted_parts(chosen, place, common, seed),
+        "refreshed": refreshed_parts(chosen, place, common),
+    }
     return {
         "sft": sampled(before),
-        **{way: [sampled(part) for part in parts] for way, parts in of.items()},
-        "greedy": [parts[-1]["greedy_fields"] for parts in of.values()],
+        **{way: [sampled(part) for part in made[way]] for way in WAYS},
+        "greedy": [made[way][-1]["greedy_fields"] for way in WAYS],
     }
 
 
@@ -80,11 +86,11 @@ def sampled(evaluation: Row) -> float:
     return float(evaluation["sampled_fields"])
 
 
-def started(place: Path, name: str) -> Path:
-    """A run's folder with a copy of the SFT policy."""
-    if not (place / name).is_dir():
-        shutil.copytree(place / "base" / "sft", place / name / "sft")
-    return place / name
+def started(folder: Path, policy: Path) -> Path:
+    """A run's folder, whose SFT policy is a copy of this one."""
+    if not (folder / "sft" / "policy").is_dir():
+        copied(policy, folder / "sft" / "policy")
+    return folder
 
 
 def frozen_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> list[Row]:
@@ -92,7 +98,7 @@ def frozen_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> 
 
     A run of more steps goes on from the last step of the one before.
     """
-    folder = started(place, "frozen")
+    folder = started(place / "frozen", place / SFT)
     command(folder, "annotate", ["annotate"], [*common, f"annotate.prompts={chosen.prompts}"])
     command(folder, "train-reward", ["train-reward"], common)
     parts: list[Row] = []
@@ -105,14 +111,12 @@ def frozen_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> 
 
 def restarted_parts(chosen: argparse.Namespace, place: Path, common: list[str], seed: int) -> list[Row]:
     """The reward model of `frozen`, and runs of as many steps as a round has, each from the policy before it."""
-    policy, parts = place / "base" / "sft" / "policy", []
+    model = place / "frozen" / "reward_model" / "policy"
+    taught = [*common, f"critic.reward_model.folder={model}", f"ppo.steps={chosen.steps // chosen.rounds}"]
+    policy, parts = place / SFT, list[Row]()
     for part in range(1, chosen.rounds + 1):
-        folder = place / "restarted" / str(part)
-        if not folder.is_dir():
-            shutil.copytree(policy, folder / "sft" / "policy")
-        model = place / "frozen" / "reward_model" / "policy"
-        settings = [*common, f"run.seed={seed + part}", f"critic.reward_model.folder={model}"]
-        settings.append(f"ppo.steps={chosen.steps // chosen.rounds}")
+        folder = started(place / "restarted" / str(part), policy)
+        settings = [*taught, f"run.seed={seed + part}"]
         command(folder, "train", ["train", "--name", "restarted"], settings)
         parts.append(command(folder, "evaluate", ["evaluate", "restarted"], settings))
         policy = folder / "ppo" / "restarted" / "policy"
@@ -121,7 +125,7 @@ def restarted_parts(chosen: argparse.Namespace, place: Path, common: list[str], 
 
 def refreshed_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> list[Row]:
     """As many critiques and steps in rounds; the evaluation of each round's end."""
-    folder, share = started(place, "refreshed"), chosen.prompts // chosen.rounds
+    folder, share = started(place / "refreshed", place / SFT), chosen.prompts // chosen.rounds
     parts = [f"annotate.prompts={share}", f"ppo.steps={chosen.steps // chosen.rounds}"]
     rounds = command(folder, "loop", ["loop", "--rounds", str(chosen.rounds)], [*common, *parts])["rounds"]
     files = [

@@ -421,7 +421,9 @@ def test_returns_without_discount_are_definition_1(policy: Policy) -> None:
 
 
 def test_groups_are_answers_to_one_prompt() -> None:
-    with pytest.raises(ValueError, match="set samples_per_prompt to 4"):
+    with pytest.raises(
+        ValueError, match="advantage group compares answers to one prompt: set samples_per_prompt to 4"
+    ):
         PPOSettings(advantage="group")
     with pytest.raises(ValueError, match="rollouts 64 is not a multiple of samples_per_prompt 6"):
         PPOSettings(advantage="group", samples_per_prompt=6)

@@ -384,6 +384,9 @@ def estimate(
     without one, the rewards to come discounted by gamma * lam. `group`: each answer to a prompt against the others,
     and to each token the returns of its words, which alone are brought to unit size (`group_advantages`); the KL is
     subtracted last, because where all verdicts are equal and no word is marked nothing else would be left.
+
+    Raises:
+        ValueError: groups are to be compared, and `group` is None.
     """
     delta, kl, coefficient, values, bootstrap, mask, learned = given
     rewards = token_rewards(delta, kl, coefficient, mask)
