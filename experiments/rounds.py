@@ -9,7 +9,7 @@ are measured after each part on the same documents of kinds that no training pro
 that falls, the others go on.
 
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
-        [--set ppo.lr=1e-4 ...] [--out FOLDER]
+        [--set ppo.lr=1e-4 ...] [--workers 1] [--out FOLDER]
 
 What has been run into --out is not repeated, and what was stopped resumes. parts.py shows the means, too.
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -56,6 +57,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all commands")
+    parser.add_argument("--workers", type=int, default=1, help="ways of a seed side by side")
     parser.add_argument("--out", type=Path, default=Path("runs/parts/rounds"))
     chosen = parser.parse_args()
     if chosen.prompts % chosen.rounds or chosen.steps % chosen.rounds:
@@ -69,11 +71,14 @@ def one_seed(chosen: argparse.Namespace, seed: int) -> Row:
     common = [f"run.seed={seed}", f"task.seed={seed}", "critic.kind=reward_model", *chosen.set]
     command(place / "base", "sft", ["sft"], common)
     before = command(place / "base", "evaluate", ["evaluate", "sft"], common)
-    made = {
-        "frozen": frozen_parts(chosen, place, common),
-        "restarted": restarted_parts(chosen, place, common, seed),
-        "refreshed": refreshed_parts(chosen, place, common),
-    }
+    with ThreadPoolExecutor(chosen.workers) as side_by_side:
+        model = side_by_side.submit(frozen_model, chosen, place, common)
+        runs = {
+            "refreshed": side_by_side.submit(refreshed_parts, chosen, place, common),
+            "frozen": side_by_side.submit(frozen_parts, chosen, model, common),
+            "restarted": side_by_side.submit(restarted_parts, chosen, model, place, common, seed),
+        }
+    made = {way: run.result() for way, run in runs.items()}
     return {
         "sft": sampled(before),
         **{way: [sampled(part) for part in made[way]] for way in WAYS},
@@ -93,15 +98,20 @@ def started(folder: Path, policy: Path) -> Path:
     return folder
 
 
-def frozen_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> list[Row]:
-    """One reward model of all critiques, and one run, measured after each part of its steps.
-
-    A run of more steps goes on from the last step of the one before.
-    """
+def frozen_model(chosen: argparse.Namespace, place: Path, common: list[str]) -> Path:
+    """The reward model of all critiques."""
     folder = started(place / "frozen", place / SFT)
     command(folder, "annotate", ["annotate"], [*common, f"annotate.prompts={chosen.prompts}"])
     command(folder, "train-reward", ["train-reward"], common)
-    parts: list[Row] = []
+    return folder / "reward_model" / "policy"
+
+
+def frozen_parts(chosen: argparse.Namespace, model: Future[Path], common: list[str]) -> list[Row]:
+    """One run against one reward model, measured after each part of its steps.
+
+    A run of more steps goes on from the last step of the one before.
+    """
+    folder, parts = model.result().parent.parent, list[Row]()
     for part in range(1, chosen.rounds + 1):
         steps = [*common, f"ppo.steps={chosen.steps * part // chosen.rounds}"]
         command(folder, f"train-{part}", ["train", "--name", "frozen"], steps)
@@ -109,14 +119,16 @@ def frozen_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> 
     return parts
 
 
-def restarted_parts(chosen: argparse.Namespace, place: Path, common: list[str], seed: int) -> list[Row]:
+def restarted_parts(
+    chosen: argparse.Namespace, model: Future[Path], place: Path, common: list[str], seed: int
+) -> list[Row]:
     """The reward model of `frozen`, and runs of as many steps as a round has, each from the policy before it."""
-    model = place / "frozen" / "reward_model" / "policy"
-    taught = [*common, f"critic.reward_model.folder={model}", f"ppo.steps={chosen.steps // chosen.rounds}"]
+    judged = f"critic.reward_model.folder={model.result()}"
     policy, parts = place / SFT, list[Row]()
     for part in range(1, chosen.rounds + 1):
         folder = started(place / "restarted" / str(part), policy)
-        settings = [*taught, f"run.seed={seed + part}"]
+        steps = f"ppo.steps={chosen.steps // chosen.rounds}"
+        settings = [*common, judged, steps, f"run.seed={seed + part}"]
         command(folder, "train", ["train", "--name", "restarted"], settings)
         parts.append(command(folder, "evaluate", ["evaluate", "restarted"], settings))
         policy = folder / "ppo" / "restarted" / "policy"
