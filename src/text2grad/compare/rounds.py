@@ -3,7 +3,7 @@
 Answers move away from those that a reward model was taught by, and what it says of them means less with each step.
 Each round has new answers judged, or takes the records that people left in a folder; trains a reward model on all
 records so far; trains the best policy so far for `ppo.steps`; and measures both on the same held-out prompts. The
-better one starts the next round, and the first round that falls is the last.
+better one starts the next round, and the first round that falls by more than chance is the last.
 
 A round is a folder, `rounds/<n>` of the run, whose commands are noted as those of a comparison are: the same call
 resumes where it was stopped. `round.json` in it says that it has ended.
@@ -27,6 +27,7 @@ from text2grad.config import Config
 from text2grad.critics.table import spec_of
 from text2grad.durable.identity import sha256
 from text2grad.errors import UsageError, UserError
+from text2grad.eval.metrics import mean_with_interval
 from text2grad.feedback import Feedback, read_records, record_json, write_jsonl
 from text2grad.formats.intake import merged
 from text2grad.policy.settings import ModelSettings
@@ -101,7 +102,7 @@ def run_loop(config: Config, plan: Plan) -> LoopSummary:
     rows, count = ended_rounds(config), plan.count
     if plan.inbox is not None:
         count = len(rows) + take(config, plan.inbox, len(rows) + 1)
-    while len(rows) < count and (plan.inbox is not None or not rows or rows[-1]["kept"]):
+    while len(rows) < count and (plan.inbox is not None or not rows or not fell(rows[-1])):
         rows.append(one_round(config, len(rows) + 1, best_of(rows), plan))
     return summary_of(config, rows)
 
@@ -119,10 +120,8 @@ def one_round(config: Config, number: int, best: Row | None, plan: Plan) -> Row:
         refuse_unfit_reward_model(commands.settings(commands.works[OURS]))
     for name in (OURS, f"evaluate {BEFORE}", f"evaluate {OURS}"):
         commands.run(name)
-    before, after = measured(commands, measure)
     policy = str(commands.folder / "ppo" / OURS / "policy")
-    figures = {"measure": measure, "before": before, "after": after, "kept": after >= before}
-    row = {"round": number, **counts, **figures, "policy": policy}
+    row = {"round": number, **counts, "measure": measure, **measured(commands, measure), "policy": policy}
     write_json(commands.folder / ENDED, row)
     return row
 
@@ -227,12 +226,21 @@ def records_up_to(config: Config, number: int, name: str = FILES[0]) -> list[Fee
     return found
 
 
-def measured(commands: Round, measure: str) -> tuple[float, float]:
-    """The mean sampled measure of the policy before a round and after it, on the problems that both have."""
+def measured(commands: Round, measure: str) -> Row:
+    """The mean sampled measure of the policy `before` a round and `after` it, on the problems that both have; the 95 %
+    `difference_interval`, paired by problem; and whether the new policy is `kept`."""
     begun = BEFORE if (commands.folder / "ppo" / BEFORE / "policy").is_dir() else BASE
-    before, after = (scores_of(commands, name, measure)["sampled"] for name in (begun, OURS))
-    both = sorted(before.keys() & after.keys())
-    return fmean(before[each] for each in both), fmean(after[each] for each in both)
+    old, new = (scores_of(commands, name, measure)["sampled"] for name in (begun, OURS))
+    both = sorted(old.keys() & new.keys())
+    before, after = (fmean(scores[each] for each in both) for scores in (old, new))
+    apart = mean_with_interval([new[each] - old[each] for each in both])
+    interval = [apart.low, apart.high]
+    return {"before": before, "after": after, "difference_interval": interval, "kept": after >= before}
+
+
+def fell(row: Row) -> bool:
+    """Whether a round ended below its start by more than chance."""
+    return float(row["difference_interval"][1]) < 0
 
 
 def take(config: Config, inbox: Path, number: int) -> bool:
@@ -294,10 +302,14 @@ def folder_of(config: Config, number: int) -> Path:
 
 
 def ended_rounds(config: Config) -> list[Row]:
-    """The rows of the rounds that have ended, from the first."""
+    """The rows of the rounds that have ended, from the first; of one without an interval, as they were once written,
+    the figures are made again, and no command is."""
     rows: list[Row] = []
     while (file := folder_of(config, len(rows) + 1) / ENDED).is_file():
-        rows.append(json.loads(file.read_text(encoding="utf-8")))
+        row = json.loads(file.read_text(encoding="utf-8"))
+        if "difference_interval" not in row:
+            break
+        rows.append(row)
     return rows
 
 
@@ -334,4 +346,6 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
         kept = "kept" if row["kept"] else "not kept"
         records = f"{row['new_records']} new of {row['records']} records"
-        yield f"round {row['round']}: {records}, {row['measure']} {row['before']:.3f} -> {row['after']:.3f}, {kept}"
+        low, high = row["difference_interval"]
+        figures = f"{row['measure']} {row['before']:.3f} -> {row['after']:.3f} ({low:+.3f} to {high:+.3f})"
+        yield f"round {row['round']}: {records}, {figures}, {kept}"

@@ -20,6 +20,8 @@ from text2grad.stages.measure.evaluate import target_name
 from text2grad.stages.run.results import SCORES, measured_on, write_json
 
 Rates = tuple[float, float]
+Scores = float | dict[str, float]
+"""The measure of one problem, or of several by name."""
 
 
 def record(id: str, response: str, prompt: str = "?") -> Feedback:
@@ -39,7 +41,7 @@ class Commands:
     """Commands that write what the true ones would: `scores` are (before, after) of each round, `marks` the F1 of
     each round's reward model on the records of its own round and of the next."""
 
-    def __init__(self, scores: Sequence[Rates], marks: Sequence[Rates] = ((0.5, 0.5),) * 9) -> None:
+    def __init__(self, scores: Sequence[tuple[Scores, Scores]], marks: Sequence[Rates] = ((0.5, 0.5),) * 9) -> None:
         self.scores, self.marks, self.ran = scores, marks, list[str]()
 
     def run(self, commands: Round, name: str) -> None:
@@ -80,9 +82,11 @@ class Commands:
     def _evaluate_text2grad(self, commands: Round, folder: Path, number: int) -> None:
         self._score(commands, "text2grad", self.scores[number - 1][1])
 
-    def _score(self, commands: Round, name: str, value: float) -> None:
+    def _score(self, commands: Round, name: str, values: Scores) -> None:
         place = commands.folder / "evaluation" / measured_on(commands.config) / f"{name}{SCORES}"
-        write_json(place, {way: {"p1": {"pass": value, "rouge_l": value}} for way in ("greedy", "sampled")})
+        named = values if isinstance(values, dict) else {"p1": values}
+        scores = {problem: {"pass": value, "rouge_l": value} for problem, value in named.items()}
+        write_json(place, {way: scores for way in ("greedy", "sampled")})
 
 
 @pytest.fixture
@@ -121,6 +125,23 @@ def test_the_first_round_that_falls_is_the_last(tmp_path: Path, pretend: Callabl
     assert (found.best, found.best_round) == (0.3, 1) and best_in(tmp_path) == "start, 1 by 1"
 
 
+def test_a_round_that_is_lower_within_chance_is_not_kept_and_not_the_last(
+    tmp_path: Path, pretend: Callable[..., Commands]
+) -> None:
+    start, lower = {"p1": 0.0, "p2": 0.4, "p3": 0.5}, {"p1": 0.3, "p2": 0.1, "p3": 0.2}
+    clearly = {"p1": 0.0, "p2": 0.2, "p3": 0.2}
+    pretend(
+        [(start, lower), (start, {"p1": 0.1, "p2": 0.6, "p3": 0.5}), (start, {**start, "p1": 0.1}), (start, lower)]
+    )
+    found = run_loop(config_in(tmp_path / "chance"), Plan(4))
+    assert [row["kept"] for row in found.rounds] == [False, True, True, False]
+    assert best_in(tmp_path / "chance") == "start, 2 by 2, 3 by 3"
+    low, high = found.rounds[0]["difference_interval"]
+    assert low < -0.1 < high and high > 0
+    pretend([({"p1": 0.1, "p2": 0.4, "p3": 0.5}, clearly), (start, start)])
+    assert len(run_loop(config_in(tmp_path / "clear"), Plan(2)).rounds) == 1
+
+
 def test_nothing_is_done_twice_and_more_rounds_go_on(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
     commands = pretend([(0.1, 0.3), (0.3, 0.5)])
     config = config_in(tmp_path)
@@ -128,6 +149,9 @@ def test_nothing_is_done_twice_and_more_rounds_go_on(tmp_path: Path, pretend: Ca
     count = len(commands.ran)
     assert run_loop(config, Plan(1)) == first and len(commands.ran) == count
     (tmp_path / "rounds" / "1" / "round.json").unlink()  # as if killed just before the end
+    assert run_loop(config, Plan(1)) == first and len(commands.ran) == count
+    row = {name: value for name, value in first.rounds[0].items() if name != "difference_interval"}
+    write_json(tmp_path / "rounds" / "1" / "round.json", row)  # as rounds were once written
     assert run_loop(config, Plan(1)) == first and len(commands.ran) == count
     assert [row["round"] for row in run_loop(config, Plan(2)).rounds] == [1, 2]
 
