@@ -104,6 +104,11 @@ class PPOSettings(Settings):
         " without the verdict, which tells none from another, and the poor words of an answer share -1 (where only"
         " a verdict is paid: as any other)",
     )
+    solved_groups: Literal["paid", "left_out"] = Field(
+        default="paid",
+        description="answers to one prompt that all have the same verdict above 0 and no poor word. paid: as any"
+        " other; left_out: of the loss, for all that they teach is to be surer; they count as rollouts",
+    )
     mask_truncated: bool = Field(
         default=False, description="leave answers cut at generation.max_new_tokens out of the loss"
     )

@@ -265,6 +265,8 @@ def score(
     counted = torch.ones_like(cut)  # (B,)
     if settings.drop_equal_groups:
         counted &= adv.in_unequal_groups(gains, judged, settings.samples_per_prompt)
+    if settings.solved_groups == "left_out":
+        counted &= ~adv.in_solved_groups(gains, words, judged, settings.samples_per_prompt)
     if settings.mask_truncated:
         counted &= ~cut
     return Rollout(
