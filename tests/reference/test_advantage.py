@@ -482,42 +482,6 @@ def test_blame_in_lost_groups_is_shared_as_the_slow_formula_says() -> None:
                 close(column[row], torch.tensor(own))
 
 
-def slow_solved(gains: Array, words: Array, learned: NDArray[np.bool_], size: int, row: int) -> bool:
-    """Whether several responses to a row's prompt were judged, all alike and all above 0, and none has a poor word."""
-    first = row // size * size
-    judged = [i for i in range(first, first + size) if learned[i].any()]
-    poor = any(words[i, t] < 0 for i in judged for t in range(words.shape[1]) if learned[i, t])
-    own = [gains[i] for i in judged]
-    return bool(learned[row].any() and len(own) > 1 and min(own) > 0 and np.ptp(own) < 1e-6 and not poor)
-
-
-def test_groups_that_are_solved_by_hand() -> None:
-    """All right; right, but one has a poor word; right and less right; all poor; one whose sibling has no critique, and
-    what is poor there was never judged; two that were."""
-    gains = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.5, -1.0, -1.0, 1.0, 0.0, 1.0, 1.0])
-    words = torch.zeros(12, 2)
-    words[3, 1] = words[9, 0] = words[11, 1] = -1.0
-    learned = torch.ones(12, 2, dtype=torch.bool)
-    learned[9] = learned[11, 1] = False
-    found = advantage.in_solved_groups(gains, words, learned, 2)
-    assert found.tolist() == [True, True] + [False] * 8 + [True, True]
-    assert not advantage.in_solved_groups(gains, words, learned, 1).any()
-
-
-def test_solved_groups_are_those_of_the_slow_formula() -> None:
-    generator = np.random.default_rng(2)
-    for size in (1, 2, 3, 4):
-        words = np.abs(generator.normal(size=(24, 7)))
-        words[generator.integers(0, 24, size=3), generator.integers(0, 7, size=3)] *= -1
-        gains = np.repeat(generator.choice([-1.0, 0.0, 0.4, 1.0], size=24 // size), size)
-        gains[:2] += 0.3 * generator.normal(size=2)
-        learned = np.arange(7) < generator.integers(0, 8, size=24)[:, None]
-        found = advantage.in_solved_groups(*map(torch.tensor, (gains, words, learned)), size)
-        solved = [row for row in range(24) if slow_solved(gains, words, learned, size, row)]
-        judged = learned.any(axis=1)
-        assert np.flatnonzero(found.numpy() & judged).tolist() == solved and bool(solved) == (size > 1)
-
-
 def test_responses_that_are_no_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="5 responses cannot be divided into groups of 2"):
         advantage.group_advantages(

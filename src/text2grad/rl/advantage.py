@@ -288,21 +288,9 @@ def in_lost_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
 
     Arguments as in `group_advantages`. A response without siblings, or whose siblings have no critique, is in none.
     """
-    return _alike(gains, learned, size) & (gains < 0)
-
-
-def in_solved_groups(gains: Tensor, words: Tensor, learned: Tensor, size: int) -> Tensor:
-    """(B,), True where several responses to a prompt all gained the same, and more than 0, and no word of any of them
-    is poor. Arguments as in `group_advantages`; `words` (B, T) is what single words earned."""
-    blamed = (learned & (words < 0)).any(dim=1).view(-1, size).any(dim=1, keepdim=True)
-    return _alike(gains, learned, size) & (gains > 0) & ~blamed.expand(-1, size).reshape(-1)
-
-
-def _alike(gains: Tensor, learned: Tensor, size: int) -> Tensor:
-    """(B,), True where several responses to a prompt have a critique, and all gained the same."""
     several = learned.any(dim=1).view(-1, size).sum(dim=1, keepdim=True) > 1
     several = several.expand(-1, size).reshape(-1)
-    return several & ~in_unequal_groups(gains, learned, size)
+    return several & ~in_unequal_groups(gains, learned, size) & (gains < 0)
 
 
 def spare_lost(delta: Tensor, words: Tensor, lost: Tensor) -> tuple[Tensor, Tensor]:

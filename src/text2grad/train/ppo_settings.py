@@ -104,10 +104,10 @@ class PPOSettings(Settings):
         " without the verdict, which tells none from another, and the poor words of an answer share -1 (where only"
         " a verdict is paid: as any other)",
     )
-    solved_groups: Literal["paid", "left_out"] = Field(
-        default="paid",
-        description="answers to one prompt that all have the same verdict above 0 and no poor word. paid: as any"
-        " other; left_out: of the loss, for all that they teach is to be surer; they count as rollouts",
+    drop_same_answers: bool = Field(
+        default=False,
+        description="leave answers out of the loss where all answers to their prompt are the same to the token; they"
+        " count as rollouts",
     )
     mask_truncated: bool = Field(
         default=False, description="leave answers cut at generation.max_new_tokens out of the loss"
