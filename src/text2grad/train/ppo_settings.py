@@ -104,11 +104,6 @@ class PPOSettings(Settings):
         " without the verdict, which tells none from another, and the poor words of an answer share -1 (where only"
         " a verdict is paid: as any other)",
     )
-    drop_same_answers: bool = Field(
-        default=False,
-        description="leave answers out of the loss where all answers to their prompt are the same to the token; they"
-        " count as rollouts",
-    )
     mask_truncated: bool = Field(
         default=False, description="leave answers cut at generation.max_new_tokens out of the loss"
     )

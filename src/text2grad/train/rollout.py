@@ -234,13 +234,6 @@ def gains_of(credits: Sequence[Credit], size: int) -> Tensor:
     return gains.masked_fill(beside & ~known, math.nan)
 
 
-def in_same_groups(samples: Sequence[Sample], size: int) -> Tensor:
-    """(B,), True where all `size` answers to a prompt, more than one, are the same to the token."""
-    groups = [samples[first : first + size] for first in range(0, len(samples), size)]
-    same = [size > 1 and len({tuple(each.ids) for each in group}) == 1 for group in groups]
-    return torch.tensor(same).repeat_interleave(size)
-
-
 def score(
     batch: TokenBatch, responses: Responses, stats: PolicyStats, settings: PPOSettings, coefficient: float
 ) -> Rollout:
@@ -272,8 +265,6 @@ def score(
     counted = torch.ones_like(cut)  # (B,)
     if settings.drop_equal_groups:
         counted &= adv.in_unequal_groups(gains, judged, settings.samples_per_prompt)
-    if settings.drop_same_answers:
-        counted &= ~in_same_groups(responses.samples, settings.samples_per_prompt).to(cut.device)
     if settings.mask_truncated:
         counted &= ~cut
     return Rollout(
