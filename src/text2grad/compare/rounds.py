@@ -227,8 +227,8 @@ def records_up_to(config: Config, number: int, name: str = FILES[0]) -> list[Fee
 
 
 def measured(commands: Round, measure: str) -> Row:
-    """The mean sampled measure of the policy `before` a round and `after` it, on the problems that both have; the 95 %
-    `difference_interval`, paired by problem; and whether the new policy is `kept`."""
+    """The mean sampled measure of the policy `before` a round and `after` it, on the problems that both have, the
+    95 % `difference_interval`, paired by problem, and whether the new policy is `kept`."""
     begun = BEFORE if (commands.folder / "ppo" / BEFORE / "policy").is_dir() else BASE
     old, new = (scores_of(commands, name, measure)["sampled"] for name in (begun, OURS))
     both = sorted(old.keys() & new.keys())
@@ -302,8 +302,10 @@ def folder_of(config: Config, number: int) -> Path:
 
 
 def ended_rounds(config: Config) -> list[Row]:
-    """The rows of the rounds that have ended, from the first; of one without an interval, as they were once written,
-    the figures are made again, and no command is."""
+    """The rows of the rounds that have ended, from the first.
+
+    Of one without an interval, as they were once written, the figures are made again, and no command is.
+    """
     rows: list[Row] = []
     while (file := folder_of(config, len(rows) + 1) / ENDED).is_file():
         row = json.loads(file.read_text(encoding="utf-8"))
