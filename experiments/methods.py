@@ -58,6 +58,7 @@ PARTS: dict[str, dict[str, object]] = {
     "whiten": {"ppo.normalisation": "whiten"},
     "not_normalised": {"ppo.normalisation": "none"},
     "linear": {"ppo.schedule": "linear"},
+    "constant": {"ppo.schedule": "constant"},
     "grounded": {"reward_model.grounded": "on"},  # its quotes are forced into place
 }
 Preset = Callable[[Sequence[str], Sequence[str]], Config]
