@@ -6,12 +6,14 @@ the same critiques and steps of PPO: `frozen`, all --prompts judged at once, one
 far and the policy for its part of the steps; and `restarted`, the frozen reward model in as many parts, each a run
 of its own, whose reference is the policy that it begins with, as that of a round is: what that does by itself. All
 are measured after each part on the same documents of kinds that no training prompt has. Rounds end with the first
-that falls by more than chance, the others go on.
+that falls by more than chance, the others go on. Where a round is not kept its critiques are and its steps are not,
+and what is measured of it is the policy that the next begins with.
 
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
         [--set ppo.lr=1e-4 ...] [--workers 1] [--out FOLDER]
 
-What has been run into --out is not repeated, and what was stopped resumes. parts.py shows the means, too.
+What has been run into --out is not repeated, and what was stopped resumes. parts.py shows the means, too. With
+several --workers: `--set run.threads=1`.
 
 The last line of stdout is one JSON object: `frozen`, `restarted` and `refreshed`, the mean over the seeds of the
 share of the fields that are right in sampled answers, at the end and (`frozen_best` ...) at the best part; and
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -71,14 +73,16 @@ def one_seed(chosen: argparse.Namespace, seed: int) -> Row:
     common = [f"run.seed={seed}", f"task.seed={seed}", "critic.kind=reward_model", *chosen.set]
     command(place / "base", "sft", ["sft"], common)
     before = command(place / "base", "evaluate", ["evaluate", "sft"], common)
-    with ThreadPoolExecutor(chosen.workers) as side_by_side:
+    with ThreadPoolExecutor(chosen.workers) as side_by_side:  # after a failure no more begin
         model = side_by_side.submit(frozen_model, chosen, place, common)
         runs = {
             "refreshed": side_by_side.submit(refreshed_parts, chosen, place, common),
             "frozen": side_by_side.submit(frozen_parts, chosen, model, common),
             "restarted": side_by_side.submit(restarted_parts, chosen, model, place, common, seed),
         }
-    made = {way: run.result() for way, run in runs.items()}
+        for waiting in wait(runs.values(), return_when=FIRST_EXCEPTION).not_done:
+            waiting.cancel()
+    made = {way: run.result() for way, run in runs.items() if not run.cancelled()}
     return {
         "sft": sampled(before),
         **{way: [sampled(part) for part in made[way]] for way in WAYS},
@@ -136,14 +140,14 @@ def restarted_parts(
 
 
 def refreshed_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> list[Row]:
-    """As many critiques and steps in rounds; the evaluation of each round's end."""
+    """As many critiques and steps in rounds; the evaluation of the policy that each leaves."""
     folder, share = started(place / "refreshed", place / SFT), chosen.prompts // chosen.rounds
     parts = [f"annotate.prompts={share}", f"ppo.steps={chosen.steps // chosen.rounds}"]
     rounds = command(folder, "loop", ["loop", "--rounds", str(chosen.rounds)], [*common, *parts])["rounds"]
-    files = [
-        folder / "rounds" / str(row["round"]) / "evaluation" / "extraction" / "text2grad.json" for row in rounds
+    names = [
+        f"{row['round']}/evaluation/extraction/{'text2grad' if row['kept'] else 'before'}.json" for row in rounds
     ]
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [json.loads((folder / "rounds" / name).read_text(encoding="utf-8")) for name in names]
 
 
 if __name__ == "__main__":

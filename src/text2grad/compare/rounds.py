@@ -103,20 +103,22 @@ def run_loop(config: Config, plan: Plan) -> LoopSummary:
     if plan.inbox is not None:
         count = len(rows) + take(config, plan.inbox, len(rows) + 1)
     while len(rows) < count and (plan.inbox is not None or not rows or not fell(rows[-1])):
-        rows.append(one_round(config, len(rows) + 1, best_of(rows), plan))
+        rows.append(one_round(config, rows, plan))
     return summary_of(config, rows)
 
 
-def one_round(config: Config, number: int, best: Row | None, plan: Plan) -> Row:
-    """Judge, teach, train and measure; the row of the round, which is its `round.json`, too."""
-    commands = commands_of(config, number, best, plan)
+def one_round(config: Config, rows: Sequence[Row], plan: Plan) -> Row:
+    """Judge, teach, train and measure, after the rounds that have ended; the row of the round, which is its
+    `round.json`, too."""
+    number = len(rows) + 1
+    commands = commands_of(config, number, best_of(rows), plan)
     if plan.inbox is None:
         commands.run(ANNOTATE)
     counts = gather(config, number)
     measure = measure_of(commands.config, plan.measure)
     if not plan.offline:
         commands.run(REWARD_MODEL)
-        counts |= choose_reward_model(commands, best)
+        counts |= choose_reward_model(commands, rows[-1] if rows else None)
         refuse_unfit_reward_model(commands.settings(commands.works[OURS]))
     for name in (OURS, f"evaluate {BEFORE}", f"evaluate {OURS}"):
         commands.run(name)
@@ -130,7 +132,8 @@ def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Ro
     """The commands of a round, in a folder that has the best policy so far as `before`, and as its SFT policy; a
     model that is no folder, from a hub say, is known by its name.
 
-    Its reward model starts from what the first one did; a policy that learns from all records once more, too.
+    Its reward model starts from what the first one did; a policy that learns from all records once more, too. Each
+    round judges answers to the `annotate.prompts` that come after those of the round before.
     """
     start, folder = start_policy(config), folder_of(config, number)
     values: dict[str, Any] = {}
@@ -139,6 +142,8 @@ def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Ro
     if config.task.data == IMPORTED:
         prompts = folder if plan.inbox is not None else config.run.folder
         values["task.data"] = str(prompts / FILES[0])
+    if plan.inbox is None and config.annotate.prompts is not None:
+        values["annotate.first"] = config.annotate.first + (number - 1) * config.annotate.prompts
     before = best["policy"] if best else start.model
     link(folder / "ppo" / BEFORE, before)
     link(folder / SFT, start.model if plan.offline else before)
@@ -166,15 +171,15 @@ def link(place: Path, policy: str | Path) -> None:
         (place / "policy").symlink_to(Path(policy).absolute(), target_is_directory=True)
 
 
-def choose_reward_model(commands: Round, best: Row | None) -> Row:
+def choose_reward_model(commands: Round, last: Row | None) -> Row:
     """Take the reward model of the round before where it marks the held-out records of this round better, and say
     so: the folder of the one that is taken, and the mean F1 of good and of poor tokens of the new one and of it.
     """
     own = commands.folder / "reward_model" / "policy"
     now = f1_in(commands.folder)
-    if best is None or "reward_model" not in best:
+    if last is None or "reward_model" not in last:
         return {"reward_model": str(own), "reward_model_f1": now}
-    earlier = Earlier(commands, Path(best["reward_model"]))
+    earlier = Earlier(commands, Path(last["reward_model"]))
     earlier.run("evaluate reward model")
     before = f1_in(earlier.folder)
     figures = {"reward_model_f1": now, "earlier_reward_model_f1": before}
@@ -182,8 +187,8 @@ def choose_reward_model(commands: Round, best: Row | None) -> Row:
         return {"reward_model": str(own), **figures}
     line = f"the new reward model marks held-out answers worse ({now:.3f}) than the one before ({before:.3f})"
     print(f"round {commands.folder.name}: {line}, which is kept", file=sys.stderr)
-    commands.config = with_values(commands.config, {"critic.reward_model.folder": Path(best["reward_model"])})
-    return {"reward_model": best["reward_model"], **figures}
+    commands.config = with_values(commands.config, {"critic.reward_model.folder": Path(last["reward_model"])})
+    return {"reward_model": last["reward_model"], **figures}
 
 
 class Earlier(Round):
@@ -239,8 +244,10 @@ def measured(commands: Round, measure: str) -> Row:
 
 
 def fell(row: Row) -> bool:
-    """Whether a round ended below its start by more than chance."""
-    return float(row["difference_interval"][1]) < 0
+    """Whether a round ended below its start by more than chance; of one without an interval, as they were once
+    written, whether it was not kept."""
+    interval = row.get("difference_interval")
+    return interval[1] < 0 if interval else not row["kept"]
 
 
 def take(config: Config, inbox: Path, number: int) -> bool:
@@ -302,16 +309,10 @@ def folder_of(config: Config, number: int) -> Path:
 
 
 def ended_rounds(config: Config) -> list[Row]:
-    """The rows of the rounds that have ended, from the first.
-
-    Of one without an interval, as they were once written, the figures are made again, and no command is.
-    """
+    """The rows of the rounds that have ended, from the first."""
     rows: list[Row] = []
     while (file := folder_of(config, len(rows) + 1) / ENDED).is_file():
-        row = json.loads(file.read_text(encoding="utf-8"))
-        if "difference_interval" not in row:
-            break
-        rows.append(row)
+        rows.append(json.loads(file.read_text(encoding="utf-8")))
     return rows
 
 
@@ -348,6 +349,7 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
         kept = "kept" if row["kept"] else "not kept"
         records = f"{row['new_records']} new of {row['records']} records"
-        low, high = row["difference_interval"]
-        figures = f"{row['measure']} {row['before']:.3f} -> {row['after']:.3f} ({low:+.3f} to {high:+.3f})"
+        interval = row.get("difference_interval")
+        apart = f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else ""
+        figures = f"{row['measure']} {row['before']:.3f} -> {row['after']:.3f}{apart}"
         yield f"round {row['round']}: {records}, {figures}, {kept}"

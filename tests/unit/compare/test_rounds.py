@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.compare.rounds import BEFORE, FILES, NAME, NEW, SFT, Plan, Round, commands_of, run_loop
+from text2grad.compare.rounds import BEFORE, FILES, NAME, NEW, SFT, Plan, Round, commands_of, run_loop, table_of
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, Message, Source, read_records, write_records
@@ -86,7 +86,8 @@ class Commands:
         place = commands.folder / "evaluation" / measured_on(commands.config) / f"{name}{SCORES}"
         named = values if isinstance(values, dict) else {"p1": values}
         scores = {problem: {"pass": value, "rouge_l": value} for problem, value in named.items()}
-        write_json(place, {way: scores for way in ("greedy", "sampled")})
+        others = {problem: {"pass": 1 - value, "rouge_l": 1 - value} for problem, value in named.items()}
+        write_json(place, {"greedy": others, "sampled": scores})
 
 
 @pytest.fixture
@@ -137,9 +138,46 @@ def test_a_round_that_is_lower_within_chance_is_not_kept_and_not_the_last(
     assert [row["kept"] for row in found.rounds] == [False, True, True, False]
     assert best_in(tmp_path / "chance") == "start, 2 by 2, 3 by 3"
     low, high = found.rounds[0]["difference_interval"]
-    assert low < -0.1 < high and high > 0
+    assert low < -0.1 and high > 0
     pretend([({"p1": 0.1, "p2": 0.4, "p3": 0.5}, clearly), (start, start)])
     assert len(run_loop(config_in(tmp_path / "clear"), Plan(2)).rounds) == 1
+
+
+def as_once_written(folder: Path) -> None:
+    """Take the intervals out of the rounds that have ended."""
+    for file in folder.glob("rounds/*/round.json"):
+        row = json.loads(file.read_text())
+        write_json(file, {name: value for name, value in row.items() if name != "difference_interval"})
+
+
+def test_rounds_that_were_written_without_intervals_count(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
+    commands = pretend([(0.1, 0.3), (0.3, 0.5), (0.5, 0.2)])
+    config = config_in(tmp_path)
+    for count in (2, 3, 4):
+        rounds = run_loop(config, Plan(count)).rounds
+        assert len(rounds) == min(count, 3) and best_in(tmp_path) == "start, 1 by 1, 2 by 2"
+        as_once_written(tmp_path)
+    assert "(" not in next(table_of(run_loop(config, Plan(4)).rounds)) and len(commands.ran) == 17
+
+
+def test_each_round_judges_other_prompts(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
+    pretend([])
+    config = config_in(tmp_path, "--annotate.prompts=67", "--annotate.first=10")
+    firsts = [commands_of(config, number, None, Plan(3)).config.annotate.first for number in (1, 2, 3)]
+    assert firsts == [10, 77, 144]
+    inbox = commands_of(config, 3, None, Plan(3, tmp_path)).config.annotate.first
+    every = commands_of(config_in(tmp_path, "--annotate.prompts=null"), 3, None, Plan(3)).config.annotate.first
+    assert (inbox, every) == (10, 0)
+
+
+def test_the_reward_model_of_a_round_that_was_not_kept_is_still_the_last(
+    tmp_path: Path, pretend: Callable[..., Commands]
+) -> None:
+    start, lower = {"p1": 0.0, "p2": 0.4, "p3": 0.5}, {"p1": 0.3, "p2": 0.1, "p3": 0.2}
+    pretend([(start, lower), (start, {**start, "p1": 0.1})], [(0.9, 0.9), (0.2, 0.2)])
+    found = run_loop(config_in(tmp_path), Plan(2))
+    assert [row["kept"] for row in found.rounds] == [False, True]
+    assert best_in(tmp_path) == "start, 2 by 1"
 
 
 def test_nothing_is_done_twice_and_more_rounds_go_on(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
@@ -149,9 +187,6 @@ def test_nothing_is_done_twice_and_more_rounds_go_on(tmp_path: Path, pretend: Ca
     count = len(commands.ran)
     assert run_loop(config, Plan(1)) == first and len(commands.ran) == count
     (tmp_path / "rounds" / "1" / "round.json").unlink()  # as if killed just before the end
-    assert run_loop(config, Plan(1)) == first and len(commands.ran) == count
-    row = {name: value for name, value in first.rounds[0].items() if name != "difference_interval"}
-    write_json(tmp_path / "rounds" / "1" / "round.json", row)  # as rounds were once written
     assert run_loop(config, Plan(1)) == first and len(commands.ran) == count
     assert [row["round"] for row in run_loop(config, Plan(2)).rounds] == [1, 2]
 
@@ -182,6 +217,7 @@ def test_an_inbox_gives_one_round_of_what_is_new(
         rows = [{"prompt": f"q{night} {n}", "response": "r", "critique": "c", "corrected": "s"} for n in range(9)]
         (inbox / f"{night}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         assert len(run_loop(config, plan).rounds) == rounds
+        as_once_written(run)  # a night with an earlier version
     assert "annotate" not in " ".join(commands.ran) and "reward model" not in " ".join(commands.ran)
     assert len(read_records(run / "rounds" / "3" / FILES[0])) == 27
     # The second night was worse than the first, and the third learns from all records from the start once more.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from text2grad.config import Config
+from text2grad.config.sections import AnnotateSettings
 from text2grad.critics.program import run_outcomes
 from text2grad.errors import UserError
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Transcript, human_feedback_on
@@ -37,7 +38,7 @@ def sources_of(
     Raises:
         UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.
     """
-    train = admit(task.examples(feedback_split(config.task))[: config.annotate.prompts])
+    train = admit(asked(config.annotate, task.examples(feedback_split(config.task))))
     heldout = admit(task.examples("heldout")[: config.annotate.heldout or config.evaluate.limit])
     samples = config.annotate.samples_per_prompt
     few = min(4, samples)
@@ -60,6 +61,12 @@ def sources_of(
     if runner and not options.anchor:
         items, held = tested_items(runner, items), tested_items(runner, held)
     return items, held
+
+
+def asked(settings: AnnotateSettings, examples: Sequence[Example]) -> list[Example]:
+    """`annotate.prompts` of the examples from number `annotate.first`; after the last one the first again."""
+    first = settings.first % max(1, len(examples))
+    return [*examples[first:], *examples[:first]][: settings.prompts]
 
 
 def sampled_items(

@@ -11,6 +11,7 @@ import pytest
 
 from chat_server import KEY, ChatServer, completion, last_message, said
 from text2grad.cli import main
+from text2grad.config.sections import AnnotateSettings
 from text2grad.critics.program import ProgramCritic
 from text2grad.feedback import Example, Feedback, Message, read_jsonl
 from text2grad.sandbox import Runner
@@ -276,3 +277,14 @@ def test_records_of_the_program_critic_say_what_failed(tmp_path: Path) -> None:
         (brief,) = ProgramCritic(runner, brief=True).critique([example], [WRONG])
     assert full.meta["outcome"] == "failed" and full.meta["test_output"].startswith("test_double: ")
     assert "test_output" not in brief.meta
+
+
+@pytest.mark.parametrize(
+    ("first", "prompts", "expected"),
+    [(0, 2, "ab"), (1, 2, "bc"), (4, 3, "eab"), (7, 2, "cd"), (2, None, "cdeab"), (0, 9, "abcde")],
+)
+def test_the_prompts_that_are_judged_go_round(first: int, prompts: int | None, expected: str) -> None:
+    examples = [Example(id=letter, prompt=(Message(role="user", content="?"),)) for letter in "abcde"]
+    settings = AnnotateSettings(first=first, prompts=prompts)
+    assert "".join(example.id for example in stage.asked(settings, examples)) == expected
+    assert stage.asked(settings, []) == []
