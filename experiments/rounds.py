@@ -10,14 +10,15 @@ that falls by more than chance, the others go on. Where a round is not kept its 
 and what is measured of it is the policy that the next begins with.
 
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
-        [--set ppo.lr=1e-4 ...] [--workers 1] [--out FOLDER]
+        [--ways frozen refreshed] [--set ppo.lr=1e-4 ...] [--workers 1] [--out FOLDER]
 
 What has been run into --out is not repeated, and what was stopped resumes. parts.py shows the means, too. With
 several --workers: `--set run.threads=1`.
 
 The last line of stdout is one JSON object: `frozen`, `restarted` and `refreshed`, the mean over the seeds of the
 share of the fields that are right in sampled answers, at the end and (`frozen_best` ...) at the best part; and
-`seeds`, of each `sft` and the three, part by part, and `greedy` of them at their ends.
+`seeds`, of each `sft` and the three, part by part, `greedy` of them at their ends, and with `--set
+evaluate.temperatures=[1.0]` as `known` the same of documents of the kinds that are trained on.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -35,6 +37,7 @@ from text2grad.errors import exit_on_user_error
 from text2grad.stages.run.results import write_json
 
 WAYS = ("frozen", "restarted", "refreshed")
+KNOWN = "validation_at_1"
 SFT = Path("base", "sft", "policy")
 """Where a seed's own policy is that all ways start from."""
 Row = dict[str, Any]
@@ -44,7 +47,7 @@ def main() -> None:
     chosen = options()
     rows = [one_seed(chosen, seed) for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds)]
     found: Row = {}
-    for way in WAYS:
+    for way in chosen.ways:
         found[way] = round(fmean(row[way][-1] for row in rows), 4)
         found[f"{way}_best"] = round(fmean(max(row["sft"], *row[way]) for row in rows), 4)
     write_json(chosen.out / "rounds.json", found)
@@ -58,6 +61,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=18, help="of PPO in all")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all commands")
     parser.add_argument("--workers", type=int, default=1, help="ways of a seed side by side")
     parser.add_argument("--out", type=Path, default=Path("runs/parts/rounds"))
@@ -75,18 +79,20 @@ def one_seed(chosen: argparse.Namespace, seed: int) -> Row:
     before = command(place / "base", "evaluate", ["evaluate", "sft"], common)
     with ThreadPoolExecutor(chosen.workers) as side_by_side:  # after a failure no more begin
         model = side_by_side.submit(frozen_model, chosen, place, common)
-        runs = {
-            "refreshed": side_by_side.submit(refreshed_parts, chosen, place, common),
-            "frozen": side_by_side.submit(frozen_parts, chosen, model, common),
-            "restarted": side_by_side.submit(restarted_parts, chosen, model, place, common, seed),
+        parts = {
+            "refreshed": partial(refreshed_parts, chosen, place, common),
+            "frozen": partial(frozen_parts, chosen, model, common),
+            "restarted": partial(restarted_parts, chosen, model, place, common, seed),
         }
+        runs = {way: side_by_side.submit(run) for way, run in parts.items() if way in chosen.ways}
         for waiting in wait(runs.values(), return_when=FIRST_EXCEPTION).not_done:
             waiting.cancel()
     made = {way: run.result() for way, run in runs.items() if not run.cancelled()}
     return {
         "sft": sampled(before),
-        **{way: [sampled(part) for part in made[way]] for way in WAYS},
-        "greedy": [made[way][-1]["greedy_fields"] for way in WAYS],
+        **{way: [sampled(part) for part in made[way]] for way in chosen.ways},
+        "greedy": [made[way][-1]["greedy_fields"] for way in chosen.ways],
+        "known": {way: [part.get(KNOWN) for part in each] for way, each in {"sft": [before], **made}.items()},
     }
 
 
