@@ -11,11 +11,13 @@ can be made in pieces: `--tasks extraction --critics program` today, `--critics 
 
     python experiments/parts.py [--seeds 3] [--first-seed 0] [--tasks extraction reports]
         [--critics program reward_model] [--methods sft scalar grpo text2grad+group_of_8 text2grad ...]
-        [--model smollm2] [--tries 1] [--set ppo.steps=4 ...] [--workers 1] [--out FOLDER] [--plan]
+        [--model smollm2] [--tries 1] [--set ppo.steps=4 ...] [--measure NAME] [--workers 1]
+        [--out FOLDER] [--plan]
 
 --model tiny is a Llama of about a million parameters made on the spot. --plan prints what is left of each
 comparison and runs nothing. A method is one of `text2grad compare` or has parts of methods.py:
-`text2grad+group_of_8` is groups of eight with spans.
+`text2grad+group_of_8` is groups of eight with spans. --measure: another of the task's measures, by which rates are
+chosen, too: `--tasks reports --measure right`.
 
 The last line of stdout is one JSON object of all pieces that have been run into --out: `tasks`: of each, under
 `program` and `reward_model`, of each method the mean over the seeds `greedy`, `sampled` and `best` (at its best
@@ -24,8 +26,8 @@ of text2grad itself); and of the reward models, on answers to more prompts of th
 `poor_f1` and `good_f1` (tokens), `verdict_r` and `verdict_order` (of two answers to one prompt), means over the
 seeds. `rounds` and `mbpp` (greedy, held-out) are those of `rounds.py` and of `pretrained.py --tasks code --mbpp 150
 --out FOLDER/mbpp`, null where they were not run into --out. `collapsed`: runs that ended below SFT, as `task critic
-method seed`. The measure is the first of the task's: share of the fields that are right, share of the facts that
-are stated.
+method seed`. The measure is, unless named, the first of the task's: share of the fields that are right, share of
+the facts that are stated.
 """
 
 from __future__ import annotations
@@ -95,6 +97,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--model", choices=("tiny", "smollm2"), default="smollm2")
     parser.add_argument("--tries", type=int, default=1, help="rates tried for each method, on another seed")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
+    parser.add_argument("--measure", help="another measure of the task")
     parser.add_argument("--workers", type=int, default=1, help="commands side by side, one thread each")
     parser.add_argument("--out", type=Path, default=Path("runs/parts"))
     parser.add_argument("--plan", action="store_true", help="only print what is left")
@@ -118,15 +121,15 @@ def preset(
 
 def run_piece(chosen: argparse.Namespace, task: str, critic: str) -> None:
     """Run what is missing of one comparison, and keep its figures beside those of the others."""
-    config = preset(chosen, task, critic)
+    config, measure = preset(chosen, task, critic), chosen.measure or TASKS[task]
     names = [method_of(arm, config.run.folder, partial(preset, chosen, task, critic)) for arm in chosen.methods]
     extent = Extent.of(chosen.first_seed, chosen.seeds, chosen.tries)
     if chosen.plan:
         print(json.dumps({f"{task} {critic}": plan_of(config, names, extent, chosen.workers)}))
         return
-    found = by_arm(run_compare(config, names, extent, chosen.workers, TASKS[task]))
+    found = by_arm(run_compare(config, names, extent, chosen.workers, measure))
     folders = [config.run.folder / f"seed-{number}" for number in extent.seeds]
-    bests = {arm: best_of(config, extent.seeds, arm, TASKS[task]) for arm in chosen.methods}
+    bests = {arm: best_of(config, extent.seeds, arm, measure) for arm in chosen.methods}
     piece: Row = {"methods": {arm: row_of(found["methods"][arm], bests[arm]) for arm in chosen.methods}}
     piece["collapsed"] = [f"{task} {critic} {each}" for each in found["collapsed"]]
     if critic == "reward_model":

@@ -14,6 +14,7 @@ from text2grad.tasks.base import TaskSettings, load_task
 from text2grad.tasks.parts.reports import ReportsTask, forms_of
 from text2grad.tasks.parts.statements import Fact, Report, numbers, states
 
+MEASURES = ("covered", "invented", "length", "right")
 FACTS = (
     Fact("name", ("ford pinto 4",)),
     Fact("year", ("1971",)),
@@ -102,13 +103,13 @@ def test_a_unit_with_a_capital_is_no_name() -> None:
 @pytest.mark.parametrize(
     ("text", "scores"),
     [
-        ("The ford pinto 4 has 130 hp. It weighs 3504 lb.", (3 / 7, 1, 1)),
-        ("The ford pinto 4 has 130 hp. It weighs 3505 lb, does 12 mpg.", (2 / 7, 1 / 3, 1)),
-        ("The ford pinto 4 has 130 hp.", (2 / 7, 1, 0)),
-        ("It has 130 hp. It is. It was. It weighs 3504 lb.", (1 / 7, 1, 0)),
-        ("It has 130 hp. It weighs 3504 lb. And", (2 / 7, 1, 0)),
-        ("It has 130 hp. It is. It was. It weighs 99 lb\nand 98", (1 / 7, 1 / 3, 0)),
-        ("", (0, 1, 0)),
+        ("The ford pinto 4 has 130 hp. It weighs 3504 lb.", (3 / 7, 1, 1, 3 / 7)),
+        ("The ford pinto 4 has 130 hp. It weighs 3505 lb, does 12 mpg.", (2 / 7, 1 / 3, 1, 2 / 9)),
+        ("The ford pinto 4 has 130 hp.", (2 / 7, 1, 0, 2 / 8)),
+        ("It has 130 hp. It is. It was. It weighs 3504 lb.", (1 / 7, 1, 0, 1 / 9)),
+        ("It has 130 hp. It weighs 3504 lb. And", (2 / 7, 1, 0, 2 / 8)),
+        ("It has 130 hp. It is. It was. It weighs 99 lb\nand 98", (1 / 7, 1 / 3, 0, 1 / 8)),
+        ("", (0, 1, 0, 0)),
     ],
 )
 def test_measures(text: str, scores: tuple[float, ...]) -> None:
@@ -221,7 +222,7 @@ def test_two_tables_are_held_out_whole(task: ReportsTask) -> None:
 def test_every_demonstration_states_all_facts_and_nothing_else(task: ReportsTask) -> None:
     """Which is a test of the reader as well: two tables of eight are of another seed's held-out rows."""
     for each in [*task.examples("sft"), *task.examples("heldout")]:
-        assert task.scores(each, each.reference) == {"covered": 1.0, "invented": 1.0, "length": 1.0}, each.reference
+        assert task.scores(each, each.reference) == dict.fromkeys(MEASURES, 1.0), each.reference
 
 
 def test_numbers_that_have_changed_places_state_nothing(task: ReportsTask) -> None:

@@ -215,7 +215,8 @@ class ReportsTask:
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """`covered`: share of the facts that are stated; `invented`: 1 where every number is in the row, 0 where
-        none is; `length`: two or three sentences and nothing else."""
+        none is; `length`: two or three sentences and nothing else; `right`: share of the facts that are stated, out
+        of all facts and all faults, which is what its critic's verdict says."""
         return report_of(example, response).scores()
 
 

@@ -290,4 +290,5 @@ class Report:
             "covered": len(self.stated) / max(1, len(self.facts)),
             "invented": sum(map(self._known, written)) / len(written) if written else 1.0,
             "length": float(self.brief),
+            "right": self.share,
         }
