@@ -26,6 +26,7 @@ PARTS: dict[str, dict[str, object]] = {
     "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
     "group_of_8": {"ppo.advantage": "group", "ppo.samples_per_prompt": 8},
     "eight": {"ppo.samples_per_prompt": 8},
+    "unmasked": {"ppo.mask_truncated": False},  # answers that run into the token limit are learned from
     "unequal": {"ppo.samples_per_prompt": 8, "ppo.drop_equal_groups": True},
     "shared": {"ppo.lost_groups": "shared"},  # blame, where all answers to a prompt fail
     "paid": {"ppo.lost_groups": "paid"},  # there as anywhere
