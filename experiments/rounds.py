@@ -37,9 +37,10 @@ from text2grad.errors import exit_on_user_error
 from text2grad.stages.run.results import write_json
 
 WAYS = ("frozen", "restarted", "refreshed")
-KNOWN = "validation_at_1"
 SFT = Path("base", "sft", "policy")
 """Where a seed's own policy is that all ways start from."""
+KNOWN = "validation_at_1"
+"""What an evaluation calls the share that is right on documents of the kinds that are trained on."""
 Row = dict[str, Any]
 
 
@@ -61,7 +62,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=18, help="of PPO in all")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="of spending them")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all commands")
     parser.add_argument("--workers", type=int, default=1, help="ways of a seed side by side")
     parser.add_argument("--out", type=Path, default=Path("runs/parts/rounds"))
@@ -78,7 +79,8 @@ def one_seed(chosen: argparse.Namespace, seed: int) -> Row:
     command(place / "base", "sft", ["sft"], common)
     before = command(place / "base", "evaluate", ["evaluate", "sft"], common)
     with ThreadPoolExecutor(chosen.workers) as side_by_side:  # after a failure no more begin
-        model = side_by_side.submit(frozen_model, chosen, place, common)
+        alone = chosen.ways == ["refreshed"]
+        model = Future[Path]() if alone else side_by_side.submit(frozen_model, chosen, place, common)
         parts = {
             "refreshed": partial(refreshed_parts, chosen, place, common),
             "frozen": partial(frozen_parts, chosen, model, common),

@@ -128,6 +128,7 @@ def test_no_trick_scores_more_than_the_honest_answer(trick: str) -> None:
     honest, found = judged(HONEST), judged(TRICKS[trick])
     assert honest.score == pytest.approx(2 * 2 / 5 - 1)
     assert found.score is not None and found.score <= honest.score
+    assert found.score == pytest.approx(2 * report_of(EXAMPLE, TRICKS[trick]).scores()["right"] - 1)
     assert report_of(EXAMPLE, TRICKS[trick]).scores()["covered"] <= 0.4 or trick in ("candidates", "every mileage")
 
 
