@@ -68,6 +68,19 @@ def test_search_filters_and_the_address(page: Any) -> None:
     assert page.get_by_label("colour").input_value() == "kl"
 
 
+def test_a_pointer_that_rests_chooses_no_token(page: Any) -> None:
+    """The page moves under it when it scrolls or is laid out anew; the keys go on from the token that was chosen."""
+    words, readout = page.locator(".talk .tok"), page.locator(".readout")
+    words.nth(4).hover()
+    assert readout.inner_text().startswith("5/")
+    page.locator(".talk").focus()
+    page.keyboard.press("Home")
+    for scrolled in (300, -300):  # away from the words and back to them
+        page.mouse.wheel(0, scrolled)
+        until(page, f"(document.querySelector('.talk:hover') === null) === {str(scrolled > 0).lower()}")
+        assert readout.inner_text().startswith("1/")
+
+
 def test_a_signal_colours_every_token(page: Any) -> None:
     def strengths() -> list[str]:
         code = (
@@ -175,8 +188,8 @@ def test_the_fixed_prompts_come_first_and_old_runs_offer_no_new_signal(tab: Any,
 def test_before_and_after_is_searched_and_the_address_keeps_it(page: Any) -> None:
     pairs = page.locator("#before-after")
     pairs.get_by_label("show").select_option("better")
-    better = pairs.locator("#pairs-found").inner_text()
-    assert better.endswith(" of 6") and "✗ pass → ✓ pass" in pairs.locator("#pair-list").inner_text()
+    until(page, "document.getElementById('pairs-found').textContent.endsWith(' of 6')")
+    assert "✗ pass → ✓ pass" in pairs.locator("#pair-list").inner_text()
     pairs.get_by_label("to").select_option("scalar PPO")
     pairs.get_by_label("show").select_option("")
     pairs.get_by_label("find").fill("heldout-3")

@@ -181,9 +181,10 @@ const followTokens = (sample, article, talk, readout, onToken) => {
     readout.textContent = tokenWords(sample, current);
     if (keep) onToken(current);
   };
-  talk.addEventListener("pointerover", (event) => {
+  // Not "pointerover", which is also sent where the page moves under a pointer that rests.
+  talk.addEventListener("pointermove", (event) => {
     const piece = event.target.closest("[data-tokens]");
-    if (piece) select(Number(piece.dataset.tokens.split(" ")[0]), false);
+    if (piece && !piece.classList.contains("lit")) select(Number(piece.dataset.tokens.split(" ")[0]), false);
   });
   talk.addEventListener("click", (event) => {
     const piece = event.target.closest("[data-tokens]");
