@@ -69,7 +69,7 @@ def test_search_filters_and_the_address(page: Any) -> None:
 
 
 def test_a_pointer_that_rests_chooses_no_token(page: Any) -> None:
-    """The page moves under it when it scrolls or is laid out anew; the keys go on from the token that was chosen."""
+    """The page moves under it when it scrolls, or is laid out anew; the keys go on from the token chosen."""
     words, readout = page.locator(".talk .tok"), page.locator(".readout")
     words.nth(4).hover()
     assert readout.inner_text().startswith("5/")
