@@ -6,8 +6,7 @@ the same critiques and steps of PPO: `frozen`, all --prompts judged at once, one
 far and the policy for its part of the steps; and `restarted`, the frozen reward model in as many parts, each a run
 of its own, whose reference is the policy that it begins with, as that of a round is: what that does by itself. All
 are measured after each part on the same documents of kinds that no training prompt has. Rounds end with the first
-that falls by more than chance, the others go on. Where a round is not kept its critiques are and its steps are not,
-and what is measured of it is the policy that the next begins with.
+that falls by more than chance, which is not kept: what is measured of it is the policy that it began with.
 
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
         [--ways frozen refreshed] [--set ppo.lr=1e-4 ...] [--workers 1] [--out FOLDER]
@@ -25,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -79,13 +79,11 @@ def one_seed(chosen: argparse.Namespace, seed: int) -> Row:
     command(place / "base", "sft", ["sft"], common)
     before = command(place / "base", "evaluate", ["evaluate", "sft"], common)
     with ThreadPoolExecutor(chosen.workers) as side_by_side:  # after a failure no more begin
-        alone = chosen.ways == ["refreshed"]
-        model = Future[Path]() if alone else side_by_side.submit(frozen_model, chosen, place, common)
-        parts = {
-            "refreshed": partial(refreshed_parts, chosen, place, common),
-            "frozen": partial(frozen_parts, chosen, model, common),
-            "restarted": partial(restarted_parts, chosen, model, place, common, seed),
-        }
+        parts: dict[str, Callable[[], list[Row]]] = {"refreshed": partial(refreshed_parts, chosen, place, common)}
+        if chosen.ways != ["refreshed"]:
+            model = side_by_side.submit(frozen_model, chosen, place, common)
+            parts["frozen"] = partial(frozen_parts, chosen, model, common)
+            parts["restarted"] = partial(restarted_parts, chosen, model, place, common, seed)
         runs = {way: side_by_side.submit(run) for way, run in parts.items() if way in chosen.ways}
         for waiting in wait(runs.values(), return_when=FIRST_EXCEPTION).not_done:
             waiting.cancel()
