@@ -58,6 +58,16 @@ def test_the_best_and_the_worst() -> None:
     assert judged("No idea").text.endswith("It is not two or three whole sentences.")
 
 
+@pytest.mark.parametrize(
+    "more", ["It weighs 3504 pounds. It is red.", "It weighs 3504", "\nname: ford pinto 4", "3504 \n"]
+)
+def test_all_that_comes_after_the_third_sentence_is_poor(more: str) -> None:
+    found = judged(f"{HONEST} It is. {more}")
+    assert (found.spans[-1].text, found.spans[-1].reason) == (more.strip(), "after the 3rd sentence")
+    assert found.score == 2 * 2 / 7 - 1  # one fault for its length, one for all that follows
+    assert judged(f"{HONEST} It is. \n").spans[-1].text == "130"
+
+
 def test_no_reason_gives_a_value_away() -> None:
     for response in ("A car. It has 150 hp.", "It weighs 2 kg. It weighs 130 pounds.", "", "hp: 1, mpg: 2."):
         found = judged(response)
@@ -95,6 +105,8 @@ TRICKS = {
     "no full stop": WHOLE.replace(".", "").replace("176", "17.6"),
     "more sentences": f"{HONEST} It is. It weighs 3504 pounds. It does 17.6 mpg.",
     "facts after the third sentence": f"A car. A. B. {WHOLE}",
+    "a sentence that does not end after the third": f"{HONEST} It is. It weighs 3504 pounds and does 17.6 mpg",
+    "the row after the third sentence": f"{HONEST} It is.\n{ROW}",
     "one sentence that does not end": WHOLE.replace(". It", ", it")[:-1],
     "one label a sentence": "Name: ford pinto 4. Its power: 130 hp. Its weight: 3504 pounds.",
     "candidates": f"{HONEST[:-1]} and weighs 3501, 3502, 3503 or 3504 pounds.",

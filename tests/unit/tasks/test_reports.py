@@ -108,7 +108,7 @@ def test_a_unit_with_a_capital_is_no_name() -> None:
         ("The ford pinto 4 has 130 hp.", (2 / 7, 1, 0, 2 / 8)),
         ("It has 130 hp. It is. It was. It weighs 3504 lb.", (1 / 7, 1, 0, 1 / 9)),
         ("It has 130 hp. It weighs 3504 lb. And", (2 / 7, 1, 0, 2 / 8)),
-        ("It has 130 hp. It is. It was. It weighs 99 lb\nand 98", (1 / 7, 1 / 3, 0, 1 / 8)),
+        ("It has 130 hp. It is. It was. It weighs 99 lb\nand 98", (1 / 7, 1 / 3, 0, 1 / 9)),
         ("", (0, 1, 0, 0)),
     ],
 )

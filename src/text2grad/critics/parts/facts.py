@@ -22,7 +22,7 @@ class FactsCritic:
     """
 
     def __init__(self) -> None:
-        self.source = Source(kind="program", model="facts", prompt_version="1")
+        self.source = Source(kind="program", model="facts", prompt_version="2")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Compare every response with the facts of its row; an example without any gives a `Failure`."""

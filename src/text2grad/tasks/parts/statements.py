@@ -188,9 +188,8 @@ class Report:
                     continue
                 stated |= {remark.name} if remark.label > 0 else set()
                 found.append(remark)
-        beyond = self.sentences[MOST:]
-        if beyond:
-            place = beyond[0][0], len(self.text.rstrip())
+        if len(self.sentences) >= MOST and (beyond := self.text[(end := self.sentences[MOST - 1][1]) :].strip()):
+            place = self.text.index(beyond, end), len(self.text.rstrip())
             found.append(Remark(place, -1, f"after the {MOST}rd sentence"))
         return found
 
