@@ -6,7 +6,8 @@ the same critiques and steps of PPO: `frozen`, all --prompts judged at once, one
 far and the policy for its part of the steps; and `restarted`, the frozen reward model in as many parts, each a run
 of its own, whose reference is the policy that it begins with, as that of a round is: what that does by itself. All
 are measured after each part on the same documents of kinds that no training prompt has. Rounds end with the first
-that falls by more than chance, which is not kept: what is measured of it is the policy that it began with.
+that falls by more than chance, the others go on. Where a round is not kept its critiques are and its steps are not,
+and what is measured of it is the policy that the next begins with.
 
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
         [--ways frozen refreshed] [--set ppo.lr=1e-4 ...] [--workers 1] [--out FOLDER]

@@ -2,8 +2,8 @@
 
 Answers move away from those that a reward model was taught by, and what it says of them means less with each step.
 Each round has new answers judged, or takes the records that people left in a folder; trains a reward model on all
-records so far; trains the policy for `ppo.steps`; and measures it before and after on the same held-out prompts.
-The next goes on from there, unless the policy fell by more than chance: that round is the last.
+records so far; trains the best policy so far for `ppo.steps`; and measures both on the same held-out prompts. The
+better one starts the next round, and the first round that falls by more than chance is the last.
 
 A round is a folder, `rounds/<n>` of the run, whose commands are noted as those of a comparison are: the same call
 resumes where it was stopped. `round.json` in it says that it has ended.
@@ -16,7 +16,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -103,7 +102,7 @@ def run_loop(config: Config, plan: Plan) -> LoopSummary:
     rows, count = ended_rounds(config), plan.count
     if plan.inbox is not None:
         count = len(rows) + take(config, plan.inbox, len(rows) + 1)
-    while len(rows) < count and (plan.inbox is not None or not rows or rows[-1]["kept"]):
+    while len(rows) < count and (plan.inbox is not None or not rows or not fell(rows[-1])):
         rows.append(one_round(config, rows, plan))
     return summary_of(config, rows)
 
@@ -112,7 +111,7 @@ def one_round(config: Config, rows: Sequence[Row], plan: Plan) -> Row:
     """Judge, teach, train and measure, after the rounds that have ended; the row of the round, which is its
     `round.json`, too."""
     number = len(rows) + 1
-    commands = commands_of(config, number, next(reversed(kept_of(rows)), None), plan)
+    commands = commands_of(config, number, best_of(rows), plan)
     if plan.inbox is None:
         commands.run(ANNOTATE)
     counts = gather(config, number)
@@ -129,9 +128,9 @@ def one_round(config: Config, rows: Sequence[Row], plan: Plan) -> Row:
     return row
 
 
-def commands_of(config: Config, number: int, last: Row | None, plan: Plan) -> Round:
-    """The commands of a round, in a folder that has the policy of the `last` one that was kept as `before`, and as
-    its SFT policy; a model that is no folder, from a hub say, is known by its name.
+def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Round:
+    """The commands of a round, in a folder that has the best policy so far as `before`, and as its SFT policy; a
+    model that is no folder, from a hub say, is known by its name.
 
     Its reward model starts from what the first one did; a policy that learns from all records once more, too. Each
     round judges answers to the `annotate.prompts` that come after those of the round before.
@@ -145,7 +144,7 @@ def commands_of(config: Config, number: int, last: Row | None, plan: Plan) -> Ro
         values["task.data"] = str(prompts / FILES[0])
     if plan.inbox is None and config.annotate.prompts is not None:
         values["annotate.first"] = config.annotate.first + (number - 1) * config.annotate.prompts
-    before = last["policy"] if last else start.model
+    before = best["policy"] if best else start.model
     link(folder / "ppo" / BEFORE, before)
     link(folder / SFT, start.model if plan.offline else before)
     new, every = f"{{folder}}/{NEW}/{FILES[0]}", f"{{folder}}/{FILES[0]}"
@@ -234,15 +233,21 @@ def records_up_to(config: Config, number: int, name: str = FILES[0]) -> list[Fee
 
 def measured(commands: Round, measure: str) -> Row:
     """The mean sampled measure of the policy `before` a round and `after` it, on the problems that both have, the
-    95 % `difference_interval`, paired by problem, and whether the new one is `kept`, not lower by more than chance.
-    """
+    95 % `difference_interval`, paired by problem, and whether the new policy is `kept`."""
     begun = BEFORE if (commands.folder / "ppo" / BEFORE / "policy").is_dir() else BASE
     old, new = (scores_of(commands, name, measure)["sampled"] for name in (begun, OURS))
     both = sorted(old.keys() & new.keys())
     before, after = (fmean(scores[each] for each in both) for scores in (old, new))
     apart = mean_with_interval([new[each] - old[each] for each in both])
     interval = [apart.low, apart.high]
-    return {"before": before, "after": after, "difference_interval": interval, "kept": apart.high >= 0}
+    return {"before": before, "after": after, "difference_interval": interval, "kept": after >= before}
+
+
+def fell(row: Row) -> bool:
+    """Whether a round ended below its start by more than chance; of one without an interval, as they were once
+    written, whether it was not kept."""
+    interval = row.get("difference_interval")
+    return interval[1] < 0 if interval else not row["kept"]
 
 
 def take(config: Config, inbox: Path, number: int) -> bool:
@@ -311,18 +316,9 @@ def ended_rounds(config: Config) -> list[Row]:
     return rows
 
 
-def kept_of(rows: Sequence[Row]) -> list[Row]:
-    """The rounds whose policy the next went on from."""
-    return [row for row in rows if row["kept"]]
-
-
 def best_of(rows: Sequence[Row]) -> Row | None:
-    """The round whose policy is highest, by the sum of the differences up to it, each measured on one set of
-    problems; of equal ones the last, and None where all are below the start."""
-    kept = kept_of(rows)
-    heights = accumulate(row["after"] - row["before"] for row in kept)
-    height, place = max(zip(heights, range(len(kept)), strict=True), default=(-1.0, 0))
-    return kept[place] if height >= 0 else None
+    """The last round that was kept; None where none was."""
+    return next((row for row in reversed(rows) if row["kept"]), None)
 
 
 def summary_of(config: Config, rows: Sequence[Row]) -> LoopSummary:
