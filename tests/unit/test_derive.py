@@ -169,10 +169,10 @@ def test_more_examples_get_larger_batches_and_fewer_epochs(examples: int, batch:
 @pytest.mark.parametrize(("examples", "epochs"), [(201, 6.0), (402, 3.0), (603, 2.0)])
 def test_a_head_that_marks_takes_as_many_updates_of_fewer_critiques(examples: int, epochs: float) -> None:
     facts = replace(MAILS, data=replace(MAILS.data, examples=examples))
-    preset = load_config(find_config("extraction"))
-    assert derive("reward_model", preset, facts)["reward_model.training.epochs"].value == epochs
-    stopped = load_config(find_config("extraction"), ["--reward_model.early_stopping", "10"])
-    assert "unless stopped early" in derive("reward_model", stopped, facts)["reward_model.training.epochs"].reason
+    marks = ("--reward_model.spans", "head", "--reward_model.training.batch_size", "4")
+    assert values("reward_model", config(*marks), facts)["epochs"] == epochs
+    stopped = derive("reward_model", config(*marks, "--reward_model.early_stopping", "10"), facts)
+    assert "unless stopped early" in stopped["reward_model.training.epochs"].reason
 
 
 def test_larger_models_and_all_weights_get_lower_rates() -> None:

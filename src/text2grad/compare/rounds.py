@@ -31,7 +31,7 @@ from text2grad.eval.metrics import mean_with_interval
 from text2grad.feedback import Feedback, read_records, record_json, write_jsonl
 from text2grad.formats.intake import merged
 from text2grad.policy.settings import ModelSettings
-from text2grad.settings import with_values
+from text2grad.settings import is_set, with_values
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
 from text2grad.stages.run.policies import start_policy
@@ -43,6 +43,7 @@ from text2grad.tasks.base import Split, question_of, words_of
 NAME = "loop"
 """The best policy of all rounds, among those of the run."""
 FILES = ("feedback.jsonl", "feedback_heldout.jsonl")
+PASSES = "reward_model.training.epochs"
 ENDED, NEW, TAKEN = "round.json", "new", "taken"
 SFT, BEFORE = "sft", "before"
 SPLITS: tuple[Split, ...] = ("sft", "train", "heldout")
@@ -133,12 +134,15 @@ def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Ro
     model that is no folder, from a hub say, is known by its name.
 
     Its reward model starts from what the first one did; a policy that learns from all records once more, too. Each
-    round judges answers to the `annotate.prompts` that come after those of the round before.
+    round judges answers to the `annotate.prompts` that come after those of the round before. Passes that are set
+    are those of the last round: one that has a third of the critiques takes three times as many, as many updates.
     """
     start, folder = start_policy(config), folder_of(config, number)
     values: dict[str, Any] = {}
     if config.reward_model.policy is None:
         values["reward_model.policy"] = ModelSettings(**start.model_dump(include=set(ModelSettings.model_fields)))
+    if plan.inbox is None and is_set(config, PASSES):
+        values[PASSES] = config.reward_model.training.epochs * plan.count / number
     if config.task.data == IMPORTED:
         prompts = folder if plan.inbox is not None else config.run.folder
         values["task.data"] = str(prompts / FILES[0])

@@ -14,6 +14,7 @@ from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, Message, Source, read_records, write_records
 from text2grad.policy.settings import ModelSettings
+from text2grad.settings import is_set
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.reward_model import learner_settings
 from text2grad.stages.measure.evaluate import target_name
@@ -168,6 +169,18 @@ def test_each_round_judges_other_prompts(tmp_path: Path, pretend: Callable[..., 
     inbox = commands_of(config, 3, None, Plan(3, tmp_path)).config.annotate.first
     every = commands_of(config_in(tmp_path, "--annotate.prompts=null"), 3, None, Plan(3)).config.annotate.first
     assert (inbox, every) == (10, 0)
+
+
+def test_reward_models_of_fewer_critiques_take_more_passes(tmp_path: Path) -> None:
+    config = config_in(tmp_path, "--reward_model.training.epochs=2")
+
+    def passes(plan: Plan, *numbers: int) -> list[float]:
+        return [commands_of(config, each, None, plan).config.reward_model.training.epochs for each in numbers]
+
+    assert passes(Plan(3), 1, 2, 3) == [6, 3, 2]
+    assert passes(Plan(3, tmp_path), 1, 2) == [2, 2], "how many nights there will be is not known"
+    unset = load_config(None, [f"--run.folder={tmp_path}", "--task.name=qa", "--policy.model=tiny"])
+    assert not is_set(commands_of(unset, 1, None, Plan(3)).config, "reward_model.training.epochs"), "it is derived"
 
 
 def test_the_reward_model_of_a_round_that_was_not_kept_is_still_the_last(
