@@ -134,8 +134,9 @@ def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Ro
     model that is no folder, from a hub say, is known by its name.
 
     Its reward model starts from what the first one did; a policy that learns from all records once more, too. Each
-    round judges answers to the `annotate.prompts` that come after those of the round before. Passes that are set
-    are those of the last round: one that has a third of the critiques takes three times as many, as many updates.
+    round judges answers to the `annotate.prompts` that come after those of the round before. The passes
+    that are set are those of the last of N rounds: round n, with some n / N of the critiques, takes N / n times as
+    many, so that each reward model takes as many updates.
     """
     start, folder = start_policy(config), folder_of(config, number)
     values: dict[str, Any] = {}

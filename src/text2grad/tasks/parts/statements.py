@@ -188,9 +188,10 @@ class Report:
                     continue
                 stated |= {remark.name} if remark.label > 0 else set()
                 found.append(remark)
-        if len(self.sentences) >= MOST and (beyond := self.text[(end := self.sentences[MOST - 1][1]) :].strip()):
-            place = self.text.index(beyond, end), len(self.text.rstrip())
-            found.append(Remark(place, -1, f"after the {MOST}rd sentence"))
+        for _, end in self.sentences[MOST - 1 : MOST]:
+            if beyond := self.text[end:].strip():
+                start = self.text.index(beyond, end)
+                found.append(Remark((start, start + len(beyond)), -1, f"after the {MOST}rd sentence"))
         return found
 
     def _texts(self, start: int, end: int) -> Iterator[Remark]:
