@@ -4,10 +4,10 @@ The task is `extraction`, whose program criticises. Of every seed one SFT policy
 the same critiques and steps of PPO: `frozen`, all --prompts judged at once, one reward model, one long run;
 `refreshed`, `text2grad loop --rounds N`, each of which judges its part of them, trains the reward model on all so
 far and the policy for its part of the steps; and `restarted`, the frozen reward model in as many parts, each a run
-of its own, whose reference is the policy that it begins with, as that of a round is: what that does by itself. All
+of its own, with a new optimizer, whose reference is the policy that it begins with: what beginning anew does. All
 are measured after each part on the same documents of kinds that no training prompt has. Rounds end with the first
-that falls by more than chance, the others go on. Where a round is not kept its critiques are and its steps are not,
-and what is measured of it is the policy that the next begins with.
+that falls by more than chance, the others go on. What is measured of a round is the policy that it trained, which
+goes on in the next; the result of the loop itself would be the best of them.
 
     python experiments/rounds.py [--rounds 3] [--prompts 201] [--steps 18] [--seeds 3] [--first-seed 0]
         [--ways frozen refreshed] [--set ppo.lr=1e-4 ...] [--workers 1] [--out FOLDER]
@@ -147,13 +147,11 @@ def restarted_parts(
 
 
 def refreshed_parts(chosen: argparse.Namespace, place: Path, common: list[str]) -> list[Row]:
-    """As many critiques and steps in rounds; the evaluation of the policy that each leaves."""
+    """As many critiques and steps in rounds; the evaluation of the policy that each trains."""
     folder, share = started(place / "refreshed", place / SFT), chosen.prompts // chosen.rounds
     parts = [f"annotate.prompts={share}", f"ppo.steps={chosen.steps // chosen.rounds}"]
     rounds = command(folder, "loop", ["loop", "--rounds", str(chosen.rounds)], [*common, *parts])["rounds"]
-    names = [
-        f"{row['round']}/evaluation/extraction/{'text2grad' if row['kept'] else 'before'}.json" for row in rounds
-    ]
+    names = [f"{row['round']}/evaluation/extraction/text2grad.json" for row in rounds]
     return [json.loads((folder / "rounds" / name).read_text(encoding="utf-8")) for name in names]
 
 

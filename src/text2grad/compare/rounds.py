@@ -2,8 +2,12 @@
 
 Answers move away from those that a reward model was taught by, and what it says of them means less with each step.
 Each round has new answers judged, or takes the records that people left in a folder; trains a reward model on all
-records so far; trains the best policy so far for `ppo.steps`; and measures both on the same held-out prompts. The
-better one starts the next round, and the first round that falls by more than chance is the last.
+records so far; trains the policy against it for `ppo.steps` more; and measures it beside the best one so far, on
+the same held-out prompts. The first round that falls by more than chance is the last, and the best policy stays.
+
+All rounds are one run of PPO, whose reward model changes: each goes on from the last step of the round before, with
+its optimizer and value function, its reference, and the prompts that come next. A new optimizer would begin with a
+step of full size whatever the gradient is (Adam without moments), which undoes what several steps have learned.
 
 A round is a folder, `rounds/<n>` of the run, whose commands are noted as those of a comparison are: the same call
 resumes where it was stopped. `round.json` in it says that it has ended.
@@ -26,6 +30,7 @@ from text2grad.compare.seeds import Seed
 from text2grad.config import Config
 from text2grad.critics.table import spec_of
 from text2grad.durable.identity import sha256
+from text2grad.durable.run import CHECKPOINTS
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.feedback import Feedback, read_records, record_json, write_jsonl
@@ -111,8 +116,8 @@ def run_loop(config: Config, plan: Plan) -> LoopSummary:
 def one_round(config: Config, rows: Sequence[Row], plan: Plan) -> Row:
     """Judge, teach, train and measure, after the rounds that have ended; the row of the round, which is its
     `round.json`, too."""
-    number = len(rows) + 1
-    commands = commands_of(config, number, best_of(rows), plan)
+    number, last = len(rows) + 1, last_of(rows)
+    commands = commands_of(config, number, rows, plan)
     if plan.inbox is None:
         commands.run(ANNOTATE)
     counts = gather(config, number)
@@ -121,25 +126,31 @@ def one_round(config: Config, rows: Sequence[Row], plan: Plan) -> Row:
         commands.run(REWARD_MODEL)
         counts |= choose_reward_model(commands, rows[-1] if rows else None)
         refuse_unfit_reward_model(commands.settings(commands.works[OURS]))
+        link(commands.folder / SFT, start_policy(config).model)  # the reference of PPO, whose weights go on
+        go_on(commands, last)
     for name in (OURS, f"evaluate {BEFORE}", f"evaluate {OURS}"):
         commands.run(name)
     policy = str(commands.folder / "ppo" / OURS / "policy")
-    row = {"round": number, **counts, "measure": measure, **measured(commands, measure), "policy": policy}
+    steps = {} if plan.offline else {"steps": commands.config.ppo.steps}
+    row = {"round": number, **counts, "measure": measure, **measured(commands, measure), **steps, "policy": policy}
     write_json(commands.folder / ENDED, row)
+    forget([*rows, row])
     return row
 
 
-def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Round:
-    """The commands of a round, in a folder that has the best policy so far as `before`, and as its SFT policy; a
-    model that is no folder, from a hub say, is known by its name.
+def commands_of(config: Config, number: int, rows: Sequence[Row], plan: Plan) -> Round:
+    """The commands of a round, in a folder that has the best policy so far as `before`, and the one that goes on as
+    its SFT policy; a model that is no folder, from a hub say, is known by its name.
 
     Its reward model starts from what the first one did; a policy that learns from all records once more, too. Each
-    round judges answers to the `annotate.prompts` that come after those of the round before. The passes
-    that are set are those of the last of N rounds: round n, with some n / N of the critiques, takes N / n times as
-    many, so that each reward model takes as many updates.
+    round judges answers to the `annotate.prompts` that come after those of the round before; the seed of the first
+    one draws the prompts of PPO. The passes that are set are those of the last of N rounds: round n, with some
+    n / N of the critiques, takes N / n times as many, so that each reward model takes as many updates.
     """
-    start, folder = start_policy(config), folder_of(config, number)
+    start, folder, best, last = start_policy(config), folder_of(config, number), best_of(rows), last_of(rows)
     values: dict[str, Any] = {}
+    if not plan.offline:
+        values |= {"ppo.steps": config.ppo.steps + (last.get("steps", 0) if last else 0), "ppo.keep_state": True}
     if config.reward_model.policy is None:
         values["reward_model.policy"] = ModelSettings(**start.model_dump(include=set(ModelSettings.model_fields)))
     if plan.inbox is None and is_set(config, PASSES):
@@ -151,13 +162,12 @@ def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Ro
         values["annotate.first"] = config.annotate.first + (number - 1) * config.annotate.prompts
     before = best["policy"] if best else start.model
     link(folder / "ppo" / BEFORE, before)
-    link(folder / SFT, start.model if plan.offline else before)
+    link(folder / SFT, last["policy"] if last and not plan.offline else start.model)
     new, every = f"{{folder}}/{NEW}/{FILES[0]}", f"{{folder}}/{FILES[0]}"
     begun = BEFORE if Path(before).is_dir() else BASE
     offline = Work(("train", "--name", OURS, "--offline", every), reads=("offline", "credit"))
-    online = Work(
-        ("train", "--name", OURS), "", (REWARD_MODEL,), ("critic", "credit", "ppo", "reward_model"), "ppo.lr"
-    )
+    words = ("train", "--name", OURS, "--force", "--run.seed", str(config.run.seed + 1))
+    online = Work(words, "", (REWARD_MODEL,), ("critic", "credit", "ppo", "reward_model"), "ppo.lr", restart=False)
     works = {
         ANNOTATE: Work(("annotate", "--out", new), reads=("annotate", "critic"), restart=False),
         REWARD_MODEL: Work(("train-reward",), "", (ANNOTATE,), ("reward_model", "critic")),
@@ -174,6 +184,35 @@ def link(place: Path, policy: str | Path) -> None:
     if Path(policy).is_dir():
         place.mkdir(parents=True, exist_ok=True)
         (place / "policy").symlink_to(Path(policy).absolute(), target_is_directory=True)
+
+
+def go_on(commands: Round, last: Row | None) -> None:
+    """Have the PPO of a round be that of the `last` one, from its last step; it stays where it has begun.
+
+    Raises:
+        UserError: that one kept no state.
+    """
+    place = commands.folder / "ppo" / OURS
+    partial = place.with_name(f"{OURS}.partial")
+    if commands.begun(OURS):
+        return
+    for each in (place, partial):
+        shutil.rmtree(each, ignore_errors=True)
+    if last:
+        before = Path(last["policy"]).parent
+        if not (before / CHECKPOINTS).is_dir():
+            problem = f"round {last['round']} kept no state of its training to go on from"
+            raise UserError(problem, "begin rounds in another --run.folder")
+        shutil.copytree(before, partial, ignore=shutil.ignore_patterns("policy"))
+        partial.rename(place)
+
+
+def forget(rows: Sequence[Row]) -> None:
+    """Remove the states of training of rounds that no other will go on from."""
+    going_on = [row["policy"] for row in (best_of(rows), last_of(rows)) if row]
+    for row in rows:
+        if row["policy"] not in going_on:
+            shutil.rmtree(Path(row["policy"]).parent / CHECKPOINTS, ignore_errors=True)
 
 
 def choose_reward_model(commands: Round, last: Row | None) -> Row:
@@ -322,8 +361,13 @@ def ended_rounds(config: Config) -> list[Row]:
 
 
 def best_of(rows: Sequence[Row]) -> Row | None:
-    """The last round that was kept; None where none was."""
+    """The best round: the last that was kept; None where none was."""
     return next((row for row in reversed(rows) if row["kept"]), None)
+
+
+def last_of(rows: Sequence[Row]) -> Row | None:
+    """The round that the next one goes on from: the last, unless it fell by more than chance, then the best."""
+    return rows[-1] if rows and not fell(rows[-1]) else best_of(rows)
 
 
 def summary_of(config: Config, rows: Sequence[Row]) -> LoopSummary:

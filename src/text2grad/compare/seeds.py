@@ -96,10 +96,17 @@ class Seed:
         write_whole(place, dump_config(self.settings(work), only_set=True))
         names = {"folder": self.folder, "model": self.config.policy.model, "imported": self.imported}
         filled = [word.format(**names) for word in work.words]
-        begun = self.note(name).with_suffix(".begun")
-        stale = self.live or (begun.is_file() and begun.read_text(encoding="utf-8") != self.digest(name))
+        stale = self.live or (self._beginning(name).is_file() and not self.begun(name))
         configured = [] if work.words[0] == "export" else ["--config", str(place)]
         return [*filled, *configured, *(["--restart"] if stale and work.restart else []), "--json"]
+
+    def begun(self, name: str) -> bool:
+        """Whether a command was begun with these settings."""
+        file = self._beginning(name)
+        return file.is_file() and file.read_text(encoding="utf-8") == self.digest(name)
+
+    def _beginning(self, name: str) -> Path:
+        return self.note(name).with_suffix(".begun")
 
     def run(self, name: str) -> None:
         """Run a command, unless it has succeeded with these settings, and note its time and memory.
@@ -129,7 +136,7 @@ class Seed:
 
     def _run(self, name: str) -> None:
         command = [sys.executable, "-m", "text2grad.cli", *self.words(name)]
-        write_whole(self.note(name).with_suffix(".begun"), self.digest(name))  # a run of other settings starts over
+        write_whole(self._beginning(name), self.digest(name))  # a run of other settings starts over
         started = time.perf_counter()
         log = None if self.live else self.note(name).with_suffix(".log")
         code, peak = run_command(command, log)

@@ -85,7 +85,8 @@ class Run:
     another process in this folder, settings or inputs that changed, no memory, a full disk.
 
     `identity` names what must be equal for a run to resume. `every`: steps between checkpoints, where the options
-    do not say. `show` names the metrics on the line of progress.
+    do not say. `show` names the metrics on the line of progress. `keep_state`: the checkpoint of the last step
+    stays, so that a run of more steps goes on from there.
 
     A signal is obeyed at the next boundary (`signals.stop_here`): the unfinished step is dropped, and the run is
     saved as it was before it. Of several processes each has its own `Run`; the first one's writes. What ends the
@@ -101,6 +102,7 @@ class Run:
         cures: Cures,
         every: int = 0,
         show: tuple[str, ...] = ("loss",),
+        keep_state: bool = False,
     ) -> None:
         self.folder = options.folder
         self.title = options.title
@@ -114,6 +116,7 @@ class Run:
         self.cures = cures
         self.every = every if options.checkpoint_every is None else options.checkpoint_every
         self.show = show
+        self.keep_state = keep_state
         self._on_step = options.on_step
         self._loggers = options.loggers
         self._saved = 0
@@ -158,13 +161,16 @@ class Run:
             raise told from error
 
     def _finish(self) -> None:
+        if self.keep_state:
+            self.save()
         policy = assembled(self.training.policy, keep=self.ranks.first)
         with self.ranks.barrier():
             if policy is not None:
                 with writing(self.folder / "policy"):
                     save_policy(policy, self.folder / "policy")
                 self.log.finish()
-                checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
+                if not self.keep_state:
+                    checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
                 (self.folder / DIVERGED).unlink(missing_ok=True)
 
     def steps(self, data: Iterable[D]) -> Iterator[tuple[int, D]]:

@@ -122,7 +122,9 @@ def train_ppo(
     probes = Probes(learner, examples, prompts)
     cures = _cures(settings, generation)
     shown = ("score", "kl", "wrong_sign_rate")
-    with Run(options, settings.steps, training, identity, cures, CHECKPOINT_EVERY, shown) as run:
+    with Run(
+        options, settings.steps, training, identity, cures, CHECKPOINT_EVERY, shown, settings.keep_state
+    ) as run:
         learner.doing, learner.changing = run.doing, run.changing
         for step, chosen in run.steps(prompt_order(len(examples), settings, random.Random(options.seed))):
             beta = training.kl_coefficient

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from text2grad.compare.rounds import BEFORE, FILES, NAME, NEW, SFT, Plan, Round, commands_of, run_loop, table_of
 from text2grad.config import Config, find_config, load_config
+from text2grad.durable.run import CHECKPOINTS
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, Message, Source, read_records, write_records
 from text2grad.policy.settings import ModelSettings
@@ -20,6 +22,7 @@ from text2grad.stages.learn.reward_model import learner_settings
 from text2grad.stages.measure.evaluate import target_name
 from text2grad.stages.run.results import SCORES, measured_on, write_json
 
+STEPS = load_config([find_config("demo")]).ppo.steps
 Rates = tuple[float, float]
 Scores = float | dict[str, float]
 """The measure of one problem, or of several by name."""
@@ -52,6 +55,7 @@ class Commands:
         write = getattr(self, f"_{name.replace(' ', '_')}")
         write(commands, folder, number)
         write_json(commands.note(name), {"digest": commands.digest(name)})
+        commands.note(name).with_suffix(".begun").write_text(commands.digest(name))
 
     def _annotate(self, commands: Round, folder: Path, number: int) -> None:
         (folder / NEW).mkdir(parents=True)
@@ -70,12 +74,20 @@ class Commands:
         write_json(folder / "evaluation" / "reward_model.json", {"good_f1": f1, "poor_f1": f1})
 
     def _text2grad(self, commands: Round, folder: Path, number: int) -> None:
-        policy = folder / "ppo" / "text2grad" / "policy"
-        policy.mkdir(parents=True)
+        run, settings = folder / "ppo" / "text2grad", commands.config
         place = folder / SFT / "policy" / "weights"
-        start = place.read_text() if place.is_file() else commands.config.policy.model
-        model = commands.config.critic.reward_model.folder
-        (policy / "weights").write_text(f"{start}, {number} by {model.parts[-3] if model else number}")
+        start = place.read_text() if place.is_file() else settings.policy.model
+        assert start in ("start", settings.policy.model), "the reference of PPO is the start of all rounds"
+        state = run / CHECKPOINTS / "state"
+        start = state.read_text() if state.is_file() else start
+        model = settings.critic.reward_model.folder
+        trained = f"{start}, {number} by {model.parts[-3] if model else number}"
+        (run / "policy").mkdir(parents=True)
+        (run / "policy" / "weights").write_text(trained)
+        if "--offline" not in commands.words("text2grad"):
+            assert settings.ppo.keep_state and settings.ppo.steps == STEPS * trained.count(",")
+            state.parent.mkdir(exist_ok=True)
+            state.write_text(trained)
 
     def _evaluate_before(self, commands: Round, folder: Path, number: int) -> None:
         self._score(commands, target_name(commands.words("evaluate before")[1]), self.scores[number - 1][0])
@@ -105,7 +117,7 @@ def best_in(folder: Path) -> str:
     return (folder / "ppo" / NAME / "policy" / "weights").read_text()
 
 
-def test_each_round_starts_from_the_best_policy_and_has_all_records(
+def test_each_round_goes_on_from_the_one_before_and_has_all_records(
     tmp_path: Path, pretend: Callable[..., Commands]
 ) -> None:
     commands = pretend([(0.1, 0.3), (0.3, 0.5)])
@@ -127,7 +139,7 @@ def test_the_first_round_that_falls_is_the_last(tmp_path: Path, pretend: Callabl
     assert (found.best, found.best_round) == (0.3, 1) and best_in(tmp_path) == "start, 1 by 1"
 
 
-def test_a_round_that_is_lower_within_chance_is_not_kept_and_not_the_last(
+def test_a_round_that_is_lower_within_chance_is_gone_on_from_and_not_the_best(
     tmp_path: Path, pretend: Callable[..., Commands]
 ) -> None:
     start, lower = {"p1": 0.0, "p2": 0.4, "p3": 0.5}, {"p1": 0.3, "p2": 0.1, "p3": 0.2}
@@ -137,11 +149,50 @@ def test_a_round_that_is_lower_within_chance_is_not_kept_and_not_the_last(
     )
     found = run_loop(config_in(tmp_path / "chance"), Plan(4))
     assert [row["kept"] for row in found.rounds] == [False, True, True, False]
-    assert best_in(tmp_path / "chance") == "start, 2 by 2, 3 by 3"
+    assert best_in(tmp_path / "chance") == "start, 1 by 1, 2 by 2, 3 by 3"
     low, high = found.rounds[0]["difference_interval"]
     assert low < -0.1 and high > 0
     pretend([({"p1": 0.1, "p2": 0.4, "p3": 0.5}, clearly), (start, start)])
     assert len(run_loop(config_in(tmp_path / "clear"), Plan(2)).rounds) == 1
+
+
+def states_in(folder: Path) -> list[str]:
+    return sorted(place.parts[-4] for place in folder.glob(f"rounds/*/ppo/text2grad/{CHECKPOINTS}"))
+
+
+def test_the_last_and_the_best_round_keep_what_training_goes_on_from(
+    tmp_path: Path, pretend: Callable[..., Commands]
+) -> None:
+    start, lower = {"p1": 0.0, "p2": 0.4, "p3": 0.5}, {"p1": 0.3, "p2": 0.1, "p3": 0.2}
+    higher = {**start, "p1": 0.1}
+    pretend([(start, higher), (higher, {**higher, "p1": 0.2}), (start, lower), (start, lower)])
+    config = config_in(tmp_path)
+    for count, states in ((1, ["1"]), (2, ["2"]), (3, ["2", "3"]), (4, ["2", "4"])):
+        assert len(run_loop(config, Plan(count)).rounds) == count
+        assert states_in(tmp_path) == states
+    assert best_in(tmp_path) == "start, 1 by 1, 2 by 2"
+
+
+def test_a_round_whose_settings_have_changed_begins_again_where_the_last_one_ended(
+    tmp_path: Path, pretend: Callable[..., Commands]
+) -> None:
+    commands = pretend([(0.1, 0.3), (0.3, 0.5)])
+    run_loop(config_in(tmp_path), Plan(1))
+    run = tmp_path / "rounds" / "2" / "ppo" / "text2grad"
+    (run / CHECKPOINTS).mkdir(parents=True)
+    (run / CHECKPOINTS / "state").write_text("of other settings")
+    assert run_loop(config_in(tmp_path), Plan(2)).best_round == 2 and commands.ran[-3] == "2 text2grad"
+    assert best_in(tmp_path) == "start, 1 by 1, 2 by 2"
+
+
+def test_a_round_without_the_state_of_its_training_is_one_line(
+    tmp_path: Path, pretend: Callable[..., Commands]
+) -> None:
+    pretend([(0.1, 0.3), (0.3, 0.5)])
+    run_loop(config_in(tmp_path), Plan(1))
+    shutil.rmtree(tmp_path / "rounds" / "1" / "ppo" / "text2grad" / CHECKPOINTS)
+    with pytest.raises(UserError, match="round 1 kept no state of its training to go on from"):
+        run_loop(config_in(tmp_path), Plan(2))
 
 
 def as_once_written(folder: Path) -> None:
@@ -164,10 +215,10 @@ def test_rounds_that_were_written_without_intervals_count(tmp_path: Path, preten
 def test_each_round_judges_other_prompts(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
     pretend([])
     config = config_in(tmp_path, "--annotate.prompts=67", "--annotate.first=10")
-    firsts = [commands_of(config, number, None, Plan(3)).config.annotate.first for number in (1, 2, 3)]
+    firsts = [commands_of(config, number, (), Plan(3)).config.annotate.first for number in (1, 2, 3)]
     assert firsts == [10, 77, 144]
-    inbox = commands_of(config, 3, None, Plan(3, tmp_path)).config.annotate.first
-    every = commands_of(config_in(tmp_path, "--annotate.prompts=null"), 3, None, Plan(3)).config.annotate.first
+    inbox = commands_of(config, 3, (), Plan(3, tmp_path)).config.annotate.first
+    every = commands_of(config_in(tmp_path, "--annotate.prompts=null"), 3, (), Plan(3)).config.annotate.first
     assert (inbox, every) == (10, 0)
 
 
@@ -175,12 +226,12 @@ def test_reward_models_of_fewer_critiques_take_more_passes(tmp_path: Path) -> No
     config = config_in(tmp_path, "--reward_model.training.epochs=2")
 
     def passes(plan: Plan, *numbers: int) -> list[float]:
-        return [commands_of(config, each, None, plan).config.reward_model.training.epochs for each in numbers]
+        return [commands_of(config, each, (), plan).config.reward_model.training.epochs for each in numbers]
 
     assert passes(Plan(3), 1, 2, 3) == [6, 3, 2]
     assert passes(Plan(3, tmp_path), 1, 2) == [2, 2], "how many nights there will be is not known"
     unset = load_config(None, [f"--run.folder={tmp_path}", "--task.name=qa", "--policy.model=tiny"])
-    assert not is_set(commands_of(unset, 1, None, Plan(3)).config, "reward_model.training.epochs"), "it is derived"
+    assert not is_set(commands_of(unset, 1, (), Plan(3)).config, "reward_model.training.epochs"), "it is derived"
 
 
 def test_the_reward_model_of_a_round_that_was_not_kept_is_still_the_last(
@@ -190,7 +241,7 @@ def test_the_reward_model_of_a_round_that_was_not_kept_is_still_the_last(
     pretend([(start, lower), (start, {**start, "p1": 0.1})], [(0.9, 0.9), (0.2, 0.2)])
     found = run_loop(config_in(tmp_path), Plan(2))
     assert [row["kept"] for row in found.rounds] == [False, True]
-    assert best_in(tmp_path) == "start, 2 by 1"
+    assert best_in(tmp_path) == "start, 1 by 1, 2 by 1"
 
 
 def test_nothing_is_done_twice_and_more_rounds_go_on(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
@@ -255,7 +306,7 @@ def test_rounds_start_from_a_model_that_is_no_folder(
 
 def test_the_reward_model_is_handed_a_model_and_nothing_else_of_the_policy(tmp_path: Path) -> None:
     words = ("--policy.device=cpu", "--policy.value_head=separate", "--generation.max_turns=3")
-    made = commands_of(config_in(tmp_path, *words), 1, None, Plan(1))
+    made = commands_of(config_in(tmp_path, *words), 1, (), Plan(1))
     assert learner_settings(made.config).model == str(tmp_path / SFT / "policy")
     command = made.words("reward model")
     read = load_config([Path(command[command.index("--config") + 1])])
@@ -287,6 +338,16 @@ def test_an_inbox_teaches_a_reward_model_too(tmp_path: Path, pretend: Callable[.
     (inbox / "1.jsonl").write_text(remarks(9))
     run_loop(config_in(tmp_path / "run", *QA), Plan(1, inbox, measure="rouge_l"))
     assert commands.ran[:2] == ["1 reward model", "1 text2grad"]
+
+
+def test_after_a_fall_an_inbox_goes_on_from_the_best(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
+    pretend([(0.1, 0.3), (0.3, 0.2), (0.3, 0.4)])
+    config, inbox = config_in(tmp_path / "run", *QA), tmp_path / "inbox"
+    inbox.mkdir()
+    for night in (1, 2, 3):
+        (inbox / f"{night}.jsonl").write_text(remarks(6, response=f"r{night}"))
+        run_loop(config, Plan(1, inbox, measure="rouge_l"))
+    assert best_in(tmp_path / "run") == "start, 1 by 1, 3 by 3"
 
 
 def test_a_file_that_has_grown_gives_what_is_new_in_it(
