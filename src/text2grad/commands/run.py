@@ -121,14 +121,14 @@ def _show_comparison(folder: Path, _: Mapping[str, Any]) -> None:
 
 @command("loop")
 class Loop(Stage, ConfiguredAsDemo):
-    """Train in rounds: judge what the policy says now, teach the reward model, train on, keep the better policy.
+    """Train in rounds: judge what the policy says now, teach the reward model, train on, keep the best policy.
 
     A reward model that stays as it is gets exploited after some steps. Each of --rounds has new answers of the
-    best policy to the next annotate.prompts judged (annotate.critic), trains the reward model on all critiques
-    so far, in as many updates each time, trains the policy for ppo.steps, and measures it on held-out prompts.
-    A new reward model that marks held-out answers worse than the last is not used. The first round that falls by
-    more than chance is the last; the best policy is ppo/loop in the run. Needs an SFT policy, or a pretrained
-    one. Run the same command to continue where it was stopped.
+    policy to the next annotate.prompts judged (annotate.critic), trains the reward model on all critiques so far,
+    in as many updates each time, trains the policy for ppo.steps more, and measures it on held-out prompts. A new
+    reward model that marks held-out answers worse than the last is not used. The first round that falls by more
+    than chance is the last; the best policy is ppo/loop in the run. Needs an SFT policy, or a pretrained one. Run
+    the same command to continue where it was stopped.
 
     With --inbox the feedback is people's: each call makes one round of the files that are new in a folder, in any
     format that import reads. Call it every night. With --offline the policy learns from all records directly
