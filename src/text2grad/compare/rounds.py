@@ -7,7 +7,7 @@ the same held-out prompts. The first round that falls by more than chance is the
 
 All rounds are one run of PPO, whose reward model changes: each goes on from the last step of the round before, with
 its optimizer and value function, its reference, and the prompts that come next. A new optimizer would begin with a
-step of full size whatever the gradient is (Adam without moments), which undoes what several steps have learned.
+step of full size whatever the gradient is (Adam without moments), which moves the policy as far as several others.
 
 A round is a folder, `rounds/<n>` of the run, whose commands are noted as those of a comparison are: the same call
 resumes where it was stopped. `round.json` in it says that it has ended.
