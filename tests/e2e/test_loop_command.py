@@ -24,8 +24,11 @@ def test_the_second_round_goes_on_where_the_first_one_ended(
     command: Command, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def in_this_process(words: Sequence[str], *_: Any) -> tuple[int, float]:
-        return command(*words[words.index("text2grad.cli") + 1 :]).code, 0.0
+        ended = command(*words[words.index("text2grad.cli") + 1 :])
+        said.append(ended.err)
+        return ended.code, 0.0
 
+    said: list[str] = []
     monkeypatch.setattr(seeds, "run_command", in_this_process)
     shutil.rmtree(run / "ppo")
     heads = ("--reward_model.critique", "false", "--reward_model.spans", "head", "--reward_model.verdict", "spans")
@@ -35,6 +38,7 @@ def test_the_second_round_goes_on_where_the_first_one_ended(
         assert ended.code == 0, ended.err
     found = json.loads(ended.out.splitlines()[-1])
     assert [row["steps"] for row in found["rounds"]] == [2, 4]
+    assert ["text2grad: resumes after step 2 of 4" in each for each in said].count(True) == 1
     first, second = metrics_of(run, 1), metrics_of(run, 2)
     assert second[:2] == first and [row["step"] for row in second] == [0, 1, 2, 3]
     assert first[0]["kl"] == 0 and second[2]["kl"] != 0, "the reference is what all began with"
