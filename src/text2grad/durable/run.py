@@ -52,6 +52,7 @@ class RunOptions:
     `folder` gets metrics, samples, checkpoints and at the end the policy. `on_step` is called after every step with
     its number and its metrics, to which it may add. `loggers` are other places for the metrics (`durable.loggers`).
     `checkpoint_every`: steps between checkpoints; 0: only when the run is stopped; None: what its loop does.
+    `keep_state`: the checkpoint of the last step stays, so that a run of more steps goes on from there.
     `course` is that of training on a fixed set of examples.
 
     An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, what else the run
@@ -67,6 +68,7 @@ class RunOptions:
     on_step: OnStep | None = None
     loggers: Sequence[str] = ()
     checkpoint_every: int | None = None
+    keep_state: bool = False
     course: CourseSettings = field(default_factory=CourseSettings)
 
 
@@ -85,8 +87,7 @@ class Run:
     another process in this folder, settings or inputs that changed, no memory, a full disk.
 
     `identity` names what must be equal for a run to resume. `every`: steps between checkpoints, where the options
-    do not say. `show` names the metrics on the line of progress. `keep_state`: the checkpoint of the last step
-    stays, so that a run of more steps goes on from there.
+    do not say. `show` names the metrics on the line of progress.
 
     A signal is obeyed at the next boundary (`signals.stop_here`): the unfinished step is dropped, and the run is
     saved as it was before it. Of several processes each has its own `Run`; the first one's writes. What ends the
@@ -102,7 +103,6 @@ class Run:
         cures: Cures,
         every: int = 0,
         show: tuple[str, ...] = ("loss",),
-        keep_state: bool = False,
     ) -> None:
         self.folder = options.folder
         self.title = options.title
@@ -116,7 +116,7 @@ class Run:
         self.cures = cures
         self.every = every if options.checkpoint_every is None else options.checkpoint_every
         self.show = show
-        self.keep_state = keep_state
+        self.keep_state = options.keep_state
         self._on_step = options.on_step
         self._loggers = options.loggers
         self._saved = 0
