@@ -117,6 +117,8 @@ def one_round(config: Config, rows: Sequence[Row], plan: Plan) -> Row:
     """Judge, teach, train and measure, after the rounds that have ended; the row of the round, which is its
     `round.json`, too."""
     number, last = len(rows) + 1, last_of(rows)
+    if last and not plan.offline:
+        refuse_without_state(last)
     commands = commands_of(config, number, rows, plan)
     if plan.inbox is None:
         commands.run(ANNOTATE)
@@ -187,11 +189,7 @@ def link(place: Path, policy: str | Path) -> None:
 
 
 def go_on(commands: Round, last: Row | None) -> None:
-    """Have the PPO of a round be that of the `last` one, from its last step; it stays where it has begun.
-
-    Raises:
-        UserError: that one kept no state.
-    """
+    """Have the PPO of a round be that of the `last` one, from its last step; it stays where it has begun."""
     place = commands.folder / "ppo" / OURS
     partial = place.with_name(f"{OURS}.partial")
     if commands.begun(OURS):
@@ -199,12 +197,19 @@ def go_on(commands: Round, last: Row | None) -> None:
     for each in (place, partial):
         shutil.rmtree(each, ignore_errors=True)
     if last:
-        before = Path(last["policy"]).parent
-        if not (before / CHECKPOINTS).is_dir():
-            problem = f"round {last['round']} kept no state of its training to go on from"
-            raise UserError(problem, "begin rounds in another --run.folder")
-        shutil.copytree(before, partial, ignore=shutil.ignore_patterns("policy"))
+        shutil.copytree(Path(last["policy"]).parent, partial, ignore=shutil.ignore_patterns("policy"))
         partial.rename(place)
+
+
+def refuse_without_state(last: Row) -> None:
+    """Before anything is spent.
+
+    Raises:
+        UserError: the round that is to be gone on from kept no state of its training.
+    """
+    if not (Path(last["policy"]).parent / CHECKPOINTS).is_dir():
+        problem = f"round {last['round']} kept no state of its training to go on from"
+        raise UserError(problem, "begin rounds in another --run.folder")
 
 
 def forget(rows: Sequence[Row]) -> None:

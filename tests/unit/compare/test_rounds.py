@@ -188,11 +188,13 @@ def test_a_round_whose_settings_have_changed_begins_again_where_the_last_one_end
 def test_a_round_without_the_state_of_its_training_is_one_line(
     tmp_path: Path, pretend: Callable[..., Commands]
 ) -> None:
-    pretend([(0.1, 0.3), (0.3, 0.5)])
+    commands = pretend([(0.1, 0.3), (0.3, 0.5)])
     run_loop(config_in(tmp_path), Plan(1))
+    count = len(commands.ran)
     shutil.rmtree(tmp_path / "rounds" / "1" / "ppo" / "text2grad" / CHECKPOINTS)
     with pytest.raises(UserError, match="round 1 kept no state of its training to go on from"):
         run_loop(config_in(tmp_path), Plan(2))
+    assert len(commands.ran) == count, "nothing was spent"
 
 
 def as_once_written(folder: Path) -> None:
