@@ -98,8 +98,9 @@ def run_loop(config: Config, plan: Plan) -> LoopSummary:
 
     Raises:
         UsageError: the critic is no reward model, which is all that rounds refresh; an unknown measure.
-        UserError: there is no policy to start from, the task measures nothing, a file of the inbox cannot be read
-            or is about other prompts, no reward model is fit, or a command failed; what succeeded is not repeated.
+        UserError: there is no policy to start from, the last round kept no state, the task measures nothing, a file
+            of the inbox cannot be read or is about other prompts, no reward model is fit, or a command failed; what
+            succeeded is not repeated.
     """
     if not plan.offline and spec_of(config.critic.kind).kind != "reward_model":
         problem = f"critic.kind {config.critic.kind} judges what the policy says at every step: nothing to refresh"
@@ -152,7 +153,7 @@ def commands_of(config: Config, number: int, rows: Sequence[Row], plan: Plan) ->
     start, folder, best, last = start_policy(config), folder_of(config, number), best_of(rows), last_of(rows)
     values: dict[str, Any] = {}
     if not plan.offline:
-        values |= {"ppo.steps": config.ppo.steps + (last.get("steps", 0) if last else 0), "ppo.keep_state": True}
+        values |= {"ppo.steps": config.ppo.steps + (last["steps"] if last else 0), "ppo.keep_state": True}
     if config.reward_model.policy is None:
         values["reward_model.policy"] = ModelSettings(**start.model_dump(include=set(ModelSettings.model_fields)))
     if plan.inbox is None and is_set(config, PASSES):
