@@ -120,12 +120,12 @@ def frozen_model(chosen: argparse.Namespace, place: Path, common: list[str]) -> 
 def frozen_parts(chosen: argparse.Namespace, model: Future[Path], common: list[str]) -> list[Row]:
     """One run against one reward model, measured after each part of its steps.
 
-    A run of more steps goes on from the last step of the one before.
+    Each part goes on from the last step of the one before.
     """
     folder, parts = model.result().parent.parent, list[Row]()
     for part in range(1, chosen.rounds + 1):
-        steps = [*common, f"ppo.steps={chosen.steps * part // chosen.rounds}"]
-        command(folder, f"train-{part}", ["train", "--name", "frozen"], steps)
+        steps = [*common, f"ppo.steps={chosen.steps * part // chosen.rounds}", "ppo.keep_state=true"]
+        command(folder, f"train-{part}", ["train", "--name", "frozen", "--force"], steps)
         parts.append(command(folder, f"evaluate-{part}", ["evaluate", "frozen"], common))
     return parts
 

@@ -283,7 +283,7 @@ def records_up_to(config: Config, number: int, name: str = FILES[0]) -> list[Fee
 
 def measured(commands: Round, measure: str) -> Row:
     """The mean sampled measure of the policy `before` a round and `after` it, on the problems that both have, the
-    95 % `difference_interval`, paired by problem, and whether the new policy is `kept`."""
+    95 % `difference_interval`, paired by problem, and whether the new policy is `kept` as the best."""
     begun = BEFORE if (commands.folder / "ppo" / BEFORE / "policy").is_dir() else BASE
     old, new = (scores_of(commands, name, measure)["sampled"] for name in (begun, OURS))
     both = sorted(old.keys() & new.keys())
@@ -402,9 +402,9 @@ def copied(policy: Path, place: Path) -> Path:
 def table_of(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line for each round."""
     for row in rows:
-        kept = "kept" if row["kept"] else "not kept"
+        best = "the best so far" if row["kept"] else "not the best"
         records = f"{row['new_records']} new of {row['records']} records"
         interval = row.get("difference_interval")
         apart = f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else ""
         figures = f"{row['measure']} {row['before']:.3f} -> {row['after']:.3f}{apart}"
-        yield f"round {row['round']}: {records}, {figures}, {kept}"
+        yield f"round {row['round']}: {records}, {figures}, {best}"

@@ -22,6 +22,8 @@ from text2grad.stages.learn.reward_model import learner_settings
 from text2grad.stages.measure.evaluate import target_name
 from text2grad.stages.run.results import SCORES, measured_on, write_json
 
+START, LOWER = {"p1": 0.0, "p2": 0.4, "p3": 0.5}, {"p1": 0.3, "p2": 0.1, "p3": 0.2}
+"""Scores of three problems, and some that are lower within chance."""
 STEPS = load_config([find_config("demo")]).ppo.steps
 Rates = tuple[float, float]
 Scores = float | dict[str, float]
@@ -142,17 +144,16 @@ def test_the_first_round_that_falls_is_the_last(tmp_path: Path, pretend: Callabl
 def test_a_round_that_is_lower_within_chance_is_gone_on_from_and_not_the_best(
     tmp_path: Path, pretend: Callable[..., Commands]
 ) -> None:
-    start, lower = {"p1": 0.0, "p2": 0.4, "p3": 0.5}, {"p1": 0.3, "p2": 0.1, "p3": 0.2}
     clearly = {"p1": 0.0, "p2": 0.2, "p3": 0.2}
     pretend(
-        [(start, lower), (start, {"p1": 0.1, "p2": 0.6, "p3": 0.5}), (start, {**start, "p1": 0.1}), (start, lower)]
+        [(START, LOWER), (START, {"p1": 0.1, "p2": 0.6, "p3": 0.5}), (START, {**START, "p1": 0.1}), (START, LOWER)]
     )
     found = run_loop(config_in(tmp_path / "chance"), Plan(4))
     assert [row["kept"] for row in found.rounds] == [False, True, True, False]
     assert best_in(tmp_path / "chance") == "start, 1 by 1, 2 by 2, 3 by 3"
     low, high = found.rounds[0]["difference_interval"]
     assert low < -0.1 and high > 0
-    pretend([({"p1": 0.1, "p2": 0.4, "p3": 0.5}, clearly), (start, start)])
+    pretend([({"p1": 0.1, "p2": 0.4, "p3": 0.5}, clearly), (START, START)])
     assert len(run_loop(config_in(tmp_path / "clear"), Plan(2)).rounds) == 1
 
 
@@ -163,9 +164,8 @@ def states_in(folder: Path) -> list[str]:
 def test_the_last_and_the_best_round_keep_what_training_goes_on_from(
     tmp_path: Path, pretend: Callable[..., Commands]
 ) -> None:
-    start, lower = {"p1": 0.0, "p2": 0.4, "p3": 0.5}, {"p1": 0.3, "p2": 0.1, "p3": 0.2}
-    higher = {**start, "p1": 0.1}
-    pretend([(start, higher), (higher, {**higher, "p1": 0.2}), (start, lower), (start, lower)])
+    higher = {**START, "p1": 0.1}
+    pretend([(START, higher), (higher, {**higher, "p1": 0.2}), (START, LOWER), (START, LOWER)])
     config = config_in(tmp_path)
     for count, states in ((1, ["1"]), (2, ["2"]), (3, ["2", "3"]), (4, ["2", "4"])):
         assert len(run_loop(config, Plan(count)).rounds) == count
@@ -239,8 +239,7 @@ def test_reward_models_of_fewer_critiques_take_more_passes(tmp_path: Path) -> No
 def test_the_reward_model_of_a_round_that_was_not_kept_is_still_the_last(
     tmp_path: Path, pretend: Callable[..., Commands]
 ) -> None:
-    start, lower = {"p1": 0.0, "p2": 0.4, "p3": 0.5}, {"p1": 0.3, "p2": 0.1, "p3": 0.2}
-    pretend([(start, lower), (start, {**start, "p1": 0.1})], [(0.9, 0.9), (0.2, 0.2)])
+    pretend([(START, LOWER), (START, {**START, "p1": 0.1})], [(0.9, 0.9), (0.2, 0.2)])
     found = run_loop(config_in(tmp_path), Plan(2))
     assert [row["kept"] for row in found.rounds] == [False, True]
     assert best_in(tmp_path) == "start, 1 by 1, 2 by 1"
