@@ -30,6 +30,14 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "paper": ("--critic.kind", "program", "--config", "paper", "--ppo.value_warmup", "0"),
     "offline": ("--offline", "feedback.jsonl"),
 }
+SUPERVISED: dict[str, tuple[str, ...]] = {
+    "sft": ("sft",),
+    "reward_model": ("train-reward",),
+    "tagger": (
+        *("train-reward", "--reward_model.spans", "head"),
+        *("--reward_model.verdict", "spans", "--reward_model.critique", "false"),
+    ),
+}
 MEASURED_TIME = ("seconds", "time", "per_second", "peak", "memory")
 
 
@@ -42,9 +50,9 @@ def processor() -> str:
     return ", ".join([*names, torch.backends.cpu.get_cpu_capability()])
 
 
-def metrics(run: Path, name: str) -> list[dict[str, float]]:
+def metrics(folder: Path) -> list[dict[str, float]]:
     """The numbers that a run logged, those that depend on the clock and the machine left out."""
-    rows = [json.loads(line) for line in (run / "ppo" / name / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
         {key: value for key, value in row.items() if not any(word in key for word in MEASURED_TIME)} for row in rows
     ]
@@ -57,7 +65,24 @@ def test_one_step_logs_what_it_did(name: str, command: Command, run: Path, monke
     train = ("train", "--config", "demo", *config, "--run.folder", run, *TOY, "--ppo.steps", "1", "--name", name)
     ended = command(*train, "--offline.epochs", "1")
     assert ended.code == 0, ended.err
-    found = metrics(run, name)
+    check(name, metrics(run / "ppo" / name))
+
+
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_supervised_training_logs_what_it_did(
+    name: str, command: Command, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run)
+    stage, *settings = SUPERVISED[name]
+    ended = command(
+        stage, "--config", "demo", "--run.folder", run, *TOY, *settings, "--restart", "--sft.epochs", "50"
+    )
+    assert ended.code == 0, ended.err
+    check(name, metrics(run / ("sft" if name == "sft" else "reward_model")))
+
+
+def check(name: str, found: list[dict[str, float]]) -> None:
+    """Compare the logged numbers with the golden file, or write them there."""
     golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     if os.environ.get("WRITE_GOLDEN"):
         golden.update({"processor": processor(), name: found})
