@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-llm test test-nightly test-llm test-page test-plugins check core lint types format golden clean
+.PHONY: help install demo demo-llm test test-lab test-nightly test-llm test-page test-plugins check core lint types format golden clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ test: $(READY)  ## run the tests
 
 test-nightly: $(READY)  ## run the slow tests that `make test` leaves out (docs/architecture.md)
 	$(BIN)/python -m pytest -n $(WORKERS) -m nightly
+
+test-lab: $(READY)  ## run the tests of the lab: baselines, benchmarks, the paper's tables
+	$(BIN)/python -m pytest -n $(WORKERS) lab/tests
 
 test-llm: $(READY)  ## run the tests of a real model, SmolLM2-135M-Instruct: fetched once, 93 MB; 540 MB when converted
 	$(BIN)/python -m pytest -n $(WORKERS) tests/llm
@@ -77,11 +80,11 @@ golden: $(READY)  ## rewrite the golden files (docs/cli.md, prompts, pages); rea
 clean:  ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) $(VENV)-core $(VENV)-plugins build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "text2grad needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make $(VENV): on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --retries 1 -c constraints.txt torch $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' -e lab
 	@touch $@

@@ -15,6 +15,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src"
 PACKAGE = "text2grad"
 SANDBOX = "codeverdict"
+LAB = "text2grad_lab"
 TORCH = {"torch", "torchvision", "peft", "accelerate"}
 
 # Lower floors first; a module may import from its own floor and from those below.
@@ -179,6 +180,8 @@ def broken_rules(name: str, target: str) -> Iterator[str]:
         yield from broken_between(part, part_of(target))
         if part == part_of(target) == "stages" and STAGES.index(room_of(target)) > STAGES.index(room_of(name)):
             yield f"{room_of(name)} comes before {room_of(target)}"
+    elif root == LAB:
+        yield f"nothing in src imports {LAB}"
     elif root == SANDBOX and part != "sandbox":
         yield f"only {PACKAGE}.sandbox imports {SANDBOX}"
     elif root in TORCH and part in [*WORDS, "report", "page"]:

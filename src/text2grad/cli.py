@@ -17,9 +17,10 @@ import typer
 
 from text2grad import errors
 from text2grad.commands import judge, learn, measure, pages, run  # noqa: F401  (each registers its commands, in this order)
-from text2grad.commands.base import ConfiguredCommand, Stage, app, option
+from text2grad.commands.base import ConfiguredCommand, Stage, app, command, option
 from text2grad.console import nearest_option, split_overrides
-from text2grad.errors import UsageError
+from text2grad.errors import UsageError, UserError
+from text2grad.named import is_own_name, load_named
 
 UsageMistake: Any = typer.BadParameter.__base__  # click's UsageError, wherever this typer keeps it
 LISTED = ("--methods",)
@@ -67,11 +68,25 @@ def _run(arguments: Sequence[str]) -> int:
     """Parse the words into a command and run it; the exit code."""
     words, overrides = split_overrides(arguments)
     words = _listed(words)
+    if words and is_own_name(words[0]):
+        _register(words[0])
     _refuse_unknown_options(words, overrides)
     stage = app(args=words, prog_name="text2grad", standalone_mode=False)
     if isinstance(stage, ConfiguredCommand):
         stage.overrides = overrides
     return stage.run() if isinstance(stage, Stage) else stage or errors.EXIT_DONE
+
+
+def _register(name: str) -> None:
+    """Add a command of the user's own, a subclass of `Stage` written as `module:Class`.
+
+    Raises:
+        UserError: there is no such class, or it is not a command.
+    """
+    stage = load_named("command", name)
+    if not issubclass(stage, Stage):
+        raise UserError(f"{name} is not a command", "derive the class from text2grad.commands.base.Stage")
+    command(name)(stage)
 
 
 def _listed(words: Sequence[str]) -> list[str]:

@@ -81,10 +81,10 @@ class ConfiguredCommand:
 
         `under`: settings that those override.
         """
-        from text2grad.config import find_config, load_config, recipe_names
+        from text2grad.config import find_config, is_recipe, load_config
 
         chosen = list(names or self.config)
-        if chosen and chosen[0] in recipe_names():
+        if chosen and is_recipe(chosen[0]):
             cure = f"lay it over one: --config mine.yaml --config {chosen[0]}"
             raise UsageError(f"{chosen[0]} is a recipe and not a whole configuration", cure)
         return load_config([find_config(name) for name in chosen], [*under, *self.overrides])

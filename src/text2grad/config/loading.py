@@ -6,6 +6,7 @@ names the key.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from text2grad.config.reference import REMOVED, accepts, explain, section_at, suggestion
 from text2grad.config.sections import TINY, Config
 from text2grad.errors import UsageError, UserError
-from text2grad.settings import value_at, with_values
+from text2grad.settings import S, value_at, with_values
 from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 
 PRESETS = Path(__file__).parents[1] / "configs"
@@ -39,20 +40,36 @@ def recipe_names() -> list[str]:
 
 
 def find_config(name: str) -> Path:
-    """The file behind `--config`: the name of a preset (`demo`) or recipe (`paper`), or a path (`mine.yaml`).
+    """Return the file that `--config` names: a preset or recipe (`demo`), one of another package, or a path.
+
+    `package:name` is `configs/name.yaml` or `configs/recipes/name.yaml` in that Python package.
 
     Raises:
-        UserError: there is no such file.
-        UsageError: there is no such preset.
+        UsageError: there is no such preset or package.
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
-    found = next((each for folder in (PRESETS, RECIPES) if (each := folder / f"{name}.yaml").is_file()), None)
-    if found is None:
-        names = [*preset_names(), *recipe_names()]
-        raise UsageError(f"no preset {name!r}", suggestion(name, names) or "presets: " + ", ".join(names))
-    return found
+    package, _, stem = name.rpartition(":")
+    presets = _presets_of(package) if package else PRESETS
+    folders = (presets, presets / RECIPES.name)
+    file = next((file for folder in folders if (file := folder / f"{stem}.yaml").is_file()), None)
+    if file is None:
+        names = sorted(file.stem for folder in folders for file in folder.glob("*.yaml"))
+        raise UsageError(f"no preset {name!r}", suggestion(stem, names) or "presets: " + ", ".join(names))
+    return file
+
+
+def is_recipe(name: str) -> bool:
+    """True if `--config NAME` is a recipe: settings to lay over a configuration, not a whole one."""
+    return (":" in name and find_config(name).parent.name == RECIPES.name) or name in recipe_names()
+
+
+def _presets_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError(f"no package {package!r} with presets", "write --config package:name, or a path")
+    return Path(spec.submodule_search_locations[0]) / PRESETS.name
 
 
 def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = ()) -> Config:
@@ -106,6 +123,21 @@ def with_tiny_rates(config: Config, section: str) -> Config:
         return config
     rates = {f"{section}.{name}": getattr(value_at(config, section), name, None) for name in ("lr", "value_lr")}
     return with_values(config, {key: rate * factor for key, rate in rates.items() if rate})
+
+
+def extra_settings(config: Config, name: str, model: type[S]) -> S:
+    """Return the settings in `extra.<name>`, validated by the class that declares them.
+
+    Raises:
+        UsageError: an unknown key or a value of the wrong type; names the first one.
+    """
+    try:
+        return model.model_validate(config.extra.get(name, {}))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = ".".join(["extra", name, *map(str, problem["loc"])])
+        known = ", ".join(model.model_fields)
+        raise UsageError(f"{key}: {problem['msg']}", f"extra.{name} has {known}") from error
 
 
 def dump_config(config: Config, only_set: bool = False) -> str:
@@ -168,7 +200,7 @@ def _on_its_recipe(data: dict[str, Any]) -> dict[str, Any]:
     if RECIPE not in data:
         return data
     name = data.pop(RECIPE)
-    if name not in recipe_names():
+    if not (isinstance(name, str) and is_recipe(name)):
         raise UsageError(f"{RECIPE}: {name!r} is not a recipe", f"one of {', '.join(recipe_names())}")
     whole = _for_task(_read(find_config(name)), data)
     _lay_over(whole, data)

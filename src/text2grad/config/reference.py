@@ -60,6 +60,8 @@ def _kind(annotation: Any) -> str:
         return " | ".join(_kind(part) for part in get_args(annotation))
     if get_origin(annotation) is Literal:
         return " | ".join(str(value) for value in get_args(annotation))
+    if get_origin(annotation) is dict:
+        return "sections"
     if get_origin(annotation) is not None:
         return f"list of {_kind(get_args(annotation)[0])}"
     words = {NoneType: "null", str: "text", Path: "path"}

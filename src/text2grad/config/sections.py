@@ -343,6 +343,10 @@ class Config(Settings):
     evaluate: EvaluateSettings = EvaluateSettings()
     judge: JudgeSettings = JudgeSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    extra: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="settings of your own critics and commands, a section for each by its name (docs/extend.md)",
+    )
 
     @property
     def words_are_written(self) -> bool:

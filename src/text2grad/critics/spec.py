@@ -18,7 +18,8 @@ class Materials:
 
     `settings` are those of `critic.<kind>` (None: the kind has none), `seed` and `folder` the run's, `runner` the
     sandbox, `feedback()` the records that the run has imported. `opened()` is the critic of this kind over an
-    endpoint or a trained model, and `model` the folder of that model. `section(name, without)` gives the settings
+    endpoint or a trained model, and `model` the folder of that model; `load_model(folder)` loads such a model as a
+    frozen `Policy`. `section(name, without)` gives the settings
     of a section as `section.key` -> text, `digest(path)` that of a file or of all files in a folder.
     `word_tokenizer` is the task's.
     """
@@ -30,6 +31,7 @@ class Materials:
     feedback: Callable[[], Iterable[Feedback]]
     opened: Callable[[], Critic]
     model: Path
+    load_model: Callable[[Path], Any]
     section: Callable[..., Mapping[str, str]]
     digest: Callable[[Path], str]
     word_tokenizer: str

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from text2grad.chat.client import OpenAIChat
-from text2grad.config import Config, CriticKind
+from text2grad.config import Config, CriticKind, extra_settings
 from text2grad.critics.program import Attempt, admission
 from text2grad.critics.prompted import HeadCritic, Prompt, PromptedCritic, ReadingSettings
 from text2grad.critics.scalar import ScalarCritic, Scale
-from text2grad.critics.spec import Materials
+from text2grad.critics.spec import CriticSpec, Materials
 from text2grad.critics.table import CRITICS, spec_of
 from text2grad.critics.units import UnitCritic
 from text2grad.critics.votes import AgreeingCritic
@@ -25,6 +25,7 @@ from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Feedback, Source, from_json
 from text2grad.sandbox import Gate, Runner
+from text2grad.settings import Settings
 from text2grad.stages.run.results import write_json
 from text2grad.tasks.base import Task, load_task, prompt_version, read_prompt
 
@@ -53,7 +54,7 @@ def runner_of(config: Config) -> Runner:
 
 def materials_of(
     config: Config,
-    kind: str,
+    spec: CriticSpec,
     runner: Runner | None = None,
     task: Task | None = None,
     policy: Policy | None = None,
@@ -71,19 +72,32 @@ def materials_of(
         "unit_model": lambda: unit_model_critic(config),
     }
     return Materials(
-        settings=getattr(config.critic, kind, None),
+        settings=critic_settings(config, spec),
         seed=config.run.seed,
         folder=config.run.folder,
         runner=runner or runner_of(config),
         feedback=lambda: imported_feedback(config),
-        opened=lambda: opened[kind](),
-        model=model_folder(config, kind),
+        opened=lambda: opened[spec.kind](),
+        model=model_folder(config, spec.kind),
         section=lambda name, without=(): flatten(
             {f"{name}.{key}" for key in without}, **{name: attrgetter(name)(config)}
         ),
+        load_model=lambda folder: _frozen(config, folder),
         digest=digest_of_path,
         word_tokenizer=config.task.word_tokenizer,
     )
+
+
+def critic_settings(config: Config, spec: CriticSpec) -> Settings | None:
+    """Return the settings of a critic: `critic.<kind>`, or `extra.<kind>` for a critic of the user's own.
+
+    Raises:
+        UsageError: `extra.<kind>` does not fit the class that the spec names.
+    """
+    settings: Settings | None = getattr(config.critic, spec.kind, None)
+    if settings is None and spec.settings is not None:
+        settings = extra_settings(config, spec.kind, spec.settings)
+    return settings
 
 
 def imported_feedback(config: Config) -> list[Feedback]:
@@ -141,7 +155,7 @@ def make_critic(
 ) -> Critic:
     """The critic named by `kind` (`materials_of` says what the others are). Callers need not tell critics apart."""
     spec = spec_of(kind)
-    return spec.make(materials_of(config, spec.kind, runner, task, policy, chat))
+    return spec.make(materials_of(config, spec, runner, task, policy, chat))
 
 
 def refuse_unfit(kind: CriticKind, examples: Sequence[Example]) -> None:
@@ -244,10 +258,11 @@ def reward_model_folder(config: Config) -> Path:
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
     spec = spec_of(config.critic.kind)
-    materials = materials_of(config, spec.kind)
+    materials = materials_of(config, spec)
     found = flatten({f"critic.{kind}" for kind in CRITICS}, critic=config.critic)
     if materials.settings is not None:
-        found |= materials.section(f"critic.{spec.kind}", spec.manner)
+        section = f"critic.{spec.kind}" if hasattr(config.critic, spec.kind) else f"extra.{spec.kind}"
+        found |= flatten({f"{section}.{key}" for key in spec.manner}, **{section: materials.settings})
     return {**found, **own_code("the critic", config.critic.kind), **spec.inputs(materials)}
 
 
@@ -384,4 +399,4 @@ def _facts(config: Config, file: Path, problem: str, options: str) -> Any:
 def judge_of(config: Config) -> Critic | None:
     """The critic of held-out answers, where there is one and it is wanted (`evaluate.token_reward`)."""
     spec = spec_of(config.critic.kind)
-    return spec.measures_with(materials_of(config, spec.kind)) if config.evaluate.token_reward else None
+    return spec.measures_with(materials_of(config, spec)) if config.evaluate.token_reward else None
