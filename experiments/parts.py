@@ -24,8 +24,8 @@ The last line of stdout is one JSON object of all pieces that have been run into
 temperature), and the sampled `difference` to text2grad, paired by prompt, with its 95 % `difference_interval` (null
 of text2grad itself); and of the reward models, on answers to more prompts of the kinds that they learned from,
 `poor_f1` and `good_f1` (tokens), `verdict_r` and `verdict_order` (of two answers to one prompt), means over the
-seeds. `rounds` and `mbpp` (greedy, held-out) are those of `rounds.py` and of `pretrained.py --tasks code --mbpp 150
---out FOLDER/mbpp`, null where they were not run into --out. `collapsed`: runs that ended below SFT, as `task critic
+seeds. `mbpp` (greedy, held-out) is that of `pretrained.py --tasks code --mbpp 150 --out FOLDER/mbpp`, null where it
+was not run into --out. `collapsed`: runs that ended below SFT, as `task critic
 method seed`. The measure is, unless named, the first of the task's: share of the fields that are right, share of
 the facts that are stated.
 """
@@ -201,11 +201,9 @@ def figures(out: Path) -> Row:
                 tasks[task][critic] = piece.pop("methods")
                 collapsed += piece.pop("collapsed")
                 tasks[task] |= piece
-    rounds, code = kept(out / "rounds" / "rounds.json"), kept(out / "mbpp" / "pretrained.json")
-    solved = code.get("tasks", {}).get("code", {})
+    solved = kept(out / "mbpp" / "pretrained.json").get("tasks", {}).get("code", {})
     mbpp = {name: solved.get(name, {}).get("mbpp", {}).get("mean") for name in ("sft", OURS)}
-    of_rounds = {way: rounds.get(way) for way in ("frozen", "refreshed")}
-    return {"tasks": tasks, "rounds": of_rounds, "mbpp": mbpp, "collapsed": collapsed}
+    return {"tasks": tasks, "mbpp": mbpp, "collapsed": collapsed}
 
 
 def kept(file: Path) -> Row:

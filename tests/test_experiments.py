@@ -26,7 +26,6 @@ import own_data
 import parts
 import pretrained
 import questions
-import rounds
 import sample_efficiency
 import tastes
 import text_task
@@ -609,7 +608,7 @@ def test_the_comparison_on_parts_is_gathered_from_its_pieces(tmp_path: Path) -> 
     assert found["tasks"]["extraction"] == {"program": {}, "reward_model": {}, "poor_f1": None, "verdict_r": None}
     assert found["tasks"]["reports"] == {"program": {}, "reward_model": piece["methods"], **measured}
     assert found["collapsed"] == piece["collapsed"]
-    assert list(found) == ["tasks", "rounds", "mbpp", "collapsed"]
+    assert list(found) == ["tasks", "mbpp", "collapsed"]
 
 
 @pytest.mark.parametrize("model", ["tiny", "smollm2"])
@@ -630,28 +629,3 @@ def test_the_comparison_on_parts_takes_every_method(
         assert plan_of(config, names, parts.Extent.of(0, 1, 3), 1)["rollouts"] > 0  # every method has a rate to try
         assert (config.critic.kind, config.annotate.critic, config.ppo.steps) == (kind, kinds[task], 3)
         assert (config.policy.model, config.policy.lora is None) == (model, model == "tiny")
-
-
-def test_only_the_ways_named_of_spending_critiques_are_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[str] = []
-
-    def told(folder: Path, name: str, words: list[str], settings: list[str]) -> dict[str, Any]:
-        asked.append(f"{folder.name} {name}")
-        part = {"sampled_fields": 0.1 * len(asked), "greedy_fields": 0.5, "validation_at_1": 0.7}
-        kept = folder / "rounds" / "1" / "evaluation" / "extraction" / "text2grad.json"
-        if words[0] == "loop":
-            kept.parent.mkdir(parents=True)
-            kept.write_text(json.dumps(part | {"sampled_fields": 0.9}), encoding="utf-8")
-        return part | {"rounds": [{"round": 1, "kept": True}]}
-
-    monkeypatch.setattr(rounds, "command", told)
-    monkeypatch.setattr(rounds, "copied", lambda source, place: place.mkdir(parents=True))
-    words = ["--ways", "refreshed", "--seeds", "1", "--rounds", "1", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["", *words])
-    rounds.main()
-    assert asked == ["base sft", "base evaluate", "refreshed loop"]  # no reward model of all critiques
-    found = json.loads(capsys.readouterr().out)
-    assert found["refreshed"] == 0.9 and "frozen" not in found
-    assert found["seeds"][0]["known"] == {"sft": [0.7], "refreshed": [0.7]}

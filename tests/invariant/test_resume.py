@@ -783,35 +783,6 @@ def test_changed_settings_are_refused_by_name(
     assert seen[-1].schedule.get_last_lr()[0] == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize(("dtype", "copied"), [("float32", True), ("bfloat16", True), ("float32", False)])
-def test_a_run_that_has_ended_goes_on_with_more_steps_as_one_that_never_ended(
-    dtype: Literal["float32", "bfloat16"],
-    copied: bool,
-    model: Path,
-    tmp_path: Path,
-    straight: Straight,
-    seen: list[Training],
-) -> None:
-    how: dict[str, Any] = {"schedule": "constant", "lora": True, "dtype": dtype}
-    first = tmp_path / "first"
-    second = tmp_path / "second" if copied else first
-    by_ppo(model, first, Lots(), steps=STEPS // 2, keep_state=True, checkpoint_every=0, **how)
-    assert (first / "policy").is_dir()
-    found = newest_checkpoint(first / "checkpoints")
-    assert found and found.step == STEPS // 2
-    if copied:
-        shutil.copytree(first, second, ignore=shutil.ignore_patterns("policy"))
-    with pytest.raises(UserError, match=r"ppo\.steps 3 -> 6 \(--restart .*--force"):
-        by_ppo(model, second, Lots(), **how)
-    by_ppo(model, second, Lots(), resume="force", **how)
-    gone_on = seen[-1]
-    place, never_ended = straight(**how)
-    assert logged(second)[0] == logged(place)[0], "its samples are more: those of the step that was once the last"
-    shutil.copy(place / "samples.jsonl", second)
-    assert_same((second, gone_on), (place, never_ended))
-    assert leftovers(second) == ["policy"]
-
-
 def test_another_policy_or_other_prompts_are_refused(
     model: Path, unfinished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,56 +105,9 @@ def _show_plan(plan: Mapping[str, Any]) -> None:
     typer.echo(f"rollouts of PPO: {plan['rollouts']:,}; time: {time}", err=True)
 
 
-def _show_rounds(summary: Mapping[str, Any]) -> None:
-    from text2grad.compare.rounds import table_of
-
-    for line in table_of(summary["rounds"]):
-        typer.echo(line, err=True)
-    best = f"best: round {summary['best_round']}, {summary['out']}" if summary.get("out") else "best: the start"
-    typer.echo(best, err=True)
-
-
 def _show_comparison(folder: Path, _: Mapping[str, Any]) -> None:
     typer.echo((folder / "compare.md").read_text(encoding="utf-8"), err=True)
     typer.echo(f"table: {folder / 'compare.md'}\nreport: {folder / 'report.html'}", err=True)
-
-
-@command("loop")
-class Loop(Stage, ConfiguredAsDemo):
-    """Train in rounds: judge what the policy says now, teach the reward model, train on, keep the best policy.
-
-    A reward model that stays as it is gets exploited after some steps. Each of --rounds has new answers of the
-    policy to the next annotate.prompts judged (annotate.critic), trains the reward model on all critiques so far,
-    in as many updates each time, trains the policy for ppo.steps more, and measures it on held-out prompts. A new
-    reward model that marks held-out answers worse than the last is not used. The first round that falls by more
-    than chance is the last; the best policy is ppo/loop in the run. Needs an SFT policy, or a pretrained one. Run
-    the same command to continue where it was stopped.
-
-    With --inbox the feedback is people's: each call makes one round of the files that are new in a folder, in any
-    format that import reads. Call it every night. With --offline the policy learns from all records directly
-    (train --offline), the first choice for up to some 200 remarks.
-
-    \b
-    Examples:
-      text2grad loop --rounds 3 --config mine.yaml
-      text2grad loop --inbox remarks/ --offline --config own --run.folder mine
-    """
-
-    rounds: int | None = option("--rounds N", "Rounds in all. [default: 3]", min=1)
-    inbox: Path | None = option("--inbox FOLDER", "Make one round of the files that are new in FOLDER.")
-    offline: bool = option("--offline", "The policy learns from the records, without a reward model.", False)
-    measure: str | None = option(
-        "--measure NAME", "Keep the best by this measure of the task. [default: pass, rouge_l, or its first]"
-    )
-
-    def work(self) -> Work:
-        if self.rounds is not None and self.inbox is not None:
-            raise UsageError("--inbox makes one round of what is new", "leave out --rounds")
-        config = self.configuration()
-        from text2grad.compare.rounds import Plan, run_loop
-
-        plan = Plan(self.rounds or 3, self.inbox, self.offline, self.measure)
-        return Work(partial(run_loop, config, plan), _show_rounds)
 
 
 @command("doctor")

@@ -216,11 +216,6 @@ class AnnotateSettings(Settings):
 
     critic: CriticKind | None = Field(default=None, description="who annotates; null: critic.kind")
     prompts: int | None = Field(default=None, ge=1, description="null: every training prompt")
-    first: int = Field(
-        default=0,
-        ge=0,
-        description="training prompts before the first that is judged; after the last comes the first",
-    )
     heldout: int | None = Field(
         default=None, ge=1, description="held-out prompts, to measure reward models on; null: as evaluate.limit"
     )

@@ -52,7 +52,6 @@ class RunOptions:
     `folder` gets metrics, samples, checkpoints and at the end the policy. `on_step` is called after every step with
     its number and its metrics, to which it may add. `loggers` are other places for the metrics (`durable.loggers`).
     `checkpoint_every`: steps between checkpoints; 0: only when the run is stopped; None: what its loop does.
-    `keep_state`: the checkpoint of the last step stays, so that a run of more steps goes on from there.
     `course` is that of training on a fixed set of examples.
 
     An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, what else the run
@@ -68,7 +67,6 @@ class RunOptions:
     on_step: OnStep | None = None
     loggers: Sequence[str] = ()
     checkpoint_every: int | None = None
-    keep_state: bool = False
     course: CourseSettings = field(default_factory=CourseSettings)
 
 
@@ -116,7 +114,6 @@ class Run:
         self.cures = cures
         self.every = every if options.checkpoint_every is None else options.checkpoint_every
         self.show = show
-        self.keep_state = options.keep_state
         self._on_step = options.on_step
         self._loggers = options.loggers
         self._saved = 0
@@ -161,16 +158,13 @@ class Run:
             raise told from error
 
     def _finish(self) -> None:
-        if self.keep_state:
-            self.save()
         policy = assembled(self.training.policy, keep=self.ranks.first)
         with self.ranks.barrier():
             if policy is not None:
                 with writing(self.folder / "policy"):
                     save_policy(policy, self.folder / "policy")
                 self.log.finish()
-                if not self.keep_state:
-                    checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
+                checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
                 (self.folder / DIVERGED).unlink(missing_ok=True)
 
     def steps(self, data: Iterable[D]) -> Iterator[tuple[int, D]]:

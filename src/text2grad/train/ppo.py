@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 from text2grad.align import CreditSettings
@@ -123,7 +122,6 @@ def train_ppo(
     probes = Probes(learner, examples, prompts)
     cures = _cures(settings, generation)
     shown = ("score", "kl", "wrong_sign_rate")
-    options = replace(options, keep_state=settings.keep_state)
     with Run(options, settings.steps, training, identity, cures, CHECKPOINT_EVERY, shown) as run:
         learner.doing, learner.changing = run.doing, run.changing
         for step, chosen in run.steps(prompt_order(len(examples), settings, random.Random(options.seed))):

@@ -172,12 +172,6 @@ class PPOSettings(Settings):
         description="steps between policies that are kept, as ppo/NAME/NAME-step-K; null: only the last is",
         json_schema_extra=MAY_CHANGE,
     )
-    keep_state: bool = Field(
-        default=False,
-        description="a run that has ended keeps the checkpoint of its last step, from which more steps and --force"
-        " go on",
-        json_schema_extra=MAY_CHANGE,
-    )
     probe_every: int = Field(
         default=10,
         ge=0,

@@ -14,7 +14,7 @@ MAY_CHANGE = {
     "offline": {"max_kl"},
     "ppo": {
         *{"prompts", "overlap", "max_failed", "max_kl"},
-        *{"heldout_every", "keep_every", "keep_state", "probe_every", "probe_prompts"},
+        *{"heldout_every", "keep_every", "probe_every", "probe_prompts"},
     },
     "credit": set(),
     "generation": set(),

@@ -64,9 +64,8 @@ def sources_of(
 
 
 def asked(settings: AnnotateSettings, examples: Sequence[Example]) -> list[Example]:
-    """`annotate.prompts` of the examples from number `annotate.first`; after the last one the first again."""
-    first = settings.first % max(1, len(examples))
-    return [*examples[first:], *examples[:first]][: settings.prompts]
+    """The first `annotate.prompts` of the examples."""
+    return list(examples[: settings.prompts])
 
 
 def sampled_items(
