@@ -42,7 +42,7 @@ def recipe_names() -> list[str]:
 def find_config(name: str) -> Path:
     """Return the file that `--config` names: a preset or recipe (`demo`), one of another package, or a path.
 
-    `package:name` is `configs/name.yaml` or `configs/recipes/name.yaml` in that Python package.
+    `package:name` is the file `name.yaml` in the folder `configs`, or its `recipes`, of that Python package.
 
     Raises:
         UsageError: there is no such preset or package.
