@@ -1,4 +1,4 @@
-"""Our losses of GRPO, SDPO, DPO and a scalar reward model beside TRL 1.16's, on the same random tensors.
+"""Our losses of GRPO, DPO and a scalar reward model beside TRL 1.16's, on the same random tensors.
 
 TRL need not be installed, only be importable: the methods of its trainers that compute a loss are called unbound,
 with a stand-in that holds the settings they read.
@@ -7,8 +7,7 @@ with a stand-in that holds the settings they read.
     python benchmarks/trl_losses.py --trl /somewhere/trl [--cases 50]
 
 The last line of stdout is one JSON object: the largest absolute difference over all cases, in float64, of each loss
-and of its gradient by what a model gives (log-probabilities, scores, of SDPO logits); of GRPO also with truncated
-answers masked, of SDPO the reverse and forward KL over the top 20 with a tail and the loss of the sampled token.
+and of its gradient by what a model gives (log-probabilities, scores); of GRPO also with truncated answers masked.
 """
 
 from __future__ import annotations
@@ -20,17 +19,16 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from text2grad.rl import advantage as adv
-from text2grad.rl import distill, preference
 from text2grad.rl import loss as losses
+from text2grad.rl import preference
 
 CLIP, CLIP_HIGH, GROUP, BETA = 0.2, 0.28, 8, 0.1
-TOP, RATIO_LIMIT, VOCABULARY, TEMPERATURE = 20, 2.0, 100, 0.8
 
 
 class Both(NamedTuple):
@@ -63,9 +61,6 @@ def compare(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
     losses_of = {
         "grpo": grpo(seed, masked=False),
         "grpo_truncated": grpo(seed, masked=True),
-        "sdpo_reverse": sdpo(seed, "reverse"),
-        "sdpo_forward": sdpo(seed, "forward"),
-        "sdpo_sampled": sdpo(seed, "sampled"),
         "dpo": dpo(seed),
         "bradley_terry": bradley_terry(seed),
     }
@@ -89,27 +84,6 @@ def grpo(seed: int, masked: bool) -> Both:
     per_token, _ = losses.policy_loss(logp, old, gained, kept, CLIP, CLIP_HIGH)
     ours = losses.average(per_token, kept, "token", float(kept.sum()))
     return Both(ours, trl_grpo(logp, old, gained[:, 0], kept), logp)
-
-
-def sdpo(seed: int, kind: Literal["reverse", "forward", "sampled"]) -> Both:
-    """Twelve answers, a third without a lesson; a teacher and a sampling policy a little beside the policy."""
-    generator = torch.Generator().manual_seed(seed)
-    student = torch.randn(12, 16, VOCABULARY, generator=generator, dtype=torch.float64)
-    shown, old = (student + 0.7 * torch.randn(2, *student.shape, generator=generator, dtype=torch.float64)).unbind()
-    student.requires_grad_()
-    ids = torch.randint(0, VOCABULARY, (12, 16), generator=generator)
-    taught = torch.rand(12, 1, generator=generator) > 0.3
-    mask = (torch.arange(16) < torch.randint(1, 17, (12, 1), generator=generator)) & taught
-    logps = [adv.log_probs(logits, TEMPERATURE) for logits in (student, shown, old)]
-    logp, teacher, old_logp = (adv.of_tokens(each, ids) for each in logps)
-    if kind == "sampled":
-        per_token = distill.sampled_loss(logp, teacher, mask)
-    else:
-        top = logps[0].topk(TOP, dim=-1).indices
-        per_token = distill.divergence(logps[0].gather(-1, top), logps[1].gather(-1, top), mask, kind)
-    per_token = per_token * distill.bounded_ratio(logp, old_logp, mask, RATIO_LIMIT)
-    theirs = trl_sdpo(student / TEMPERATURE, shown / TEMPERATURE, old_logp, ids, mask, kind)
-    return Both(losses.average(per_token, mask, "sequence", float(len(mask))), theirs, student)
 
 
 def dpo(seed: int) -> Both:
@@ -163,28 +137,6 @@ def trl_grpo(logp: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Ten
         "num_items_in_batch": mask.sum(),
     }
     loss: Tensor = GRPOTrainer._compute_loss(trainer, None, inputs)
-    return loss
-
-
-def trl_sdpo(student: Tensor, teacher: Tensor, old_logp: Tensor, ids: Tensor, mask: Tensor, kind: str) -> Tensor:
-    """What TRL makes of these logits, divided by the temperature."""
-    from trl.experimental.sdpo.sdpo_trainer import DistillationLogits, SDPOTrainer
-
-    settings = SimpleNamespace(
-        distillation_mode="sampled_token" if kind == "sampled" else "topk_logits",
-        distillation_alpha=0.0 if kind == "forward" else 1.0,
-        distillation_topk=TOP,
-        distillation_add_tail=True,
-        distillation_is_clip=RATIO_LIMIT,
-    )
-    trainer = SimpleNamespace(
-        args=settings,
-        accelerator=SimpleNamespace(gather=lambda x: x),
-        _log_self_distillation_metric=lambda *_: None,
-    )
-    logits = DistillationLogits(ids, mask.long(), mask.long(), student, teacher)
-    model, inputs = SimpleNamespace(training=True), {"old_per_token_logps": old_logp}
-    loss: Tensor = SDPOTrainer._compute_self_distillation_loss(trainer, model, inputs, logits)
     return loss
 
 

@@ -25,7 +25,6 @@ from scenes import (
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.train.settings import TeacherSettings
 from tiny_runs import tiny_model
 
 BOTH = pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
@@ -205,26 +204,6 @@ def test_split_weights_without_a_value_function(model: Path, tmp_path: Path) -> 
 
 def train_on_returns(model: Path, folder: Path, sharded: bool) -> str:
     return train(model, folder, sharded, advantage="returns")
-
-
-def test_a_teacher_in_two_processes_is_that_of_one(tmp_path: Path) -> None:
-    """Lessons are shared out and gathered, and both averages follow alike; split weights are refused in a line."""
-    model = tiny_model(tmp_path / "long", context=256)
-    alone, both = tmp_path / "alone", tmp_path / "both"
-    assert run_in(1, train_with_teacher, tmp_path, model, alone, False) == ["done"]
-    assert run_in(2, train_with_teacher, tmp_path, model, both, False) == ["done", "done"]
-    for row, other in zip(logged(alone), logged(both), strict=True):
-        assert other == pytest.approx(row, rel=2e-3, abs=2e-4)
-        assert row["teacher_gap"] > 1e-3 and 0 < row["left_out"] < 1
-    ended = run_in(2, train_with_teacher, tmp_path, model, tmp_path / "split", True)
-    assert [kind for kind, _ in ended] == ["UserError", "UserError"]
-    assert all("a teacher reads with whole weights" in told for _, told in ended)
-    assert not (tmp_path / "split").exists()
-
-
-def train_with_teacher(model: Path, folder: Path, sharded: bool) -> str:
-    teacher = TeacherSettings(kind="divergence", ema=0.3)
-    return train(model, folder, sharded, advantage="returns", kl_coefficient=0.0, kl_target=None, teacher=teacher)
 
 
 @BOTH

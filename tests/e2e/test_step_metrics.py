@@ -24,9 +24,6 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "span": ("--critic.kind", "program", "--credit.weighting", "span", "--credit.membership", "visible"),
     "scalar": ("--critic.kind", "program", "--config", "scalar"),
     "grpo": ("--critic.kind", "program", "--config", "grpo", *GROUP),
-    "rlsd": ("--critic.kind", "program", "--config", "rlsd", *GROUP),
-    "sdpo": ("--critic.kind", "program", "--config", "sdpo", *GROUP),
-    "routed": ("--critic.kind", "program", "--config", "routed", *GROUP),
     "paper": ("--critic.kind", "program", "--config", "paper", "--ppo.value_warmup", "0"),
     "offline": ("--offline", "feedback.jsonl"),
 }

@@ -15,7 +15,6 @@ import torch
 from text2grad.align import CreditSettings, TokenTable, credit
 from text2grad.durable.run import RunOptions
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span, turns_of
 from text2grad.policy.episode import play
 from text2grad.policy.generate import Sample
@@ -25,7 +24,7 @@ from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.train.account import describe, strips
 from text2grad.train.ppo import train_ppo
 from text2grad.train.rollout import Responses, Rollout, judge, measure, score
-from text2grad.train.settings import PPOSettings, TeacherSettings
+from text2grad.train.settings import PPOSettings
 from text2grad.train.update import accumulate_gradient
 from tiny_runs import TEXTS, Talker, ending, tiny_model
 
@@ -218,9 +217,3 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_never_stopped(
     assert facts(again) == facts(straight) and len(facts(again)) == 4
     weights = [(each / "policy" / "model.safetensors").read_bytes() for each in (straight, again)]
     assert weights[0] == weights[1]
-
-
-def test_a_teacher_of_single_answers_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="this task has an environment") as error:
-        run(folder, tmp_path, kl_coefficient=0.0, teacher=TeacherSettings(kind="divergence"))
-    assert "--ppo.teacher.kind none" in str(error.value)

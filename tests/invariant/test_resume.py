@@ -50,7 +50,6 @@ from text2grad.train.settings import (
     NextTokenSettings,
     OfflineSettings,
     PPOSettings,
-    TeacherSettings,
 )
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import Heads, train_supervised
@@ -349,37 +348,6 @@ def test_a_run_with_probes_goes_on_as_if_it_had_never_stopped(
         by_ppo(model, tmp_path / "stopped", Stops(call, asked(signal.SIGTERM)), checkpoint_every=0, **PROBED)
     by_ppo(model, tmp_path / "stopped", Lots(), **PROBED)
     assert_same(straight(**PROBED), (tmp_path / "stopped", seen[-1]))
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype", "lora"),
-    [("divergence", "float32", False), ("divergence", "bfloat16", True), ("size", "bfloat16", False)],
-)
-def test_a_teacher_goes_on_as_if_it_had_never_stopped(
-    tmp_path: Path,
-    seen: list[Training],
-    kind: Literal["divergence", "size"],
-    dtype: Literal["float32", "bfloat16"],
-    lora: bool,
-) -> None:
-    """Its average is not the policy: what it had before the stop is in the checkpoint."""
-    model = tiny_model(tmp_path / "model", context=256)
-    own = TeacherSettings(kind=kind, ema=0.3, success=0.0, anneal=0)
-    changes = {"teacher": own, "advantage": "group", "samples_per_prompt": 2, "max_kl": None}
-    begin = functools.partial(by_ppo, model, lora=lora, dtype=dtype, **changes)
-    begin(tmp_path / "straight", Lots())
-    with pytest.raises(Killed):
-        begin(tmp_path / "stopped", Stops(4, killed))
-    begin(tmp_path / "stopped", Lots())
-    assert_same((tmp_path / "straight", seen[0]), (tmp_path / "stopped", seen[-1]))
-    saved = seen[-1].tensors()
-    averages = [name for name in saved if name.startswith("teacher.")]
-    assert averages and not any(torch.equal(saved[name], saved[_of_policy(name)]) for name in averages)
-    assert all(row["teacher_gap"] > 0 for row in logged(tmp_path / "stopped")[0])
-
-
-def _of_policy(name: str) -> str:
-    return f"policy.model.{name.removeprefix('teacher.')}"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

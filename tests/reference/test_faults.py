@@ -15,7 +15,6 @@ from typing import NamedTuple
 import pytest
 import test_advantage
 import test_credit
-import test_distill
 import test_loss
 import test_offline
 import test_preference
@@ -29,7 +28,6 @@ SOURCES = Path(text2grad.__file__).parent
 TESTS = {
     "advantage": test_advantage,
     "credit": test_credit,
-    "distill": test_distill,
     "loss": test_loss,
     "offline": test_offline,
     "preference": test_preference,

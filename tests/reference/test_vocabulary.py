@@ -28,8 +28,7 @@ class Drawn:
         self.weight, self.ref_weight = normal(SIZE, WIDTH).requires_grad_(), normal(SIZE, WIDTH)
         self.states, self.ref_states = normal(COUNT, WIDTH).requires_grad_(), normal(COUNT, WIDTH)
         self.ids = torch.randint(0, SIZE, (COUNT,), generator=generator)
-        self.support = torch.randint(0, SIZE, (COUNT, 5), generator=generator)
-        self.weights = [*normal(3, COUNT), torch.zeros(()), normal(COUNT, 5)]
+        self.weights = [*normal(3, COUNT), torch.zeros(())]
         self.read: list[int] = []
 
     def head(self, states: Tensor) -> Tensor:
@@ -88,11 +87,9 @@ def test_gradients_of_chunks_are_those_of_the_whole() -> None:
             advantage.token_logps(logits, drawn.ids[None])[0],
             advantage.entropy(logits)[0],
             advantage.kl_full(logits, ref_logits)[0],
-            None,
-            advantage.log_probs(logits)[0].gather(-1, drawn.support),
         )
         found = vocabulary.score_tokens(
-            drawn.view(), drawn.ids, entropy=True, reference=drawn.reference(), rows=rows, support=drawn.support
+            drawn.view(), drawn.ids, entropy=True, reference=drawn.reference(), rows=rows
         )
         trained = [drawn.states, drawn.weight]
         for expected, ours in zip(*(drawn.gradients(each, trained) for each in (whole, found)), strict=True):
@@ -102,20 +99,7 @@ def test_gradients_of_chunks_are_those_of_the_whole() -> None:
 
 def test_only_what_is_asked_for_is_computed() -> None:
     found = vocabulary.score_tokens(Drawn().view(), Drawn().ids)
-    assert found[1:] == (None, None, None, None, None)
-
-
-def test_the_likeliest_tokens_and_those_of_a_support_at_each_place() -> None:
-    for rows in (1, 4, 50):
-        drawn = Drawn()
-        log_p = advantage.log_probs(drawn.logits()[0], 0.7)[0]
-        found = vocabulary.score_tokens(
-            drawn.view(), drawn.ids, 0.7, rows=rows, top=3, support=drawn.support.flip(-1)
-        )
-        assert found.top is not None and found.support is not None
-        assert found.top.tolist() == [sorted(range(SIZE), key=row.__getitem__)[:-4:-1] for row in log_p.tolist()]
-        expected = [[row[v] for v in ids] for row, ids in zip(log_p.tolist(), drawn.support.tolist(), strict=True)]
-        torch.testing.assert_close(found.support.tolist(), [row[::-1] for row in expected])
+    assert found[1:] == (None, None, None)
 
 
 def test_no_more_rows_than_a_chunk_meet_the_head() -> None:

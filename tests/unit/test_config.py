@@ -94,30 +94,18 @@ OTHER_CRITICS: dict[str, dict[str, Any]] = {
     "dense": {"kind": "unit_model", "unit_model": {"units": "tokens"}},
 }
 """What recipes change of the critic."""
-TAUGHT = ("sdpo", "rlsd", "routed")
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name not in ("smollm2", "mistral")])
 def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name: str) -> None:
     for preset in preset_names():
         before = load_config(find_config(preset))
-        if name in TAUGHT and not before.reward_model.critique:
-            continue
         after = load_config([find_config(preset), find_config(name)])
         if name in OTHER_CRITICS:  # PPO on another critic is what they are for
             critic = CriticSettings.model_validate(before.critic.model_dump() | OTHER_CRITICS[name])
             before = before.model_copy(update={"critic": critic})
         assert before.model_dump(exclude={"credit", "ppo"}) == after.model_dump(exclude={"credit", "ppo"})
         assert (before.ppo.steps, before.ppo.lr) == (after.ppo.steps, after.ppo.lr)
-
-
-@pytest.mark.parametrize("name", TAUGHT)
-def test_a_teacher_needs_a_critic_with_words(name: str) -> None:
-    line = usage_error([find_config("human_qa"), find_config(name)])
-    assert "ppo.teacher is shown a critique in words, which critic.kind reward_model does not write here" in line
-    for kind in ("scalar_model", "unit_model"):
-        line = usage_error([find_config("demo"), find_config(name)], "--critic.kind", kind)
-        assert f"which critic.kind {kind} does not write here" in line
 
 
 @pytest.mark.parametrize(
@@ -132,22 +120,6 @@ def test_words_are_left_out_where_nothing_is_paid_for_them(words: tuple[str, ...
     assert refusal in usage_error([find_config("demo")], *silent, *words)
     head = ("--reward_model.verdict", "head", "--credit.scheme", "last_token")
     assert not load_config([find_config("demo")], [*silent, *head]).critic.reward_model.words
-    assert "does not write here" in usage_error([find_config("demo"), find_config("sdpo")], *silent, *head)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "refusal"),
-    [
-        ("sdpo", ("--ppo.kl_coefficient", "0.1"), "set kl_coefficient to 0"),
-        ("sdpo", ("--ppo.advantage", "gae"), "set advantage to returns"),
-        ("rlsd", ("--ppo.advantage", "returns"), "set advantage to group"),
-        ("routed", ("--ppo.advantage", "gae"), "set advantage to group"),
-        ("rlsd", ("--ppo.samples_per_prompt", "1"), "set samples_per_prompt to 4"),
-        ("routed", ("--ppo.samples_per_prompt", "1"), "set samples_per_prompt to 4"),
-    ],
-)
-def test_what_a_teacher_cannot_do_is_refused_in_one_line(name: str, changes: tuple[str, ...], refusal: str) -> None:
-    assert refusal in usage_error([find_config("demo"), find_config(name)], *changes)
 
 
 def test_the_papers_recipe_over_the_demo() -> None:

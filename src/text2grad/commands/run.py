@@ -63,8 +63,8 @@ class Compare(Stage, ConfiguredAsDemo):
 
     Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf (SFT on
     refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a
-    reward model of pairs), prm (on one of steps), dense (on one of tokens), grpo, sdpo, rlsd, routed (span
-    routing), paper, text2grad. A recipe file (mine.yaml) is PPO with that laid over the configuration.
+    reward model of pairs), prm (on one of steps), dense (on one of tokens), grpo, paper,
+    text2grad. A recipe file (mine.yaml) is PPO with that laid over the configuration.
 
     \b
     Examples:

@@ -94,7 +94,7 @@ def _imitating(name: str, records: str, after: str) -> Work:
     return Work(words, after=(after,), reads=("sft",), rate="sft.lr")
 
 
-PPO = ("scalar", "grpo", "sdpo", "rlsd", "routed", "paper", "scalar_rm", "prm", "dense")
+PPO = ("scalar", "grpo", "paper", "scalar_rm", "prm", "dense")
 """Runs of PPO named after their recipe."""
 OWN = {
     **{name: ppo_run(name, name) for name in PPO},
@@ -128,9 +128,6 @@ METHODS = {
     "prm": "PRM-PPO",
     "dense": "PPO on dense token labels",
     "grpo": "GRPO",
-    "sdpo": "SDPO",
-    "rlsd": "RLSD",
-    "routed": "span routing",
     "paper": "text2grad as in the paper",
     "text2grad": "text2grad",
 }

@@ -154,7 +154,6 @@ REMOVED: dict[str, RemovedSetting] = {
     "ppo.checkpoint_every": RemovedSetting(20, "it is run.checkpoint_every"),
     "ppo.samples_every": RemovedSetting(5, "it is always 5"),
     "ppo.entropy_sign": RemovedSetting("bonus", "the sign as printed is an ppo.entropy_coefficient below 0"),
-    "ppo.teacher.span_weight": RemovedSetting(1.0, "it begins at 1"),
     "reward_model.policy.device": RemovedSetting("auto", "it is policy.device"),
     "reward_model.policy.chat_template": RemovedSetting(None, "it is that of its tokenizer"),
     "reward_model.policy.value_head": RemovedSetting("shared", "a reward model has none"),

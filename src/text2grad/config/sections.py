@@ -345,23 +345,10 @@ class Config(Settings):
 
     @property
     def words_are_written(self) -> bool:
-        """Whether the reward model writes in the training loop: not where heads mark spans and give the verdict,
-        and no teacher is shown the words."""
+        """Whether the reward model writes in the training loop: not where heads mark spans and give the verdict."""
         by_heads = self.reward_model.spans == "head" and self.reward_model.verdict != "written"
         asked = self.critic.reward_model.words
-        return asked if asked is not None else not by_heads or self.ppo.teacher.kind != "none"
-
-    @model_validator(mode="after")
-    def _teacher_has_words(self) -> Config:
-        kind = self.critic.kind
-        silent = kind in CRITICS and not CRITICS[kind].words
-        if kind == "reward_model":
-            silent = not (self.reward_model.critique and self.words_are_written)
-        if self.ppo.teacher.kind != "none" and silent:
-            raise ValueError(
-                f"ppo.teacher is shown a critique in words, which critic.kind {kind} does not write here"
-            )
-        return self
+        return asked if asked is not None else not by_heads
 
     @model_validator(mode="after")
     def _words_are_not_missed(self) -> Config:

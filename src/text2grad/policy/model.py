@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
@@ -22,7 +22,7 @@ from text2grad.policy.forward.boundaries import add_boundaries
 from text2grad.policy.forward.quick import quicken
 from text2grad.policy.forward.reader import Reader
 from text2grad.policy.heads.head import LABEL, SCORE, STEP, Head
-from text2grad.rl.vocabulary import Extra, KLKind, View, score_tokens
+from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
 POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
 
@@ -33,9 +33,8 @@ class PolicyOutput:
 
     `logp`, `entropy`, `kl` and with it `ref_logp` (B, T); `values` (B, T) = V(s_t); `last_value` (B,) = V of the
     state after the response.
-    Without a value function all values are 0. `top` (B, T, k) and `support` (B, T, K) are as in
-    `rl.vocabulary.TokenScores`. `before` (B, H): the states before the responses, for a head to read. `layers`
-    (B, P+T, H): the embeddings and what each layer writes.
+    Without a value function all values are 0. `before` (B, H): the states before the responses, for a head to
+    read. `layers` (B, P+T, H): the embeddings and what each layer writes.
     """
 
     logp: Tensor
@@ -44,16 +43,12 @@ class PolicyOutput:
     values: Tensor
     last_value: Tensor
     before: Tensor
-    top: Tensor | None = None
-    support: Tensor | None = None
     ref_logp: Tensor | None = None
     layers: tuple[Tensor, ...] = ()
 
 
 def _spread(column: Tensor, mask: Tensor) -> Tensor:
-    """(N, ...) numbers of the True positions of `mask` (B, T), put where they belong, (B, T, ...); 0 elsewhere."""
-    while mask.ndim <= column.ndim:
-        mask = mask[..., None].expand(*mask.shape, column.shape[mask.ndim - 1])
+    """(N,) numbers of the True positions of `mask` (B, T), put where they belong, (B, T); 0 elsewhere."""
     return column.new_zeros(mask.shape).masked_scatter(mask, column)
 
 
@@ -208,7 +203,7 @@ class Policy(nn.Module):
         fixed: bool = False,
         valued: bool = True,
         layers: bool = False,
-        **extra: Unpack[Extra],
+        entropy: bool = False,
     ) -> PolicyOutput:
         """Log-probabilities of the sampled tokens, and their values, in one pass over the trunk.
 
@@ -216,7 +211,7 @@ class Policy(nn.Module):
         of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
         gradients reach only what belongs to the value function, and nothing is kept for the rest. Without `valued`
         the value function is not asked. `layers` asks for the states of all tokens in all layers, `entropy` for the
-        entropy, `top` for the likeliest ids at each place, `support` (B, T, K) for the log-probabilities of ids.
+        entropy.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
             hidden, view, states = self.reader(self.model, batch, layers)  # hidden (B, T+1, H)
@@ -224,9 +219,7 @@ class Policy(nn.Module):
                 raise RuntimeError("freeze_reference() was not called before training")
             reference = self.reference.view(batch) if kl and self.reference else None
             ids = batch.response_ids[batch.mask]  # (N,), of the N response tokens, without padding
-            if (support := extra.get("support")) is not None:
-                extra["support"] = support[batch.mask]
-            scores = score_tokens(view, ids, temperature, reference=reference, kl=kl or "full", **extra)
+            scores = score_tokens(view, ids, temperature, reference=reference, kl=kl or "full", entropy=entropy)
         values = self._values(hidden, batch) if valued else hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
         lengths = batch.lengths[:, None]  # (B, 1): where the state after the response stands
         return PolicyOutput(
@@ -236,8 +229,6 @@ class Policy(nn.Module):
             values=values[:, :-1],
             last_value=values.gather(1, lengths).squeeze(1),
             before=hidden[:, 0],
-            top=None if scores.top is None else _spread(scores.top, batch.mask),
-            support=None if scores.support is None else _spread(scores.support, batch.mask),
             ref_logp=None if scores.ref_logp is None else _spread(scores.ref_logp, batch.mask),
             layers=states if layers else (),
         )

@@ -46,30 +46,19 @@ class View(NamedTuple):
 class TokenScores(NamedTuple):
     """What one policy says about N tokens, all (N,): None is what was not asked for.
 
-    `top` (N, k): the ids of the k likeliest tokens at each place. `support` (N, K): log-probabilities of given ids.
     `ref_logp`: the reference's log-probabilities, where there is one.
     """
 
     logp: Tensor
     entropy: Tensor | None = None
     kl: Tensor | None = None
-    top: Tensor | None = None
-    support: Tensor | None = None
     ref_logp: Tensor | None = None
 
 
-class Extra(TypedDict, total=False):
-    """What is asked for beside log-probabilities: the entropy, the `top` likeliest ids at each place, and the
-    log-probabilities of the ids `support` (N, K)."""
+class Wanted(TypedDict, total=False):
+    """What to compute besides log-probabilities: the entropy, and the `kl` (`full` by default) to a `reference`."""
 
     entropy: bool
-    top: int
-    support: Tensor | None
-
-
-class Wanted(Extra, total=False):
-    """The same, and the `kl` (`full` by default) to a `reference`."""
-
     reference: View | None
     kl: KLKind
 
@@ -77,8 +66,7 @@ class Wanted(Extra, total=False):
 def score_tokens(
     view: View, ids: Tensor, temperature: float = 1.0, *, rows: int | None = None, **wanted: Unpack[Wanted]
 ) -> TokenScores:
-    """Log-probabilities of the sampled ids (N,), and if asked for the entropy and the KL to a reference, the `top`
-    likeliest ids at each place, and the log-probabilities of the ids `support` (N, K).
+    """Log-probabilities of the sampled ids (N,), and if asked for the entropy and the KL to a reference.
 
     The same numbers as `advantage.token_logps`, `entropy`, `kl_full`, `kl_k1` and `kl_k3` of all logits, with
     the logits of `rows` tokens in memory (`View.rows` by default). Gradients reach the states and the
@@ -87,14 +75,14 @@ def score_tokens(
     Raises:
         ValueError: as many ids as states are needed.
     """
-    count, reference, support = len(ids), wanted.get("reference"), wanted.get("support")
+    count, reference = len(ids), wanted.get("reference")
     states = [len(each.states) for each in (view, reference) if each]
     if any(number != count for number in states):
         raise ValueError(f"{count} ids for {', '.join(map(str, states))} states (policy, reference)")
     rows = rows or view.rows()
     trained = torch.is_grad_enabled() and view.states.requires_grad
     compared = reference is not None
-    asked_for = (wanted.get("entropy", False), compared, wanted.get("top", 0) > 0, support is not None, compared)
+    asked_for = (wanted.get("entropy", False), compared, compared)
     plain = not any(asked_for)
     if trained and view.weight is not None and plain and not view.weight.requires_grad:
         return TokenScores(linear_logps(view.states, view.weight, ids, temperature, rows))
@@ -117,10 +105,6 @@ def _score(view: View, ids: Tensor, here: slice, temperature: float, wanted: Wan
         log_ref = adv.log_probs(reference.head(reference.states[here]), temperature)
         ref_logp = adv.of_tokens(log_ref, ids[here])
         columns.append(_kl(wanted.get("kl", "full"), log_p, log_ref, logp, ref_logp))
-    if top := wanted.get("top"):
-        columns.append(log_p.topk(top, dim=-1).indices)
-    if (support := wanted.get("support")) is not None:
-        columns.append(log_p.gather(-1, support[here]))
     if reference:
         columns.append(ref_logp)
     return tuple(columns)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.log import Stopwatch
@@ -43,9 +43,6 @@ from text2grad.train.rollout import (
 )
 from text2grad.train.update import update
 
-if TYPE_CHECKING:
-    from text2grad.train.teacher.model import Teacher
-
 PROBES = 2**40
 """In the place of a step, whose random numbers are those of probes."""
 FREE = ("program", "reward_model")
@@ -72,7 +69,6 @@ class Learner:
     optimizers: Optimizers
     size: PassSize
     seed: int
-    teacher: Teacher | None = None
     environment: MakeEnvironment | None = None
     doing: Callable[[str], None] = lambda phase: None
     changing: Callable[[], None] = lambda: None
@@ -143,38 +139,13 @@ class Learner:
         )
         return merge(self._ranks.all_gather(responses)), PolicyStats(*self._ranks.all_gather_rows(stats))
 
-    def teach(
-        self, responses: Responses, stats: PolicyStats, rollout: Rollout, step: int
-    ) -> tuple[Rollout, dict[str, float]]:
-        """A scored batch as the teacher changes it, and the metrics of that; unchanged without a teacher."""
-        if self.teacher is None:
-            return rollout, {}
-        from text2grad.train.teacher.loss import describe_lessons, weight_at, with_teacher
-        from text2grad.train.teacher.model import read, spread
-        from text2grad.train.teacher.prompt import lessons
-
-        weight = weight_at(step, self.settings)
-        if weight == 0:
-            return rollout, {}
-        settings, size = self.settings.teacher, self.settings.samples_per_prompt
-        taught, too_long = lessons(self.policy.tokenizer, responses, settings, size, self.policy.context)
-        with self._ranks.barrier(), self.teacher.in_force():
-            part = read(self.policy, taught, responses, stats.top, self.generation.temperature, self.size)
-        logp, support = self._ranks.all_gather_rows(part)  # (N, T) and (N, T, K), of all lessons
-        scores = spread(taught, logp, support, len(responses.samples))
-        metrics = describe_lessons(rollout, scores, responses, too_long)
-        return with_teacher(rollout, scores, stats.top, responses, self.settings, weight), metrics
-
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Gradient steps on a batch; the first ones of a run may train the value function alone."""
         self.doing("update")
         self.changing()
         warming = step < self.settings.warmup_steps
         temperature = self.generation.temperature
-        terms = update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self.size)
-        if self.teacher is not None:
-            self.teacher.follow()
-        return terms
+        return update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self.size)
 
     def strips(self, step: int, count: int | None = None) -> Iterator[dict[str, Any]] | None:
         """Token strips of the first `count` responses of the batch, all by default; None without a batch."""

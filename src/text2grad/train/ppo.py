@@ -60,11 +60,10 @@ def ppo_step(
     responses, stats = learner.judge_and_measure(examples, samples, batch)
     refuse_failures(responses.judgements, learner.settings.max_failed)
     rollout = score(batch, responses, stats, learner.settings, beta)  # r_t = delta_t - beta kl_t -> A_t
-    rollout, lesson = learner.teach(responses, stats, rollout, step)  # log pi(y | x, critique), with a teacher
     learner.watch.lap("score")
     learner.batch = responses, rollout
     refuse_diverged(rollout, learner.settings.max_kl)
-    metrics = describe(responses, rollout, beta) | lesson | learner.update(rollout, step)  # the clipped objective
+    metrics = describe(responses, rollout, beta) | learner.update(rollout, step)  # the clipped objective
     learner.watch.lap("update")
     return metrics | learner.watch.seconds
 
@@ -95,30 +94,20 @@ def train_ppo(
     if not examples:
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-    _refuse_unfit(critic, settings, generation, ranks, environment)
-    taught = settings.teacher.kind != "none"
-    if taught:  # a run without a teacher loads none of it
-        from text2grad.train.teacher.model import Teacher
-        from text2grad.train.teacher.prompt import refuse_unfit, teacher_version
-
-        refuse_unfit(policy, examples, settings.teacher, ranks.sharded)
+    _refuse_unfit(critic, settings, generation, ranks)
     identity = {
         **flatten(ppo=settings, credit=credit, generation=generation),
         **own_code("the credit scheme", credit.scheme),
         **identity_of(policy, examples, critic),
-        **({"the teacher's prompt": teacher_version()} if taught else {}),
     }
     policy.freeze_reference()
     policy.eval()  # dropout off: the first ratio of every step is exactly 1
     ranks.broadcast_weights(policy)
     optimizers = make_optimizers(policy, settings)
-    teacher = Teacher(policy, settings.teacher) if taught else None
     both = optimizers.policy, optimizers.value
-    training = Training(policy, both, optimizers.schedule, settings.kl_coefficient, keeper=teacher)
+    training = Training(policy, both, optimizers.schedule, settings.kl_coefficient)
     size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size", ranks)
-    learner = Learner(
-        policy, critic, settings, credit, generation, optimizers, size, options.seed, teacher, environment
-    )
+    learner = Learner(policy, critic, settings, credit, generation, optimizers, size, options.seed, environment)
     probes = Probes(learner, examples, prompts)
     cures = _cures(settings, generation)
     shown = ("score", "kl", "wrong_sign_rate")
@@ -146,17 +135,8 @@ def _cures(settings: PPOSettings, generation: GenerationSettings) -> Cures:
     return Cures(memory=f"lower {memory}", numbers=numbers)
 
 
-def _refuse_unfit(
-    critic: Critic,
-    settings: PPOSettings,
-    generation: GenerationSettings,
-    ranks: Ranks,
-    environment: MakeEnvironment | None,
-) -> None:
+def _refuse_unfit(critic: Critic, settings: PPOSettings, generation: GenerationSettings, ranks: Ranks) -> None:
     """Settings that cannot be trained with, before anything is written."""
-    if settings.teacher.kind != "none" and environment is not None:
-        problem = f"ppo.teacher.kind {settings.teacher.kind} reads single answers, and this task has an environment"
-        raise UserError(problem, "--ppo.teacher.kind none")
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
     overlaps(critic, settings.overlap, ranks.sharded)

@@ -10,57 +10,6 @@ from text2grad.durable.settings import Schedule
 from text2grad.settings import MAY_CHANGE, Settings
 
 
-class TeacherSettings(Settings):
-    """The policy as its own teacher: shown what was wrong with an answer, it reads the answer again."""
-
-    kind: Literal["none", "sampled", "divergence", "size", "spans"] = Field(
-        default="none",
-        description="divergence: move towards the teacher at every token and by nothing else, over the top_k tokens"
-        " (SDPO); sampled: by the sampled token alone; size: the verdict gives the sign of each advantage, the"
-        " teacher its size (RLSD); spans: towards the teacher on marked words, by the verdict elsewhere (TRACE)",
-    )
-    top_k: int = Field(
-        default=20,
-        ge=1,
-        description="likeliest tokens to compare, all others as one (divergence, spans)",
-    )
-    ema: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="share of the policy's weights that the teacher's take over after each step; 0: the policy"
-        " itself teaches",
-    )
-    success: float = Field(
-        default=0.5, ge=-1, le=1, description="lowest score of an answer that is shown to its siblings as right"
-    )
-    ratio_limit: float = Field(
-        default=2.0, gt=0, description="of the policy ratio that weighs a token's loss (sampled, divergence, spans)"
-    )
-    size_clip: float = Field(default=0.2, gt=0, le=1, description="a size is within 1 - this and 1 + this (size)")
-    spans: Literal["poor", "good", "both"] = Field(
-        default="poor",
-        description="poor: reverse KL on poor spans; good: forward KL on good spans of right answers (spans)",
-    )
-    anneal: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="share of the steps in which the weight of the KL on spans falls from 1 to 0, where the verdict"
-        " takes over; 0: it stays (spans)",
-    )
-
-    @property
-    def alone(self) -> bool:
-        """Whether nothing but the teacher is learned from."""
-        return self.kind in ("sampled", "divergence")
-
-    @property
-    def width(self) -> int:
-        """K, the tokens of a support; 0 where none is compared."""
-        return self.top_k if self.kind in ("divergence", "spans") else 0
-
-
 class PPOSettings(Settings):
     """NL-gradient PPO (paper, section 3.5 and Algorithm 4)."""
 
@@ -139,7 +88,6 @@ class PPOSettings(Settings):
     loss_average: Literal["token", "sequence"] = Field(
         default="token", description="every token counts the same, or every response"
     )
-    teacher: TeacherSettings = TeacherSettings()
     overlap: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="score a batch while it is critiqued; auto: where the critic computes outside this process;"
@@ -198,21 +146,6 @@ class PPOSettings(Settings):
             raise ValueError(
                 f"rollouts {self.rollouts} is not a multiple of samples_per_prompt {self.samples_per_prompt}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _teacher_fits(self) -> PPOSettings:
-        kind = self.teacher.kind
-        if kind in ("size", "spans") and self.advantage != "group":
-            raise ValueError(
-                f"teacher.kind {kind} compares verdicts on answers to one prompt: set advantage to group"
-            )
-        if self.teacher.alone and self.advantage == "gae":
-            raise ValueError(f"teacher.kind {kind} has no use for a value function: set advantage to returns")
-        if self.teacher.alone and self.kl_coefficient > 0:
-            raise ValueError(f"teacher.kind {kind} pays no reward to take a KL from: set kl_coefficient to 0")
-        if self.teacher.alone and self.drop_equal_groups:
-            raise ValueError(f"teacher.kind {kind} compares no verdicts: set drop_equal_groups to false")
         return self
 
     @property

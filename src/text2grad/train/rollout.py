@@ -51,11 +51,7 @@ class Rollout:
     """The same batch in numbers. All (B, T), response-aligned.
 
     `learned`: the tokens that the loss is taken over. Those of failed critiques are never among them, nor what
-    `ppo.mask_truncated`, `ppo.drop_equal_groups` or the lack of a lesson leaves out.
-
-    With a teacher (`train.teacher`), as its kind needs: its log-probabilities `teacher` (B, T), the ids `support`
-    (B, T, K) on which it is compared and its log-probabilities of these, `teacher_support`, and the weights `route`
-    (B, T) of the KL on spans, below 0 for reverse, above 0 for forward.
+    `ppo.mask_truncated` or `ppo.drop_equal_groups` leaves out.
 
     `ratio`: what `update` writes into it, pi now / `old_logp`'s in the last epoch; 0 where no pass has read.
     """
@@ -72,10 +68,6 @@ class Rollout:
     rewards: Tensor
     advantages: Tensor
     returns: Tensor
-    teacher: Tensor | None = None
-    support: Tensor | None = None
-    teacher_support: Tensor | None = None
-    route: Tensor | None = None
 
 
 def draws_of(seed: int, step: int, rows: slice, tokens: int) -> Tensor:
@@ -179,7 +171,6 @@ class PolicyStats(NamedTuple):
 
     Log-probabilities of policy and reference, KL, entropy and values (B, T), 0 outside the mask, and the values
     after the responses (B,).
-    `top` (B, T, K): the likeliest ids, on which a teacher is compared (`ppo.teacher`).
     """
 
     logp: Tensor
@@ -188,7 +179,6 @@ class PolicyStats(NamedTuple):
     entropy: Tensor
     values: Tensor
     last_value: Tensor
-    top: Tensor
 
 
 def measure(
@@ -202,10 +192,8 @@ def measure(
     share = size.ranks.share(len(batch.mask))
     device = batch.mask.device
     logp, ref_logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(5))
-    width = settings.teacher.width  # K; 0 without a teacher that compares distributions
-    top = torch.zeros((*batch.mask.shape, width), dtype=torch.long, device=device)
     last_value = torch.zeros(len(batch.mask), device=device)
-    stats = PolicyStats(logp, ref_logp, kl, entropy, values, last_value, top)
+    stats = PolicyStats(logp, ref_logp, kl, entropy, values, last_value)
 
     def fill(rows_each: int) -> None:
         index = torch.arange(share.start, share.stop, device=device)
@@ -214,8 +202,8 @@ def measure(
         surplus = passes[-1:] * (size.ranks.passes(len(batch.mask), rows_each) - len(passes))
         for rows in (*passes, *surplus):
             part = batch.rows(rows).trimmed()  # (b, t) with t <= T
-            output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued, top=width)
-            for name in ("logp", "ref_logp", "kl", "entropy", *(["top"] if width else [])):
+            output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued)
+            for name in ("logp", "ref_logp", "kl", "entropy"):
                 getattr(stats, name)[rows, : part.width] = getattr(output, name)
             stats.values[rows, : part.width] = output.values.masked_fill(~part.mask, 0.0)
             stats.last_value[rows] = output.last_value

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from text2grad.settings import MAY_CHANGE, Settings
 from text2grad.train.ppo_settings import PPOSettings as PPOSettings
-from text2grad.train.ppo_settings import TeacherSettings as TeacherSettings
 
 
 class SupervisedSettings(Settings):

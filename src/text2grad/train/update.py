@@ -90,11 +90,11 @@ def loss_terms(
 ) -> dict[str, Tensor]:
     """The terms of the objective per token (B, T): policy, entropy and value, and what is recorded beside them."""
     entropy = settings.entropy_coefficient != 0  # it costs a pass over the vocabulary, so only if it is used
-    output = policy(
-        part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued, support=part.support
-    )
+    output = policy(part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued)
     logp = output.logp  # (B, T), under the weights as they are now
-    policy_loss, clipped = policy_terms(logp, output.support, part, settings)
+    policy_loss, clipped = losses.policy_loss(
+        logp, part.old_logp, part.advantages, part.learned, settings.clip, settings.clip_high
+    )
     entropy_loss = torch.zeros_like(policy_loss)
     value_clip = math.inf if warming else settings.value_clip  # a new head is far from its returns
     if output.entropy is not None:
@@ -108,28 +108,6 @@ def loss_terms(
         "ratio_change": (ratio - 1).abs(),
         "ratio": ratio,
     }
-
-
-def policy_terms(
-    logp: Tensor, support: Tensor | None, part: Rollout, settings: PPOSettings
-) -> tuple[Tensor, Tensor]:
-    """The policy loss per token (B, T), and where the policy ratio was held back, a boolean (B, T).
-
-    It is the clipped objective of PPO; with a teacher that is compared token by token it is the teacher's loss,
-    everywhere or where `part.route` says so.
-    """
-    clipped = losses.policy_loss(
-        logp, part.old_logp, part.advantages, part.learned, settings.clip, settings.clip_high
-    )
-    if part.teacher is None and part.teacher_support is None:
-        return clipped
-    from text2grad.train.teacher.loss import teacher_loss
-
-    towards = teacher_loss(logp, support, part, settings.teacher)
-    if part.route is None:
-        return towards
-    routed = part.route != 0
-    return torch.where(routed, towards[0], clipped[0]), torch.where(routed, towards[1], clipped[1])
 
 
 def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings, warming: bool) -> float:

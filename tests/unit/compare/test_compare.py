@@ -113,7 +113,6 @@ def test_a_work_comes_after_those_it_waits_for_and_once(config: Config) -> None:
         ([], {}, "nothing to compare"),
         (["base"], {}, "no base"),
         (["grpo"], {"rollouts": 12}, "grpo does not fit these settings: rollouts 12 is not a multiple"),
-        (["rlsd"], {"rollouts": 12}, "rlsd does not fit these settings: rollouts 12 is not a multiple"),
     ],
 )
 def test_what_cannot_be_compared(config: Config, names: list[str], changes: dict[str, Any], problem: str) -> None:
@@ -131,13 +130,6 @@ def test_step_labels_of_ultrafeedback_are_refused(config: Config, data: str) -> 
     assert list(methods_of(["dense"], asked)) == ["dense"]
     others = asked.model_copy(update={"task": task.model_copy(update={"data": "questions.jsonl"})})
     assert list(methods_of(["prm"], others)) == ["prm"]
-
-
-@pytest.mark.parametrize("name", ["sdpo", "rlsd", "routed"])
-def test_a_method_with_a_teacher_needs_a_critic_that_writes(config: Config, name: str) -> None:
-    critic = config.critic.model_copy(update={"kind": "scalar_model"})
-    with pytest.raises(UsageError, match=f"{name} does not fit these settings: ppo.teacher is shown a critique"):
-        methods_of([name], config.model_copy(update={"critic": critic}))
 
 
 OWN_TASK = """

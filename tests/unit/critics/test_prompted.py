@@ -22,7 +22,7 @@ from text2grad.wire.shown import as_data, shown
 
 FOLDER = ROOT / "src/text2grad/tasks/prompts"
 JUDGES = {"compare_critiques", "compare_answers", "summarization_e1", "code_e2", "qa_e3"}
-NOT_CRITICS = {*JUDGES, "refine", "teacher"}  # they judge no response alone
+NOT_CRITICS = {*JUDGES, "refine"}  # they judge no response alone
 PUBLISHED = {
     "summarization_b1": ["textual_feedback", "good_spans", "poor_spans"],
     "qa_b2": ["textual_feedback", "good_spans", "poor_spans"],

@@ -74,5 +74,5 @@ class RewardModelCriticSettings(VoteSettings):
         default=None,
         description="false: in the training loop what heads give alone, which is several times as fast: the verdict"
         " (reward_model.verdict head), for a credit.scheme that pays nothing else, or spans too (spans head); null:"
-        " false where both come from heads and no teacher is shown the words",
+        " false where both come from heads",
     )

@@ -40,7 +40,7 @@ def _kind(run: Path) -> str:
         return ""
     if not settings.credit.by_score:
         return "tokens"
-    return "scalar" if settings.ppo.advantage != "group" and settings.ppo.teacher.kind == "none" else ""
+    return "scalar" if settings.ppo.advantage != "group" else ""
 
 
 def _apart(place: Path, own: str, other: str) -> list[float]:

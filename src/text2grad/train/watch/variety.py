@@ -14,16 +14,12 @@ LEAST_ENTROPY = 0.05
 """Nats a token below which a policy whose answers to a prompt are all the same will hardly ever write another."""
 
 
-def variety_watched(settings: PPOSettings, ranks: Ranks) -> OnStep | None:
+def variety_watched(settings: PPOSettings, ranks: Ranks) -> OnStep:
     """What looks at the answers of the first step: where those to a prompt are all the same, nothing is compared.
-
-    A teacher, which judges each token, needs no comparison.
 
     Raises:
         UserError: they are the same because the policy is sure of every token, so that no step would change it.
     """
-    if settings.teacher.kind != "none":
-        return None
 
     def look(step: int, metrics: dict[str, float]) -> None:
         words = says_one_thing(metrics, settings.samples_per_prompt) if step == 0 else ""

@@ -52,14 +52,6 @@ def test_one_answer_to_each_prompt_is_judged_by_its_entropy(tmp_path: Path) -> N
         look(0, {"entropy": 0.003})
 
 
-def test_a_teacher_compares_no_answers(tmp_path: Path) -> None:
-    taught = small_config(tmp_path, "--ppo.teacher.kind", "divergence", *NO_VALUES)
-    assert variety_watched(taught.ppo, ALONE) is None
-
-
-NO_VALUES = ("--ppo.advantage", "returns", "--ppo.kl_coefficient", "0", "--reward_model.critique", "true")
-
-
 def test_through_the_stage_answers_that_are_all_the_same_are_refused(tmp_path: Path) -> None:
     """At a temperature next to 0 a policy has one answer, whatever it is sure of."""
     config = small_config(
