@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from text2grad.feedback import Feedback, Span
 
 READ_KINDS = (
-    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, potato, doccano, brat, labelbox, lighttag, "
-    "inception, langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback, or "
+    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, "
+    "langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback, or "
     "module:NAME."
 )
-WRITTEN_KINDS = (
-    "label_studio, argilla, prodigy, potato, csv, mqm, reward_model, preference or kto (TRL); of a run: verifiers."
-)
+WRITTEN_KINDS = "label_studio, argilla, prodigy, csv or preference (TRL); of a run: verifiers."
 TRACES = "verifiers"
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
 OUT = ("--out FILE", "Where to write. [default: <run.folder>/feedback.jsonl]")
@@ -73,7 +71,7 @@ class Import(Stage, ConfiguredCommand):
 class Export(Stage):
     """Write feedback records or samples of a run for another tool or trainer.
 
-    What people mark in Label Studio, Argilla, Prodigy, Potato or a spreadsheet is read back with import. The
+    What people mark in Label Studio, Argilla, Prodigy or a spreadsheet is read back with import. The
     samples of a run become traces of verifiers, for its viewers.
 
     \b

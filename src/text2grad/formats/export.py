@@ -7,17 +7,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from text2grad import wire
-from text2grad.critics.prompted import judge_messages
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Critique, Example, Feedback, Transcript, refuse_folder, to_json, writing
-from text2grad.formats.datasets import mqm
-from text2grad.formats.preference import as_messages, pairs_of, preference_row
+from text2grad.feedback import Feedback, Transcript, refuse_folder, to_json, writing
+from text2grad.formats.preference import pairs_of, preference_row
 from text2grad.formats.remarks import table
-from text2grad.formats.tools import argilla, label_studio, potato, prodigy
-from text2grad.tasks.base import read_prompt
+from text2grad.formats.tools import argilla, label_studio, prodigy
 from text2grad.tasks.loaders import Row
 
 Writer = Callable[[Iterable[Feedback]], Iterator[Row]]
@@ -28,17 +24,6 @@ def each(row_of: Callable[[Feedback], Row]) -> Writer:
     return lambda records: (row_of(record) for record in records if record.error is None)
 
 
-def reward_model_rows(records: Iterable[Feedback]) -> Iterator[Row]:
-    """Chat records that teach a reward model: its prompt, and z as the assistant's answer."""
-    prompt = read_prompt("reward_model")
-    for record in records:
-        judgement = record.judgement()
-        if isinstance(judgement, Critique):
-            turns = judge_messages(prompt, Example(id=record.id, prompt=record.prompt), record.response)
-            answer = _answer(wire.render(judgement, record.response))
-            yield {"id": record.id, "messages": [*(turn.model_dump() for turn in turns), answer]}
-
-
 def preference_rows(records: Iterable[Feedback], most: int = 1) -> Iterator[Row]:
     """TRL's preference format: the corrected text over the response; of several scored responses to one prompt the
     better ones over the worse ones (`pairs_of`).
@@ -46,33 +31,15 @@ def preference_rows(records: Iterable[Feedback], most: int = 1) -> Iterator[Row]
     return map(preference_row, pairs_of(records, most).pairs)
 
 
-def kto_rows(records: Iterable[Feedback]) -> Iterator[Row]:
-    """TRL's KTO format: a response, desirable or not by the sign of its score; a score of 0 is left out."""
-    for record in records:
-        if record.score:
-            completion, label = as_messages(record.response), record.score > 0
-            prompt = [turn.model_dump() for turn in record.prompt]
-            yield {"prompt": prompt, "completion": completion, "label": label}
-
-
-def _answer(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
-
-
 WRITERS: Mapping[str, Writer] = {
     "label_studio": each(label_studio.row_of),
     "argilla": each(argilla.row_of),
     "prodigy": lambda records: map(prodigy.row_of, records),
-    "potato": each(potato.row_of),
     "csv": each(table.row_of),
-    "mqm": lambda records: (row for record in records for row in mqm.rows_of(record)),
-    "reward_model": reward_model_rows,
     "preference": preference_rows,
-    "kto": kto_rows,
 }
-TABLES = {"csv": table.COLUMNS, "mqm": mqm.COLUMNS}
 MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_per_prompt 4"
-OF_ONE_TURN = ("label_studio", "argilla", "prodigy", "potato", "mqm")
+OF_ONE_TURN = ("label_studio", "argilla", "prodigy")
 """Tools for people that have one text to mark."""
 LISTS = ("label_studio", "argilla")
 """What these tools read is one list."""
@@ -86,7 +53,7 @@ def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) ->
     """
     if kind not in WRITERS:
         raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")
-    records = records if kind == "reward_model" else map(_without_suggestions, records)
+    records = map(_without_suggestions, records)
     if kind in OF_ONE_TURN:
         records = map(partial(_of_one_turn, kind=kind), records)
     rows = list(preference_rows(records, pairs) if kind == "preference" else WRITERS[kind](records))
@@ -134,16 +101,15 @@ def left_out(records: Iterable[Feedback], kind: str) -> dict[str, Mapping[str, i
     """What was not written, by the reason: records that gave no preference pair, else spans without a sign."""
     if kind == "preference":
         return {"left_out": pairs_of(records).left_out}
-    count = 0 if kind == "reward_model" else sum(not span.label for each in records for span in each.spans)
+    count = sum(not span.label for each in records for span in each.spans)
     return {"left_out": {"improvable_spans": count}} if count else {}
 
 
 def _write(rows: Sequence[Row], kind: str, file: TextIO) -> None:
-    if kind in TABLES:
-        tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
-        table = csv.DictWriter(file, TABLES[kind], **tabs if kind == "mqm" else {})
-        table.writeheader()
-        table.writerows(rows)
+    if kind == "csv":
+        writer = csv.DictWriter(file, table.COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
     elif kind in LISTS:
         file.write("[\n" + ",\n".join(map(to_json, rows)) + "\n]\n")
     else:

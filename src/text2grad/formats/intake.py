@@ -19,7 +19,7 @@ from text2grad.formats.marks import subject_of
 from text2grad.formats.remarks import rows as remarks
 from text2grad.formats.remarks.columns import RATINGS, SAYS, parse_map, plain_name
 from text2grad.formats.scale import Scale, parse_scales
-from text2grad.formats.tools import argilla, label_studio, platforms, potato, prodigy
+from text2grad.formats.tools import argilla, label_studio, platforms, prodigy
 from text2grad.named import is_own_name, load_named
 from text2grad.tasks.loaders import Row, bad_record, convert_rows, placed_rows
 from text2grad.tasks.sheets import is_table
@@ -33,8 +33,6 @@ IMPORTERS: Sequence[Importer] = (
     *platforms.EXPORTS,
     argilla.IMPORTER,
     prodigy.IMPORTER,
-    potato.EXPORTED,
-    potato.STATE,
     platforms.DOCCANO,
 )
 """In the order in which a file is tried."""
@@ -123,8 +121,7 @@ def import_feedback(
     path, options = Path(path), Options(names, parse_scales(scales), context_characters, write)
     if kind not in KINDS and not is_own_name(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
-    rows_of = platforms.brat_rows if path.suffix.lower() == ".ann" else placed_rows
-    found = [] if kind == "feedback" else list(by_trace(rows_of(path)))
+    found = [] if kind == "feedback" else list(by_trace(placed_rows(path)))
     if not found and kind == "auto":
         what = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {what}", "check that it is the right file")

@@ -33,7 +33,7 @@ _OTHER_KINDS: Mapping[str, tuple[str, str]] = {
     ),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z"), ("is an archive", "unpack it, and give one of its files")),
     **dict.fromkeys((".docx", ".doc", ".odt", ".pdf", ".html", ".htm"), ("is a document", "save its table as CSV")),
-    **dict.fromkeys((".xml", ".xmi"), ("is XML", "export JSON; of INCEpTION, UIMA CAS JSON")),
+    **dict.fromkeys((".xml", ".xmi"), ("is XML", "export JSON")),
     **dict.fromkeys((".conll", ".iob", ".bio", ".conllu"), ("has tokens and no text", "export JSON with offsets")),
     ".parquet": (
         "is a Parquet file, not text",
@@ -41,7 +41,6 @@ _OTHER_KINDS: Mapping[str, tuple[str, str]] = {
         "'{path}.jsonl', orient='records', lines=True)\"",
     ),
 }
-_TSV_OF_WEBANNO = "#FORMAT=WebAnno TSV"
 _LISTS = ("examples", "records", "rows", "items", "tasks", "runs", "results", "annotations", "conversations")
 """Keys under which tools put the one list of an export."""
 T = TypeVar("T")
@@ -221,8 +220,6 @@ def placed_rows(path: Path) -> Iterator[tuple[str, Row]]:
         raise UserError(f"cannot read {path}: Is a directory", f"give one of its files: {inside}")
     with reading(path):
         text = decode(path, _unpacked(path) if suffix == ".gz" else path.read_bytes())
-    if text.startswith(_TSV_OF_WEBANNO):
-        raise UserError(f"{path} is WebAnno TSV", "export UIMA CAS JSON instead, which import reads")
     if is_table(path, text):
         yield from table_rows(path, text)
         return
@@ -383,7 +380,7 @@ def _not_json(path: Path) -> str:
     """The cure for a file that is not JSON."""
     if path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".gz"):
         return "correct that line, or export the file again"
-    return "import reads .json, .jsonl, .csv, .tsv, .md and brat's .ann: rename it, or save it as one of these"
+    return "import reads .json, .jsonl, .csv, .tsv or .md: rename it, or save it as one of these"
 
 
 def _shape_of(row: Row, shapes: Sequence[Shape], data: str) -> Shape:

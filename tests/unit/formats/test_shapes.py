@@ -12,10 +12,9 @@ import pytest
 from places import SHARED
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Span
-from text2grad.formats.export import WRITERS, export
+from text2grad.formats.export import export
 from text2grad.formats.intake import import_feedback
 from text2grad.formats.marks import edits
-from text2grad.wire import parse
 
 TEXT = "🙂 The fair is 🎉 next week, they say."
 real = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
@@ -51,25 +50,20 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "lost"),
+    ("kind", "name"),
     [
-        ("label_studio", "tasks.json", ()),
-        ("argilla", "records.json", ()),
-        ("prodigy", "lines.jsonl", ()),
-        ("potato", "lines.jsonl", ()),
-        ("csv", "table.csv", ()),
-        ("mqm", "table.tsv", ("good", "score", "critique", "id")),
+        ("label_studio", "tasks.json"),
+        ("argilla", "records.json"),
+        ("prodigy", "lines.jsonl"),
+        ("csv", "table.csv"),
     ],
 )
-def test_what_is_written_is_read_again(tmp_path: Path, kind: str, name: str, lost: tuple[str, ...]) -> None:
+def test_what_is_written_is_read_again(tmp_path: Path, kind: str, name: str) -> None:
     assert export([RECORD], kind, tmp_path / name) == 1
     (found,) = import_feedback(tmp_path / name).records
-    wanted = [s for s in RECORD.spans if s.label < 0 or "good" not in lost]
-    strip = {"reason": "it is tomorrow (major)"} if kind == "mqm" else {}
-    assert list(found.spans) == [s.model_copy(update=strip) for s in wanted]
+    assert found.spans == RECORD.spans
     assert (found.response, found.prompt, found.meta["annotator"]) == (TEXT, RECORD.prompt, "7")
-    for field in {"id", "critique", "score"} - set(lost):
-        assert getattr(found, field) == getattr(RECORD, field), field
+    assert (found.id, found.critique, found.score) == (RECORD.id, RECORD.critique, RECORD.score)
 
 
 def test_label_studio_counts_utf16_units_and_a_program_may_count_code_points(tmp_path: Path) -> None:
@@ -195,18 +189,6 @@ def test_edits_mark_what_was_taken_out_and_list_what_was_put_in() -> None:
     assert edits("same", "same") == ((), ())
 
 
-def test_shapes_for_trainers(tmp_path: Path) -> None:
-    better = RECORD.model_copy(update={"id": "b", "response": "Tomorrow.", "spans": (), "score": 1.0})
-    mended = RECORD.model_copy(update={"id": "c", "meta": {"corrected": "Tomorrow!"}})
-    rows = {kind: list(WRITERS[kind]([RECORD, better, mended])) for kind in ("reward_model", "preference", "kto")}
-    z = rows["reward_model"][0]["messages"][-1]
-    judgement = parse(z["content"], TEXT)
-    assert z["role"] == "assistant" and getattr(judgement, "spans", None) == RECORD.spans
-    answers = {(row["chosen"][0]["content"], row["rejected"][0]["content"]) for row in rows["preference"]}
-    assert answers == {("Tomorrow.", TEXT), ("Tomorrow!", TEXT)}
-    assert [row["label"] for row in rows["kto"]] == [False, True, False]
-
-
 @real
 def test_defacto_arrives_whole_and_every_error_without_a_span_is_explained() -> None:
     records = []
@@ -235,10 +217,3 @@ def test_squality_counts_equal_the_datas_own() -> None:
     assert report.spans + report.unmatched + report.ambiguous + report.no_polarity + report.repeated == 3142
     assert report.exact == sum(bool(text.strip()) and text in response for text, response in marks)
     assert report.unmatched == sum(not text.strip() for text, _ in marks)
-
-
-@pytest.mark.parametrize("id", ["a\tb", "a\nb", "a\r\nb"])
-def test_an_id_with_a_tab_or_a_line_break_is_one_cell_of_mqm(tmp_path: Path, id: str) -> None:
-    export([RECORD.model_copy(update={"id": id})], "mqm", tmp_path / "x.tsv")
-    header, *rows = (tmp_path / "x.tsv").read_text(encoding="utf-8").splitlines()
-    assert [row.split("\t")[2] for row in rows] == ["a b"] and header.startswith("system\tdoc\tdoc_id")

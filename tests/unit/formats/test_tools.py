@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from places import ROOT
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, write_jsonl
 from text2grad.formats.export import export
@@ -188,7 +187,7 @@ def test_a_scale_that_does_not_hold_all_ratings_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("label_studio", "a.json"), ("argilla", "a.json"), ("prodigy", "a.jsonl"), ("potato", "a.jsonl")],
+    [("label_studio", "a.json"), ("argilla", "a.json"), ("prodigy", "a.jsonl")],
 )
 @pytest.mark.parametrize("score", [1.0, 0.25, 0.0, -1.0])
 def test_a_score_of_our_own_comes_back_as_it_was(tmp_path: Path, kind: str, name: str, score: float) -> None:
@@ -199,33 +198,6 @@ def test_a_score_of_our_own_comes_back_as_it_was(tmp_path: Path, kind: str, name
     )
     export([record], kind, tmp_path / name)
     assert import_feedback(tmp_path / name).records[0].score == score
-
-
-def test_potatos_severities_are_weights() -> None:
-    """A project's own points (minor 1, major 5, critical 25), and those that Potato has where none are said."""
-    folder = ROOT / "tests" / "formats" / "potato-errors" / "annotation_output" / "exports" / "jsonl"
-    first, _, last = import_feedback(folder / "annotations.jsonl").records
-    assert [(span.text, span.weight) for span in first.spans if span.label < 0] == [
-        ("next week", 0.2), ("Ann signs", 0.04)
-    ]  # fmt: skip
-    assert [span.weight for span in last.spans] == [1.0]
-
-
-def test_potatos_error_without_points_is_no_criticism(tmp_path: Path) -> None:
-    error = {"start": 0, "end": 2, "text": "It", "type": "Style", "subtype": "", "severity": "Neutral"}
-    said = {"errors": {"errors": json.dumps({"errors": [error], "score": 100})}}
-    scheme = {"annotation_type": "error_span", "name": "errors", "severities": [{"name": "Neutral", "weight": 0}]}
-    config = {"data_files": ["../answers.json", "answers.json"], "annotation_schemes": [scheme]}
-    (tmp_path / "answers.json").write_text(json.dumps([{"id": 1, "text": D["response"]}]))
-    (tmp_path / "config.yaml").write_text(json.dumps(config))
-    row = {"instance_id": "1", "user_id": "ann", "labels": said, "spans": {}, "links": {}}
-    (found,) = read(tmp_path, row, "annotations.jsonl").records
-    assert (found.spans, found.quotes.no_polarity, found.score) == ((), 1, 1.0)
-    outside = tmp_path / "project"
-    outside.mkdir()
-    (outside / "config.yaml").write_text(json.dumps({**config, "data_files": ["../answers.json"]}))
-    with pytest.raises(UserError, match="the text of item '1' is not here"):
-        read(outside, row, "annotations.jsonl")
 
 
 # Offsets.
@@ -322,10 +294,6 @@ def test_records_of_one_response_survive_a_second_import(tmp_path: Path) -> None
         ([studio(), {"id": 2, "data": {}, "annotations": []}], r"record 2: no text .*--map response=KEY"),
         ([{"foo": {"bar": "x"}}], r"say where what is: --map .*keys: foo.bar"),
         ([{"prompt": "p", "chosen": "a", "rejected": "b"}], r"text2grad train-reward --pairs"),
-        (
-            [{"data_row": {"id": "1", "row_data": None}, "projects": {"p": {"labels": [{}]}}}],
-            "the response is not text",
-        ),
         ([{"text": "a", "label": [[0]]}, {"text": "a", "label": [["x", 1, "bad"]]}], "none of its 2 records"),
         ([{"options": [{"id": 1}], "answer": "accept", "accept": [1]}], r"train-reward --pairs"),
         ([{"id": 1, "outputs": {"a": "x", "b": "y"}, "feedback": [{"key": "k"}]}], "--map response=a"),
@@ -389,14 +357,6 @@ def test_two_files_of_two_users_of_doccano_are_two_opinions(tmp_path: Path) -> N
 def test_a_table_that_has_a_label_too_is_a_table(tmp_path: Path) -> None:
     found = read(tmp_path, "text,response,critique,label\nx,It is so.,No.,bad\n", "a.csv")
     assert (found.report.source, found.records[0].critique, found.ignored) == ("csv", "No.", ("text", "label"))
-
-
-def test_a_brat_quote_that_is_elsewhere_is_found_there_or_nowhere(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("It is due next week.\nSo it is.", encoding="utf-8")
-    marks = ["T1\tbad 9 18\tnext week", "T2\tbad 0 2\tnot there", "T3\tgood 15 23\tweek. So"]
-    found = read(tmp_path, "\n".join(marks), "a.ann")
-    assert [span.text for span in found.records[0].spans] == ["next week", "week.\nSo"]
-    assert found.records[0].meta["unmatched"] == 1
 
 
 def test_a_folder_names_its_files(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_what_a_table_cannot_give_back_is_one_line(tmp_path: Path) -> None:
         export([record(part)], "csv", tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("kind", ["label_studio", "argilla", "prodigy", "potato", "mqm"])
+@pytest.mark.parametrize("kind", ["label_studio", "argilla", "prodigy"])
 def test_a_tool_that_has_one_text_refuses_turns(kind: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"'1' has turns, and {kind} holds plain text alone .*JSON Lines"):
         export([record()], kind, tmp_path / "t")
@@ -75,20 +75,11 @@ def test_a_tool_that_has_one_text_refuses_turns(kind: str, tmp_path: Path) -> No
 def test_trainers_get_the_messages(tmp_path: Path) -> None:
     talk = [message.model_dump() for message in conversation_of(TALK)]
     other = Transcript.of([((), "I look it up, then"), ((), "90 km. I look it up")])
-    export([record()], "kto", tmp_path / "kto.jsonl")
-    assert json.loads((tmp_path / "kto.jsonl").read_text(encoding="utf-8"))["completion"] == talk
     export([record(score=1.0), record(response=other, id="2")], "preference", tmp_path / "p.jsonl")
     row = json.loads((tmp_path / "p.jsonl").read_text(encoding="utf-8"))
     assert row["chosen"] == talk and row["rejected"][0] == talk[0]
     (pair,) = read_pairs(tmp_path / "p.jsonl").pairs
     assert (pair.chosen, pair.rejected, pair.prompt) == (TALK, other, PROMPT)
-
-
-def test_the_reward_models_chat_shows_the_turns(tmp_path: Path) -> None:
-    export([record(span("90 km"))], "reward_model", tmp_path / "r.jsonl")
-    row = json.loads((tmp_path / "r.jsonl").read_text(encoding="utf-8"))
-    assert '<turn number="2">\n90 km.' in row["messages"][0]["content"]
-    assert '<message from="tool">' in row["messages"][0]["content"]
 
 
 def test_a_quote_of_a_tool_is_named_as_that(tmp_path: Path) -> None:

@@ -352,7 +352,6 @@ def test_cells_of_a_markdown_table(tmp_path: Path) -> None:
         ("x.zip", "PK", "is an archive .*unpack it"),
         ("x.xmi", "<a/>", "is XML .*export JSON"),
         ("x.conll", "a\tO\n", "tokens and no text .*export JSON with offsets"),
-        ("x.tsv", "#FORMAT=WebAnno TSV 3.3\n", "WebAnno TSV .*UIMA CAS JSON"),
         ("x.json", "a: 1\n", "x.json:1: not JSON: .*export the file again"),
         ("x.yaml", "a: 1\n", "x.yaml:1: not JSON: .*rename it, or save it as one of these"),
     ],

@@ -9,13 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from text2grad.feedback import Feedback
 from text2grad.formats.importer import NO_ERROR, Importer, Names, Opinion
 from text2grad.formats.marks import Mark, without_empty
-from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row, text_of
 
-COLUMNS = ("system", "doc", "doc_id", "seg_id", "rater", "source", "target", "category", "severity")
 POINTS = {"critical": 25.0, "major": 5.0, "minor": 1.0, "neutral": 0.0}
 """Of an error, as MQM counts; 25 and more are the worst there is."""
 _PLACE = ("system", "doc", "doc_id", "docSegId", "seg_id", "globalSegId")
@@ -72,27 +69,3 @@ IMPORTER = Importer(
     join=join,
     noun="MQM line",
 )
-
-
-def rows_of(record: Feedback) -> Iterator[Row]:
-    """A line per poor span, or one that says there is none; praise has no place in MQM, nor a failed critique."""
-    if record.error is not None:
-        return
-    common = {
-        "system": str(record.meta.get("system") or record.source.model or "unknown"),
-        "doc": "",
-        "doc_id": _cell(record.id),
-        "seg_id": "1",
-        "rater": str(record.meta.get("annotator", "")),
-        "source": _cell(conversation_text(record.prompt)),
-    }
-    poor = [span for span in record.spans if span.label < 0]
-    for span in poor:
-        target = f"{record.response[: span.start]}<v>{span.text}</v>{record.response[span.end :]}"
-        yield {**common, "target": _cell(target), "category": _cell(span.reason) or "Other", "severity": "Major"}
-    if not poor:
-        yield {**common, "target": _cell(record.response), "category": "No-error", "severity": "No-error"}
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split())
