@@ -45,8 +45,8 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.optimizers import Optimizers, make_optimizers
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Responses, Rollout, measure, score
-from text2grad.train.settings import PPOSettings
 from text2grad.train.update import update
 
 ROOT = Path(__file__).resolve().parents[1]

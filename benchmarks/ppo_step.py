@@ -282,8 +282,8 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
     from text2grad.policy.model import Policy, Reference
     from text2grad.train.account import describe
     from text2grad.train.optimizers import make_optimizers
+    from text2grad.train.ppo_settings import PPOSettings
     from text2grad.train.rollout import Responses, measure, score
-    from text2grad.train.settings import PPOSettings
     from text2grad.train.update import update
 
     settings = PPOSettings(

@@ -27,8 +27,8 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings
 from text2grad.policy.tiny import make_tokenizer
 from text2grad.train.optimizers import Optimizers, make_optimizers
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Responses, measure, score
-from text2grad.train.settings import PPOSettings
 from text2grad.train.update import update
 
 PHASES = ("generate", "critique", "score", "update")

@@ -63,7 +63,7 @@ def planted(house: House, module: str, code: str) -> House:
         ("train.planted", "from text2grad.chat import Chat"),
         ("train.planted", "from text2grad import config"),
         ("train.planted", "from text2grad.report import curves"),
-        ("eval.planted", "from text2grad.train.settings import PPOSettings"),
+        ("eval.planted", "from text2grad.train.settings import SFTSettings"),
         ("report.planted", "import torch"),
         ("report.planted", "from text2grad.policy import settings"),
         ("report.planted", "from text2grad import config"),

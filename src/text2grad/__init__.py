@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from text2grad.tasks.base import read_prompt as read_prompt
     from text2grad.train.pairs import Pair as Pair
     from text2grad.train.ppo import train_ppo as train_ppo
-    from text2grad.train.settings import PPOSettings as PPOSettings
+    from text2grad.train.ppo_settings import PPOSettings as PPOSettings
     from text2grad.train.settings import SupervisedSettings as SupervisedSettings
     from text2grad.train.supervised import train_supervised as train_supervised
     from text2grad.wire import parse as parse
@@ -98,7 +98,8 @@ _MODULES = {
     "sandbox": "Runner",
     "tasks.base": "Task TaskSettings load_task read_prompt",
     "train.ppo": "train_ppo",
-    "train.settings": "PPOSettings SupervisedSettings",
+    "train.ppo_settings": "PPOSettings",
+    "train.settings": "SupervisedSettings",
     "train.pairs": "Pair",
     "train.supervised": "train_supervised",
     "wire": "parse render",

@@ -30,8 +30,9 @@ from text2grad.train import supervised
 from text2grad.train.pairs import MarkedText, Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo import train_ppo
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import PolicyStats, Rollout, draws_of, judge, measure, merge, respond, score
-from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.settings import SupervisedSettings
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
 from text2grad.train.update import accumulate_gradient

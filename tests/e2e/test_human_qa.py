@@ -48,6 +48,6 @@ def test_every_command_of_the_preset(tmp_path: Path, capsys: pytest.CaptureFixtu
     names = {"rouge_l", "token_reward", "answer_reward", "good_tokens", "poor_tokens", "critic_failed"}
     assert {f"{way}_{name}" for way in ("greedy", "sampled") for name in names} <= set(before) & set(after)
     assert all(math.isfinite(float(str(value))) for value in after.values())
-    command(capsys, "evaluate", "reward_model", "--which", "reward-model", *options)
+    command(capsys, "evaluate", "reward_model", "--task", "reward-model", *options)
     page = Path(str(command(capsys, "report", str(run))["out"])).read_text(encoding="utf-8")
     assert "import_squality" in page and "sampled_token_reward" in page

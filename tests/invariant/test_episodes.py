@@ -23,8 +23,8 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.train.account import describe, strips
 from text2grad.train.ppo import train_ppo
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Responses, Rollout, judge, measure, score
-from text2grad.train.settings import PPOSettings
 from text2grad.train.update import accumulate_gradient
 from tiny_runs import TEXTS, Talker, ending, tiny_model
 

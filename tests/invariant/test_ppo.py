@@ -25,8 +25,9 @@ from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySe
 from text2grad.train.account import describe, strips
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.ppo import train_ppo
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Responses, Rollout, judge, measure, score, take_rows
-from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import make_optimizer
 from text2grad.train.update import accumulate_gradient, loss_terms, update
 from tiny_runs import TEXTS, Halves, tiny_model

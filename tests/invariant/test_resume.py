@@ -44,12 +44,12 @@ from text2grad.train.objectives.offline import LoggedAnswer, train_offline
 from text2grad.train.objectives.preference import train_dpo
 from text2grad.train.pairs import MarkedText, Pair
 from text2grad.train.ppo import train_ppo
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.settings import (
     DPOSettings,
     DPOTrainingSettings,
     NextTokenSettings,
     OfflineSettings,
-    PPOSettings,
 )
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import Heads, train_supervised

@@ -26,8 +26,8 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.tasks.base import read_prompt
 from text2grad.train.ppo import train_ppo
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import measure
-from text2grad.train.settings import PPOSettings
 
 LORA = LoraSettings(r=8, alpha=16, dropout=0.0)
 TOPICS = ("rain", "a good night's sleep", "learning to swim", "old trains", "bread", "the sea", "chess", "bees")

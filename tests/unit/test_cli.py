@@ -175,14 +175,14 @@ class PolicyAnswer(Summary):
 def test_the_table_of_a_reward_model_is_shown_and_its_report_printed(run: Run, stages: Stages) -> None:
     gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
     stages.summary = PolicyAnswer(report=reward_model_report([case(gold, gold)]))
-    code, out, err = run("evaluate", "some/folder", "--which", "reward-model", "--json")
+    code, out, err = run("evaluate", "some/folder", "--task", "reward-model", "--json")
     assert [name for name, _ in stages.calls] == ["run_evaluate_reward_model"]
     assert (code, json.loads(out)["records"]) == (0, 1)
     assert "Reward model against 1 held-out critiques" in err
     figures = {"fresh_paid": 0.0, "fresh": 0, "spoiled_paid": 0.0, "spoiled": 0}
     gate = {"fit": False, "reasons": ["why"], "cautions": [], "figures": figures}
     stages.summary = PolicyAnswer(report={**reward_model_report([case(gold, gold)]), "gate": gate})
-    code, _, err = run("evaluate", "some/folder", "--which", "reward-model")
+    code, _, err = run("evaluate", "some/folder", "--task", "reward-model")
     assert code == 0 and "Not fit to train against:\n- why" in err
 
 
@@ -313,7 +313,7 @@ def test_usage_mistakes_are_one_line_and_exit_code_2(run: Run, stages: Stages, w
         (["demo", "--seeds", "0"], "Invalid value for '--seeds': .*greater than or equal to 1 .*"),
         (["report"], "Missing argument 'FOLDER' \\(text2grad report --help\\)"),
         (
-            ["evaluate", "--which", "both"],
+            ["evaluate", "--task", "both"],
             "unknown task 'both' \\(--task is one of policy, reward-model, .*humaneval.*\\)",
         ),
     ],

@@ -32,7 +32,6 @@ from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError
     ("spec", "names", "metavar"),
     [
         ("--out FILE", ["--out"], "FILE"),
-        ("--page --html FILE", ["--page", "--html"], "FILE"),
         ("-k --answers K", ["-k", "--answers"], "K"),
         ("--methods NAME ...", ["--methods"], "NAME ..."),
         ("--keep/--single", ["--keep/--single"], None),

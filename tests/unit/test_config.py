@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 
 from places import ROOT
@@ -25,7 +24,6 @@ from text2grad.config import (
     preset_names,
     recipe_names,
 )
-from text2grad.config.reference import REMOVED
 from text2grad.config.sections import CriticSettings
 from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
 from text2grad.settings import is_set
@@ -335,28 +333,6 @@ def test_a_dumped_configuration_loads_back_equal(name: str, tmp_path: Path) -> N
     assert (config.ppo.clip, config.policy.model, config.run.seed) == (math.inf, "1e5", 7)
 
 
-@pytest.mark.parametrize("key", REMOVED)
-def test_a_removed_setting_is_passed_over_at_its_old_value_and_otherwise_says_where_it_went(
-    key: str, tmp_path: Path
-) -> None:
-    *sections, last = key.split(".")
-    path = tmp_path / "config.yaml"
-
-    def write(data: dict[str, object]) -> Path:
-        if sections == ["reward_model", "policy"]:
-            data = {"model": "m", **data}
-        for section in reversed(sections):
-            data = {section: data}
-        path.write_text(yaml.safe_dump({"task": {"name": "demo"}, "policy": {"model": "tiny"}, **data}))
-        return path
-
-    assert load_config(write({last: REMOVED[key].value})) == load_config(write({}))
-    with pytest.raises(UsageError, match=f"the setting '{key}' was removed: ") as error:
-        load_config(write({last: {"model": "other"} if REMOVED[key].value is None else 0.25}))
-    assert "\n" not in str(error.value)
-    assert key not in {each.key for each in describe_settings()}
-
-
 def test_what_nobody_set_can_be_left_out_and_stays_unset(tmp_path: Path) -> None:
     config = load_config(find_config("docstrings"), ["--run.seed", "7"])
     path = tmp_path / "config.yaml"
@@ -429,27 +405,6 @@ def test_an_override_leaves_its_neighbours_alone(tmp_path: Path) -> None:
 )
 def test_a_wrong_override_is_one_line(minimal: Path, words: list[str], says: str) -> None:
     assert re.search(says, usage_error(minimal, *words))
-
-
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [
-        ("critic.base_url", "'critic.prompted.base_url'"),
-        ("critic.model", "'critic.prompted.model' or 'critic.reward_model.folder'"),
-        ("critic.votes", "'critic.prompted.votes' or 'critic.reward_model.votes'"),
-        ("critic.prompt", "'critic.prompted.prompt'"),
-        ("critic.brief", "'critic.program.brief' or 'critic.reference.brief'"),
-        ("annotate.votes", "'critic.prompted.votes' or 'critic.reward_model.votes'"),
-        ("annotate.temperature", "'critic.prompted.temperature'"),
-        ("annotate.prices", "'critic.prompted.prices'"),
-        ("annotate.quotes.fuzzy", "'critic.prompted.locate'"),
-    ],
-)
-def test_the_former_name_of_a_critics_setting_is_named_anew(minimal: Path, former: str, now: str) -> None:
-    said = usage_error(minimal, f"--{former}", "1")
-    assert said.endswith(f"(did you mean {now}?)")
-    for name in re.findall(r"'(.+?)'", now):
-        assert any(each.key == name or each.key.startswith(f"{name}.") for each in describe_settings())
 
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

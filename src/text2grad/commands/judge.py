@@ -119,7 +119,7 @@ class FeedbackReport(Stage):
     """
 
     source: Path = argument(*RECORDS)
-    page: Path | None = option("--page --html FILE", "Also write a page for the browser.")
+    page: Path | None = option("--page FILE", "Also write a page for the browser.")
     tokenizer: Path | None = option(
         "--tokenizer FILE", "Count tokens by this tokenizer.json. [default: words and punctuation marks]"
     )

@@ -67,7 +67,7 @@ class Evaluate(Stage, ConfiguredAsRun):
     target: str = argument(
         "TARGET", "A run's name (sft, text2grad, ...), a model folder or a hub name.", "text2grad"
     )
-    what: str = option("--task --which WHAT", MEASURED, POLICY)
+    what: str = option("--task WHAT", MEASURED, POLICY)
     samples: Path | None = option("--samples FILE", "Programs from any system, in EvalPlus's format.")
     reflect: int | None = option("--reflect R", "Revise answers by the critic, in up to R rounds.", min=1)
     answers: list[Path] = option(

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from text2grad.config.reference import REMOVED, accepts, explain, section_at, suggestion
+from text2grad.config.reference import accepts, explain, section_at, suggestion
 from text2grad.config.sections import TINY, Config
 from text2grad.errors import UsageError, UserError
 from text2grad.settings import S, value_at, with_values
@@ -85,7 +85,6 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
     data: dict[str, Any] = {}
     for each in [path] if isinstance(path, Path) else path or ():
         _lay_over(data, _for_task(_on_its_recipe(_read(each)), data))
-    _pass_over_removed(data)
     for key, text in _pairs(overrides):
         _assign(data, key, _value(key, text))
     try:
@@ -219,17 +218,6 @@ def _for_task(recipe: dict[str, Any], under: Mapping[str, Any]) -> dict[str, Any
         raise UsageError(f"{BY_TASK}: a section for each task is expected", "write by_task: {code: {ppo: ...}}")
     _lay_over(settings, sections.get(name, {}))
     return settings
-
-
-def _pass_over_removed(data: dict[str, Any]) -> None:
-    """Leave out what files of earlier versions set to the only value that is left."""
-    for key, removed in REMOVED.items():
-        *sections, last = key.split(".")
-        part: Any = data
-        for section in sections:
-            part = part.get(section) if isinstance(part, Mapping) else None
-        if isinstance(part, dict) and last in part and part[last] == removed.value:
-            del part[last]
 
 
 def _lay_over(data: dict[str, Any], other: Mapping[str, Any]) -> None:

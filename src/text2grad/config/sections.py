@@ -27,12 +27,12 @@ from text2grad.policy.settings import (
 from text2grad.sandbox import SandboxSettings
 from text2grad.settings import MAY_CHANGE, Settings
 from text2grad.tasks.base import TaskSettings
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.settings import (
     DPOSettings,
     NextTokenSettings,
     OfflineSettings,
     PairSettings,
-    PPOSettings,
     SFTSettings,
     SupervisedSettings,
 )
@@ -199,16 +199,6 @@ class CriticSettings(Settings):
     reward_model: RewardModelCriticSettings = RewardModelCriticSettings()
     scalar_model: ScalarModelCriticSettings = ScalarModelCriticSettings()
     unit_model: UnitModelCriticSettings = UnitModelCriticSettings()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _noise_has_moved(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or "noise" not in given:
-            return given
-        if given["noise"] is not None:
-            cure = "PYTHONPATH=experiments, --critic.kind noisy_critic:flip_20_of_reward_model"
-            raise ValueError(f"critic.noise has moved to experiments/noisy_critic.py: {cure}")
-        return {name: value for name, value in given.items() if name != "noise"}
 
 
 class AnnotateSettings(Settings):

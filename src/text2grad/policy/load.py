@@ -159,13 +159,13 @@ def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
 
 
 def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
-    """Base and adapter. A base that is itself an adapter (as text2grad 0.1 wrote) is first merged, in float32."""
+    """Load an adapter on its base."""
     if not (folder / ADAPTER_FILE).is_file():  # peft would look for a pickle instead
         raise OSError(f"no file named {ADAPTER_FILE}")
     base = base_of(str(folder))
     if Path(base).is_absolute() and not Path(base).is_dir():
         raise _other_base(folder, base, "there is no such folder")
-    model = _merged_model(base, dtype)[0] if is_adapter(base) else load_model(base, dtype)
+    model = load_model(base, dtype)
     config = LoraConfig.from_pretrained(str(folder)) if lora else None
     if config is not None and lora is not None:
         config.lora_dropout = lora.dropout  # how it is trained, not what it is

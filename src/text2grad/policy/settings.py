@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from text2grad.settings import MAY_CHANGE
-from text2grad.settings import Settings as Settings
+from text2grad.settings import MAY_CHANGE, Settings
 
 
 def _as_word(value: object) -> object:

@@ -10,7 +10,6 @@ from typing import Literal
 from pydantic import Field
 
 from text2grad.settings import MAY_CHANGE, Settings
-from text2grad.train.ppo_settings import PPOSettings as PPOSettings
 
 
 class SupervisedSettings(Settings):

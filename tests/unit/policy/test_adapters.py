@@ -25,7 +25,7 @@ from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.ppo import train_ppo
-from text2grad.train.settings import PPOSettings
+from text2grad.train.ppo_settings import PPOSettings
 
 NAME = "reward_model"
 GREEDY = GenerationSettings(max_new_tokens=72, temperature=0.0, batch_size=4)

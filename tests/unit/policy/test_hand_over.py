@@ -244,24 +244,6 @@ def test_where_all_weights_are_trained_an_adapter_is_merged_in_float32(base: Pat
     assert not whole.exact and torch.equal(whole.get_parameter(name), policy.exact[name])
 
 
-def test_an_adapter_on_an_adapter_still_loads(base: Path, sft: Path, tmp_path: Path) -> None:
-    """As earlier versions wrote the shared reward model of a policy that began with an adapter."""
-    merged = load_policy(settings(sft, None, "float32"))
-    merged.model.save_pretrained(tmp_path / "merged")
-    merged.tokenizer.save_pretrained(tmp_path / "merged")
-    outer = moved(load_policy(settings(tmp_path / "merged", LORA, "float32")), 6, 0.1)
-    write_policy(outer, tmp_path / "outer")
-    config = json.loads((tmp_path / "outer" / ADAPTER_CONFIG).read_text())
-    (tmp_path / "outer" / ADAPTER_CONFIG).write_text(json.dumps({**config, "base_model_name_or_path": str(sft)}))
-    for found in (
-        load_frozen(settings(tmp_path / "outer", None, "float32")),
-        load_policy(settings(tmp_path / "outer", LORA, "float32")),
-    ):
-        assert torch.equal(logp_of(found), logp_of(outer))
-    whole = load_policy(settings(tmp_path / "outer", None, "float32"))
-    torch.testing.assert_close(logp_of(whole), logp_of(outer), rtol=1e-4, atol=1e-5)
-
-
 def test_a_damaged_adapter_is_one_line(sft: Path, base: Path, tmp_path: Path) -> None:
     write_policy(load_policy(settings(sft)), tmp_path / "half")
     weights = load_file(sft / ADAPTER_FILE)

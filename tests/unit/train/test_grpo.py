@@ -25,8 +25,8 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.rl.advantage import Grouping, group_advantages
 from text2grad.train.account import describe
+from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Responses, Rollout, gains_of, judge, measure, score
-from text2grad.train.settings import PPOSettings
 from text2grad.train.update import accumulate_gradient, loss_terms
 from tiny_runs import TEXTS, tiny_model
 

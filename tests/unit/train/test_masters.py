@@ -20,7 +20,8 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.train.optimizers import clip_gradient, make_optimizers
 from text2grad.train.pairs import Pair
-from text2grad.train.settings import NextTokenSettings, PPOSettings, SupervisedSettings
+from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.settings import NextTokenSettings, SupervisedSettings
 from text2grad.train.supervised import make_optimizer, train_supervised
 from tiny_runs import TEXTS, tiny_model
 

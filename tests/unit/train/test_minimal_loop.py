@@ -14,7 +14,7 @@ from places import ROOT
 from text2grad.align import CreditSettings
 from text2grad.durable.run import RunOptions
 from text2grad.train.ppo import train_ppo
-from text2grad.train.settings import PPOSettings
+from text2grad.train.ppo_settings import PPOSettings
 
 EXAMPLE = ROOT / "examples" / "minimal_loop.py"
 ROWS = 8

@@ -32,7 +32,8 @@ from text2grad.stages.run import prompts, results
 from text2grad.stages.run.policies import start_policy
 from text2grad.tasks.base import question_of
 from text2grad.train.pairs import Pair
-from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.settings import SupervisedSettings
 
 
 @pytest.fixture
