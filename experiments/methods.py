@@ -37,12 +37,10 @@ PARTS: dict[str, dict[str, object]] = {
     "linear_decay": {"credit.scheme": "linear_decay"},
     "token_importance": {"credit.scheme": "token_importance"},
     "nouns_verbs": {"credit.scheme": "token_importance", "credit.importance": "nouns_verbs"},
-    "visible": {"credit.membership": "visible"},  # blank tokens are in no span
     "no_verdict": {"credit.outcome_weight": 0.0},
     "verdict_0.5": {"credit.outcome_weight": 0.5},
     "verdict_2": {"credit.outcome_weight": 2.0},
-    "verdict_signs": {"credit.signs": "verdict"},
-    "agreeing_signs": {"credit.signs": "agreeing"},
+    "verdict_signs": {"credit.scheme": "text2grad_lab.schemes:verdict_signs"},
     "poor_half": {"credit.poor_weight": 0.5},
     "poor_quarter": {"credit.poor_weight": 0.25},
     "gamma_1": {"ppo.gamma": 1.0},

@@ -21,7 +21,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "failing": (),  # its reward model writes nothing that can be read: the step is left out, and logged
     "program": ("--critic.kind", "program"),
     "value": ("--critic.kind", "program", "--ppo.advantage", "gae", "--ppo.lam", "0.95"),
-    "span": ("--critic.kind", "program", "--credit.weighting", "span", "--credit.membership", "visible"),
+    "span": ("--critic.kind", "program", "--credit.weighting", "span"),
     "scalar": ("--critic.kind", "program", "--config", "scalar"),
     "grpo": ("--critic.kind", "program", "--config", "grpo", *GROUP),
     "paper": ("--critic.kind", "program", "--config", "paper", "--ppo.value_warmup", "0"),

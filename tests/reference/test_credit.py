@@ -7,7 +7,7 @@ stand: white space in it is of it.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from hypothesis import example, given
@@ -48,16 +48,8 @@ def marked(text: str, each: Span) -> set[int]:
     return set(range(visible[0], visible[-1] + 1)) if visible else set(places)
 
 
-def belongs(text: str, start: int, end: int, each: Span, membership: str) -> bool:
-    wrote = set(range(start, end))
-    visible = [place for place in range(start, end) if text[place] not in SPACES]
-    core = set(range(visible[0], visible[-1] + 1)) if visible else set()
-    wanted = marked(text, each)
-    if membership == "visible":
-        return bool(core & wanted)
-    if membership == "contained":
-        return bool(core or wrote) and (core or wrote) <= wanted
-    return bool(wrote & wanted)
+def belongs(text: str, start: int, end: int, each: Span) -> bool:
+    return bool(set(range(start, end)) & marked(text, each))
 
 
 @st.composite
@@ -70,19 +62,19 @@ def cases(draw: st.DrawFn) -> tuple[Aligned, list[Span]]:
     return aligned(pieces), [span(text, min(a, b), max(a, b), label) for a, b, label in drawn if a != b]
 
 
-@given(cases(), st.sampled_from(get_args(credit.Membership)))
-@example((aligned(["a", "\n", " ", "b"]), [span("a\n b", 0, 4)]), "overlap")
-@example((aligned(["a", "  ", " b"]), [span("a   b", 1, 4)]), "overlap")
-@example((aligned(["a", "  ", "b"]), [span("a  b", 0, 3)]), "overlap")
-@example((aligned(["a", "  ", "b"]), [span("a  b", 0, 4)]), "visible")
-@example((aligned(["a", "  ", "b"]), [span("a  b", 0, 2)]), "contained")
-@example((aligned(["a", "  ", "b"]), [span("a  b", 1, 2)]), "contained")
-def check_members(case: tuple[Aligned, list[Span]], membership: str) -> None:
+@given(cases())
+@example((aligned(["a", "\n", " ", "b"]), [span("a\n b", 0, 4)]))
+@example((aligned(["a", "  ", " b"]), [span("a   b", 1, 4)]))
+@example((aligned(["a", "  ", "b"]), [span("a  b", 0, 3)]))
+@example((aligned(["a", "  ", "b"]), [span("a  b", 0, 4)]))
+@example((aligned(["a", "  ", "b"]), [span("a  b", 0, 2)]))
+@example((aligned(["a", "  ", "b"]), [span("a  b", 1, 2)]))
+def check_members(case: tuple[Aligned, list[Span]]) -> None:
     place, spans = case
-    found = credit.token_labels(spans, place, membership)
-    assert credit.token_labels(spans[::-1], place, membership).tolist() == found.tolist()
+    found = credit.token_labels(spans, place)
+    assert credit.token_labels(spans[::-1], place).tolist() == found.tolist()
     tokens = zip(place.starts.tolist(), place.ends.tolist(), strict=True)
-    signs = [{each.label for each in spans if belongs(place.text, *t, each, membership)} for t in tokens]
+    signs = [{each.label for each in spans if belongs(place.text, *t, each)} for t in tokens]
     assert found.tolist() == [sum(each) for each in signs]
 
 
@@ -123,8 +115,6 @@ BODY = "y = x\n    return y"
 def test_a_span_over_two_lines_pays_its_line_break_and_indentation() -> None:
     assert paid([quoted(FUNCTION, BODY)]) == [0] * 5 + [-1] * 7 + [0, 0]
     assert paid([quoted(FUNCTION, BODY)], unlabelled=1.0) == [1] * 5 + [-1] * 7 + [1, 1]
-    assert paid([quoted(FUNCTION, BODY)], membership="visible") == [0] * 5 + [-1] * 3 + [0, 0, -1, -1, 0, 0]
-    assert paid([quoted(FUNCTION, BODY)], membership="contained") == [0] * 5 + [-1] * 7 + [0, 0]
 
 
 def test_white_space_at_the_edges_of_a_span_is_not_of_it() -> None:
@@ -141,8 +131,6 @@ def test_a_span_of_white_space_alone_pays_the_tokens_that_wrote_it() -> None:
     start = FUNCTION.index("    return")
     assert paid([span(FUNCTION, start, start + 4)]) == there
     assert paid([span(FUNCTION, start, start + 3)]) == [0] * 9 + [-1] + [0] * 4
-    assert paid([span(FUNCTION, start, start + 4)], membership="contained") == [0] * 9 + [-1] + [0] * 4
-    assert paid([span(FUNCTION, start, start + 4)], membership="visible") == [0] * 14
 
 
 def test_the_space_before_a_word_is_decided_by_the_word() -> None:

@@ -25,9 +25,7 @@ from text2grad.named import known_name, load_named
 from text2grad.settings import Settings
 
 Weighting = Literal["token", "span", "balanced"]
-Membership = Literal["overlap", "visible", "contained"]
 Importance = Literal["content", "nouns_verbs"]
-Signs = Literal["critique", "verdict", "agreeing"]
 Weights = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Shape = Callable[[Flags, Aligned, "CreditSettings"], Weights]
@@ -58,19 +56,10 @@ class CreditSettings(Settings):
     weighting: Weighting = Field(
         default="token", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
     )
-    membership: Membership = Field(
-        default="overlap",
-        description="a token belongs to a span that overlaps its text, white space at the edges of spans aside;"
-        " visible: its text without white space, so blank tokens belong to none; contained: one that contains it",
-    )
     importance: Importance = Field(
         default="content",
         description="words that token_importance pays in full: all but a list of function words; nouns_verbs: those"
         " alone, as in the paper, found by textblob (pip install 'text2grad[tagger]'); English both",
-    )
-    signs: Signs = Field(
-        default="critique",
-        description="of spans; verdict: the score's sign for all; agreeing: none that contradicts the score",
     )
     span_weight: float = Field(default=1.0, description="factor on all span rewards")
     poor_weight: float = Field(default=1.0, description="further factor on poor spans")
@@ -94,8 +83,7 @@ class CreditSettings(Settings):
     @property
     def as_marked(self) -> bool:
         """Whether every token of a span gets the sign of its span."""
-        as_given = self.signs == "critique" and self.membership == "overlap"
-        return scheme_of(self.scheme).as_marked and as_given
+        return scheme_of(self.scheme).as_marked
 
 
 @dataclass(frozen=True)
@@ -210,9 +198,9 @@ def scored(judgement: Judgement, settings: CreditSettings) -> Judgement:
     return Failure(kind="invalid", message="it has no score, and this credit.scheme rewards nothing else")
 
 
-def token_labels(spans: Sequence[Span], aligned: Aligned, membership: Membership = "overlap") -> NDArray[np.int8]:
+def token_labels(spans: Sequence[Span], aligned: Aligned) -> NDArray[np.int8]:
     """+1, -1 or 0 of each token (T,): the signs of `credit`, before any weighting."""
-    return _union(_members(spans, aligned, membership), _labels(spans))
+    return _union(_members(spans, aligned), _labels(spans))
 
 
 def _union(members: Flags, labels: NDArray[np.int64]) -> NDArray[np.int8]:
@@ -284,7 +272,7 @@ def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings
     once if they agree, and 0 if they do not.
     """
     spans = [span for span in critique.spans if span.label]
-    members = _members(spans, aligned, settings.membership)
+    members = _members(spans, aligned)
     if ends:
         members = _last(members)
     labels = _union(members, _labels(spans))
@@ -303,9 +291,8 @@ def _span_credit(
 
     `shape` weighs the tokens within each span.
     """
-    members = _members(critique.spans, aligned, settings.membership)
-    own = _labels(critique.spans)
-    labels = _signed(own, _verdict_of(critique), settings.signs)
+    members = _members(critique.spans, aligned)
+    labels = _labels(critique.spans)
     sureness = np.array([span.weight for span in critique.spans], dtype=np.float64)
     weights = _within_spans(members, sureness, aligned, settings, shape)
     good, poor = _strongest(weights[labels > 0]), _strongest(weights[labels < 0])
@@ -315,7 +302,7 @@ def _span_credit(
         good, poor = _to_sum_one(good * alone), _to_sum_one(poor * alone)
     delta = np.where(alone, settings.span_weight * (good - settings.poor_weight * poor), 0.0)
     if settings.unlabelled:
-        improvable = members[own == 0].any(axis=0)  # labelled, with nothing
+        improvable = members[labels == 0].any(axis=0)  # labelled, with nothing
         delta[~(is_good | is_poor | improvable)] = settings.unlabelled
     verdict = paid = None
     if settings.outcome_weight and (score := _verdict_of(critique)) is not None:
@@ -325,9 +312,7 @@ def _span_credit(
         delta.astype(np.float32),
         labelled=int(np.count_nonzero(alone)),
         cancelled=int(np.count_nonzero(is_good & is_poor)),
-        no_score=int(
-            _verdict_of(critique) is None and (bool(settings.outcome_weight) or settings.signs != "critique")
-        ),
+        no_score=int(_verdict_of(critique) is None and bool(settings.outcome_weight)),
         uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
         verdict=verdict,
         of_verdicts=None if paid is None else paid.astype(np.float32),
@@ -338,29 +323,14 @@ def _labels(spans: Sequence[Span]) -> NDArray[np.int64]:
     return np.array([span.label for span in spans], dtype=np.int64)
 
 
-def _signed(labels: NDArray[np.int64], score: float | None, signs: Signs) -> NDArray[np.int64]:
-    """The sign of each span's reward, (S,): its own, or as the verdict decides; 0 pays nothing."""
-    if signs == "critique":
-        return labels
-    verdict = 0 if score is None else int(np.sign(score))
-    return np.where(labels != 0, verdict, 0) if signs == "verdict" else np.where(labels == verdict, labels, 0)
+def _members(spans: Sequence[Span], aligned: Aligned) -> Flags:
+    """Membership of tokens in spans, (S, T): a token belongs to each span of which it wrote a character.
 
-
-def _members(spans: Sequence[Span], aligned: Aligned, membership: Membership) -> Flags:
-    """Which tokens belong to which span, (S, T).
-
-    White space inside a span is of it, at its edges it is not. `overlap`: the token wrote a character of the span.
-    `visible`: its text without the white space around it does, so blank tokens belong nowhere. `contained`: that
-    text, or all of a blank token, lies in the span. A token without text belongs nowhere.
+    Interior whitespace belongs to the span, whitespace at its edges does not. A token without text belongs to none.
     """
     edges = np.array([edge for span in spans for edge in _solid_edges(span)], dtype=np.int64).reshape(-1, 2)
     first, last = edges[:, :1], edges[:, 1:]
-    if membership == "contained":
-        blank = aligned.core_ends == aligned.core_starts
-        starts, ends = np.where(blank, (aligned.starts, aligned.ends), (aligned.core_starts, aligned.core_ends))
-        return np.asarray((starts >= first) & (ends <= last) & (ends > starts))
-    whole = membership == "overlap"
-    starts, ends = (aligned.starts, aligned.ends) if whole else (aligned.core_starts, aligned.core_ends)
+    starts, ends = aligned.starts, aligned.ends
     return np.asarray((starts < last) & (ends > first) & (ends > starts))
 
 

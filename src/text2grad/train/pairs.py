@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
 
-from text2grad.align import Aligned, Membership, TokenTable, token_labels
+from text2grad.align import Aligned, TokenTable, token_labels
 from text2grad.durable.identity import digest_of_reference, flatten
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
@@ -48,13 +48,11 @@ E = TypeVar("E", bound=Tokenised)
 
 @dataclass(frozen=True)
 class MarkedText:
-    """A text that stands at character `start` of the last message of a prompt, and spans of it, to which its tokens
-    belong by `membership`."""
+    """A text that stands at character `start` of the last message of a prompt, and spans of it."""
 
     start: int
     text: str
     spans: tuple[Span, ...]
-    membership: Membership = "overlap"
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,6 @@ class Pair:
     emphasis: tuple[tuple[int, int, float], ...] = ()
     marked: tuple[MarkedText, ...] = ()
     score: float | None = None
-
-
-def labelled_by(pair: Pair, membership: Membership) -> Pair:
-    """The pair; the labels of its marked texts go by `membership`."""
-    marked = tuple(replace(each, membership=membership) for each in pair.marked)
-    return replace(pair, marked=marked) if marked else pair
 
 
 @dataclass(frozen=True)
@@ -170,7 +162,7 @@ def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
             )
         spans = [s.model_copy(update={"start": s.start + start, "end": s.end + start}) for s in marked.spans]
         inside = (aligned.starts < start + len(marked.text)) & (aligned.ends > start)
-        found[inside] = token_labels(spans, aligned, marked.membership)[inside]
+        found[inside] = token_labels(spans, aligned)[inside]
     return [int(label) for label in found]
 
 

@@ -131,7 +131,7 @@ def judge(
         for judgement, item in zip(judgements, aligned, strict=True)
     ]
     labels = [
-        np.zeros(0, np.int8) if isinstance(each, Failure) else token_labels(each.spans, item, settings.membership)
+        np.zeros(0, np.int8) if isinstance(each, Failure) else token_labels(each.spans, item)
         for each, item in zip(judgements, aligned, strict=True)
     ]
     tokens = [tokens_of(critic) - before]  # of this process: `merge` lists those of all

@@ -6,7 +6,7 @@ import copy
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from text2grad.align import Aligned, Credit, CreditSettings, Membership, TokenTable, credit, token_labels
+from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, token_labels
 from text2grad.align.credit import SCHEMES
 from text2grad.align.parts_of_speech import noun_and_verb_characters
 from text2grad.align.tokens import align_by_prefixes
@@ -271,20 +271,17 @@ def cut(text: str, cuts: list[int]) -> Aligned:
     st.randoms(),
     st.sampled_from(list(SCHEMES)),
     st.sampled_from(("token", "span", "balanced")),
-    st.sampled_from(get_args(Membership)),
 )
-def test_credit_never_exceeds_one_and_knows_no_order(
-    case: Any, dice: Any, scheme: Any, weighting: Any, member: Any
-) -> None:
+def test_credit_never_exceeds_one_and_knows_no_order(case: Any, dice: Any, scheme: Any, weighting: Any) -> None:
     text, places, cuts = case
     aligned = cut(text, cuts)
     spans = [Span(start=a, end=b, label=label, text=text[a:b]) for a, b, label in places]
-    settings = CreditSettings(scheme=scheme, weighting=weighting, membership=member, outcome_weight=0.0)
+    settings = CreditSettings(scheme=scheme, weighting=weighting, outcome_weight=0.0)
     paid = credit(Critique(text="", spans=tuple(spans), score=-1.0), aligned, settings)
     assert paid.delta.dtype == np.float32 and paid.delta.shape == (len(aligned),)
     assert np.abs(paid.delta).max() <= 1
     if scheme not in ("last_token", "spread_score", "step_end"):
-        labels = token_labels(spans, aligned, member)
+        labels = token_labels(spans, aligned)
         assert np.sign(paid.delta).tolist() == labels.tolist()
         assert paid.labelled == np.count_nonzero(labels)
     dice.shuffle(spans)
@@ -293,11 +290,9 @@ def test_credit_never_exceeds_one_and_knows_no_order(
     assert (again.labelled, again.cancelled, again.uncovered) == (paid.labelled, paid.cancelled, paid.uncovered)
 
 
-def test_membership_overlap_and_contained() -> None:
-    aligned = words("the staff moved")
+def test_a_token_that_a_span_covers_in_part_belongs_to_it() -> None:
     inside = [Span(start=0, end=6, label=1, text="the st")]
-    assert token_labels(inside, aligned, "overlap").tolist() == [1, 1, 0, 0]
-    assert token_labels(inside, aligned, "contained").tolist() == [1, 0, 0, 0]
+    assert token_labels(inside, words("the staff moved")).tolist() == [1, 1, 0, 0]
 
 
 # --- labels -> rewards (literal numbers)
@@ -333,25 +328,6 @@ def test_same_sign_spans_are_a_union_with_the_larger_share() -> None:
     assert delta(TEXT, case) == [0, 0.5, 0.5, 0.25, 0.25, 0.25, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("score", "signs", "expected"),
-    [
-        (-1.0, "critique", [1, -1, 0, 0]),
-        (-1.0, "verdict", [-1, -1, 0, 0]),
-        (0.5, "verdict", [1, 1, 0, 0]),
-        (0.0, "verdict", [0, 0, 0, 0]),
-        (-1.0, "agreeing", [0, -1, 0, 0]),
-        (0.5, "agreeing", [1, 0, 0, 0]),
-        (None, "agreeing", [0, 0, 0, 0]),
-    ],
-)
-def test_signs_of_spans(score: float | None, signs: Any, expected: list[float]) -> None:
-    case = critique("one two three", good=("one",), poor=("two",), score=score)
-    assert delta("one two three", case, signs=signs) == expected
-    paid = credit(case, words("one two three"), CreditSettings(signs=signs, outcome_weight=0.0))
-    assert paid.no_score == int(score is None)
-
-
 def test_weights_of_spans_and_of_poor_spans() -> None:
     case = critique(TEXT, good=("fox",), poor=("dog",))
     paid = delta(TEXT, case, span_weight=0.1, poor_weight=2.0, unlabelled=0.05)
@@ -360,13 +336,12 @@ def test_weights_of_spans_and_of_poor_spans() -> None:
 
 @pytest.mark.parametrize("scheme", [s for s in SCHEMES if s not in ("last_token", "spread_score")])
 @pytest.mark.parametrize("weighting", ["token", "span", "balanced"])
-@pytest.mark.parametrize("signs", ["critique", "verdict", "agreeing"])
-def test_what_could_be_better_pays_nothing(scheme: Any, weighting: Any, signs: Any) -> None:
+def test_what_could_be_better_pays_nothing(scheme: Any, weighting: Any) -> None:
     """Beside other spans, under them and alone: as if it were not there, but that it is not unlabelled."""
     aligned = words(TEXT)
     plain = critique(TEXT, good=(" ".join(TEXT.split()[:2]),), poor=(TEXT.split()[3],), score=1.0)
     suggested = [span(TEXT, " ".join(TEXT.split()[1:]), 0)]
-    settings = CreditSettings(scheme=scheme, weighting=weighting, signs=signs)
+    settings = CreditSettings(scheme=scheme, weighting=weighting)
     both = plain.model_copy(update={"spans": (*plain.spans, *suggested)})
     assert credit(both, aligned, settings).delta.tolist() == credit(plain, aligned, settings).delta.tolist()
     assert credit(both, aligned, settings).cancelled == credit(plain, aligned, settings).cancelled
@@ -530,9 +505,9 @@ def test_no_score_is_no_fault_where_none_is_wanted() -> None:
 
 def test_spans_that_no_token_is_in_are_counted() -> None:
     case = critique(TEXT, good=("he quick r", "fox"), poor=("og",))
-    contained = SETTINGS.model_copy(update={"membership": "contained"})
-    assert credit(case, words(TEXT), contained).uncovered == 1
     assert credit(case, words(TEXT), SETTINGS).uncovered == 0
+    unwritten = Aligned.of(TEXT, np.array([0]), np.array([3]))  # one token, which wrote "The"
+    assert credit(case, unwritten, SETTINGS).uncovered == 2
 
 
 def test_a_critique_of_another_text_is_refused() -> None:

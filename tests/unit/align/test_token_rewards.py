@@ -89,7 +89,6 @@ SETTINGS = st.builds(
     CreditSettings,
     scheme=st.sampled_from(list(SCHEMES)),
     weighting=st.sampled_from(get_args(Weighting)),
-    signs=st.sampled_from(["critique", "verdict", "agreeing"]),
     outcome_weight=st.floats(-2, 2),
     unlabelled=st.sampled_from([0.0, 0.1]),
 )

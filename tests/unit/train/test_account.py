@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from pytest import approx
 
 from span_cases import TEXT, UNREADABLE, critique, word_span, words_aligned
-from text2grad.align import Aligned, CreditSettings, Membership
-from text2grad.feedback import Example, Judgement, Message, Source, Span
+from text2grad.align import Aligned, CreditSettings
+from text2grad.feedback import Example, Judgement, Message, Source
 from text2grad.policy.generate import Sample
 from text2grad.train.account import label_shares, same_answers, unmatched_share
 from text2grad.train.rollout import Responses, judge
 
 
-def judged(said: Sequence[Judgement], places: Sequence[Aligned], membership: Membership = "overlap") -> Responses:
+def judged(said: Sequence[Judgement], places: Sequence[Aligned]) -> Responses:
     """Answers without prompts: those at `places`, of which a critic says `said`."""
 
     class Says:
@@ -31,7 +30,7 @@ def judged(said: Sequence[Judgement], places: Sequence[Aligned], membership: Mem
     examples = [Example(id=str(n), prompt=(Message(role="user", content="-"),)) for n in range(len(said))]
     samples = [Sample([n], False) for n in range(len(said))]
     table: Any = Table()
-    return judge(examples, samples, table, Says(), CreditSettings(membership=membership))
+    return judge(examples, samples, table, Says(), CreditSettings())
 
 
 def test_shares_of_good_and_poor_tokens_leave_failures_out() -> None:
@@ -42,14 +41,6 @@ def test_shares_of_good_and_poor_tokens_leave_failures_out() -> None:
     assert found == {"good_tokens": approx(3 / 13), "poor_tokens": approx(1 / 13)}
     nothing = label_shares(judged([UNREADABLE], places[2:]))
     assert nothing == {"good_tokens": 0.0, "poor_tokens": 0.0}
-
-
-@pytest.mark.parametrize(("membership", "share"), [("overlap", 1 / 5), ("contained", 0.0)])
-def test_tokens_belong_to_spans_as_the_run_has_it(membership: Membership, share: float) -> None:
-    """Half a word of five is marked: its token belongs to the span only where overlap is enough."""
-    said = critique(Span(start=4, end=6, label=1, text="ca"))
-    found = label_shares(judged([said], [words_aligned("the cat sat on it")], membership))
-    assert found == {"good_tokens": approx(share), "poor_tokens": 0.0}
 
 
 def test_quotes_that_pay_nothing_are_no_part_of_the_share_that_is_lost() -> None:

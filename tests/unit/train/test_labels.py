@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from text2grad.align import Membership
 from text2grad.config import RewardModelSettings
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
@@ -20,7 +18,7 @@ from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.policy.heads.head import UNLABELLED
 from text2grad.policy.model import Policy
 from text2grad.stages.learn.reward_data import fitting, reward_pair
-from text2grad.train.pairs import Encoded, encode_pairs, labelled_by
+from text2grad.train.pairs import Encoded, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import Heads, accumulate_gradient, train_supervised
@@ -85,23 +83,6 @@ def test_labels_fall_on_a_response_that_spells_a_control_token(policy: Policy) -
     assert words(made, item, 1).strip() == "cat sat" and words(made, item, -1).strip() == "mat"
     assert words(made, item, 0).split() == ["the", "<file_sep>", "on", "the"]
     assert own.convert_tokens_to_ids("<file_sep>") not in item.prompt
-
-
-def test_labels_go_by_the_membership_of_the_credit(policy: Policy) -> None:
-    """White space in a span is learned as it will be paid."""
-    response, quote = "the cat\n\n\n sat", "cat\n\n\n sat"
-    wide = record(response).model_copy(
-        update={"spans": (Span(start=4, end=len(response), label=1, text=quote),), "critique": ""}
-    )
-    pair = reward_pair(wide, LABELLED)
-    assert pair is not None
-    found = [
-        words(policy, encode_pairs(policy, [labelled_by(pair, each)])[0], 1).strip()
-        for each in get_args(Membership)
-    ]
-    assert found == [quote, "cat sat", quote]
-    plain = reward_pair(wide, RewardModelSettings())
-    assert plain is not None and labelled_by(plain, "visible") is plain
 
 
 def test_without_a_weight_nothing_is_labelled(policy: Policy) -> None:

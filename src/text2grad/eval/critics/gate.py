@@ -141,11 +141,10 @@ def _faults(said: Critique, settings: CreditSettings) -> bool:
 def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: int) -> dict[str, Any]:
     if not cases:
         return {}
-    membership = settings.membership
     used = {span.label for case in cases for span in case.gold.spans}
     names = [name for label, name in LABEL_NAMES.items() if label in used]
-    rates, bounds = span_report(cases, membership), intervals(cases, membership, seed=seed)
-    knowing_nothing = baselines(cases, membership, seed)
+    rates, bounds = span_report(cases), intervals(cases, seed=seed)
+    knowing_nothing = baselines(cases, seed)
     scattered = knowing_nothing["random_spans"]
 
     def over(rates: Mapping[str, float]) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.align import Aligned, CreditSettings, Membership, credit, token_labels
+from text2grad.align import Aligned, CreditSettings, credit, token_labels
 from text2grad.eval.critics.spans import LABEL_NAMES, SpanCase, intervals, span_report
 from text2grad.eval.metrics import Correlation, by_length, correlation, mean, rouge
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
@@ -18,16 +18,14 @@ LABEL_RATES = ("precision", "recall", "f1", "exact", "partial", "nearly", "iou",
 PLACEMENTS, DRAWS = 20, 4000
 
 
-def reward_model_report(
-    cases: Sequence[SpanCase], membership: Membership = "overlap", seed: int = 0
-) -> dict[str, Any]:
+def reward_model_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, Any]:
     """Every figure of the paper's Tables 1, 6, 7, 15 and 19 for one critic, JSON-ready; see docs/metrics.md.
 
     Raises:
         ValueError: nothing to compare.
     """
-    rates = span_report(cases, membership)
-    bounds = {name: list(both) for name, both in intervals(cases, membership, seed=seed).items()}
+    rates = span_report(cases)
+    bounds = {name: list(both) for name, both in intervals(cases, seed=seed).items()}
     gold = Counter(span.label for case in cases for span in case.gold.spans)
     read = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
     said = Counter(span.label for critique in read for span in critique.spans)
@@ -38,7 +36,7 @@ def reward_model_report(
             "characters": {rate: rates[f"{name}_character_{rate}"] for rate in LABEL_RATES[:3]},
             "gold_spans": gold[label],
             "predicted_spans": said[label],
-            "by_length": accuracy_by_length(cases, label, membership),
+            "by_length": accuracy_by_length(cases, label),
         }
         for label, name in LABEL_NAMES.items()
     }
@@ -55,7 +53,7 @@ def reward_model_report(
         "rouge": critique_rouge(cases),
         "verdict": None if (found := verdicts(cases)) is None else found._asdict(),
         "verdict_order": verdict_order(cases),
-        "baselines": baselines(cases, membership, seed),
+        "baselines": baselines(cases, seed),
         "records": len(cases),
     }
 
@@ -89,22 +87,20 @@ def _ahead(one: Judgement, other: Judgement) -> int:
     return 0 if first is None or second is None else (first > second) - (first < second)
 
 
-def accuracy_by_length(
-    cases: Sequence[SpanCase], label: Label, membership: Membership = "overlap"
-) -> list[dict[str, float]]:
+def accuracy_by_length(cases: Sequence[SpanCase], label: Label) -> list[dict[str, float]]:
     """Share of the tokens of gold spans that got their label, by quartile of span length in tokens (`by_length`).
 
     Spans without a token are skipped.
     """
-    measured = [pair for case in cases for pair in _spans_measured(case, label, membership)]
+    measured = [pair for case in cases for pair in _spans_measured(case, label)]
     return by_length(measured, lambda quarter: float(quarter[:, 1].sum() / quarter[:, 0].sum()))
 
 
-def _spans_measured(case: SpanCase, label: Label, membership: Membership) -> list[tuple[int, int]]:
+def _spans_measured(case: SpanCase, label: Label) -> list[tuple[int, int]]:
     """(tokens, of them labelled alike by the prediction) of each gold span of a label."""
     said = case.predicted.spans if isinstance(case.predicted, Critique) else ()
-    guess = token_labels(said, case.aligned, membership)
-    gold = [token_labels([span], case.aligned, membership) == label for span in case.gold.spans]
+    guess = token_labels(said, case.aligned)
+    gold = [token_labels([span], case.aligned) == label for span in case.gold.spans]
     return [(int(inside.sum()), int((guess[inside] == label).sum())) for inside in gold if inside.any()]
 
 
@@ -115,7 +111,7 @@ def critique_rouge(cases: Sequence[SpanCase]) -> dict[str, float]:
     return rouge([case.gold.text for case in told], said) if told else {}
 
 
-def baselines(cases: Sequence[SpanCase], membership: Membership = "overlap", seed: int = 0) -> dict[str, Any]:
+def baselines(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, Any]:
     """The scores of critics that know nothing: `always_neutral`, `always_good`, `always_poor`, and `random_spans`.
 
     The last marks random places with as many spans as a randomly chosen annotation of these records has, of the
@@ -124,14 +120,14 @@ def baselines(cases: Sequence[SpanCase], membership: Membership = "overlap", see
     known: dict[str, dict[str, float]] = {}
     for label, name in ((0, "neutral"), *LABEL_NAMES.items()):
         alike = [case._replace(predicted=_whole(case.aligned.text, label)) for case in cases]
-        known[f"always_{name}"] = span_report(alike, membership)
+        known[f"always_{name}"] = span_report(alike)
     rng = np.random.default_rng(seed)
     shapes = [_shape(case) for case in cases]
     drawn = []
     for case in list(cases) * max(1, min(PLACEMENTS, DRAWS // len(cases))):
         spans = _scattered(shapes[rng.integers(len(cases))], case.aligned, rng)
         drawn.append(case._replace(predicted=Critique(text="", spans=spans)))
-    return {**known, "random_spans": span_report(drawn, membership)}
+    return {**known, "random_spans": span_report(drawn)}
 
 
 def _whole(text: str, label: int) -> Critique:
@@ -143,7 +139,8 @@ def _whole(text: str, label: int) -> Critique:
 
 def _shape(case: SpanCase) -> list[tuple[Label, int]]:
     """Label and visible tokens of each gold span."""
-    lengths = [int(np.count_nonzero(token_labels([span], case.aligned, "visible"))) for span in case.gold.spans]
+    solid = case.aligned.core_ends > case.aligned.core_starts
+    lengths = [int(np.count_nonzero(solid & (token_labels([span], case.aligned) != 0))) for span in case.gold.spans]
     measured = zip(case.gold.spans, lengths, strict=True)
     return [(span.label, max(1, length)) for span, length in measured if span.label]
 
@@ -185,7 +182,7 @@ def reward_report(
     spans_only = settings.model_copy(update={"outcome_weight": 0.0})
     summed = [float(credit(said, place, settings).delta.sum()) for said, place in read]
     of_spans = [float(credit(said, place, spans_only).delta.sum()) for said, place in read]
-    labels = [token_labels(said.spans, place, settings.membership) for said, place in read]
+    labels = [token_labels(said.spans, place) for said, place in read]
     return {
         "token_reward": sum(summed) / tokens,
         "span_reward": sum(of_spans) / tokens,

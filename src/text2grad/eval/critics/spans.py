@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.align import Aligned, Membership, token_labels
+from text2grad.align import Aligned, token_labels
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
 
 Labels = NDArray[np.int8]
@@ -35,7 +35,7 @@ class SpanCase(NamedTuple):
     question: str = ""
 
 
-def span_report(cases: Sequence[SpanCase], membership: Membership = "overlap") -> dict[str, float]:
+def span_report(cases: Sequence[SpanCase]) -> dict[str, float]:
     """All rates of one critic, flat and JSON-ready; see docs/metrics.md.
 
     Counts are summed over all responses before dividing. An unreadable prediction marks nothing: everything that
@@ -66,20 +66,19 @@ def span_report(cases: Sequence[SpanCase], membership: Membership = "overlap") -
     """
     if not cases:
         raise ValueError("no critiques to compare")
-    rows = [tally(case, membership) for case in cases]
+    rows = [tally(case) for case in cases]
     sums = {name: np.array(sum(row[name] for row in rows), dtype=np.float64) for name in rows[0]}
     return {name: float(value) for name, value in rates_of(sums).items()}
 
 
 def intervals(
     cases: Sequence[SpanCase],
-    membership: Membership = "overlap",
     confidence: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
     """Percentile bootstrap bounds of every rate in `span_report`; whole responses are resampled."""
-    rows = [tally(case, membership) for case in cases]
+    rows = [tally(case) for case in cases]
     table = np.array([list(row.values()) for row in rows], dtype=np.float64)
     rng = np.random.default_rng(seed)
     times = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples)
@@ -89,11 +88,11 @@ def intervals(
     return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
 
 
-def tally(case: SpanCase, membership: Membership = "overlap") -> dict[str, float]:
+def tally(case: SpanCase) -> dict[str, float]:
     """Counts behind the rates for one response."""
     said = () if isinstance(case.predicted, Failure) else case.predicted.spans
     by_span = _tally_spans(case.gold.spans, said)
-    return {**_tally_labels(case, said, membership), **by_span, **_tally_quotes(case.predicted)}
+    return {**_tally_labels(case, said), **by_span, **_tally_quotes(case.predicted)}
 
 
 def rates_of(sums: Mapping[str, Sums]) -> dict[str, Sums]:
@@ -101,10 +100,10 @@ def rates_of(sums: Mapping[str, Sums]) -> dict[str, Sums]:
     return {**_label_rates(sums), **_span_rates(sums), **_quote_rates(sums)}
 
 
-def _tally_labels(case: SpanCase, said: Sequence[Span], membership: Membership) -> dict[str, float]:
+def _tally_labels(case: SpanCase, said: Sequence[Span]) -> dict[str, float]:
     gold, aligned = case.gold.spans, case.aligned
     by_unit = {
-        "token": (token_labels(gold, aligned, membership), token_labels(said, aligned, membership)),
+        "token": (token_labels(gold, aligned), token_labels(said, aligned)),
         "character": (character_labels(gold, aligned.text), character_labels(said, aligned.text)),
     }
     counts: dict[str, float] = {}

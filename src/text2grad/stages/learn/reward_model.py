@@ -53,7 +53,7 @@ from text2grad.stages.run.results import write_json
 from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import TrainingStage, training
-from text2grad.train.pairs import Pair, labelled_by
+from text2grad.train.pairs import Pair
 from text2grad.train.stopping import EarlyStopping, validation_split
 from text2grad.train.supervised import Heads, train_supervised
 
@@ -126,8 +126,7 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
         chosen = without_repeats(train, settings.repeats)
         praised = with_corrections(chosen)
         shown = [*praised, *with_damage(chosen, settings, stage.config.run.seed)[len(chosen) :]]
-        membership = stage.config.credit.membership
-        pairs = [labelled_by(pair, membership) for _, pair in fitting(policy, shown, settings)]
+        pairs = [pair for _, pair in fitting(policy, shown, settings)]
         if settings.verdict == "head":
             refuse_no_score(pairs)
     run = stage.settle(policy, facts_of_pairs(policy, pairs))
@@ -207,7 +206,7 @@ def early_stopping(
 
 def span_f1(cases: Sequence[SpanCase], config: Config) -> float:
     """The mean of the F1 of good tokens and the F1 of poor tokens."""
-    rates = span_report(cases, config.credit.membership)
+    rates = span_report(cases)
     return (rates["good_f1"] + rates["poor_f1"]) / 2
 
 
@@ -234,7 +233,7 @@ def measure_reward_model(config: Config, cases: Sequence[SpanCase]) -> dict[str,
         return {}
     order = verdict_order(cases)
     told_apart = {} if order is None else {"verdict_order": order}
-    rates = {**span_report(cases, config.credit.membership), **told_apart}
+    rates = {**span_report(cases), **told_apart}
     write_json(config.run.folder / "evaluation" / "reward_model.json", rates)
     return rates
 
@@ -258,7 +257,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
     if not found:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
     cases = [case for _, case in found]
-    report = reward_model_report(cases, config.credit.membership, config.run.seed)
+    report = reward_model_report(cases, config.run.seed)
     report["gate"] = read_gate(gate_file(config))
     said = list(numbered(record for record, _ in found))
     source = Source(kind="reward_model", model=str(config.critic.reward_model.folder or "reward_model"))
@@ -267,7 +266,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
         for record, case in zip(said, cases, strict=True)
     ]
     folder = config.run.folder / "evaluation"
-    write_json(folder / "reward_model.json", span_report(cases, config.credit.membership))
+    write_json(folder / "reward_model.json", span_report(cases))
     for name, rates in report["baselines"].items():
         write_json(folder / f"reward_model_{name}.json", rates)
     write_jsonl(folder / "reward_model.said.jsonl", records)
@@ -276,7 +275,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
         report["people"] = people(
             config.evaluate.marks,
             records,
-            lambda record, span: int(abs(token_labels([span], aligned[record.id], config.credit.membership)).sum()),
+            lambda record, span: int(abs(token_labels([span], aligned[record.id])).sum()),
         )
     if config.evaluate.judge:
         with open_judge(config, asked.readable, asked.longest) as judge:

@@ -20,7 +20,6 @@ from text2grad.feedback import (
     Judgement,
     Message,
     Source,
-    Span,
     read_jsonl,
     write_jsonl,
 )
@@ -161,14 +160,6 @@ def test_marks_that_name_a_span(tmp_path: Path) -> None:
     row = {"spans": 1, "from": 1, "to": 1}
     assert found["good"] == {"spans": 1, "accuracy": 1.0, "by_length": [{**row, "accuracy": 1.0}]}
     assert found["poor"] == {"spans": 1, "accuracy": 0.0, "by_length": [{**row, "accuracy": 0.0}]}
-
-
-def test_tokens_belong_to_spans_as_the_run_has_it(tmp_path: Path) -> None:
-    """The reward model marks half a word that the annotation marks whole."""
-    cases = [SpanCase(GOLD, critique(Span(start=0, end=2, label=1, text="th")), words_aligned(TEXT))]
-    for membership, recall in (("overlap", 1.0), ("contained", 0.0)):
-        chosen = config(tmp_path, "--credit.membership", membership)
-        assert reward_model.measure_reward_model(chosen, cases)["good_recall"] == recall
 
 
 def test_people_who_disagree_are_a_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

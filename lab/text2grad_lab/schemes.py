@@ -1,0 +1,19 @@
+"""Credit schemes of our experiments, named `text2grad_lab.schemes:NAME` in `credit.scheme`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from text2grad.align import Aligned, Credit, CreditSettings, credit
+from text2grad.feedback import Critique
+
+
+def verdict_signs(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
+    """Spans say where, the verdict says in which direction: every marked token gets the sign of the score.
+
+    A critique without a score, or with a score of 0, pays nothing for its spans.
+    """
+    sign = int(np.sign(critique.score or 0.0))
+    spans = [span.model_copy(update={"label": sign}) for span in critique.spans if span.label and sign]
+    marked = critique.model_copy(update={"spans": tuple(spans)})
+    return credit(marked, aligned, settings.model_copy(update={"scheme": "spans"}))
