@@ -25,10 +25,12 @@ from text2grad import wire
 from text2grad.critics.prompted import judge_messages
 from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critique, Feedback, read_jsonl
-from text2grad.report.quality import Tokenize, tokenize_by
 from text2grad.tasks.base import read_prompt
+from text2grad.unicode_words import units
 
 DENSE = "dense"
+Tokenize = Callable[[str], list[tuple[int, int]]]
+"""Splits a text into character intervals."""
 
 
 def main() -> None:
@@ -42,6 +44,16 @@ def main() -> None:
     for name, value in found.items():
         print(f"{name:14} {value:10,.2f}")
     print(json.dumps(found))
+
+
+def tokenize_by(file: Path | None) -> Tokenize:
+    """Split a text by a tokenizer.json, else into words and punctuation marks."""
+    if file is None:
+        return lambda text: list(units(text))
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file))
+    return lambda text: list(tokenizer.encode(text, add_special_tokens=False).offsets)
 
 
 def costs(records: Sequence[Feedback], prompt: str, tokenize: Tokenize) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from text2grad.report.curves import HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, chart
+from text2grad.page.curves import HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, chart
 
 COLOURS = ("#0b6e4f", "#b3541e", "#3a5ba0", "#8a4f9e", "#777777", "#bbbbbb", "#c9a227", "#2a9d8f")
 

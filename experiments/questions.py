@@ -51,7 +51,7 @@ from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import exit_on_user_error
-from text2grad.report.folder import read_metrics
+from text2grad.page.runs import read_metrics
 
 HERE = Path(__file__).resolve().parent
 """Where the commands that `compare` starts find `noisy_critic` and `tastes`."""

@@ -38,7 +38,7 @@ from text2grad.compare import run_compare
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import exit_on_user_error
-from text2grad.report.curves import Line, mean_line
+from text2grad.page.curves import Line, mean_line
 
 OWN_NAMES = ("text2grad", "scalar")
 Point = Mapping[str, float]

@@ -21,7 +21,6 @@ import pytest
 from blocks import commands_of, filled
 from places import CONFIGS, ROOT
 from text2grad import cli
-from text2grad.commands.judge import TRACES
 from text2grad.compare.methods import METHODS
 from text2grad.config import find_config
 from text2grad.formats.export import WRITERS
@@ -48,7 +47,7 @@ OTHERS = {
     "accelerate": "not ours; what it launches is read",
 }
 """Programs whose commands are not read here, and why."""
-LISTED = {"--kind": KINDS, "--as": [*WRITERS, TRACES], "--methods": METHODS}
+LISTED = {"--kind": KINDS, "--as": WRITERS, "--methods": METHODS}
 """Options whose values are only read when the stage has begun."""
 
 Complaint = Callable[[Sequence[str]], str]

@@ -97,12 +97,13 @@ def show_lines(summary: Mapping[str, Any]) -> None:
 
 def show_trained(config: Config, name: str, summary: Mapping[str, Any]) -> None:
     """Print the end of `train`: counts, what they mean, answers before and after, and the next command."""
-    from text2grad.report import signs
-    from text2grad.report.verdict import training_verdict
+    from text2grad.page.runs import read_metrics
+    from text2grad.page.signs import describe_training, metric_warnings
 
     folder = config.run.folder
-    warnings = [f"warning: {line}" for line in signs.of_run(folder / "ppo" / name)]
-    _print(*_counts(summary), *training_verdict(folder / "ppo" / name), *warnings)
+    rows = read_metrics(folder / "ppo" / name / "metrics.jsonl")
+    warnings = [f"warning: {line}" for line in metric_warnings(rows)]
+    _print(*_counts(summary), *describe_training(rows), *warnings)
     _show_before_and_after(config, name)
     options = f"--run.folder {folder}"
     _print(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')
@@ -111,7 +112,7 @@ def show_trained(config: Config, name: str, summary: Mapping[str, Any]) -> None:
 def _show_before_and_after(config: Config, name: str) -> None:
     from rich.console import Console
 
-    from text2grad.report.terminal import show_answers
+    from text2grad.page.terminal import show_answers
     from text2grad.stages.measure.talk import before_and_after
 
     try:
@@ -127,11 +128,12 @@ def _show_before_and_after(config: Config, name: str) -> None:
 
 def show_fitted(folder: Path, summary: Mapping[str, Any]) -> None:
     """Print the end of a supervised training in a folder: counts, and what its figures mean."""
-    from text2grad.report import signs
-    from text2grad.report.verdict import reward_model_verdict, training_verdict
+    from text2grad.page.runs import read_metrics
+    from text2grad.page.signs import describe_reward_model, describe_training, quote_warnings
 
-    warnings = [f"warning: {line}" for line in signs.of_quotes(summary.get("unmatched"), "on held-out answers")]
-    _print(*_counts(summary), *training_verdict(folder), *reward_model_verdict(summary), *warnings)
+    effect = describe_training(read_metrics(folder / "metrics.jsonl"))
+    warnings = [f"warning: {line}" for line in quote_warnings(summary.get("unmatched"), "on held-out answers")]
+    _print(*_counts(summary), *effect, *describe_reward_model(summary), *warnings)
 
 
 def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
@@ -142,7 +144,7 @@ def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
     from rich.console import Console
 
     from text2grad.feedback import Feedback, read_jsonl
-    from text2grad.report.terminal import show_gate
+    from text2grad.page.terminal import show_gate
     from text2grad.stages.learn.gate import FRESH
 
     fresh = read_jsonl(run / "evaluation" / FRESH, Feedback)
@@ -153,7 +155,7 @@ def show_policy(config: Config, summary: Mapping[str, Any]) -> None:
     """Print the table of a policy, and the gate's verdict on the reward model it may have learned from."""
     from rich.console import Console
 
-    from text2grad.report.terminal import policy_table, show_table
+    from text2grad.page.terminal import policy_table, show_table
     from text2grad.stages.learn.gate import verdict_line
 
     figures = {name: value for name, value in summary.items() if name != "signs"}  # printed before

@@ -38,9 +38,9 @@ from text2grad.compare.methods import (
 from text2grad.compare.seeds import DONE, Seed, side_by_side
 from text2grad.config import TINY, Config
 from text2grad.eval.metrics import mean
-from text2grad.report.folder import Sample, read_lines
-from text2grad.report.terminal import results_table, reward_model_table, show_samples, show_table
-from text2grad.report.viewer import build_report
+from text2grad.page.report import build_report
+from text2grad.page.runs import Sample, read_lines
+from text2grad.page.terminal import results_table, reward_model_table, show_samples, show_table
 from text2grad.stages.run.results import write_json
 
 AT_ONCE = 2

@@ -13,8 +13,8 @@ import pytest
 from browser_pages import Server, serving, until
 from synthetic_run import write_run
 from text2grad.errors import UserError
+from text2grad.page.report import build_report
 from text2grad.page.view import ViewPage
-from text2grad.report.viewer import build_report
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from commands import TOY, Command
 
 from text2grad.errors import UserError
-from text2grad.report.folder import Sample
+from text2grad.page.runs import Sample
 from text2grad.stages.measure.asking import Asker
 
 ASK = "Write f(x): add one."

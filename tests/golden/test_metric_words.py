@@ -9,10 +9,10 @@ import re
 import pytest
 
 from places import ROOT
-from text2grad.report.tables import explained
+from text2grad.page.report import explain
 
 PAGE = ROOT / "docs" / "metrics.md"
-WORDS = ROOT / "src" / "text2grad" / "report" / "metrics.json"
+WORDS = ROOT / "src" / "text2grad" / "page" / "metrics.json"
 
 
 def words_of(page: str) -> dict[str, list[str]]:
@@ -43,8 +43,8 @@ def test_the_page_explains_names_as_the_documentation_does() -> None:
 
 @pytest.mark.parametrize("name", ["kl", "wrong_sign_rate", "seconds_update", "heldout_greedy_pass", "lr"])
 def test_a_name_is_explained(name: str) -> None:
-    assert explained(name).what
+    assert explain(name).what
 
 
 def test_what_is_not_documented_is_not_explained() -> None:
-    assert explained("no_such_name") == ("", "")
+    assert explain("no_such_name") == ("", "")

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from text2grad.report.viewer import build_report
+from text2grad.page.report import build_report
 
 PAGE = Path(__file__).with_name("report.html")
 LOST = {"lost": ["return <y>"], "unmatched": 2, "ambiguous": 1}

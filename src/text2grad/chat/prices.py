@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,6 @@ def unknown_price(model: str, file: Path | None) -> str:
     near = difflib.get_close_matches(model, read_prices(file), n=1)
     hint = f", did you mean {near[0]!r}?" if near else ""
     return f"unknown: {model} is not in the price file{hint}"
-
-
-def cost_by(file: Path | None) -> Callable[[str, Mapping[str, float]], float | None]:
-    """USD of one answer of a model by its usage; None where the file has no price for it.
-
-    Raises:
-        UserError: see `read_prices`.
-    """
-    prices = read_prices(file)
-    return lambda model, usage: prices[model].cost(usage) if model in prices else None
 
 
 def read_prices(file: Path | None) -> dict[str, Price]:

@@ -21,15 +21,12 @@ READ_KINDS = (
     "langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback, or "
     "module:NAME."
 )
-WRITTEN_KINDS = "label_studio, argilla, prodigy, csv or preference (TRL); of a run: verifiers."
-TRACES = "verifiers"
+WRITTEN_KINDS = "label_studio, argilla, prodigy, csv or preference (TRL)."
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
 OUT = ("--out FILE", "Where to write. [default: <run.folder>/feedback.jsonl]")
 START = ("--from NAME", "Start from this policy: a run's name, a folder. [default: sft]")
 JUDGED_ALONE = ("--task.name=qa", "--policy.model=tiny")
 """Settings below those given, where a file is judged without a configuration: no policy is needed."""
-NAMED = 10
-"""Responses whose agreement is listed; --json lists all."""
 
 
 @command("import")
@@ -69,18 +66,16 @@ class Import(Stage, ConfiguredCommand):
 
 @command("export")
 class Export(Stage):
-    """Write feedback records or samples of a run for another tool or trainer.
+    """Write feedback records for another tool or trainer.
 
-    What people mark in Label Studio, Argilla, Prodigy or a spreadsheet is read back with import. The
-    samples of a run become traces of verifiers, for its viewers.
+    What people mark in Label Studio, Argilla, Prodigy or a spreadsheet is read back with import.
 
     \b
     Examples:
       text2grad export feedback.jsonl --as label_studio --out tasks.json
-      text2grad export runs/mine --as verifiers --out traces.jsonl
     """
 
-    source: Path = argument("FILE", "A file of feedback records (JSON Lines); for verifiers, the folder of a run.")
+    source: Path = argument("FILE", "A file of feedback records (JSON Lines).")
     kind: str = option("--as KIND", WRITTEN_KINDS, ...)
     out: Path = option("--out FILE", "Where to write.", ...)
     pairs_per_prompt: int = option(
@@ -93,14 +88,8 @@ class Export(Stage):
     def export(self) -> dict[str, Any]:
         """Write the file."""
         from text2grad.feedback import Feedback, read_jsonl
-        from text2grad.formats.export import export, left_out, write_rows
+        from text2grad.formats.export import export, left_out
 
-        if self.kind == TRACES:
-            from text2grad.report.traces import episodes
-
-            rows_of_run = list(episodes(self.source))
-            write_rows(rows_of_run, TRACES, self.out)
-            return {"rows": len(rows_of_run), "out": str(self.out)}
         rows = export(read_jsonl(self.source, Feedback), self.kind, self.out, self.pairs_per_prompt)
         return {"rows": rows, **left_out(read_jsonl(self.source, Feedback), self.kind), "out": str(self.out)}
 
@@ -109,65 +98,55 @@ class Export(Stage):
 class FeedbackReport(Stage):
     """Say what a policy would learn from a file of feedback, and what to write next.
 
-    Shows the worst answers with what was marked in them. --tables, --page and --json have all figures: quotes that
-    are not in the response, cost compared with labelling every token, length and position of spans, balance of
-    labels, refusals, repeated records, and agreement between several annotators.
+    Shows the worst answers with what was marked in them. --json has the figures: quotes that are not in the
+    response, length of spans, balance of labels, failures, repeated records, canaries, and the agreement of
+    several annotators.
 
     \b
     Example:
-      text2grad feedback-report feedback.jsonl --page quality.html
+      text2grad feedback-report feedback.jsonl
     """
 
     source: Path = argument(*RECORDS)
-    page: Path | None = option("--page FILE", "Also write a page for the browser.")
-    tokenizer: Path | None = option(
-        "--tokenizer FILE", "Count tokens by this tokenizer.json. [default: words and punctuation marks]"
-    )
-    prices: Path | None = option("--prices FILE", "Prices of your models. [default: the built-in table]")
     marks: Path | None = option("--marks FILE", "People's marks of the records: correct or not, a line each.")
     shown: int = option("--show N", "Records to show, worst first.", 5, min=0)
-    tables: bool = option("--tables", "Print all figures instead (the paper's tables).", False)
 
     def work(self) -> Work:
-        return Work(self.figures, None if self.tables else self.show)
+        return Work(self.figures, self.show)
 
     def figures(self) -> dict[str, Any]:
         """The figures of the file; people's marks of its records are also printed on stderr."""
-        from text2grad.chat.prices import cost_by
         from text2grad.critics.canaries import canaries_path
-        from text2grad.report.quality import report_quality
+        from text2grad.page.quality import feedback_quality
 
-        cost, canaries, named = cost_by(self.prices), canaries_path(self.source), None if self.as_json else NAMED
-        figures = report_quality(self.source, self.page, self.tokenizer, cost, canaries, named)
+        figures = feedback_quality(self.source, canaries_path(self.source))
         return {**figures, **(self.people(self.marks) if self.marks else {})}
 
     def show(self, figures: Mapping[str, Any]) -> None:
         """Print the worst records, what the figures mean, and what to write next."""
         from rich.console import Console
 
-        from text2grad.report.advice import worst_first
-        from text2grad.report.terminal import show_feedback
+        from text2grad.page.quality import worst_records
+        from text2grad.page.terminal import show_feedback
 
-        show_feedback(Console(stderr=True), worst_first(self.source, self.shown), figures)
+        show_feedback(Console(stderr=True), worst_records(self.source, self.shown), figures)
 
     def people(self, marks: Path) -> dict[str, Any]:
         """People's marks of the records, with a warning where they find too few correct."""
         from text2grad.eval.critics.marks import people
         from text2grad.feedback import Feedback, read_jsonl
-        from text2grad.report import signs
-        from text2grad.report.quality import tokenize_by
-
-        tokenize = tokenize_by(self.tokenizer)
+        from text2grad.page.signs import human_warnings
+        from text2grad.unicode_words import units
 
         def length(record: Feedback, span: Span) -> int:
-            return sum(start < span.end and span.start < end for start, end in tokenize(record.response))
+            return sum(start < span.end and span.start < end for start, end in units(record.response))
 
         agreement = people(marks, read_jsonl(self.source, Feedback), length)
-        for aspect, each in agreement.items():
-            low, high = each["interval"]
-            share = f"{each['accuracy']:.0%} ({low:.0%} to {high:.0%}) of {each['critiques']}"
-            typer.echo(f"people find correct: {aspect} {share}", err=True)
-        for line in signs.of_marks(agreement):
+        for aspect, share in agreement.items():
+            low, high = share["interval"]
+            interval = f"{share['accuracy']:.0%} ({low:.0%} to {high:.0%}) of {share['critiques']}"
+            typer.echo(f"people find correct: {aspect} {interval}", err=True)
+        for line in human_warnings(agreement):
             typer.echo(f"warning: {line}", err=True)
         return {"people": agreement}
 

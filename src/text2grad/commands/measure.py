@@ -152,13 +152,14 @@ def _measure_reward_model(config: Config) -> Summary:
     """Measure the reward model, and print its table, with --json too."""
     from rich.console import Console
 
-    from text2grad.report.terminal import evaluation_table, gate_lines, show_table
+    from text2grad.page.signs import describe_gate
+    from text2grad.page.terminal import evaluation_table, show_table
     from text2grad.stages.learn.reward_model import run_evaluate_reward_model
 
     summary = run_evaluate_reward_model(config)
     show_table(Console(stderr=True), evaluation_table(summary.report))
     if (gate := summary.report.get("gate")) and gate.get("figures"):
-        typer.echo("\n".join(gate_lines(gate)), err=True)
+        typer.echo("\n".join(describe_gate(gate)), err=True)
     return summary
 
 
@@ -254,7 +255,7 @@ def _names(words: str) -> list[str]:
 def _print_answers(result: PromptAnswers, as_json: bool, with_prompt: bool = True) -> None:
     from rich.console import Console
 
-    from text2grad.report.terminal import show_answers
+    from text2grad.page.terminal import show_answers
 
     if as_json:
         typer.echo(json.dumps(result.as_row(), ensure_ascii=False))
@@ -291,23 +292,3 @@ class Merge(Stage, ConfiguredAsRun):
         from text2grad.stages.run.merge import run_merge
 
         return Work(partial(run_merge, config, self.target, self.out, self.license_name, self.hub, self.dtype))
-
-
-@command("report")
-class Report(Stage):
-    """Write a page about a run for the browser.
-
-    One HTML file: learning curves, answers coloured by their critiques, the reward of every token.
-
-    \b
-    Example:
-      text2grad report runs/demo
-    """
-
-    folder: Path = argument("FOLDER", "The folder of the run.")
-
-    def work(self) -> Work:
-        from text2grad.config.nearest import difference_from_preset
-        from text2grad.report.viewer import build_report
-
-        return Work(lambda: {"out": str(build_report(self.folder, settings=difference_from_preset(self.folder)))})

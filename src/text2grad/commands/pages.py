@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from text2grad.commands.base import Stage, Work, argument, command, option
@@ -60,37 +59,46 @@ class View(Stage):
     answer a prompt of your own, as `try` does. Samples can be searched, filtered and sorted, and the address always
     names exactly what is shown. Several runs are laid over each other, with the settings in which they differ.
 
-    With --export the same is written as one file, report.html in the (first) folder; nobody can be asked there.
+    `text2grad report` writes the same page as one file, without the box.
 
     \b
     Examples:
       text2grad view runs/demo
       text2grad view runs/one runs/other
-      text2grad view runs/demo --export
     """
 
     folders: list[Path] = argument("FOLDERS", "The folders of the runs.")
-    export: bool = option("--export", "Write the page as one file that needs no server, and end.", False)
     port: int | None = option(*PORT, min=1, max=65_535)
     browser: bool = option(*BROWSER, True)
 
     def work(self) -> Work:
-        return Work((lambda: {"out": str(self.write())}) if self.export else self.serve)
-
-    def write(self) -> Path:
-        """Write the page as one file; its place."""
-        from text2grad.config.nearest import difference_from_preset
-        from text2grad.report.viewer import build_report
-
-        return build_report(*self.folders, settings=difference_from_preset(self.folders[0]))
+        return Work(self.serve)
 
     def serve(self) -> int:
         """Serve the page until Ctrl-C."""
-        from text2grad.config.nearest import difference_from_preset
         from text2grad.page.server import listening, serve
         from text2grad.page.view import ViewPage
         from text2grad.stages.measure.asking import Asker
 
-        settings = partial(difference_from_preset, self.folders[0])
-        page = ViewPage(*self.folders, settings=settings, asker=Asker(self.folders))
+        page = ViewPage(*self.folders, asker=Asker(self.folders))
         return serve(page.app(), listening(self.port), self.browser)
+
+
+@command("report")
+class Report(Stage):
+    """Write a page about runs for the browser.
+
+    One HTML file in the (first) folder: learning curves, answers coloured by their critiques, the reward of every
+    token. Several runs are laid over each other, as in `view`.
+
+    \b
+    Example:
+      text2grad report runs/demo
+    """
+
+    folders: list[Path] = argument("FOLDERS", "The folders of the runs.")
+
+    def work(self) -> Work:
+        from text2grad.page.report import build_report
+
+        return Work(lambda: {"out": str(build_report(*self.folders))})

@@ -17,7 +17,7 @@ from text2grad.compare.methods import Methods, measure_of, methods_of, title_of,
 from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent, tuned, tuning_seeds
 from text2grad.config import Config, dump_config
-from text2grad.report.viewer import build_report
+from text2grad.page.report import build_report
 from text2grad.stages.run.results import write_json, write_whole
 
 SETTINGS = "compare.yaml"

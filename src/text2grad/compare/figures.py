@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from text2grad.compare import times
 from text2grad.compare.methods import (
     BASE,
     METHODS,
@@ -24,8 +25,8 @@ from text2grad.compare.seeds import Seed
 from text2grad.config import Config
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
-from text2grad.report import signs, times
-from text2grad.report.folder import read_metrics
+from text2grad.page import signs
+from text2grad.page.runs import read_metrics
 from text2grad.stages.run.results import SCORES, measured_on, read_results
 
 WAYS = ("greedy", "sampled")
@@ -172,9 +173,11 @@ def collapsed(methods: Methods, seeds: Sequence[Seed], measure: str) -> Iterator
 
 
 def signs_of(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A warning where text2grad is below scalar PPO, beyond chance (`report.signs`)."""
+    """A warning where text2grad is below scalar PPO, beyond chance (`page.signs`)."""
     for name in (name for name in times.SCALAR if "difference" in rows.get(name, {})):
-        yield from signs.of_scalar(OURS, METHODS[name], rows[name]["difference"], rows[name]["difference_interval"])
+        yield from signs.scalar_warnings(
+            OURS, METHODS[name], rows[name]["difference"], rows[name]["difference_interval"]
+        )
 
 
 COSTS = {

@@ -12,7 +12,7 @@ from text2grad.eval.critics.marks import numbered
 from text2grad.feedback import OF_A_JUDGEMENT, Example, Failure, Feedback, Source, from_json, read_jsonl, reading
 from text2grad.feedback import key_of as response_key
 from text2grad.formats.responses import read_items
-from text2grad.report.folder import Sample, read_methods
+from text2grad.page.runs import Sample, read_methods
 
 NOT_MARKED = Failure(kind="unsupported", message="nobody has judged this answer yet")
 REWARD_MODEL = Source(kind="reward_model")
@@ -20,9 +20,9 @@ REWARD_MODEL = Source(kind="reward_model")
 
 @dataclass(frozen=True)
 class Item:
-    """One answer to mark. `suggestions` are what critics have said of it, `people` what each annotator has.
+    """One answer to mark, with the judgements of critics (`suggestions`) and of each annotator (`people`).
 
-    `name` is how marks name it in its file (`eval.critics.marks.numbered`).
+    `name`: the id of the answer in a file of marks (`eval.critics.marks.numbered`).
     """
 
     example: Example
@@ -37,36 +37,34 @@ Items = Mapping[str, Item]
 
 
 def read_answers(path: Path) -> Items:
-    """The answers of a run folder, of feedback records, or of a file of answers (`formats.responses`).
+    """Read the answers of a run folder, of feedback records, or of a file of answers (`formats.responses`).
 
     Raises:
         UserError: nothing there can be read, or there is no answer in it.
     """
-    records, cure = _records(path)
-    items = items_of(records)
+    records, cure = _read_records(path)
+    items = group_records(records)
     if not items:
         raise UserError(f"no answers to mark in {path}", cure)
     return items
 
 
-def _records(path: Path) -> tuple[list[Feedback], str]:
-    """What there is to mark, and the command that makes some."""
+def _read_records(path: Path) -> tuple[list[Feedback], str]:
+    """The records to mark, and the command that makes some."""
     if path.is_dir():
-        found = [_of_sample(m.name, sample) for m in read_methods(path, []) for sample in m.samples]
-        if not found and (path / "feedback.jsonl").is_file():
-            found = list(read_jsonl(path / "feedback.jsonl", Feedback))
-        return found, "text2grad train writes samples into its folder as it goes"
-    if _holds_records(path):
-        found = list(read_jsonl(path, Feedback))
+        records = [_sample_record(m.name, sample) for m in read_methods(path, []) for sample in m.samples]
+        if not records and (path / "feedback.jsonl").is_file():
+            records = list(read_jsonl(path / "feedback.jsonl", Feedback))
+        return records, "text2grad train writes samples into its folder as it goes"
+    if _holds_feedback(path):
+        records = list(read_jsonl(path, Feedback))
     else:
-        found = [
-            Feedback.of(item.example, item.response, NOT_MARKED, Source(kind="human")) for item in read_items(path)
-        ]
-    return found, "text2grad sample --prompts FILE --out answers.jsonl makes some"
+        records = [unjudged(item.example, item.response) for item in read_items(path)]
+    return records, "text2grad sample --prompts FILE --out answers.jsonl makes some"
 
 
-def _holds_records(path: Path) -> bool:
-    """Whether the first line of a file is a feedback record."""
+def _holds_feedback(path: Path) -> bool:
+    """True if the first line of a file is a feedback record."""
     with reading(path), path.open(encoding="utf-8-sig", errors="replace") as lines:
         first = next((line for line in lines if line.strip()), "")
     try:
@@ -76,49 +74,54 @@ def _holds_records(path: Path) -> bool:
     return isinstance(row, dict) and {"source", "response"} <= row.keys()
 
 
-def _of_sample(method: str, sample: Sample) -> Feedback:
-    """A sample of a run as a record of the critic that judged it; spans that do not quote it are left out."""
-    spans = tuple(each for each in sample.spans if sample.response[each.start : each.end] == each.text)
-    judged = sample.failure or NOT_MARKED if not (sample.critique or sample.spans) else None
+def unjudged(example: Example, response: str) -> Feedback:
+    """The record of an answer that nobody has judged."""
+    return Feedback.of(example, response, NOT_MARKED, Source(kind="human"))
+
+
+def _sample_record(method: str, sample: Sample) -> Feedback:
+    """A sample of a run as a record of its critic; spans that do not quote it are left out."""
+    spans = tuple(span for span in sample.spans if sample.response[span.start : span.end] == span.text)
+    failure = sample.failure or NOT_MARKED if not (sample.critique or sample.spans) else None
     meta = {"policy": method, "step": sample.step}
     return Feedback(
         id=sample.id or f"step-{sample.step}",
         prompt=sample.prompt,
         response=sample.response,
-        critique="" if judged else sample.critique,
-        spans=() if judged else spans,
-        score=None if judged else sample.score,
-        error=judged,
+        critique="" if failure else sample.critique,
+        spans=() if failure else spans,
+        score=None if failure else sample.score,
+        error=failure,
         source=REWARD_MODEL,
         meta=meta | ({"lost": list(sample.lost)} if sample.lost else {}),
     )
 
 
-def key_of(example: Example, response: str) -> str:
-    """The key of an answer: of its content, never of its line."""
+def content_key(example: Example, response: str) -> str:
+    """The key of an answer by its content, never by its line."""
     words = "\0".join((example.id, *(turn.content for turn in example.prompt), response_key(response)))
     return blake2b(words.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
-def items_of(records: Iterable[Feedback]) -> Items:
-    """The answers of records; several records about the same answer are one item with several judgements."""
+def group_records(records: Iterable[Feedback]) -> Items:
+    """Group records into answers; several records about the same answer are one item."""
     groups: dict[str, list[tuple[Feedback, str]]] = {}
     every = list(records)
     for record, named in zip(every, numbered(every), strict=True):
-        groups.setdefault(key_of(record.example(), record.response), []).append((record, named.id))
-    return {key: item_of(*zip(*group, strict=True)) for key, group in groups.items()}
+        groups.setdefault(content_key(record.example(), record.response), []).append((record, named.id))
+    return {key: make_item(*zip(*group, strict=True)) for key, group in groups.items()}
 
 
-def item_of(records: Sequence[Feedback], names: Sequence[str]) -> Item:
-    """Records about one answer, each with its name in the file."""
+def make_item(records: Sequence[Feedback], names: Sequence[str]) -> Item:
+    """Combine records about one answer; `names` are their ids in the file."""
     first = records[0]
     meta = {name: value for name, value in first.meta.items() if name not in OF_A_JUDGEMENT}
-    judged = [record for record in records if record.error is None]
-    critics = [number for number, each in enumerate(records) if not each.error and each.source.kind != "human"]
+    judged = [(record, name) for record, name in zip(records, names, strict=True) if record.error is None]
+    critics = [(record, name) for record, name in judged if record.source.kind != "human"]
     return Item(
         first.example().model_copy(update={"meta": meta}),
         first.response,
-        names[critics[0] if critics else 0],
-        tuple(records[number] for number in critics),
-        {str(each.meta.get("annotator", "")): each for each in judged if each.source.kind == "human"},
+        critics[0][1] if critics else names[0],
+        tuple(record for record, _ in critics),
+        {str(r.meta.get("annotator", "")): r for r, _ in judged if r.source.kind == "human"},
     )

@@ -1,4 +1,4 @@
-"""The annotation page: which answers there are, what has been said of them, and acts on them."""
+"""The annotation page: the list of answers, each with its judgements, and acts on them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, first_error, from_json, to_json, turns_of
+from text2grad.feedback import Feedback, first_error, from_json, turns_of
 from text2grad.page.answers import Item, read_answers
 from text2grad.page.marking import Act, Conflict, Notebook
-from text2grad.report.pages import render_page
+from text2grad.page.render import render_page
+from text2grad.page.samples import first_words
+from text2grad.page.server import json_response
 
 SCRIPTS = ("text.mjs", "opinion.mjs", "dom.mjs", "mark.mjs")
-
-
-def out_of(source: Path) -> Path:
-    """Where the records go unless another file is named: into the run's folder, or beside the file."""
-    return source / "marked.jsonl" if source.is_dir() else source.with_suffix(".marked.jsonl")
+VERSIONS = 50
+"""Versions of an opinion that the page can go back to."""
 
 
 class MarkPage:
-    """The page over one notebook. `annotator` is the name that a new page begins with."""
+    """The page over one notebook. `annotator`: the name that a new page begins with."""
 
     def __init__(self, source: Path, notebook: Notebook, annotator: str = "", suggest_first: bool = False) -> None:
         self.source, self.notebook = source, notebook
@@ -47,44 +46,43 @@ class MarkPage:
         )
 
     def page(self, _: Request) -> Response:
-        """The page itself; it asks for the rest."""
+        """The page itself; it asks for the answers."""
         first = {"annotator": self.annotator, "suggestFirst": self.suggest_first, "file": str(self.notebook.out)}
         title = self.source.resolve().name
-        page = render_page("mark.html.j2", SCRIPTS, live=True, title=title, settings=first, **self.loop())
+        page = render_page("mark.html.j2", SCRIPTS, live=True, title=title, settings=first, **self.next_commands())
         return HTMLResponse(page)
 
     def items(self, _: Request) -> Response:
-        """The list: of each answer its first words, and who marked it; annotators and their agreement."""
-        with self.notebook.lock:
+        """The list: the first words of each answer, and who marked it; annotators and their agreement."""
+        notebook = self.notebook
+        with notebook.lock:
             self._take_new()
-            return _json(self._list())
-
-    def _list(self) -> dict[str, Any]:
-        entries = [
-            {
-                "key": key,
-                "id": item.example.id,
-                "words": " ".join(item.response[:200].split())[:90],
-                "marked": list(self.notebook.marked(key)),
-                "suggested": bool(item.suggestions),
-            }
-            for key, item in self.notebook.items.items()
-        ]
-        return {"items": entries, "agreement": self._agreement(), "annotators": self.notebook.annotators()}
+            entries = [
+                {
+                    "key": key,
+                    "id": item.example.id,
+                    "words": first_words(item.response),
+                    "marked": list(notebook.marked(key)),
+                    "suggested": bool(item.suggestions),
+                }
+                for key, item in notebook.items.items()
+            ]
+            people = {"agreement": notebook.agreement(), "annotators": notebook.annotators()}
+        return json_response({"items": entries, **people})
 
     def item(self, request: Request) -> Response:
         """One answer with its suggestions, and all versions of this annotator's opinion."""
         key, annotator = request.path_params["key"], request.query_params.get("annotator", "")
         item = self.notebook.items.get(key)
         if item is None:
-            return _json({"error": "there is no such answer"}, 404)
-        return _json(
+            return json_response({"error": "there is no such answer"}, 404)
+        return json_response(
             {
                 "id": item.example.id,
                 "messages": _messages(item),
                 "response": item.response,
                 "reference": item.example.reference,
-                "suggestions": [_suggestion(each) for each in item.suggestions[:1]],
+                "suggestions": [_suggestion(record) for record in item.suggestions[:1]],
                 **self._state(key, annotator),
             }
         )
@@ -93,38 +91,31 @@ class MarkPage:
         with self.notebook.lock:
             history = self.notebook.history(key, annotator)
             version = self.notebook.version(key, annotator)
-        return {"version": version, "history": [opinion.model_dump(mode="json") for opinion in history[-50:]]}
+        return {"version": version, "history": [opinion.model_dump(mode="json") for opinion in history[-VERSIONS:]]}
 
     async def act(self, request: Request) -> Response:
-        """Keep an act. 409: the opinion has a newer version, which is in the answer; 507: it cannot be written."""
+        """Keep an act; 409: the opinion has a newer version, which the response holds; 507: not written."""
         return await run_in_threadpool(self._act, await request.body())
 
     def _act(self, body: bytes) -> Response:
-        with self.notebook.lock:  # flushed to disk, while other requests are answered
-            return self._kept(body)
+        with self.notebook.lock:
+            try:
+                act = Act.model_validate(from_json(body.decode("utf-8")))
+                version = self.notebook.record(act)
+            except Conflict:
+                return json_response(self._state(act.item, act.annotator), 409)
+            except KeyError:
+                return json_response({"error": "there is no such answer"}, 404)
+            except UserError as error:
+                return json_response({"error": str(error)}, 507)
+            except ValueError as error:
+                what = first_error(error) if isinstance(error, ValidationError) else str(error)
+                return json_response({"error": what}, 422)
+            marked = list(self.notebook.marked(act.item))
+            return json_response({"version": version, "marked": marked, "agreement": self.notebook.agreement()})
 
-    def _kept(self, body: bytes) -> Response:
-        try:
-            act = Act.model_validate(from_json(body.decode("utf-8")))
-            version = self.notebook.record(act)
-        except Conflict:
-            return _json(self._state(act.item, act.annotator), 409)
-        except KeyError:
-            return _json({"error": "there is no such answer"}, 404)
-        except UserError as error:
-            return _json({"error": str(error)}, 507)
-        except ValidationError as error:
-            return _json({"error": first_error(error)}, 422)
-        except ValueError as error:
-            return _json({"error": str(error)}, 422)
-        marked = list(self.notebook.marked(act.item))
-        return _json({"version": version, "marked": marked, "agreement": self._agreement()})
-
-    def _agreement(self) -> dict[str, Any]:
-        return self.notebook.agreement()
-
-    def loop(self) -> dict[str, str]:
-        """The commands that train on what is marked (`train`), sample new answers, and mark them (`again`)."""
+    def next_commands(self) -> dict[str, str]:
+        """The commands that train on what is marked, sample new answers, and mark them (`again`)."""
         folder = self.source if self.source.is_dir() else self.source.parent
         config = folder / "config.yaml"
         run = f"--config {shlex.quote(str(config))}" if config.is_file() else "--config NAME"
@@ -147,12 +138,12 @@ class MarkPage:
 
 
 def _messages(item: Item) -> list[dict[str, Any]]:
-    """The conversation: the prompt, then the answer's turns as places of it, with what others said between."""
-    shown: list[dict[str, Any]] = [message.model_dump() for message in item.example.prompt]
+    """The conversation: the prompt, then the policy's turns as places of the response, and messages of others."""
+    messages: list[dict[str, Any]] = [message.model_dump() for message in item.example.prompt]
     for turn in turns_of(item.response):
-        shown += [message.model_dump() for message in turn.messages]
-        shown.append({"role": "assistant", "start": turn.start, "end": turn.end})
-    return [*shown, *(message.model_dump() for message in getattr(item.response, "after", ()))]
+        messages += [message.model_dump() for message in turn.messages]
+        messages.append({"role": "assistant", "start": turn.start, "end": turn.end})
+    return [*messages, *(message.model_dump() for message in getattr(item.response, "after", ()))]
 
 
 def _suggestion(record: Feedback) -> dict[str, Any]:
@@ -166,15 +157,12 @@ def _suggestion(record: Feedback) -> dict[str, Any]:
     }
 
 
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(to_json(value), status, media_type="application/json")
-
-
 def mark_page(source: Path, out: Path | None, annotator: str, suggest_first: bool) -> MarkPage:
-    """The page over a file or a run; its marks go to `out`.
+    """Open the page over a file or a run; its marks go to `out`.
 
     Raises:
         UserError: there is nothing to mark, or `out` cannot be written.
     """
     items = read_answers(source)
-    return MarkPage(source, Notebook(items, out or out_of(source)), annotator, suggest_first)
+    default = source / "marked.jsonl" if source.is_dir() else source.with_suffix(".marked.jsonl")
+    return MarkPage(source, Notebook(items, out or default), annotator, suggest_first)

@@ -1,8 +1,9 @@
-"""What people mark on the page, kept so that nothing is lost: a journal of acts, and the records made of it.
+"""Marks made on the page: a journal of acts on disk, and the records made from it.
 
-Every act is appended to `NAME.journal` and flushed to disk before it is acknowledged. The files of records are then
-written anew from the journal, each at once, so that at any time they are what `train --offline` and
-`feedback-report --marks` read: one record for each answer and annotator, in its newest version.
+Every act is appended to `NAME.journal` and flushed to disk before it is acknowledged. The files of
+records are then written anew from the journal, each atomically. At any time they are what
+`train --offline` and `feedback-report --marks` read: one record for each answer and annotator, in its
+newest version.
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ from text2grad.feedback import (
     write_jsonl,
     writing,
 )
-from text2grad.page.answers import NOT_MARKED, Item, Items, item_of
-from text2grad.report.quality import span_labels, token_alpha, tokenize_by
+from text2grad.page.answers import Item, Items, make_item, unjudged
+from text2grad.page.quality import span_labels, token_alpha
+from text2grad.unicode_words import units
 
 BEGINS = b'{"act":"'
-"""Of every line of a journal."""
+"""The first bytes of every line of a journal."""
 Shown = Literal["", "first", "after"]
-"""When a suggestion was shown: never, before the person had marked anything, or after."""
+"""When a suggestion was shown: never, before the first mark, or after it."""
 
 
 class MarkedPlace(Record):
-    """A marked place: code points of the response, end exclusive."""
+    """A marked interval: code points of the response, end exclusive."""
 
     start: int = Field(ge=0)
     end: int
@@ -58,7 +60,7 @@ class MarkedPlace(Record):
 
 
 class Check(Record):
-    """Whether a person finds this span of the suggestion right."""
+    """The verdict of a person on a span of the suggestion."""
 
     start: int
     end: int
@@ -66,7 +68,7 @@ class Check(Record):
 
 
 class Opinion(Record):
-    """All that one person says of one answer, as the page shows it."""
+    """The whole opinion of one person on one answer."""
 
     spans: tuple[MarkedPlace, ...] = ()
     critique: str = ""
@@ -77,13 +79,15 @@ class Opinion(Record):
 
     @property
     def says_something(self) -> bool:
-        """Whether it makes a record; checks of a suggestion alone do not."""
+        """True if it makes a record; checks of a suggestion alone do not."""
         return bool(self.spans or self.critique.strip() or self.score is not None or self.omissions)
 
 
 class Act(Record):
-    """One change: the whole opinion after it, made on top of version `base`. `act` names it once and for all, so
-    that one sent twice counts once."""
+    """One change: the opinion after it, made on top of version `base`.
+
+    `act` is a unique name, so that an act sent twice counts once.
+    """
 
     act: str = Field(min_length=8, max_length=64)
     item: str
@@ -93,24 +97,23 @@ class Act(Record):
 
 
 class Entry(Act):
-    """A line of the journal. The first about an answer has it as an unjudged record, so that what was marked
-    stays when the file that it was read from is gone."""
+    """A line of the journal. The first about an answer holds the answer itself, in case its file is deleted."""
 
     answer: Feedback | None = None
 
 
 class Conflict(Exception):
-    """An act on top of a version that is not the newest: the same opinion was changed elsewhere."""
+    """An act on top of an old version: the same opinion was changed elsewhere."""
 
 
 class Notebook:
     """The opinions of all annotators on all items, on disk after every act.
 
-    `out` gets the records; beside it stand the journal, and `checks`: verdicts on spans of the suggestions.
+    `out` gets the records. Next to it are the journal and `checks`, the verdicts on spans of suggestions.
 
     Raises:
-        UserError: the files cannot be written, hold records that were not made here, are being marked by another
-            process, or a line is damaged.
+        UserError: the files cannot be written, hold records of another source, are being marked by
+            another process, or a line is damaged.
     """
 
     def __init__(self, items: Items, out: Path) -> None:
@@ -144,69 +147,67 @@ class Notebook:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.close()
-            cure = "go on there, or end it; two people may mark on one page under their own names"
+            cure = "continue there, or end it; two people may mark on one page under their own names"
             raise UserError(f"{path} is being marked by another process", cure) from error
 
     def _restore(self, path: Path) -> None:
-        """Read the journal; half a line at its end was never acknowledged and is cut off."""
+        """Read the journal; half a line at its end was never acknowledged and is removed."""
         content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if not whole and not content.startswith(BEGINS[: len(content)]):
+        complete = content[: content.rfind(b"\n") + 1]
+        if not complete and not content.startswith(BEGINS[: len(content)]):
             raise UserError(f"{path} is not a journal of marks", "--out names another file")
-        for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
+        for number, line in enumerate(complete.split(b"\n")[:-1], start=1):
             try:
                 self._keep(Entry.model_validate(from_json(line.decode("utf-8"))))
             except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
                 what = first_error(error) if isinstance(error, ValidationError) else "not JSON"
                 raise UserError(f"{path}:{number}: {what}", f"remove line {number}") from error
-        os.truncate(self._journal, len(whole))
+        os.truncate(self._journal, len(complete))
 
     def _refuse_others(self) -> None:
-        """What stands in the files must be what was marked here, in the newest version or an earlier one.
+        """Check that the files hold only what was marked here, in any version.
 
         Raises:
-            UserError: something else does, and would be lost.
+            UserError: they hold something else, which would be lost.
         """
-        versions = [(key, each) for key, every in self._versions.items() for each in every]
-        made = {_said(_record(self.items[key], who, each)) for (key, who), each in versions}
-        checked = {(who, *check.model_dump().values()) for (_, who), each in versions for check in each.checks}
-        here = [_said(each) in made for each in _records_in(self.out, Feedback)]
-        marks = _records_in(self.checks, Mark)
-        here += [(each.annotator, each.start, each.end, each.correct) in checked for each in marks]
-        if not all(here):
-            others = f"{here.count(False)} of {len(here)} records in {self.out} or {self.checks.name}"
-            raise UserError(
-                f"{others} were not made by this page", "they stay as they are: --out names another file"
-            )
+        versions = [(key, opinion) for key, opinions in self._versions.items() for opinion in opinions]
+        records = {_identity(_record(self.items[key], who, opinion)) for (key, who), opinion in versions}
+        checks = {(who, *check.model_dump().values()) for (_, who), opinion in versions for check in opinion.checks}
+        ours = [_identity(record) in records for record in _read_if_there(self.out, Feedback)]
+        marks = _read_if_there(self.checks, Mark)
+        ours += [(mark.annotator, mark.start, mark.end, mark.correct) in checks for mark in marks]
+        if not all(ours):
+            others = f"{ours.count(False)} of {len(ours)} records in {self.out} or {self.checks.name}"
+            raise UserError(f"{others} were not made by this page", "--out names another file")
 
     def update(self, items: Items) -> None:
-        """Take answers that were written since."""
+        """Add answers that were written since the last look."""
         self.items = {**self.items, **items}
 
     def _keep(self, act: Entry) -> None:
         self._acts.add(act.act)
         if act.answer is not None:
             self._marked.add(act.item)
-            self.items.setdefault(act.item, item_of([act.answer], [act.answer.id]))
+            self.items.setdefault(act.item, make_item([act.answer], [act.answer.id]))
         self._versions[act.item, act.annotator].append(act.opinion)
 
     def version(self, item: str, annotator: str) -> int:
-        """How often an opinion was changed."""
+        """The number of changes of an opinion."""
         return len(self._versions.get((item, annotator), ()))
 
     def history(self, item: str, annotator: str) -> list[Opinion]:
-        """All versions of an opinion, the first being what the file held or an empty one."""
-        earlier = self.items[item].people.get(annotator)
-        return [_opinion_in(earlier) if earlier else Opinion(), *self._versions.get((item, annotator), ())]
+        """All versions of an opinion; the first is what the file held, or empty."""
+        record = self.items[item].people.get(annotator)
+        return [_read_opinion(record) if record else Opinion(), *self._versions.get((item, annotator), ())]
 
     def record(self, act: Act) -> int:
-        """Keep an act; returns the new version. One that is kept already changes nothing.
+        """Keep an act and return the new version. A repeated act changes nothing.
 
         Raises:
             KeyError: there is no such item.
             Conflict: the opinion has a newer version than `act.base`.
             ValueError: a place lies outside the response.
-            UserError: it cannot be written; then it is not kept.
+            UserError: it cannot be written, and is not kept.
         """
         item = self.items[act.item]
         if act.act in self._acts:
@@ -214,7 +215,7 @@ class Notebook:
         if act.base != self.version(act.item, act.annotator):
             raise Conflict
         _critique_of(item, act.opinion)
-        answer = None if act.item in self._marked else _unjudged(item)
+        answer = None if act.item in self._marked else unjudged(item.example, item.response)
         entry = Entry(**dict(act), answer=answer)
         self._append((record_json(entry, exclude_none=True) + "\n").encode("utf-8"))
         self._keep(entry)
@@ -222,7 +223,7 @@ class Notebook:
         return self.version(act.item, act.annotator)
 
     def _append(self, line: bytes) -> None:
-        """Append and flush to disk, wholly or not at all."""
+        """Append and flush to disk, completely or not at all."""
         before = os.fstat(self._journal).st_size
         with writing(self.out.with_suffix(".journal")):
             try:
@@ -234,7 +235,7 @@ class Notebook:
                 raise
 
     def annotators(self) -> list[str]:
-        """Who has said something, in order of their first act."""
+        """List the annotators in order of their first act."""
         return list(dict.fromkeys(annotator for _, annotator in self._versions))
 
     def marked(self, key: str) -> dict[str, Opinion]:
@@ -244,7 +245,7 @@ class Notebook:
         return {name: opinion for name, opinion in newest.items() if opinion.says_something}
 
     def records(self) -> Iterator[Feedback]:
-        """One record for each item and annotator who marked it, as it is trained on."""
+        """Yield one record for each item and annotator who marked it."""
         for (key, annotator), versions in self._versions.items():
             if versions[-1].says_something:
                 yield _record(self.items[key], annotator, versions[-1])
@@ -264,25 +265,21 @@ class Notebook:
                 self.checks.unlink(missing_ok=True)
 
     def agreement(self) -> dict[str, Any]:
-        """Krippendorff's alpha over the words of answers that several people marked: mean, and how many answers."""
+        """The mean of Krippendorff's alpha over the words of answers that several people marked."""
         shared = [(key, tuple(opinions.values())) for key in self.items if len(opinions := self.marked(key)) > 1]
         alphas = [self._alpha(key, opinions) for key, opinions in shared]
-        known = [alpha for alpha in alphas if alpha is not None]
-        alpha = round(fmean(known), 3) if known else None
-        return {"shared": len(shared), "measured": len(known), "alpha": alpha}
+        measured = [alpha for alpha in alphas if alpha is not None]
+        alpha = round(fmean(measured), 3) if measured else None
+        return {"shared": len(shared), "measured": len(measured), "alpha": alpha}
 
     def _alpha(self, key: str, opinions: tuple[Opinion, ...]) -> float | None:
-        """Of one answer; computed again only where an opinion has changed."""
-        known = self._alphas.get(key)
-        if known is None or known[0] != opinions:
-            item, words = self.items[key], tokenize_by(None)(self.items[key].response)
-            labels = [span_labels(_spans(item, each), words) for each in opinions]
-            known = self._alphas[key] = (opinions, token_alpha(labels))
-        return known[1]
-
-
-def _unjudged(item: Item) -> Feedback:
-    return Feedback.of(item.example, item.response, NOT_MARKED, Source(kind="human"))
+        """The alpha of one answer, computed again only if an opinion has changed."""
+        cached = self._alphas.get(key)
+        if cached is None or cached[0] != opinions:
+            item, words = self.items[key], list(units(self.items[key].response))
+            labels = [span_labels(_spans(item, opinion), words) for opinion in opinions]
+            cached = self._alphas[key] = (opinions, token_alpha(labels))
+        return cached[1]
 
 
 def _spans(item: Item, opinion: Opinion) -> Sequence[Span]:
@@ -293,7 +290,7 @@ def _spans(item: Item, opinion: Opinion) -> Sequence[Span]:
 
 
 def _critique_of(item: Item, opinion: Opinion) -> Critique:
-    """The opinion as a critique; without words of its own it is made of the reasons.
+    """The opinion as a critique, whose text is the reasons if no critique was written.
 
     Raises:
         ValueError: a place lies outside the response.
@@ -310,12 +307,12 @@ def _critique_of(item: Item, opinion: Opinion) -> Critique:
     )
 
 
-def _records_in(path: Path, kind: type[R]) -> list[R]:
+def _read_if_there(path: Path, kind: type[R]) -> list[R]:
     return list(read_jsonl(path, kind)) if path.is_file() else []
 
 
-def _said(record: Feedback) -> str:
-    """Who says what of which answer; the rest of a record may be read otherwise from time to time."""
+def _identity(record: Feedback) -> str:
+    """The fields of a record that a person wrote."""
     meta = [record.meta.get(name) for name in ("annotator", "omissions")]
     spans = [span.model_dump() for span in record.spans]
     return to_json([record.source.kind, key_of(record.response), *meta, record.critique, record.score, spans])
@@ -328,8 +325,8 @@ def _record(item: Item, annotator: str, opinion: Opinion) -> Feedback:
     return Feedback.of(item.example, item.response, with_meta, Source(kind="human"))
 
 
-def _opinion_in(record: Feedback) -> Opinion:
-    """What a record of the file says, as the page shows it."""
-    spans = [MarkedPlace(start=s.start, end=s.end, label=s.label, reason=s.reason) for s in record.spans]
-    said = {"critique": record.critique, "score": record.score, "omissions": record.meta.get("omissions", ())}
-    return Opinion(spans=tuple(spans), **said)
+def _read_opinion(record: Feedback) -> Opinion:
+    """The opinion in a record of the file."""
+    spans = tuple(MarkedPlace(start=s.start, end=s.end, label=s.label, reason=s.reason) for s in record.spans)
+    omissions = record.meta.get("omissions", ())
+    return Opinion(spans=spans, critique=record.critique, score=record.score, omissions=omissions)

@@ -1,8 +1,8 @@
-"""A server for one person at this machine: loopback only, and nobody enters without the token in its address.
+"""A server for one person at this machine: loopback only, with a secret token in its address.
 
-A page of another site may reach a loopback port through the person's own browser, so every request must name this
-host (against DNS rebinding) and, where the browser says where it comes from, this origin (against forged requests).
-Nothing in an address is ever taken for a path of a file.
+A page of another site may reach a loopback port through the person's own browser. Every request must
+therefore name this host (against DNS rebinding) and, if the browser names an origin, this origin
+(against forged requests). Nothing in an address is ever used as a path of a file.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from os import environ
+from typing import Any
 from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from text2grad.errors import UserError
+from text2grad.feedback import to_json
 
 LOOPBACK = "127.0.0.1"
 PORT, PORTS = 8639, 50
-"""The first port that is tried, and how many."""
+"""The first port to try, and the number of ports."""
 MOST_BYTES = 4_000_000
-"""Of the body of a request."""
+"""The longest body of a request."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -42,7 +44,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Address:
-    """Where the page is. The token is new at every start; a cookie keeps it out of later addresses."""
+    """The address of the page. The token is new at every start; a cookie keeps it out of later addresses."""
 
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
@@ -54,17 +56,17 @@ class Address:
 
     @property
     def hosts(self) -> tuple[str, str]:
-        """The names of this server, as a request must have them."""
+        """The names of this server that a request may have."""
         return f"{LOOPBACK}:{self.port}", f"localhost:{self.port}"
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie; cookies do not know ports."""
+        """The name of the cookie, with the port because cookies ignore ports."""
         return f"text2grad-{self.port}"
 
 
 class Guard:
-    """Around an application: lets in only requests of the person who has the address."""
+    """Let only requests of the person who has the address reach an application."""
 
     def __init__(self, app: ASGIApp, address: Address) -> None:
         self.app, self.address = app, address
@@ -73,7 +75,7 @@ class Guard:
         """Refuse the request with 403 (413: too long), or pass it on with safe headers on its response."""
         if scope["type"] != "http":
             return
-        with_token = self._token_of(scope)
+        with_token = self._has_token(scope)
         if refusal := self._refusal(scope, with_token):
             await PlainTextResponse(refusal, 403, HEADERS)(scope, receive, send)
         elif _is_too_long(Headers(scope=scope)):
@@ -93,16 +95,16 @@ class Guard:
 
         return sender
 
-    def _token_of(self, scope: Scope) -> bool:
-        """Whether the address of the page itself has the token."""
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        return scope["path"] == "/" and scope["method"] == "GET" and self._is_token(given)
+    def _has_token(self, scope: Scope) -> bool:
+        """True if the address of the page itself has the token."""
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        return scope["path"] == "/" and scope["method"] == "GET" and self._is_token(token)
 
-    def _is_token(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode("utf-8", "replace"), self.address.token.encode())
+    def _is_token(self, text: str) -> bool:
+        return secrets.compare_digest(text.encode("utf-8", "replace"), self.address.token.encode())
 
     def _refusal(self, scope: Scope, with_token: bool) -> str:
-        """Why a request is refused; empty if it is not."""
+        """The reason to refuse a request; empty if there is none."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if host not in self.address.hosts:
@@ -113,13 +115,10 @@ class Guard:
             return "requests of other sites are refused"
         if not with_token and not self._is_token(self._cookie_of(headers)):
             return "open the address with the token that `text2grad` has printed"
-        if scope["method"] not in ("GET", "HEAD"):
-            return self._refusal_of_change(headers, origin)
-        return ""
-
-    def _refusal_of_change(self, headers: Headers, origin: str | None) -> str:
         kind = headers.get("content-type", "").partition(";")[0].strip()
-        return "" if origin is not None and kind == "application/json" else "a change must come from the page"
+        if scope["method"] not in ("GET", "HEAD") and (origin is None or kind != "application/json"):
+            return "a change must come from the page"
+        return ""
 
     def _cookie_of(self, headers: Headers) -> str:
         try:
@@ -130,16 +129,15 @@ class Guard:
 
 
 def _is_too_long(headers: Headers) -> bool:
-    """Whether a body is longer than is read, or does not say how long it is."""
+    """True if a body is too long, or has no length."""
     return int(headers.get("content-length") or 0) > MOST_BYTES or "transfer-encoding" in headers
 
 
 def listening(port: int | None) -> socket.socket:
-    """A socket on loopback: on `port`, else the first free one from `PORT`. The next is taken where one is in use,
-    and a line says so.
+    """Open a socket on loopback: on `port` (default `PORT`), or the next free one, with a line that says so.
 
     Raises:
-        UserError: none of them is free.
+        UserError: no port is free.
     """
     first = port or PORT
     for number in range(first, min(first + PORTS, 65_536)):
@@ -160,7 +158,7 @@ def listening(port: int | None) -> socket.socket:
 
 
 def serve(app: ASGIApp, listener: socket.socket, open_browser: bool) -> int:
-    """Serve until Ctrl-C: prints the address on stdout, opens it in a browser if there is one; returns 0."""
+    """Serve until Ctrl-C: print the address on stdout and open it in a browser if there is one; return 0."""
     address = Address(listener.getsockname()[1])
     print(address.url, flush=True)
     if open_browser and not _opened(address.url):
@@ -182,10 +180,15 @@ def serve(app: ASGIApp, listener: socket.socket, open_browser: bool) -> int:
 
 
 def _opened(url: str) -> bool:
-    """Open a browser with windows; one in the terminal would take it away from the server."""
+    """Open a graphical browser; one in the terminal would take it away from the server."""
     if sys.platform.startswith("linux") and not (environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")):
         return False
     try:
         return webbrowser.open(url)
     except webbrowser.Error:
         return False
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """A response with `value` as JSON."""
+    return Response(to_json(value), status, media_type="application/json")

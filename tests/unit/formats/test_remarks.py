@@ -14,7 +14,7 @@ from text2grad.feedback import Feedback, write_jsonl
 from text2grad.formats.export import export
 from text2grad.formats.intake import ImportResult, import_feedback, merged
 from text2grad.formats.remarks.markup import read_markup
-from text2grad.report.quality import report_quality
+from text2grad.page.quality import feedback_quality
 
 DUE = "It is due next week."
 
@@ -428,9 +428,9 @@ def test_the_same_remark_twice_is_one_and_two_people_are_two(tmp_path: Path) -> 
     assert found.losses == ("row 3: the same remark as in row 2: left out",)
     assert merged(found.records, found.records) == found.records
     write_jsonl(tmp_path / "out.jsonl", found.records[:1] * 2)
-    assert report_quality(tmp_path / "out.jsonl")["several_annotators"] == 0
+    assert feedback_quality(tmp_path / "out.jsonl")["several_annotators"] == 0
     write_jsonl(tmp_path / "out.jsonl", found.records[1:3])
-    assert report_quality(tmp_path / "out.jsonl")["several_annotators"] == 1
+    assert feedback_quality(tmp_path / "out.jsonl")["several_annotators"] == 1
 
 
 def test_an_id_is_of_one_prompt(tmp_path: Path) -> None:

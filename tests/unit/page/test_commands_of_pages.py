@@ -48,9 +48,9 @@ def test_without_a_browser_the_address_is_printed(command: Any, answers: Path, t
     assert "no browser" not in command(name, source, "--no-browser")[2]
 
 
-def test_the_page_is_exported_as_one_file(command: Any, tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", steps=1)
-    code, _, err = command("view", run, "--export")
+def test_the_page_of_several_runs_is_written_as_one_file(command: Any, tmp_path: Path) -> None:
+    run, other = write_run(tmp_path / "run", steps=1), write_run(tmp_path / "other", steps=1)
+    code, _, err = command("report", run, other)
     assert code == 0 and str(run / "report.html") in err
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
@@ -63,6 +63,7 @@ def test_the_page_is_exported_as_one_file(command: Any, tmp_path: Path) -> None:
         (("mark", "{folder}/answers.csv", "--out", "/proc/no/out.jsonl"), 1, "cannot write /proc/no/out.journal"),
         (("mark", "{folder}/answers.csv", "--port", "70000"), 2, "port"),
         (("view", "{folder}/nothing"), 1, "no run folder .*text2grad demo"),
+        (("report", "{folder}/nothing"), 1, "no run folder .*text2grad demo"),
         (("view", "{folder}"), 1, "nothing to report in .*text2grad demo"),
     ],
 )

@@ -15,7 +15,7 @@ from synthetic_run import write_run
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import read_marks
 from text2grad.feedback import Failure, Feedback, Message, Source, Span, read_records, record_json, write_records
-from text2grad.page.answers import items_of, read_answers
+from text2grad.page.answers import group_records, read_answers
 from text2grad.page.marking import Act, Check, Conflict, MarkedPlace, Notebook, Opinion
 
 PROMPT = (Message(role="user", content="When?"),)
@@ -225,7 +225,7 @@ def test_checks_of_a_critics_spans_are_read_by_the_report(source: Path) -> None:
 def test_what_a_file_holds_of_people_is_gone_on_with(tmp_path: Path) -> None:
     span = Span(start=0, end=2, label=1, text="It", reason="short")
     human = record(source=Source(kind="human"), spans=(span,), meta={"annotator": "ann", "step": 3})
-    book = Notebook(items_of([human, record(critique="Judged.")]), tmp_path / "out.jsonl")
+    book = Notebook(group_records([human, record(critique="Judged.")]), tmp_path / "out.jsonl")
     [key] = book.items
     assert [each.critique for each in book.items[key].suggestions] == ["Judged."]
     assert book.history(key, "ann")[0].spans == (place(0, 2, 1, "short"),)
@@ -282,7 +282,7 @@ def test_a_run_shows_its_samples_and_those_written_since(tmp_path: Path) -> None
 
 def test_a_failure_is_no_suggestion(tmp_path: Path) -> None:
     failed = record(error=Failure(kind="refused", message="no"))
-    [item] = items_of([failed]).values()
+    [item] = group_records([failed]).values()
     assert item.suggestions == () and item.people == {}
 
 
@@ -313,5 +313,5 @@ def test_a_place_that_cannot_be_written_is_one_line(source: Path) -> None:
 
 def test_transcripts_of_the_same_own_words_are_two_answers() -> None:
     turns = [[{"role": "tool", "content": said}, {"role": "assistant", "content": "Done."}] for said in "ab"]
-    items = items_of(record(response=each) for each in turns)  # type: ignore[arg-type]
+    items = group_records(record(response=each) for each in turns)  # type: ignore[arg-type]
     assert len(items) == 2 and {str(item.response) for item in items.values()} == {"Done."}

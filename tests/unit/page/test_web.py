@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from text2grad.report.pages import bundle
+from text2grad.page.render import bundle
 
 NODE = shutil.which("node")
 TESTS = Path(__file__).with_name("web")
@@ -23,7 +23,7 @@ def test_the_modules_do_what_they_should() -> None:
     assert done.returncode == 0, done.stdout[-6000:]
 
 
-@pytest.mark.parametrize("page", ["text2grad.page.mark", "text2grad.report.viewer"])
+@pytest.mark.parametrize("page", ["text2grad.page.mark", "text2grad.page.report"])
 def test_a_bundle_is_one_script_without_two_of_a_name(page: str, tmp_path: Path) -> None:
     code = bundle(import_module(page).SCRIPTS)
     assert "import " not in code and "export " not in code

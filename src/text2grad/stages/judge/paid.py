@@ -20,7 +20,7 @@ from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_
 from text2grad.feedback import Feedback, read_jsonl, reading
 from text2grad.formats.records import write_feedback
 from text2grad.formats.responses import Item, Items
-from text2grad.report.quality import Quality, tokenize_by
+from text2grad.page.quality import Quality
 from text2grad.stages.judge.critics import annotator_prompt, prompted_critic
 from text2grad.stages.run.summary import Summary, inlined
 
@@ -167,7 +167,7 @@ def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict
     own = AnnotateOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)
     place = canaries_path(target)
     summary = annotate_paid(config, lambda: found, place, own)
-    quality = Quality(tokenize_by(None), lambda model, usage: None)
+    quality = Quality()
     for record in read_jsonl(place, Feedback):
         quality.add_canary(record)
     moved, judged = quality.counts["canaries_moved"], quality.counts["canaries"]

@@ -22,13 +22,13 @@ from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
 from text2grad.feedback import Feedback, Source, record_json, write_jsonl
 from text2grad.formats.corrections import with_corrections
+from text2grad.page import signs
+from text2grad.page.quality import FEW_REMARKS
 from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.report import signs
-from text2grad.report.advice import FEW_REMARKS
 from text2grad.stages.judge.critics import (
     critic_over,
     load_reward_model,
@@ -286,7 +286,10 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
 
 
 def _say_signs(report: Mapping[str, Any]) -> None:
-    said = [*signs.of_quotes(report["unmatched"], "of the reward model"), *signs.of_marks(report.get("people", {}))]
+    said = [
+        *signs.quote_warnings(report["unmatched"], "of the reward model"),
+        *signs.human_warnings(report.get("people", {})),
+    ]
     for line in said:
         print(f"warning: {line}", file=sys.stderr)
 

@@ -14,6 +14,7 @@ from text2grad.critics.prompted import judge_messages
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Span, within_turns
+from text2grad.page.signs import loss_advice
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.files.save import make_readable
@@ -21,7 +22,6 @@ from text2grad.policy.load import choose_device, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
-from text2grad.report.advice import loss_advice
 from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.learn.reward_data import reward_data, reward_pair
 from text2grad.stages.run.prompts import task_of

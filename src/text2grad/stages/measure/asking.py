@@ -111,7 +111,7 @@ def answer(pipe: Connection, run: Path, name: str, critique: bool) -> None:
 
 
 def _samples(row: Row) -> list[Row]:
-    """The answers of `Asked.as_row` as `report.folder.Sample` has them."""
+    """The answers of `Asked.as_row` as `page.runs.Sample` has them."""
     known = ("response", "critique", "spans", "score")
     return [
         {"step": 0, "id": each["name"], "failure": each.get("error")}

@@ -10,12 +10,12 @@ from pathlib import Path
 from text2grad.config import Config, load_config
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
-from text2grad.report import signs
+from text2grad.page import signs
 from text2grad.stages.run.results import SCORES, main_measure, measured_on
 
 
 def below_scalar(config: Config, name: str) -> Iterator[str]:
-    """The signs (`report.signs`) that a run on token rewards is below scalar PPO, sampled, beyond chance; of the
+    """The signs (`page.signs`) that a run on token rewards is below scalar PPO, sampled, beyond chance; of the
     pairs of runs that `name` is one of."""
     place = config.run.folder / "evaluation" / measured_on(config)
     runs = [each.parent for each in sorted(config.run.folder.glob("ppo/*/config.yaml"))]
@@ -25,7 +25,7 @@ def below_scalar(config: Config, name: str) -> Iterator[str]:
         apart = _apart(place, own, other) if name in (own, other) else []
         if apart:
             ahead, *interval = mean_with_interval(apart)
-            yield from signs.of_scalar(own, other, ahead, interval)
+            yield from signs.scalar_warnings(own, other, ahead, interval)
 
 
 def _kind(run: Path) -> str:

@@ -21,11 +21,11 @@ from text2grad.feedback import (
     Source,
     judgements_of,
 )
+from text2grad.page.terminal import PolicyAnswer
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.report.terminal import PolicyAnswer
 from text2grad.stages.judge.critics import open_critic, refuse_unfit, runner_of
 from text2grad.stages.run.folder import prepare
 from text2grad.stages.run.policies import policies_of, start_policy

@@ -16,10 +16,10 @@ import torch
 
 from text2grad.config import TINY, Config, dump_config
 from text2grad.errors import UserError
+from text2grad.page.render import render_text
 from text2grad.policy.files.save import make_readable
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import is_adapter, load_model, merge_layers
-from text2grad.report.pages import render_text
 from text2grad.stages.run.folder import MODEL_NOTE, prepare
 from text2grad.stages.run.policies import find_policy
 from text2grad.stages.run.results import measured_on

@@ -14,12 +14,12 @@ from text2grad.feedback import Example, Failure, Feedback, Source, write_jsonl
 from text2grad.formats.export import write_rows
 from text2grad.formats.remarks import table
 from text2grad.formats.remarks.markup import read_markup
+from text2grad.page.terminal import PolicyAnswer
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.report.terminal import PolicyAnswer
 
 TOKEN_IDS = "token_ids"
 NOT_JUDGED = Failure(kind="unsupported", message="nobody has judged this answer yet")

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { pairsOf, scoreWords } from "../../../../src/text2grad/report/web/beside.mjs";
+import { pairsOf, scoreWords } from "../../../../src/text2grad/page/web/beside.mjs";
 
 const answer = (name, response, pass) => ({ name, response, scores: { tokens: null, pass } });
 const item = (id, ...answers) => ({ id, prompt: [{ role: "user", content: `Question ${id}` }], answers });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { diffOf } from "../../../../src/text2grad/report/web/diff.mjs";
+import { diffOf } from "../../../../src/text2grad/page/web/diff.mjs";
 
 const shown = (before, after) =>
   diffOf(before, after).map(([kind, text]) => ({ same: "", gone: "-", added: "+" })[kind] + text).join("|");

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
   EMPTY, Outbox, markAt, nextThat, saysSomething, withCheck, withMark, withReason, withSuggestionShown, withoutMark,
-} from "../../../../src/text2grad/report/web/opinion.mjs";
+} from "../../../../src/text2grad/page/web/opinion.mjs";
 
 test("marks are in order, and one that is marked again keeps its reason", () => {
   const marked = withMark(withReason(withMark(EMPTY, 5, 9, -1), 0, "why"), 0, 2, 1);

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import {
   addressOf, exact, isAgainst, matching, ordered, readAddress, scaleOf, signOf, strengthOf, tokenWords,
   overSteps, recurring,
-} from "../../../../src/text2grad/report/web/signals.mjs";
+} from "../../../../src/text2grad/page/web/signals.mjs";
 
 const entry = (fields) => ({ key: "k", method: "a", step: 0, id: "p", score: null, failed: false, lost_count: 0, wrong: 0, poor: 0, length: 5, delta: 0, ...fields });
 
@@ -52,9 +52,9 @@ test("numbers and their strength", () => {
 });
 
 test("a token in words, with its id and a wrong sign", () => {
-  const sample = { tokens: ["a", "b"], ids: [5, 7], intervals: [[0, 1], [1, 1]], labels: ["", "poor"], rows: { delta: [0, -1], advantage: [1, 0.5] } };
+  const sample = { tokens: ["a", "b"], ids: [5, 7], intervals: [[0, 1], [1, 1]], rows: { delta: [0, -1], advantage: [1, 0.5] } };
   assert.equal(tokenWords(sample, 0), "1/2 “a” · id 5 · characters 0–1 · delta 0 · advantage 1");
-  assert.equal(tokenWords(sample, 1), "2/2 “b” · id 7 · no characters · span: poor · delta −1 · advantage 0.5 · ▲ wrong sign");
+  assert.equal(tokenWords(sample, 1), "2/2 “b” · id 7 · no characters · delta −1 · advantage 0.5 · ▲ wrong sign");
   assert.deepEqual([0, 1].map((index) => isAgainst(sample.rows, index)), [false, true]);
   assert.ok(!isAgainst({ delta: [1] }, 0));
 });

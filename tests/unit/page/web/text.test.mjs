@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { cut, isUnseen, pointAt, pointsOf, snapped, spelled, wordsOf } from "../../../../src/text2grad/report/web/text.mjs";
+import { cut, isUnseen, pointAt, pointsOf, snapped, spelled, wordsOf } from "../../../../src/text2grad/page/web/text.mjs";
 
 test("places are code points, as in records", () => {
   const text = "a🙂b";

@@ -1,28 +1,26 @@
-"""The token strip and its checks: what a person needs to see a flipped sign, a shift by one, or padding."""
+"""The views of samples and records: the token strip, the conversation, lost quotes."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from synthetic_run import sample as synthetic
-from text2grad.feedback import Feedback, Source, Span
-from text2grad.report.folder import Sample
-from text2grad.report.samples import (
-    checks,
+from text2grad.feedback import Critique, Example, Feedback, Message, Source, Span, Transcript
+from text2grad.page.render import stripped, token_label, visible
+from text2grad.page.runs import Sample
+from text2grad.page.samples import (
     clauses,
-    counts_by_source,
-    entry_of,
-    examples,
+    count_by_source,
+    list_entry,
+    pick_examples,
     pieces,
+    record_view,
     sample_view,
-    token_labels,
 )
-from text2grad.report.visible import stripped, token_label, visible
 
 
 def span(response: str, start: int, end: int, label: int = 1) -> Span:
@@ -47,48 +45,11 @@ def sound(**changed: Any) -> Sample:
     return Sample.model_validate(row | changed)
 
 
-def test_a_sound_sample_has_no_findings() -> None:
-    assert list(checks(sound())) == []
-    assert list(checks(Sample.model_validate(synthetic("text2grad", 5, 0, random.Random(3))))) == []
-    assert list(checks(Sample.model_validate(synthetic("scalar_ppo", 5, 0, random.Random(3))))) == []
-
-
-@pytest.mark.parametrize(
-    ("fault", "finding"),
-    [
-        ({"delta": [0.0, -1.0, 0.0]}, "delta has 3 entries for 4 tokens"),
-        ({"starts": [0, 2, 6, 10], "ends": [2, 6, 10, 10]}, "offsets shifted?"),
-        ({"delta": [0.0, 1.0, 0.0, 0.5], "reward": []}, "other sign than their span: 1"),
-        ({"delta": [0.0, 0.0, -1.0, 0.5], "reward": []}, "inside a span without a delta: 1"),
-        ({"value": [0.0] * 4}, "The value is 0 on every token"),
-        ({"reward": [0.01, -0.99, 0.0, 0.52]}, "sign of the KL penalty?"),
-        ({"advantage": [0.0, None, 0.0, 0.0]}, "not finite"),
-        ({"spans": [span("xx bad word", 3, 6)]}, "quotes 'bad' but the response has 'ad ' there"),
-        (
-            {
-                "tokens": ["a", " bad", " word", "</s>", "<pad>", "<pad>"],
-                "starts": [0, 1, 5, 10, 10, 10],
-                "ends": [1, 5, 10, 10, 10, 10],
-            },
-            "The last 3 tokens have no characters",
-        ),
-    ],
-)
-def test_each_fault_is_found(fault: dict[str, Any], finding: str) -> None:
-    assert finding in " ".join(checks(sound(**fault)))
-
-
-def test_no_value_function_and_other_credit_are_no_faults() -> None:
-    assert list(checks(sound(value=[]))) == []
-    by_verdict = {"delta": [0.0, 1.0, 0.0, 0.5], "reward": [], "as_marked": False}
-    assert list(checks(sound(**by_verdict))) == []
-
-
 def test_every_row_of_the_strip_has_one_cell_per_token() -> None:
     row = synthetic("text2grad", 10, 0, random.Random(1))
     view = sample_view(Sample.model_validate(row), "text2grad")
     count = len(row["tokens"])
-    assert {len(view[name]) for name in ("tokens", "labels", "intervals")} == {count}
+    assert {len(view[name]) for name in ("tokens", "intervals")} == {count}
     assert {name: len(numbers) for name, numbers in view["rows"].items()} == dict.fromkeys(
         ("delta", "kl", "reward", "value", "advantage", "logp"), count
     )
@@ -108,8 +69,6 @@ def test_an_emoji_split_over_tokens_belongs_to_all_of_them() -> None:
     view = sample_view(found, "text2grad")
     [turn] = view["talk"]
     assert turn["pieces"] == [("ok", [], [0]), (" ", [], [1]), ("👍", [0], [1, 2]), ("!", [], [3])]
-    assert view["labels"] == ["", "good", "good", ""]
-    assert view["checks"] == []
 
 
 def test_a_transcript_shows_the_turns_of_others_without_tokens() -> None:
@@ -145,27 +104,9 @@ def test_a_clause_of_the_critique_knows_its_spans() -> None:
 
 
 def test_an_entry_has_what_samples_are_filtered_by() -> None:
-    entry = entry_of(sound(advantage=[0.0, 0.5, 0.0, 0.0], lost=("x",), unmatched=2), "text2grad", 3)
+    entry = list_entry(sound(advantage=[0.0, 0.5, 0.0, 0.0], lost=("x",), unmatched=2), "text2grad", 3)
     assert entry["key"] == "text2grad/3" and entry["wrong"] == 1 and entry["lost_count"] == 2
     assert (entry["poor"], entry["good"], entry["length"], entry["failed"]) == (1, 0, 4, False)
-
-
-def test_labels_follow_the_characters_of_a_span_but_for_white_space_at_its_edges() -> None:
-    assert token_labels(sound(spans=[span("a bad word", 0, 2, -1)])) == ["poor", "", "", ""]
-    assert token_labels(sound(spans=[span("a bad word", 1, 2, -1)])) == ["", "poor", "", ""]
-    overlapping = [span("a bad word", 0, 5), span("a bad word", 2, 10, -1)]
-    assert token_labels(sound(spans=overlapping)) == ["good", "both", "poor", ""]
-
-
-def test_a_suggestion_labels_no_token_and_is_no_fault() -> None:
-    text = "a bad word"
-    found = sound(spans=[span(text, 2, 5, -1), span(text, 0, 10, 0), span(text, 6, 10, 0)])
-    assert token_labels(found) == ["", "poor", "", ""] and list(checks(found)) == []
-    assert [each["label"] for each in sample_view(found, "text2grad")["spans"]] == [
-        "poor",
-        "improvable",
-        "improvable",
-    ]
 
 
 @given(st.text(max_size=40), st.data())
@@ -206,12 +147,12 @@ def test_feedback_is_counted_by_source() -> None:
         Feedback(id="2", source=human, error={"kind": "refused", "message": "no"}, **common),
         Feedback(id="3", source=tests, spans=spans[:1], meta={"ambiguous": 1}, **common),
     ]
-    counts = counts_by_source(records)
+    counts = count_by_source(records)
     found = {
         n: (c.records, c.good, c.poor, c.quotes.unmatched, c.quotes.ambiguous, c.failed) for n, c in counts.items()
     }
     assert found == {"human": (2, 1, 1, 2, 0, "1 refused"), "program · tests": (1, 1, 0, 0, 1, "0")}
-    assert [example["id"] for example in examples(records)] == ["1", "3", "2"]
+    assert [example["id"] for example in pick_examples(records)] == ["1", "3", "2"]
 
 
 def test_quotes_that_were_lost_are_shown() -> None:
@@ -229,5 +170,21 @@ def test_quotes_that_were_lost_are_shown_of_feedback_too() -> None:
     source = Source(kind="llm")
     said = {"prompt": [{"role": "user", "content": "?"}], "response": "a word", "source": source}
     record = Feedback.model_validate({"id": "x", **said, "meta": {"unmatched": 1, "lost": ["wörd"]}})
-    (shown,) = examples([record])
+    (shown,) = pick_examples([record])
     assert [each["text"] for each in shown["lost"]] == ["wörd"]
+
+
+def test_a_record_of_several_turns_is_a_conversation() -> None:
+    tool = Message(role="tool", content="95 km\x1b[31m")
+    talk = Transcript.of([((), "I look."), ([tool], "90 km. Sure?")], [Message(role="user", content="And back?")])
+    start = talk.index("90 km")
+    poor = Span(start=start, end=start + 5, label=-1, text="90 km", reason="95")
+    critique = Critique(text="No.", spans=(poor,), turn_scores=(1.0, None))
+    prompt = (Message(role="user", content="How far?"),)
+    record = Feedback.of(Example(id="1", prompt=prompt), talk, critique, Source(kind="human"))
+    assert record_view(record)["said"] == [
+        ("turn 1 (+1.00)", [("I look.", "", "")]),
+        ("tool", [("95 km␛[31m", "", "")]),
+        ("turn 2", [("90 km", "poor", "95"), (". Sure?", "", "")]),
+        ("user", [("And back?", "", "")]),
+    ]

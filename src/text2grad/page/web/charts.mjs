@@ -2,7 +2,7 @@
 import { exact } from "./signals.mjs";
 
 const readChart = (svg) => {
-  const { scale, unit, curves } = JSON.parse(svg.dataset.hover);
+  const { scale, curves } = JSON.parse(svg.dataset.hover);
   const steps = [...new Set(curves.flatMap((curve) => curve.steps))].sort((a, b) => a - b);
   if (!steps.length) return;
   const output = svg.parentElement.querySelector("output");
@@ -20,7 +20,7 @@ const readChart = (svg) => {
     svg.classList.add("reading");
     const values = curves.map((curve) => [curve.name, curve.values[curve.steps.indexOf(step)]]);
     const known = values.filter(([, value]) => value !== undefined);
-    output.textContent = `${unit} ${step}: ` + known.map(([name, value]) => `${name} ${exact(value)}`).join(" · ");
+    output.textContent = `step ${step}: ` + known.map(([name, value]) => `${name} ${exact(value)}`).join(" · ");
   };
   const leave = () => {
     svg.classList.remove("reading");

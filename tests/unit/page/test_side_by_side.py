@@ -12,8 +12,8 @@ from places import CONFIGS
 from text2grad.config import Config, load_config
 from text2grad.errors import UserError
 from text2grad.feedback import Example
-from text2grad.report.folder import read_run
-from text2grad.report.viewer import sections
+from text2grad.page.report import sections
+from text2grad.page.runs import read_run
 from text2grad.stages.measure import evaluate
 from text2grad.stages.run import merge
 
@@ -74,7 +74,7 @@ def test_results_on_one_task_stay_when_the_policy_is_measured_on_the_next(
     ]
     kept = shown["data"]["comparisons"]
     assert shown["comparisons"] == len(kept) == 61 and not shown["comparisons_left_out"]
-    monkeypatch.setattr("text2grad.report.viewer.COMPARISONS", 8 * len(json.dumps(kept[0])))
+    monkeypatch.setattr("text2grad.page.report.COMPARISONS", 8 * len(json.dumps(kept[0])))
     few = sections(read_run(tmp_path))["data"]["comparisons"]
     assert {item["task"] for item in few} == set(NAMES) and 4 <= len(few) < 12
     figures: dict[str, Any] = merge._metrics(config, "text2grad")

@@ -116,10 +116,9 @@ export const showSample = (sample, article, onToken) => {
   talk.append(...sample.talk.flatMap((turn) => turnOf(sample, turn)));
   const readout = element("p", "readout", "Point at a token, or move with ← →, to read its numbers.");
   readout.setAttribute("aria-live", "polite");
-  const checks = sample.checks.map((check) => element("p", "warning", `▲ ${check}`));
   const versions = element("div", "versions");
   article.replaceChildren(
-    heading, promptOf(sample), talk, readout, critiqueOf(sample), spansOf(sample), lostOf(sample), ...checks,
+    heading, promptOf(sample), talk, readout, critiqueOf(sample), spansOf(sample), lostOf(sample),
     element("p", "hint", sample.facts), versions,
   );
   linkSpans(article);

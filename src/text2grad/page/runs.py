@@ -1,8 +1,9 @@
-"""Read a run folder into plain data. Every part is optional: a run may be young, or stopped half-way."""
+"""Read run folders into plain data. Every part is optional: a run may be young, or stopped half-way."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -12,26 +13,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from text2grad.errors import UserError
 from text2grad.feedback import Failure, Feedback, Message, ResponseText, Span, first_error, from_json
 
-UTF_8 = "check that it is a readable UTF-8 file"
 Row = dict[str, Any]
 Numbers = list[float | None]
 
 
 class Part(BaseModel):
-    """Base of what the report reads: unknown keys are ignored."""
+    """Base of the records on a page: unknown keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Sample(Part):
-    """One written sample of a PPO run: a response, its critique, and one number per token and quantity.
+    """One written sample of a PPO run: a response, its critique, and one number per token and signal.
 
-    All lists have one entry per response token (T), or none (`value` without a value function; `ids` and `entropy`
-    in runs that did not write them); `starts` and `ends` are code points of `response`. `as_marked`: each token of
-    a span is paid with the sign of its span. `lost` are the quotes that are not in the response, `unmatched` is
-    their number; `ambiguous` counts quotes found twice. `probe`: one of the prompts that are answered again and
-    again, and nothing is learned from it: it has no `advantage`, `ratio` and `learned`, and without a critique no
-    `delta` and `reward`. What each number is, docs/metrics.md says.
+    All lists have one entry per response token (T), or none (`value` without a value function; `ids`
+    and `entropy` in runs that did not write them). `starts` and `ends` are code points of `response`.
+    `lost`: the quotes that are not in the response; `unmatched`: their number; `ambiguous`: the number
+    of quotes that occur twice. `probe`: a prompt that is answered again and again and trained on never,
+    so it has no `advantage`, `ratio` and `learned`. docs/metrics.md explains the numbers.
     """
 
     step: int
@@ -46,7 +45,6 @@ class Sample(Part):
     lost: tuple[str, ...] = ()
     unmatched: int = 0
     ambiguous: int = 0
-    as_marked: bool = True
     ids: list[int] = Field(default_factory=list)
     tokens: list[str] = Field(default_factory=list)
     starts: list[int] = Field(default_factory=list)
@@ -64,7 +62,7 @@ class Sample(Part):
 
 
 class Answer(Part):
-    """One policy's answer to a held-out prompt."""
+    """The answer of one policy to a held-out prompt."""
 
     name: str
     response: str
@@ -72,10 +70,7 @@ class Answer(Part):
 
 
 class BeforeAfter(Part):
-    """The answers of several policies to one held-out prompt; the first is the one compared against.
-
-    `task` is what the policies were measured on; empty in files that do not say.
-    """
+    """The answers of several policies to one held-out prompt; the first is the baseline."""
 
     task: str = ""
     id: str = ""
@@ -98,40 +93,33 @@ class Method(NamedTuple):
     metrics: list[Row]
     samples: list[Sample]
 
-    @property
-    def valued(self) -> bool:
-        """Whether there is a value function: the samples have its numbers; without samples, the metrics tell."""
-        if self.samples:
-            return any(sample.value for sample in self.samples)
-        return any(row.get("explained_variance") not in (None, 0, 1) for row in self.metrics)
-
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Everything the report shows. `seeds` are the run folders inside this one; `notes` are warnings.
+    """The content of a run folder.
 
-    `model` says where the base weights come from; empty where the model's name says it. `gate` is the verdict on
-    the reward model, empty where there is none. `together`: the runs that this one is made of (`report.together`).
+    `model`: the source of the base weights. `gate`: the verdict on the reward model. `seeds`: the run
+    folders inside this one. `notes`: warnings. `together`: the runs that this one combines.
     """
 
     path: Path
-    summary: Row
-    model: Row
-    config: str
-    sft: list[Row]
-    reward_model: list[Row]
-    methods: list[Method]
-    feedback: list[Feedback]
-    before_after: list[BeforeAfter]
-    evaluation: dict[str, Row]
-    gate: Row
-    seeds: list[RunFolder]
+    summary: Row = field(default_factory=dict)
+    model: Row = field(default_factory=dict)
+    config: str = ""
+    sft: list[Row] = field(default_factory=list)
+    reward_model: list[Row] = field(default_factory=list)
+    methods: list[Method] = field(default_factory=list)
+    feedback: list[Feedback] = field(default_factory=list)
+    before_after: list[BeforeAfter] = field(default_factory=list)
+    evaluation: dict[str, Row] = field(default_factory=dict)
+    gate: Row = field(default_factory=dict)
+    seeds: list[RunFolder] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     together: dict[str, RunFolder] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
-        """True when no stage has left anything here."""
+        """True if no stage has written anything here."""
         figures = self.summary.get("rows") or self.summary.get("reward_model")
         parts = (figures, self.sft, self.reward_model, self.methods, self.feedback, self.before_after)
         return not any((*parts, self.evaluation)) and all(seed.is_empty for seed in self.seeds)
@@ -141,14 +129,14 @@ P = TypeVar("P", bound=BaseModel)
 
 
 def read_run(path: Path, with_samples: bool = True) -> RunFolder:
-    """Read a run folder, and the `seed-*` run folders inside it; samples only if asked for.
+    """Read a run folder, and the `seed-*` run folders inside it.
 
     Raises:
-        UserError: the folder is missing or holds nothing of a run, or a file in it is damaged (says where).
+        UserError: the folder is missing or holds nothing of a run, or a file in it is damaged.
     """
     if not path.is_dir():
         raise UserError(f"no run folder {path}", "`text2grad demo` makes one, or give the folder of a run")
-    run = _read(path, [_read(seed, [], with_samples) for seed in seed_folders(path)], with_samples)
+    run = _read_folder(path, [_read_folder(seed, [], with_samples) for seed in seed_folders(path)], with_samples)
     if run.is_empty:
         cure = "`text2grad demo`, or `text2grad sft`, `train-reward` and `train`, fill it"
         raise UserError(f"nothing to report in {path}", cure)
@@ -156,11 +144,11 @@ def read_run(path: Path, with_samples: bool = True) -> RunFolder:
 
 
 def seed_folders(path: Path) -> list[Path]:
-    """The run folders of the seeds inside a run folder, seed-2 before seed-10."""
+    """List the run folders of the seeds inside a run folder, seed-2 before seed-10."""
     return sorted(filter(Path.is_dir, path.glob("seed-*")), key=lambda folder: (len(folder.name), folder.name))
 
 
-def _read(path: Path, seeds: list[RunFolder], with_samples: bool) -> RunFolder:
+def _read_folder(path: Path, seeds: list[RunFolder], with_samples: bool) -> RunFolder:
     notes: list[str] = []
     return RunFolder(
         path=path,
@@ -180,7 +168,7 @@ def _read(path: Path, seeds: list[RunFolder], with_samples: bool) -> RunFolder:
 
 
 def read_methods(run: Path, notes: list[str], with_samples: bool = True) -> list[Method]:
-    """The PPO runs of a run folder, or the one that `train_ppo` wrote into a folder of its own."""
+    """Read the PPO runs of a run folder, or the one that `train_ppo` wrote into a folder of its own."""
     methods = []
     for folder in method_folders(run):
         metrics = read_metrics(folder / "metrics.jsonl", notes)
@@ -190,14 +178,14 @@ def read_methods(run: Path, notes: list[str], with_samples: bool = True) -> list
 
 
 def method_folders(run: Path) -> list[Path]:
-    """The folders of the PPO runs of a run folder, text2grad first."""
-    own, path = run / "samples.jsonl", run / "ppo"
-    folders = [run] if own.is_file() and not path.is_dir() else path.glob("*")
+    """List the folders of the PPO runs of a run folder, text2grad first."""
+    ppo = run / "ppo"
+    folders = [run] if (run / "samples.jsonl").is_file() and not ppo.is_dir() else ppo.glob("*")
     return sorted(filter(Path.is_dir, folders), key=lambda folder: (folder.name != "text2grad", folder.name))
 
 
 def _read_evaluation(path: Path) -> dict[str, Row]:
-    """The figures of the reward model and of imports, and those of each policy by the task it was measured on."""
+    """Read the figures of the reward model and of imports, and those of each policy on each task."""
     figures = {file.stem: read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
     for file in sorted(path.glob("*/*.json")):
         if not file.name.endswith((".answers.json", ".scores.json")):
@@ -206,18 +194,17 @@ def _read_evaluation(path: Path) -> dict[str, Row]:
 
 
 def read_metrics(path: Path, notes: list[str] | None = None) -> list[Row]:
-    """The rows of a metrics.jsonl; see `read_lines`."""
+    """Read the rows of a metrics.jsonl; see `read_lines`."""
     return [row.model_dump() for row in read_lines(path, MetricRow, [] if notes is None else notes)]
 
 
 def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
-    """Read a JSON Lines file of the run; missing: nothing. A torn last line is skipped with a note.
+    """Read a JSON Lines file of the run; a missing file is empty.
 
-    A run that is still going, or was killed, may end in half a line, even in half a character; anywhere else that
-    is damage.
+    A run in progress, or a killed one, may end in half a line: it is skipped with a note.
 
     Raises:
-        UserError: a line is not such a record.
+        UserError: any other line is not such a record.
     """
     lines = _read_bytes(path).split(b"\n")
     records: list[P] = []
@@ -237,10 +224,10 @@ def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
 
 
 def read_object(path: Path) -> Row:
-    """The object in a JSON file of the run; missing: an empty one.
+    """Read a JSON object of the run; a missing file is an empty object.
 
     Raises:
-        UserError: there is something else in it.
+        UserError: the file holds something else.
     """
     try:
         value = from_json(_read_text(path) or "{}")
@@ -255,7 +242,7 @@ def _read_text(path: Path) -> str:
     try:
         return _read_bytes(path).decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"cannot read {path}: {error}", UTF_8) from error
+        raise UserError(f"cannot read {path}: {error}", "check that it is a UTF-8 file") from error
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -264,4 +251,76 @@ def _read_bytes(path: Path) -> bytes:
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error}", UTF_8) from error
+        raise UserError(f"cannot read {path}: {error}", "check that it is a readable file") from error
+
+
+def name_runs(paths: Sequence[Path]) -> dict[str, Path]:
+    """Name runs by their folders, with the parent folder where two names are equal; duplicates are dropped."""
+    folders = list(dict.fromkeys(path.resolve() for path in paths))
+    names = [path.name for path in folders]
+    return {
+        path.name if names.count(path.name) == 1 else f"{path.parent.name}/{path.name}": path for path in folders
+    }
+
+
+def sample_folders(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield the folders with samples, those of each seed too, with the names that the page shows."""
+    names = name_runs(paths)
+    for title, path in names.items():
+        for run in (path, *seed_folders(path)):
+            for folder in method_folders(run):
+                seed = "" if run == path else run.name
+                yield " ".join(filter(None, (title if len(names) > 1 else "", seed, folder.resolve().name))), folder
+
+
+def read_together(paths: Sequence[Path], with_samples: bool = True) -> RunFolder:
+    """Read one run, or several as one run in which each policy's name starts with the name of its run.
+
+    Raises:
+        UserError: see `read_run`.
+    """
+    names = name_runs(paths)
+    if len(names) == 1:
+        return read_run(paths[0], with_samples)
+    runs = {name: read_run(path, with_samples) for name, path in names.items()}
+    return RunFolder(
+        path=next(iter(runs.values())).path,
+        summary=_merge_summaries(runs),
+        methods=[
+            method._replace(name=f"{name} {method.name}")
+            for name, run in runs.items()
+            for part in run.seeds or [run]
+            for method in part.methods
+        ],
+        before_after=_merge_answers({name: run.before_after for name, run in runs.items()}),
+        evaluation={f"{name} {key}": row for name, run in runs.items() for key, row in run.evaluation.items()},
+        notes=[f"{name}: {note}" for name, run in runs.items() for note in run.notes],
+        together=runs,
+    )
+
+
+def _merge_summaries(runs: Mapping[str, RunFolder]) -> Row:
+    """The results of all runs in one table, if their metric is the same."""
+    summaries = {name: run.summary for name, run in runs.items() if run.summary.get("rows")}
+    metrics = {summary.get("metric") for summary in summaries.values()}
+    if len(metrics) != 1:
+        return {}
+    rows = [
+        {**row, "name": f"{name} {row.get('name', '')}"}
+        for name, summary in summaries.items()
+        for row in summary["rows"]
+        if isinstance(row, Mapping)
+    ]
+    return {"title": " | ".join(runs), "metric": metrics.pop(), "rows": rows}
+
+
+def _merge_answers(comparisons: Mapping[str, Sequence[BeforeAfter]]) -> list[BeforeAfter]:
+    """Put the answers of all runs to the same prompt side by side."""
+    merged: dict[tuple[str, str, str], BeforeAfter] = {}
+    for name, items in comparisons.items():
+        for item in items:
+            key = (item.task, item.id, "\0".join(message.content for message in item.prompt))
+            answers = tuple(answer.model_copy(update={"name": f"{name} {answer.name}"}) for answer in item.answers)
+            earlier = merged[key].answers if key in merged else ()
+            merged[key] = item.model_copy(update={"answers": (*earlier, *answers)})
+    return list(merged.values())

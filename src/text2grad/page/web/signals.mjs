@@ -21,11 +21,10 @@ export const isAgainst = (rows, index) => (rows.advantage?.[index] || 0) * (rows
 export const tokenWords = (sample, index) => {
   const [start, end] = sample.intervals[index] || [];
   const id = sample.ids?.[index] === undefined ? "" : ` · id ${sample.ids[index]}`;
-  const label = sample.labels[index] ? ` · span: ${sample.labels[index]}` : "";
   const where = start === undefined ? "" : start === end ? " · no characters" : ` · characters ${start}–${end}`;
   const numbers = Object.keys(sample.rows).map((row) => `${nameOf(row)} ${exact(sample.rows[row][index])}`);
   const against = isAgainst(sample.rows, index) ? " · ▲ wrong sign" : "";
-  return `${index + 1}/${sample.tokens.length} “${sample.tokens[index]}”${id}${where}${label} · ${numbers.join(" · ")}${against}`;
+  return `${index + 1}/${sample.tokens.length} “${sample.tokens[index]}”${id}${where} · ${numbers.join(" · ")}${against}`;
 };
 
 // ---- which samples, and in which order

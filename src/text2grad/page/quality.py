@@ -1,0 +1,247 @@
+"""The quality of a file of feedback: its figures, what a policy would learn from it, and what to write next."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from statistics import fmean, quantiles
+from typing import Any
+
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback, Span, key_of, read_jsonl
+from text2grad.page.signs import MOST_UNMATCHED
+from text2grad.unicode_words import units
+
+Offsets = Sequence[tuple[int, int]]
+FEW_REMARKS = 200
+"""Records up to which the marks teach more than a reward model."""
+LOPSIDED, LEAST_ALPHA = 0.2, 0.4
+"""Least share of either label; least agreement between annotators (alpha)."""
+
+
+def feedback_quality(source: Path, canaries: Path | None = None) -> dict[str, Any]:
+    """Measure a file of feedback, together with a file of `canaries`; `judgement` and `next` are sentences.
+
+    Raises:
+        UserError: the file cannot be read, or is empty.
+    """
+    quality = Quality()
+    for record in read_jsonl(source, Feedback):
+        quality.add(record)
+    if not quality.records:
+        raise UserError(f"{source} holds no records", "text2grad annotate, or text2grad import, first")
+    for record in read_jsonl(canaries, Feedback) if canaries is not None and canaries.is_file() else ():
+        quality.add_canary(record)
+    figures = quality.figures()
+    return figures | {"judgement": judge(figures), "next": list(advise(figures))}
+
+
+@dataclass
+class Quality:
+    """Running counts; each record leaves a hash, and a byte per token."""
+
+    records: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    usage: Counter[str] = field(default_factory=Counter)
+    lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], 0: [], -1: []})
+    """Tokens of each span by label."""
+    failures: Counter[str] = field(default_factory=Counter)
+    opinions: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
+    """Response -> annotator -> token labels."""
+    seen: Counter[bytes] = field(default_factory=Counter)
+
+    def add(self, record: Feedback) -> None:
+        """Count one record."""
+        self.records += 1
+        self.seen[_digest(record.id, key_of(record.response))] += 1
+        self.usage.update(record.usage)
+        self.counts.update(record.quotes.model_dump())
+        self.counts["dropped_spans"] += int(record.meta.get("dropped_spans", 0))
+        if record.error is not None:
+            self.failures[record.error.kind] += 1
+            return
+        tokens = list(units(record.response))
+        labels = span_labels(record.spans, tokens)
+        self.counts.update(
+            tokens=len(tokens),
+            good_tokens=labels.count(1),
+            labelled_tokens=len(labels) - labels.count(0),
+            records_without_spans=not record.spans,
+            scored=record.score is not None,
+            records_all_good=bool(tokens) and labels.count(1) == len(tokens),
+        )
+        for span in record.spans:
+            self.lengths[span.label].append(sum(a < span.end and b > span.start for a, b in tokens))
+        self.add_canary(record)
+        response = _digest(*(turn.content for turn in record.prompt), key_of(record.response))
+        by, annotator = record.source, str(record.meta.get("annotator", ""))
+        judge = _digest(record.id, by.kind, by.model, by.prompt_version, annotator)
+        self.opinions.setdefault(response, {})[judge] = bytes(label + 1 for label in labels)
+
+    def add_canary(self, record: Feedback) -> None:
+        """Count a judged record with known spans as a canary."""
+        if "canary" in record.meta and record.error is None:
+            tokens = list(units(record.response))
+            self.counts["canaries"] += 1
+            labels = span_labels(record.spans, tokens)
+            self.counts["canaries_moved"] += has_moved(record.meta["canary"], labels, tokens)
+
+    def figures(self) -> dict[str, Any]:
+        """Plain numbers; shares are of 1, None for 0 of 0."""
+        counts, spans = self.counts, len(self.lengths[1]) + len(self.lengths[-1])
+        quotes = spans + counts["dropped_spans"] + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
+        counted = ("records_without_spans", "scored", "records_all_good", "canaries", "canaries_moved")
+        return {
+            "records": self.records,
+            "spans": spans,
+            "exact": quotes - counts["normalised"] - counts["fuzzy"],
+            **{name: counts[name] for name in ("normalised", "fuzzy", "unmatched", "ambiguous")},
+            "unmatched_rate": _share(counts["unmatched"], quotes + counts["unmatched"]),
+            "failed": dict(sorted(self.failures.items())),
+            "repeated_records": sum(count - 1 for count in self.seen.values()),
+            **{name: counts[name] for name in counted},
+            "input_tokens": int(self.usage["prompt_tokens"]),
+            "output_tokens": int(self.usage["completion_tokens"]),
+            "usd": round(self.usage["usd"], 6) if "usd" in self.usage else None,
+            "labelled_share": _share(counts["labelled_tokens"], counts["tokens"]),
+            "good_share": _share(counts["good_tokens"], counts["labelled_tokens"]),
+            "good_spans": _length_figures(self.lengths[1]),
+            "poor_spans": _length_figures(self.lengths[-1]),
+            **self._agreement(),
+        }
+
+    def _agreement(self) -> dict[str, Any]:
+        """The mean alpha of the responses with several annotators."""
+        shared = [list(opinions.values()) for opinions in self.opinions.values() if len(opinions) > 1]
+        alphas = [alpha for labels in shared if (alpha := token_alpha(labels)) is not None]
+        return {
+            "several_annotators": len(shared),
+            "agreement_measured": len(alphas),
+            "agreement_alpha": round(fmean(alphas), 4) if alphas else None,
+        }
+
+
+def _length_figures(lengths: Sequence[int]) -> dict[str, float]:
+    """Tokens per span (paper, table 18)."""
+    if not lengths:
+        return {"count": 0}
+    cuts = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else [float(lengths[0])] * 3
+    quartiles = {f"q{place}": cut for place, cut in enumerate(cuts, start=1)}
+    return {
+        "count": len(lengths),
+        "mean": round(fmean(lengths), 2),
+        "min": min(lengths),
+        **quartiles,
+        "max": max(lengths),
+    }
+
+
+def token_alpha(labels: Sequence[Sequence[int]]) -> float | None:
+    """Krippendorff's nominal alpha of (annotators, tokens) labels; None if all are equal.
+
+    Raises:
+        UserError: the package krippendorff is missing.
+    """
+    if len({label for row in labels for label in row}) < 2:
+        return None
+    try:
+        import krippendorff
+        import numpy as np
+    except ImportError as error:
+        raise UserError("agreement needs krippendorff", "pip install 'text2grad[annotate]'") from error
+    rows = np.array([list(row) for row in labels], dtype=float)
+    return float(krippendorff.alpha(rows, level_of_measurement="nominal"))
+
+
+def span_labels(spans: Sequence[Span], tokens: Offsets) -> list[int]:
+    """Label each token: +1 or -1 where it overlaps spans of that sign only, else 0."""
+    signs = ({s.label for s in spans if s.start < end and s.end > start} for start, end in tokens)
+    return [sum(sign) for sign in signs]
+
+
+def has_moved(expected: Sequence[Mapping[str, Any]], labels: Sequence[int], tokens: Offsets) -> bool:
+    """True if a canary, with known spans, was judged differently.
+
+    That is, if a token has the opposite label or fewer than half have the right one; without known
+    spans, if any token is labelled.
+    """
+    pairs = [
+        (next((span["label"] for span in expected if span["start"] < end and span["end"] > start), 0), label)
+        for (start, end), label in zip(tokens, labels, strict=True)
+    ]
+    marked = [(right, label) for right, label in pairs if right]
+    if not marked:
+        return any(labels)
+    opposite = any(label == -right for right, label in marked)
+    return opposite or 2 * sum(label == right for right, label in marked) < len(marked)
+
+
+def judge(figures: Mapping[str, Any]) -> list[str]:
+    """Sentences on what a policy would learn."""
+    share = figures["good_share"]
+    if share is None:
+        score = "only the verdict of a whole answer is learned from"
+        return [f"No token is labelled: {score if figures['scored'] else 'nothing can be learned'}."]
+    meaning = "balanced"
+    if share < LOPSIDED:
+        meaning = "the policy will learn to say less"
+    elif share > 1 - LOPSIDED:
+        meaning = "the policy will learn to repeat itself"
+    labelled = f"{100 * figures['labelled_share']:.0f} % of all tokens are labelled."
+    return [f"{100 * share:.0f} % of labelled tokens are praise: {meaning}.", labelled]
+
+
+def advise(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on what to write or correct; if nothing, the next command."""
+    problems = list(_problems(figures))
+    few = figures["records"] < FEW_REMARKS
+    command = f"train --offline (train-reward from {FEW_REMARKS} records on)" if few else "train-reward"
+    yield from problems or [f"Nothing is missing: text2grad {command}."]
+
+
+def _problems(figures: Mapping[str, Any]) -> Iterator[str]:
+    records, share, rate = figures["records"], figures["good_share"], figures["unmatched_rate"] or 0.0
+    if share is not None and share < LOPSIDED:
+        yield "Mark what is right too: 'good' quotes, or [+...+]."
+    if share is not None and share > 1 - LOPSIDED:
+        yield "Mark what is wrong too: 'poor' quotes, or [-...-]{why}."
+    if figures["unmatched"]:
+        limit = f", {rate:.1%} of the quotes, above 5 %: docs/metrics.md" * (rate > MOST_UNMATCHED)
+        yield f"Quote word for word (not in the response: {figures['unmatched']}{limit})."
+    if figures["ambiguous"]:
+        yield f"Quote more words (found more than once: {figures['ambiguous']})."
+    if 2 * figures["records_without_spans"] > records:
+        without = figures["records_without_spans"]
+        yield f"Mark words: {without} of {records} records have none (or text2grad annotate --anchor)."
+    if 2 * (records - figures["scored"]) > records:
+        yield f"Give a score from -1 to 1, for omissions: {records - figures['scored']} of {records} have none."
+    if failed := sum(figures["failed"].values()):
+        yield f"Judge {failed} failures again: text2grad annotate --again."
+    if figures["repeated_records"]:
+        yield f"Remove repeated records ({figures['repeated_records']})."
+    if (alpha := figures["agreement_alpha"]) is not None and alpha < LEAST_ALPHA:
+        yield f"Define good and poor: annotators disagree (alpha {alpha})."
+
+
+def worst_records(source: Path, count: int) -> list[Feedback]:
+    """The `count` worst judged records of a file: by score, else by the share of poor characters."""
+    judged: Iterable[Feedback] = (record for record in read_jsonl(source, Feedback) if record.error is None)
+    return heapq.nsmallest(count, judged, key=_goodness)
+
+
+def _goodness(record: Feedback) -> tuple[float, float]:
+    poor = sum(span.end - span.start for span in record.spans if span.label < 0)
+    unmarked = 1 - 2 * poor / max(1, len(record.response))
+    return (unmarked if record.score is None else record.score), unmarked
+
+
+def _digest(*texts: str) -> bytes:
+    return blake2b("\0".join(texts).encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _share(part: float, total: float, digits: int = 4) -> float | None:
+    return round(part / total, digits) if total else None

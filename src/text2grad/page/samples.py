@@ -1,0 +1,254 @@
+"""Judged responses as the page shows them: samples of a PPO run, and records of a feedback file.
+
+A sample view is plain JSON data that the script lays out. `all_visible` makes its texts harmless.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from text2grad.feedback import Critique, Feedback, Judgement, Message, QuoteCounts, Span, Transcript, turns_of
+from text2grad.page.render import all_visible, number, token_label, visible, without_dust
+from text2grad.page.runs import Method, Sample
+
+Interval = tuple[int, int]
+Piece = tuple[str, list[int], list[int]]  # visible text, indices of its spans, indices of its tokens
+
+SIGNALS = {
+    "delta": "the critique in token rewards (pseudo-reward)",
+    "advantage": "what the update is weighted by",
+    "reward": "delta − β·KL",
+    "kl": "distance from the reference policy, nats",
+    "value": "V before the token",
+    "logp": "log-probability when it was sampled",
+    "logp_change": "log-probability when it was sampled minus that of the policy at its start",
+    "ratio": "probability in the last epoch of the step's update over that when it was sampled",
+    "entropy": "of the policy before the token, nats",
+    "learned": "mask: 1 where the token is in the loss, 0 where it is left out",
+}
+"""The numbers of a token, and what each is."""
+LABELS = {1: "good", 0: "improvable", -1: "poor"}
+BUDGET = 1_600_000  # characters of JSON: with the curves, the page stays under 3 MB
+
+
+def sample_views(methods: Sequence[Method], budget: int = BUDGET) -> tuple[list[dict[str, Any]], int]:
+    """View the samples of all methods, thinned to `budget` characters.
+
+    Every k-th sample of each method remains, so that early and late steps both stay.
+
+    Returns:
+        The views, and the number of samples left out.
+    """
+    groups = [
+        [all_visible(sample_view(sample, method.name, line)) for line, sample in enumerate(method.samples)]
+        for method in methods
+    ]
+    size = sum(len(json.dumps(view, ensure_ascii=False)) for views in groups for view in views)
+    stride = max(1, math.ceil(size / budget))
+    thinned = [view for views in groups for view in views[::stride]]
+    return thinned, sum(map(len, groups)) - len(thinned)
+
+
+def list_entry(sample: Sample, method: str, line: int) -> dict[str, Any]:
+    """The entry of a sample in the list, by which it is filtered and sorted; `line` in the method's file."""
+    labels = Counter(span.label for span in sample.spans)
+    return {
+        "key": f"{method}/{line}",
+        "method": method,
+        "step": sample.step,
+        "id": sample.id,
+        "probe": sample.probe,
+        "score": _rounded(sample.score),
+        "failed": sample.failure is not None,
+        "good": labels[1],
+        "poor": labels[-1],
+        "lost_count": max(sample.unmatched, len(sample.lost)),
+        "wrong": count_wrong_signs(sample),
+        "length": len(sample.tokens),
+        "delta": _rounded(_sum(sample.delta)),
+        "words": first_words(sample.response),
+    }
+
+
+def first_words(response: str) -> str:
+    """The first words of a response on one line."""
+    return " ".join(response[:200].split())[:90]
+
+
+def sample_view(sample: Sample, method: str, line: int = 0) -> dict[str, Any]:
+    """One sample as plain data: its entry, texts, pieces and spans, and the numbers of each token."""
+    intervals = list(zip(sample.starts, sample.ends, strict=False))
+    failure, counts = sample.failure, QuoteCounts(unmatched=sample.unmatched, ambiguous=sample.ambiguous)
+    return {
+        **list_entry(sample, method, line),
+        "prompt": [_turn(message) for message in sample.prompt],
+        "critique": clauses(sample.critique, sample.spans),
+        "failure": f"{failure.kind}: {failure.message}" if failure else None,
+        "spans": [{"label": LABELS[s.label], "text": s.text, "reason": s.reason} for s in sample.spans],
+        "lost": lost_quotes(sample.lost, counts),
+        "talk": _conversation(sample, intervals),
+        "tokens": [token_label(token) for token in sample.tokens],
+        "ids": sample.ids,
+        "intervals": intervals,
+        "rows": {name: list(map(_rounded, row)) for name in SIGNALS if (row := getattr(sample, name))},
+        "facts": _facts(sample),
+    }
+
+
+def _turn(message: Message) -> dict[str, str]:
+    return {"role": message.role, "content": message.content}
+
+
+def _conversation(sample: Sample, intervals: Sequence[Interval]) -> list[dict[str, Any]]:
+    """The response as a conversation: the policy's turns in pieces, and the messages of others."""
+    turns: list[dict[str, Any]] = []
+    for turn in turns_of(sample.response):
+        turns += map(_turn, turn.messages)
+        words = pieces(sample.response, sample.spans, intervals, (turn.start, turn.end))
+        turns.append({"role": "response", "pieces": words})
+    return [*turns, *map(_turn, getattr(sample.response, "after", ()))]
+
+
+def clauses(critique: str, spans: Sequence[Span]) -> list[tuple[str, list[int]]]:
+    """Cut the critique into pieces, each with the spans whose reason, or else quote, it contains."""
+    places = []
+    for span in spans:
+        match = next((words for words in (span.reason, span.text) if words.strip() and words in critique), "")
+        start = critique.find(match) if match else 0
+        places.append((start, start + len(match)))
+    return [(text, indices) for text, _, indices in pieces(critique, (), places)]
+
+
+def lost_quotes(lost: Sequence[str], counts: QuoteCounts) -> list[dict[str, str]]:
+    """List the quotes of a critique that became no span, with the reason; of some only the number is known."""
+    quotes = [{"text": quote, "reason": "not in the response, no token is labelled by it"} for quote in lost]
+    more = {
+        "more quotes that are not in the response": counts.unmatched - len(lost),
+        "quotes that occur more than once in the response and do not say which": counts.ambiguous,
+    }
+    return quotes + [{"text": "", "reason": f"{reason}: {count}"} for reason, count in more.items() if count > 0]
+
+
+def _facts(sample: Sample) -> str:
+    """The sums of the sample in one line, to compare with metrics.jsonl by eye."""
+    sums = {"delta": sample.delta, "KL": sample.kl, "reward": sample.reward}
+    facts = [f"{len(sample.tokens)} tokens", *(f"Σ {name} {number(_sum(row))}" for name, row in sums.items())]
+    paid = sum(bool(delta) and a is not None for delta, a in zip(sample.delta, sample.advantage, strict=False))
+    wrong = f"{count_wrong_signs(sample)} of {paid} tokens with a delta have an advantage of the other sign"
+    return " · ".join([*facts, wrong if sample.advantage else "nothing is learned"])
+
+
+def count_wrong_signs(sample: Sample) -> int:
+    """Count the tokens whose advantage has another sign than their delta."""
+    pairs = zip(sample.delta, sample.advantage, strict=False)
+    return sum((delta or 0.0) * (advantage or 0.0) < 0 for delta, advantage in pairs)
+
+
+def _sum(row: Sequence[float | None]) -> float:
+    return sum(value or 0.0 for value in row)
+
+
+def _rounded(value: float | None) -> float | None:
+    return float(f"{without_dust(value):.4g}") if value is not None and math.isfinite(value) else None
+
+
+def pieces(
+    response: str, spans: Sequence[Span], intervals: Sequence[Interval] = (), part: Interval | None = None
+) -> list[Piece]:
+    """Cut `response`, or a part of it, wherever a span or a token begins or ends.
+
+    A character may lie in several spans and, where tokens split it, in several tokens.
+    """
+    in_spans = _cover(len(response), [(span.start, span.end) for span in spans])
+    in_tokens = _cover(len(response), intervals)
+    start, end = part or (0, len(response))
+    characters = list(zip(response, in_spans, in_tokens, strict=True))[start:end]
+    groups = groupby(characters, key=lambda character: character[1:])
+    return [(visible("".join(c[0] for c in group)), list(of[0]), list(of[1])) for of, group in groups]
+
+
+def _cover(length: int, intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
+    """For each position the indices of the intervals it lies in."""
+    cover: list[tuple[int, ...]] = [()] * length
+    for index, (start, end) in enumerate(intervals):
+        for position in range(max(start, 0), min(end, length)):
+            cover[position] += (index,)
+    return cover
+
+
+class Counts(NamedTuple):
+    """Counts of one source: records, spans by label, other quotes, and failures by kind in words."""
+
+    records: int
+    good: int
+    poor: int
+    quotes: QuoteCounts
+    failed: str
+
+
+def count_by_source(records: Sequence[Feedback]) -> dict[str, Counts]:
+    """Count records per source, named `kind` or `kind · model`."""
+    groups: defaultdict[str, list[Feedback]] = defaultdict(list)
+    for record in records:
+        groups[" · ".join(filter(None, (record.source.kind, record.source.model)))].append(record)
+    return {name: _counts(group) for name, group in groups.items()}
+
+
+def _counts(records: Sequence[Feedback]) -> Counts:
+    labels = Counter(span.label for record in records for span in record.spans)
+    failures = Counter(record.error.kind for record in records if record.error is not None)
+    failed = ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items())) or "0"
+    quotes = sum((record.quotes for record in records), QuoteCounts())
+    return Counts(len(records), labels[1], labels[-1], quotes, failed)
+
+
+def pick_examples(records: Sequence[Feedback]) -> list[dict[str, Any]]:
+    """Pick up to four records to read: with poor spans, with good ones only, with none, and a failed one."""
+    kinds = (
+        lambda r: any(span.label < 0 for span in r.spans),
+        lambda r: r.spans and all(span.label > 0 for span in r.spans),
+        lambda r: r.error is None and not r.spans,
+        lambda r: r.error is not None,
+    )
+    picks = (next(filter(kind, records), None) for kind in kinds)
+    return [record_view(record) for record in picks if record is not None]
+
+
+def record_view(record: Feedback) -> dict[str, Any]:
+    """A record for the template: its fields, the response in pieces, and the quotes that gave no span."""
+    lost = lost_quotes(record.meta.get("lost", ()), record.quotes)
+    return {**dict(record), "said": list(_parts(record)), "lost": lost}
+
+
+def _parts(record: Feedback) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """The response by speaker, in pieces; plain text has one part without a name."""
+    if not isinstance(record.response, Transcript):
+        yield "", _labelled(record, 0, len(record.response))
+        return
+    for place, turn in enumerate(record.response.turns, start=1):
+        yield from ((message.role, [(visible(message.content), "", "")]) for message in turn.messages)
+        yield turn_title(place, record.judgement()), _labelled(record, turn.start, turn.end)
+    yield from ((message.role, [(visible(message.content), "", "")]) for message in record.response.after)
+
+
+def turn_title(number: int, judgement: Judgement | None) -> str:
+    """The title of a turn of the policy, with its score if it has one."""
+    scores = judgement.turn_scores if isinstance(judgement, Critique) else ()
+    score = scores[number - 1] if number <= len(scores) else None
+    return f"turn {number}" if score is None else f"turn {number} ({score:+.2f})"
+
+
+def _labelled(record: Feedback, start: int, end: int) -> list[tuple[str, str, str]]:
+    """The characters [start, end) of the response in pieces: (text, label, reasons)."""
+    result = []
+    for text, indices, _ in pieces(record.response, record.spans, (), (start, end)):
+        spans = [record.spans[index] for index in indices]
+        labels = sorted({LABELS[span.label] for span in spans if span.label})
+        label = "both" if len(labels) > 1 else "".join(labels)
+        result.append((text, label, "; ".join(span.reason for span in spans if span.reason)))
+    return result

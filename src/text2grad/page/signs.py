@@ -1,0 +1,242 @@
+"""The figures of a run in words: warnings, the effect of training, and the verdict on a reward model.
+
+Warnings apply the thresholds of a published review of the method (docs/metrics.md, "Signs of failure").
+A missing figure gives no warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from text2grad.page.render import signed
+
+Row = Mapping[str, Any]
+LEAST_CORRECT, MOST_UNMATCHED = 0.75, 0.05
+ASPECTS = {"critique": "critiques", "spans": "answers' spans"}
+LEAST_STEPS = 20
+"""Fewest steps that show how rewards move."""
+ALIKE, OPPOSITE = 0.6, -0.45
+"""Autocorrelations of a periodic series: at a period, and between."""
+BLOCKS, REVERSALS = (12, 24, 48, 96), 4
+CLEAR, HALF, TENTH = 6.0, 0.5, 0.1
+"""Smallest move: in standard errors of a block's mean, in the range of means, in the size of the rewards."""
+ENDS = 0.1
+"""Share of the steps compared, at each end of a run."""
+NOISE = 2.0
+"""Standard errors within which a mean has not moved."""
+FAR, NEAR = 1.0, 0.001
+"""Nats a token from the start: too far, and no movement."""
+MISLEADING = 0.2
+"""Share of labelled tokens with the wrong sign that misleads."""
+LEAST_FALL, RISE = 0.05, 0.2
+"""Share by which a loss must fall, and by which it has risen."""
+
+
+def human_warnings(people: Mapping[str, Row]) -> Iterator[str]:
+    """Warn if people find too few critiques or spans correct; `people` as from `eval.critics.marks.agreement`."""
+    for aspect, marks in people.items():
+        if (share := marks.get("accuracy")) is not None and share < LEAST_CORRECT:
+            low, high = marks["interval"]
+            yield (
+                f"people find {share:.0%} of {marks['critiques']} {ASPECTS.get(aspect, aspect)} correct"
+                f" ({low:.0%} to {high:.0%}), below {LEAST_CORRECT:.0%}: critiques and spans do not match;"
+                " read the annotations and their prompt"
+            )
+
+
+def quote_warnings(unmatched: float | None, source: str) -> Iterator[str]:
+    """Warn if too large a share of quotes is `unmatched` in the answers."""
+    if unmatched is not None and unmatched > MOST_UNMATCHED:
+        yield (
+            f"{unmatched:.1%} of the quotes {source} are not in the answer, above {MOST_UNMATCHED:.0%}: they reward"
+            " nothing; ask for exact quotes, or ground the decoding (reward_model.grounded)"
+        )
+
+
+def reward_warnings(values: Sequence[float]) -> Iterator[str]:
+    """Warn if the mean reward of an answer oscillates without a trend."""
+    if oscillates(values):
+        yield (
+            f"the reward of an answer oscillates between {min(values):.3g} and {max(values):.3g} without a trend:"
+            " check the precision of spans (evaluate --task reward-model), good_tokens and poor_tokens"
+        )
+
+
+def scalar_warnings(name: str, scalar: str, lead: float, interval: Sequence[float]) -> Iterator[str]:
+    """Warn if a run on token rewards is below scalar PPO, whose `lead` has this 95 % interval."""
+    if interval[0] > 0:
+        yield (
+            f"{name} is below {scalar} by {lead:.3f} ({interval[0]:.3f} to {interval[1]:.3f}): check"
+            " wrong_sign_rate (evaluate --task reward-model)"
+        )
+
+
+def metric_warnings(rows: Sequence[Row]) -> list[str]:
+    """Warnings about the metrics of the steps of a run."""
+    unmatched = _values(rows, "unmatched_share")
+    quotes = quote_warnings(fmean(unmatched) if unmatched else None, "in training")
+    return [*quotes, *reward_warnings(_values(rows, "delta_sum"))]
+
+
+def oscillates(values: Sequence[float]) -> bool:
+    """True if a series is periodic, or reverses often and far once the noise of its steps is averaged out."""
+    middle = fmean(values) if values else 0.0
+    deviations = [value - middle for value in values]
+    spread = sum(deviation**2 for deviation in deviations)
+    if len(values) < LEAST_STEPS or spread == 0:
+        return False
+    return _is_periodic(deviations, spread) or any(
+        _reverses(values, blocks) for blocks in BLOCKS if len(values) // blocks > 1
+    )
+
+
+def _is_periodic(deviations: Sequence[float], spread: float) -> bool:
+    count = len(deviations)
+
+    def correlation(lag: int) -> float:
+        total = sum(a * b for a, b in zip(deviations, deviations[lag:], strict=False))
+        return total / spread * count / (count - lag)
+
+    correlations = [correlation(lag) for lag in range(1, count // 3 + 1)]
+    return any(
+        value >= ALIKE and min(correlations[:lag]) <= OPPOSITE for lag, value in enumerate(correlations) if lag
+    )
+
+
+def _reverses(values: Sequence[float], blocks: int) -> bool:
+    """True if the means of so many blocks reverse often, each time by more than noise."""
+    size = len(values) // blocks
+    means = [fmean(values[n * size : (n + 1) * size]) for n in range(blocks)]
+    noise = fmean((b - a) ** 2 for a, b in pairwise(values)) / 2
+    error = (noise / size) ** 0.5
+    scale = fmean(map(abs, values))
+    least = max(CLEAR * error, HALF * (max(means) - min(means)), TENTH * scale)
+    return count_reversals(means, least) >= REVERSALS
+
+
+def count_reversals(values: Sequence[float], least: float) -> int:
+    """Count the moves of at least `least`, each opposite to the one before."""
+    count, low, high, direction = 0, values[0], values[0], 0
+    for value in values:
+        low, high = min(low, value), max(high, value)
+        if direction <= 0 and value - low >= least:
+            count, direction, high = count + 1, 1, value
+        elif direction >= 0 and high - value >= least:
+            count, direction, low = count + 1, -1, value
+    return count
+
+
+def describe_training(rows: Sequence[Row]) -> list[str]:
+    """Sentences on the effect of a training with these metrics; none without metrics."""
+    return [sentence(rows) for names, sentence in SENTENCES.items() if any(_values(rows, name) for name in names)]
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [float(row[name]) for row in rows if row.get(name) is not None]
+
+
+def _ends(rows: Sequence[Row], name: str) -> tuple[float, float, int]:
+    """Means of a metric over the first and the last steps, and their number."""
+    values = _values(rows, name)
+    count = max(1, round(ENDS * len(values)))
+    return fmean(values[:count]), fmean(values[-count:]), count
+
+
+def _reward_sentence(rows: Sequence[Row]) -> str:
+    name, subject = "score", "The critic's score"
+    if _is_constant(rows, name):
+        equal = " (all scores are equal)" if _values(rows, name) else ""
+        name, subject = "delta_sum", f"The reward of an answer{equal}"
+        if _is_constant(rows, name):
+            return "Every answer earned the same, nothing was learned (see text2grad sample --critique)."
+    first, last, count = _ends(rows, name)
+    squares = [(after - before) ** 2 for before, after in pairwise(_values(rows, name))]
+    error = (fmean(squares or [0.0]) / count) ** 0.5  # of the difference of two means
+    moved = f"{subject} went from {signed(first)} to {signed(last)}"
+    if abs(last - first) <= NOISE * error:
+        return f"{moved}, within its noise{': try more steps, or a higher ppo.lr' if last >= first else ''}."
+    return f"{moved}: {'better' if last > first else 'worse'}."
+
+
+def _is_constant(rows: Sequence[Row], name: str) -> bool:
+    """True if several steps have the same value of this metric, or none has it."""
+    values = _values(rows, name)
+    return len(values) != 1 and len({round(value, 9) for value in values}) < 2
+
+
+def _kl_sentence(rows: Sequence[Row]) -> str:
+    distance = _ends(rows, "kl_token")[1]
+    if distance < NEAR:  # an estimate from samples may be below 0
+        return f"It has hardly moved: less than {NEAR:g} nats a token from where it started."
+    return f"It is {distance:.3f} nats a token from where it started{': read its answers' * (distance > FAR)}."
+
+
+def _loss_sentence(rows: Sequence[Row]) -> str:
+    first, last, _ = _ends(rows, "loss")
+    return f"The loss went from {first:.3g} to {last:.3g}{': nothing was learned' * (last >= first)}."
+
+
+SENTENCES = {("score", "delta_sum"): _reward_sentence, ("kl_token",): _kl_sentence, ("loss",): _loss_sentence}
+"""Metrics, and the sentence on runs with one of them."""
+
+
+def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:
+    """A line if the loss did not fall from the first third to the last, else empty; `section` has the settings."""
+    third = len(losses) // 3
+    if not third:
+        return ""
+    first, last = sum(losses[:third]) / third, sum(losses[-third:]) / third
+    if last < (1 - LEAST_FALL) * first:
+        return ""
+    ends = f"{first:.3g} at first, {last:.3g} at the end, {len(losses)} updates at a learning rate of {lr:g}"
+    if last > (1 + RISE) * first:
+        return f"the loss rose ({ends}): lower {section}.lr"
+    return f"the loss did not move ({ends}): raise {section}.lr or {section}.epochs"
+
+
+def describe_reward_model(rates: Row) -> list[str]:
+    """Sentences on a reward model measured on held-out critiques; none without figures."""
+    if rates.get("poor_f1") is None or rates.get("wrong_sign_rate") is None:
+        return []
+    shares = ", ".join(
+        f"{rates[f'{label}_recall']:.0%} of the {label} tokens (precision {rates[f'{label}_precision']:.0%})"
+        for label in ("good", "poor")
+    )
+    wrong = rates["wrong_sign_rate"]
+    meaning = "too many" if wrong >= MISLEADING else "few enough"
+    return [
+        f"On held-out answers it finds {shares}.",
+        f"Marked tokens with the wrong sign: {wrong:.0%}, {meaning}.",
+    ]
+
+
+def describe_gate(verdict: Row) -> list[str]:
+    """The verdict on a reward model (`gate.json`) in lines."""
+    figures = verdict["figures"]
+    lines = []
+    if figures.get("f1") is not None:
+        f1, low, high, random, neutral = (
+            f"{figures[key]:.2f}" for key in ("f1", "f1_low", "f1_high", "random_f1", "neutral_f1")
+        )
+        on = f"on {figures['heldout']} held-out critiques"
+        lines.append(f"F1 {f1} ({low} to {high}) {on}; random spans {random}, always neutral {neutral}")
+    if figures.get("verdict_r") is not None:
+        r, low, high = (f"{figures[key]:.2f}" for key in ("verdict_r", "verdict_r_low", "verdict_r_high"))
+        lines.append(f"its verdicts correlate with the annotations: r {r} ({low} to {high})")
+    lines.append(
+        f"it rewards {100 * figures['fresh_paid']:.0f} % of {figures['fresh']} fresh answers, and"
+        f" {100 * figures['spoiled_paid']:.0f} % of {figures['spoiled']} made unreadable"
+    )
+    if corrected := figures.get("corrected"):
+        faulted = round(figures["corrected_faulted"] * corrected)
+        lines.append(f"it finds fault with {faulted} of {corrected} answers corrected by people")
+    if verdict["fit"]:
+        lines.append("Fit to train against.")
+    else:
+        alone = (verdict.get("spans_alone") or {}).get("fit")
+        lines += ["Not fit to train against:", *(f"- {reason}" for reason in verdict["reasons"])]
+        lines += ["Its spans alone are fit: train --credit.outcome_weight 0."] if alone else []
+    return [*lines, *(f"Note: {caution}" for caution in verdict["cautions"])]

@@ -1,0 +1,243 @@
+"""Results and judged answers on a terminal. Without colour, labels are brackets: [+good+] [-poor-]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Span, Transcript
+from text2grad.page.render import signed, stripped, without_dust
+from text2grad.page.report import is_number, read_results, reward_model_rows
+from text2grad.page.runs import Sample
+from text2grad.page.samples import turn_title
+from text2grad.page.signs import describe_gate
+
+STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
+BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
+NO_TEXT = "no text yet: train longer, or take a larger model"
+FEWEST_BROKEN, BROKEN = 3, 0.01
+"""Least number of broken characters, and their share, of an answer that is no text."""
+NARROWEST, WIDEST = 36, 10_000
+"""Characters of a column of answers, and of a line in a file."""
+SHOWN = 5
+MOST_OF_OTHERS = 400
+"""Characters shown of a message of a tool or a user."""
+WAYS = ("greedy", "sampled", "best_temperature")
+RATES = ("precision", "recall", "f1", "character_f1", "exact", "partial", "nearly", "iou")
+MEASURES = [f"{label}_{rate}" for label in ("good", "poor") for rate in RATES] + [
+    "wrong_sign_rate",
+    "unmatched",
+    "ambiguous",
+    "unreadable",
+    "forced",
+]
+
+
+def show_table(console: Console, table: Table) -> None:
+    """Print a table: folded on a terminal, else with long lines."""
+    for column in table.columns:
+        column.overflow = "fold"
+    width = console.width
+    if not console.is_terminal:
+        size = console.measure(table, options=console.options.update(width=WIDEST))
+        console.width = max(width, size.maximum)
+    console.print(table)
+    console.width = width
+
+
+def _table(title: str, columns: Iterable[str], **options: Any) -> Table:
+    """A table of names, then figures."""
+    table = Table(title=Text(stripped(title)) if title else None, title_justify="left", **options)
+    for number, column in enumerate(columns):
+        table.add_column(Text(stripped(column)), justify="right" if number else "left")
+    return table
+
+
+def results_table(summary: Mapping[str, Any]) -> Table:
+    """The results of summary.json, a row per policy."""
+    results = read_results(summary)
+    table = _table(results.metric, ["policy", *results.columns])
+    for name, cells in zip(results.names, results.cells, strict=True):
+        table.add_row(Text(stripped(name)), *(cell.text for cell in cells))
+    table.caption = "± standard deviation over the seeds" if results.has_spread else None
+    return table
+
+
+def reward_model_table(figures: Mapping[str, Any]) -> Table:
+    """Token precision, recall and failures of the reward model."""
+    table = _table("Reward model, held-out", ["measure", "value"])
+    for row in reward_model_rows(figures):
+        table.add_row(*row)
+    return table
+
+
+def evaluation_table(report: Mapping[str, Any]) -> Table:
+    """All rates of a reward model with intervals, next to the baselines."""
+    baselines: Mapping[str, Any] = report["baselines"]
+    columns = ("measure", "reward model", "95 % interval", *(name.replace("_", " ") for name in baselines))
+    table = _table(f"Reward model against {report['records']} held-out critiques", columns)
+    for name in MEASURES:
+        label, _, rate = name.partition("_")
+        of_label = report[label]["intervals"] if label in ("good", "poor") else {}
+        bounds = of_label.get(rate) or report["intervals"].get(name) or ()
+        value, *others = (f"{rates[name]:.3f}" for rates in (report, *baselines.values()))
+        table.add_row(name.replace("_", " "), value, "–".join(f"{bound:.3f}" for bound in bounds), *others)
+    return table
+
+
+def policy_table(figures: Mapping[str, Any]) -> Table:
+    """A row per measure and a column per way to answer; other figures are in the caption."""
+    if not any(key.startswith(WAYS) for key in figures):
+        figures = {f"value_{key}": value for key, value in figures.items()}
+    ways = {way: way.replace("_", " ") for way in (*WAYS, "value") if any(k.startswith(f"{way}_") for k in figures)}
+    if "best_temperature" in figures:
+        ways["best_temperature"] = f"at {figures['best_temperature']:g}"
+    rows = dict.fromkeys(key.removeprefix(f"{w}_") for w in ways for key in figures if key.startswith(f"{w}_"))
+    table = _table("", ["measure", *ways.values()], caption_justify="left")
+    for row in rows:
+        table.add_row(stripped(row.replace("_", " ")), *(_figure(figures.get(f"{way}_{row}")) for way in ways))
+    shown = {f"{way}_{row}" for way in ways for row in rows} | {"best_temperature"}
+    others = {key: value for key, value in figures.items() if key not in shown and value is not None}
+    caption = ", ".join(f"{key.replace('_', ' ')}: {_figure(value)}" for key, value in others.items())
+    table.caption = Text(stripped(caption))
+    return table
+
+
+def _figure(value: Any) -> str:
+    return "–" if value is None else f"{without_dust(value):.4g}" if is_number(value) else str(value)
+
+
+class PolicyAnswer(NamedTuple):
+    """An answer of a policy, judged or not."""
+
+    name: str
+    response: str
+    judgement: Judgement | None = None
+
+
+def show_samples(console: Console, samples: Sequence[Sample], count: int = SHOWN) -> None:
+    """Print up to `count` samples with their critiques."""
+    for sample in samples[:count]:
+        critique = Critique(text=sample.critique, spans=sample.spans, score=sample.score)
+        answer = PolicyAnswer("", sample.response, sample.failure or critique)
+        console.print(Text(stripped(f"{sample.id} · step {sample.step}"), style="bold"))
+        console.print(answer_view(answer, _needs_brackets(console)), "")
+
+
+def _needs_brackets(console: Console) -> bool:
+    return console.no_color or not console.is_terminal
+
+
+def show_answers(console: Console, prompt: str, answers: Sequence[PolicyAnswer]) -> None:
+    """Print the answers to a prompt with their critiques, side by side if there is room."""
+    views = [answer_view(answer, _needs_brackets(console)) for answer in answers]
+    if prompt:
+        console.print(Text(stripped(prompt), style="bold"))
+    if len(views) > 1 and console.width >= NARROWEST * len(views):
+        table = Table(expand=True)
+        for answer in answers:
+            table.add_column(Text(stripped(answer.name)), ratio=1, overflow="fold")
+        table.add_row(*views)
+        console.print(table)
+        return
+    for answer, view in zip(answers, views, strict=True):
+        if len(views) > 1:
+            console.rule(Text(stripped(answer.name)), align="left")
+        console.print(view)
+    console.print()
+
+
+def answer_view(answer: PolicyAnswer, brackets: bool) -> Group:
+    """An answer, coloured by its spans, and its judgement."""
+    judgement = answer.judgement
+    if is_no_text(answer.response):
+        return Group(Text(f"({len(answer.response)} characters: {NO_TEXT})", style="yellow"))
+    response = coloured_answer(answer.response, judgement, brackets)
+    if judgement is None:
+        return Group(response)
+    if isinstance(judgement, Failure):
+        failure = Text(stripped(f"no critique: {judgement.kind}: {judgement.message}"), style="yellow")
+        return Group(response, failure)
+    critique = f"(a critique that is {NO_TEXT})" if is_no_text(judgement.text) else judgement.text
+    score = [] if judgement.score is None else [Text(f"score {signed(judgement.score)}")]
+    reasons = [_reason(span) for span in judgement.spans if span.reason]
+    return Group(response, *reasons, Text(stripped(critique), style="italic"), *score)
+
+
+def coloured_answer(response: str, judgement: Judgement | None, brackets: bool) -> Text:
+    """A response, coloured by span; a transcript as a conversation."""
+    spans = judgement.spans if isinstance(judgement, Critique) else ()
+    if not isinstance(response, Transcript):
+        return _coloured(response, spans, brackets, 0, len(response))
+    parts: list[Text] = []
+    for number, turn in enumerate(response.turns, start=1):
+        parts += map(_message_of_others, turn.messages)
+        title = Text(f"{turn_title(number, judgement)}: ", style="bold")
+        parts.append(title + _coloured(response, spans, brackets, turn.start, turn.end))
+    return Text("\n").join([*parts, *map(_message_of_others, response.after)])
+
+
+def _message_of_others(message: Message) -> Text:
+    content = message.content.strip()
+    shown = content if len(content) <= MOST_OF_OTHERS else f"{content[:MOST_OF_OTHERS]}..."
+    return Text(stripped(f"{message.role}: {shown}"), style="dim")
+
+
+def _coloured(response: str, spans: Sequence[Span], brackets: bool, start: int, end: int) -> Text:
+    """The characters [start, end) of a response, coloured by span; plain where both good and poor."""
+    places = [place for span in spans for place in (span.start, span.end) if start <= place <= end]
+    pieces = [
+        (sum({span.label for span in spans if span.start <= first and last <= span.end}), response[first:last])
+        for first, last in pairwise(sorted({start, end, *places}))
+    ]
+    text = Text()
+    for sign, run in groupby(pieces, key=lambda piece: piece[0]):
+        opening, closing = BRACKETS[sign] if brackets else ("", "")
+        body = stripped("".join(piece for _, piece in run))
+        text.append(f"{opening}{body}{closing}" if body else "", STYLES[sign] if sign else "")
+    text.rstrip()
+    return text
+
+
+def is_no_text(response: str) -> bool:
+    """True if an answer is mostly broken bytes, from an undertrained model."""
+    broken = response.count("\ufffd")
+    return broken >= FEWEST_BROKEN and broken >= BROKEN * len(response)
+
+
+def _reason(span: Span) -> Text:
+    sign, words = {1: "+", 0: "~", -1: "-"}[span.label], " ".join(span.text.split())
+    shown = words if len(words) <= 40 else f"{words[:37]}..."
+    return Text(stripped(f"  {sign} {shown}: {span.reason}"), STYLES[span.label])
+
+
+def show_feedback(console: Console, records: Sequence[Feedback], figures: Mapping[str, Any]) -> None:
+    """Print records, coloured, then the meaning of the figures."""
+    _show_records(console, records)
+    shown = f", the {len(records)} worst above" if records else ""
+    console.print(Text(f"{figures['records']} records, {figures['spans']} spans{shown}"))
+    console.print(*(Text(sentence, style="bold") for sentence in figures["judgement"]), sep="\n")
+    console.print(*(Text(f"- {sentence}") for sentence in figures["next"]), sep="\n")
+
+
+def _show_records(console: Console, records: Sequence[Feedback]) -> None:
+    if records and all(is_no_text(record.response) for record in records):
+        console.print(Text(f"{len(records)} answers are not shown: {NO_TEXT}", style="yellow"))
+        return
+    for record in records:
+        prompt = " ".join(record.prompt[-1].content.split())
+        answer = PolicyAnswer("", record.response, record.judgement())
+        console.print(Text(stripped(f"{record.id}: {prompt[:200]}"), style="bold"))
+        console.print(answer_view(answer, _needs_brackets(console)), "")
+
+
+def show_gate(console: Console, records: Sequence[Feedback], verdict: Mapping[str, Any]) -> None:
+    """Print a reward model's critiques of fresh answers, and the verdict on it."""
+    _show_records(console, records[:SHOWN])
+    for line in describe_gate(verdict):
+        console.print(Text(stripped(line)), soft_wrap=True)

@@ -1,0 +1,299 @@
+"""The page of a run: complete, self-contained, inert whatever a model wrote, patient with unfinished runs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synthetic_run import sample, write_run, write_seeds
+from text2grad.errors import UserError
+from text2grad.page.report import arrange, build_report, read_results, reward_model_rows
+from text2grad.page.runs import read_run
+
+HOSTILE = "\"'></script><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}\u202egnp\x1b[31m\u2028\ud800"
+STRUCTURE = {"role", "kind", "text", "label"}
+
+
+class Parsed(HTMLParser):
+    """The elements of a page with their attributes, and the text of scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.raw: dict[str, list[str]] = {"script": [], "style": []}
+        self.words: list[str] = []
+        self._inside = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag in self.raw:
+            self._inside = tag
+            self.raw[tag].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = "" if tag == self._inside else self._inside
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.raw[self._inside][-1] += data
+        else:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return json.loads(self.raw["script"][0])
+
+    @property
+    def samples(self) -> list[dict[str, Any]]:
+        return self.data["samples"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("report") / "run")
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> str:
+    return build_report(run).read_text(encoding="utf-8")
+
+
+def parsed(folder: Path) -> Parsed:
+    return Parsed(build_report(folder).read_text(encoding="utf-8"))
+
+
+def write_metrics(folder: Path, rows: list[dict[str, float]]) -> None:
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"step": step, **row}) + "\n" for step, row in enumerate(rows)]
+    (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def test_the_page_holds_every_part_of_the_run_and_is_the_same_every_time(run: Path, page: str) -> None:
+    text = Parsed(page).text
+    for part in ("Demo: small Python functions", "text2grad demo --out runs/demo", "5 min 41 s", "1,834 MB"):
+        assert part in text
+    for metric in ("heldout_pass@1", "score", "kl", "wrong_sign_rate", "entropy", "clip_fraction"):
+        assert metric in text
+    for value in ("0.810", "0.012", "scalar PPO", "program · tests"):
+        assert value in text
+    assert [item["id"] for item in Parsed(page).data["comparisons"]] == [f"heldout-{n}" for n in range(6)]
+    assert "makes them" not in text
+    assert len(page.encode()) < 3_000_000
+    assert build_report(run).read_text(encoding="utf-8") == page
+
+
+def test_the_page_loads_nothing_and_runs_only_its_own_script(page: str) -> None:
+    seen = Parsed(page)
+    policy = next(a["content"] for _, a in seen.elements if a.get("http-equiv") == "Content-Security-Policy")
+    for kind, text in (("script", seen.raw["script"][-1]), ("style", seen.raw["style"][0])):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy
+    for tag, attributes in seen.elements:
+        ours = attributes.get("id") in ("filters", "pairs")
+        assert tag not in {"link", "img", "iframe", "object", "base", "form"} or ours
+        assert not {name for name in attributes if name.startswith("on") or name in ("src", "style")}
+    assert not re.search(r"https?://|@import|url\(", page)
+
+
+def test_whatever_a_model_wrote_is_inert(run: Path, tmp_path: Path) -> None:
+    for file in run.rglob("*.json*"):
+        target = tmp_path / "run" / file.relative_to(run)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        rows = [json.dumps(_poisoned(json.loads(line))) for line in file.read_text(encoding="utf-8").splitlines()]
+        target.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (tmp_path / "run" / "config.yaml").write_text(HOSTILE.replace("\ud800", ""), encoding="utf-8")
+    page = build_report(tmp_path / "run").read_text(encoding="utf-8")
+    seen = Parsed(page)
+    assert [tag for tag, _ in seen.elements if tag in ("script", "img")] == ["script", "script"]
+    assert "<" not in seen.raw["script"][0]
+    assert not set(page) & set("\u202e\x1b\u2028\ud800")
+    critique = "".join(text for text, _ in seen.samples[0]["critique"])
+    assert "49" not in critique and "⟨U+202E⟩" in critique
+    assert seen.text.count("alert(1)") > 20
+
+
+def _poisoned(value: Any, key: str = "") -> Any:
+    """`value` with the hostile text appended to every string."""
+    if isinstance(value, dict):
+        spans = {"start", "end"} <= value.keys()
+        return {k: v if spans and k == "text" else _poisoned(v, k) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_poisoned(item, key) for item in value]
+    return value + HOSTILE if isinstance(value, str) and key not in STRUCTURE else value
+
+
+def test_a_run_without_a_summary_opens_with_its_policies_and_the_gate(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (folder / "summary.json").unlink()
+    figures = {"f1": None, "fresh_paid": 0.5, "fresh": 4, "spoiled_paid": 0.0, "spoiled": 8}
+    gate = {"fit": False, "reasons": ["it marks by chance"], "cautions": ["few"], "figures": figures}
+    (folder / "reward_model" / "gate.json").write_text(json.dumps(gate))
+    place = folder / "evaluation" / "qa"
+    place.mkdir(parents=True)
+    for name, value in (("text2grad", 0.25), ("sft", 0.125), ("base", 0.5)):
+        (place / f"{name}.json").write_text(json.dumps({"greedy_rouge_l": value, "greedy_other": 1}))
+    page = build_report(folder).read_text(encoding="utf-8")
+    assert "qa: greedy rouge l base 0.5 → sft 0.125 → text2grad 0.25</p>" in page
+    assert 'class="policies"' in page and "it marks by chance" in page and "not fit" in page
+    (folder / "reward_model" / "gate.json").write_text("{}")
+    assert "fit to train against" not in build_report(folder).read_text(encoding="utf-8")
+
+
+def test_a_run_with_sft_only_names_the_commands_for_the_other_parts(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "sft").mkdir()
+    (tmp_path / "sft" / "metrics.jsonl").write_bytes((run / "sft" / "metrics.jsonl").read_bytes())
+    text = parsed(tmp_path).text
+    for command in ("evaluate", "train", "annotate", "train-reward"):
+        assert f"text2grad {command} makes them" in text
+
+
+def test_any_part_may_be_missing(tmp_path: Path) -> None:
+    for part in ("summary.json", "feedback.jsonl", "ppo", "before_after.jsonl", "sft", "evaluation"):
+        folder = write_run(tmp_path / part, steps=3)
+        (folder / part).rename(tmp_path / f"{part} elsewhere")
+        assert parsed(folder).elements, part
+
+
+def test_values_that_are_not_finite_are_counted_not_drawn(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=4)
+    path = folder / "ppo" / "text2grad" / "metrics.jsonl"
+    rows = '{"step": 0, "kl": 1.0}\n{"step": 1, "kl": NaN}\n{"step": 2, "kl": Infinity}\n'
+    path.write_text(rows, encoding="utf-8")
+    samples = folder / "ppo" / "text2grad" / "samples.jsonl"
+    written = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
+    written[0]["value"][0] = float("nan")
+    samples.write_text("\n".join(map(json.dumps, written)) + "\n", encoding="utf-8")
+    seen = parsed(folder)
+    assert "2 values are not finite" in seen.text
+    assert seen.samples[0]["rows"]["value"][0] is None
+
+
+def test_several_seeds_share_a_page_and_have_one_each(tmp_path: Path) -> None:
+    top = parsed(write_seeds(tmp_path / "run", seeds=3))
+    links = [attributes["href"] for tag, attributes in top.elements if tag == "a"]
+    assert [link for link in links if not link.startswith("#")] == [f"seed-{i}/report.html" for i in range(3)]
+    seed = (tmp_path / "run" / "seed-1" / "report.html").read_text(encoding="utf-8")
+    assert 'href="../report.html"' in seed and Parsed(seed).samples
+    assert "±" in top.text and "mean of 3 seeds" in top.text
+    thin = [a for tag, a in top.elements if tag == "path" and "thin" in a["class"]]
+    bold = [a for tag, a in top.elements if tag == "path" and "thin" not in a["class"] and "L" in a["d"]]
+    assert len(thin) == 3 * len(bold) > 0
+
+
+def test_many_long_samples_are_thinned_evenly_and_counted(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=2)
+    row = sample("text2grad", 0, 0, random.Random(0))
+    long = {**row, "tokens": ["x"] * 4000, "starts": [0] * 4000, "ends": [0] * 4000, "delta": [0.123] * 4000}
+    path = folder / "ppo" / "text2grad" / "samples.jsonl"
+    path.write_text("".join(json.dumps({**long, "step": step}) + "\n" for step in range(100)), encoding="utf-8")
+    seen = parsed(folder)
+    assert (folder / "report.html").stat().st_size < 3_000_000
+    steps = [row["step"] for row in seen.samples if row["method"] == "text2grad"]
+    assert 0 in steps and max(steps) > 80
+    scalar = (folder / "ppo" / "scalar_ppo" / "samples.jsonl").read_text(encoding="utf-8")
+    assert f"{100 + scalar.count(chr(10)) - len(seen.samples)} more samples" in seen.text
+
+
+def test_a_report_is_never_written_through_a_link(tmp_path: Path) -> None:
+    folder, elsewhere = write_run(tmp_path / "run"), tmp_path / "precious"
+    elsewhere.write_text("mine")
+    for target in (elsewhere, tmp_path / "nothing"):
+        (folder / "report.html").symlink_to(target)
+        with pytest.raises(UserError, match=r"report\.html"):
+            build_report(folder)
+        (folder / "report.html").unlink()
+    assert elsewhere.read_text() == "mine" and not (tmp_path / "nothing").exists()
+    (folder / "seed-0").symlink_to(write_run(tmp_path / "other"))
+    (tmp_path / "latest").symlink_to(folder)
+    assert build_report(tmp_path / "latest").read_text().startswith("<!doctype html>")
+    assert not (tmp_path / "other" / "report.html").exists()
+
+
+def captions(folder: Path) -> dict[str, str]:
+    """The name of each chart and its explanation."""
+    page = build_report(folder).read_text(encoding="utf-8")
+    return dict(re.findall(r"<figcaption><b>(.*?)</b>(?: <span>(.*?)</span>)?</figcaption>", page))
+
+
+def test_each_loss_has_its_own_caption(tmp_path: Path) -> None:
+    write_metrics(tmp_path / "reward_model", [{"loss": 2.0, "label_loss": 1.0}, {"loss": 1.0, "label_loss": 0.5}])
+    texts = captions(tmp_path)
+    assert "next-token" in texts["loss"]
+    assert "next-token" not in texts["label_loss"] and "log p(label) of the response" in texts["label_loss"]
+
+
+def test_a_constant_is_a_line_and_every_name_is_explained(tmp_path: Path) -> None:
+    rows = [{"score": 0.5, "forced": 0.0, "kl_coefficient": 0.05, "clip_fraction": x} for x in (0.1, 0.2)]
+    write_metrics(tmp_path / "ppo" / "text2grad", rows)
+    assert list(captions(tmp_path)) == ["clip_fraction"] and "clipping" in captions(tmp_path)["clip_fraction"]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "The same in all steps: <b>forced</b> 0, <b>kl_coefficient</b> 0.05, <b>score</b> 0.5" in page
+    assert "<dt>forced</dt>" in page and "Look out for: " in page
+
+
+def test_warnings_come_first(tmp_path: Path) -> None:
+    rows = [{"delta_sum": float((-1) ** (n // 2))} for n in range(40)]
+    write_metrics(tmp_path / "ppo" / "mine", rows)
+    place = tmp_path / "evaluation" / "demo"
+    place.mkdir(parents=True)
+    figures = {"greedy_pass": 0.5, "signs": ["mine is below scalar by <b>"]}
+    (place / "mine.json").write_text(json.dumps(figures), encoding="utf-8")
+    (tmp_path / "evaluation" / "reward_model.json").write_text('{"unmatched": 0.2}', encoding="utf-8")
+    page = build_report(tmp_path).read_text(encoding="utf-8")
+    warnings = re.findall(r'class="warning">▲ (.*?)</p>', page)
+    assert [line.split(":")[0] for line in warnings[1:]] == ["mine", "mine is below scalar by &lt;b&gt;"]
+    assert warnings[0].startswith("20.0% of the quotes of the reward model")
+
+
+def test_the_headline_has_the_intervals_of_the_table(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1)
+    (run / "config.yaml").write_text("policy:\n  model: my/model\n", encoding="utf-8")
+    summary = json.loads((run / "summary.json").read_text())
+    summary["table"] = {"head": ["method", "sampled", "95 %"], "rows": [["text2grad", "0.7", "0.6 to 0.8"]]}
+    (run / "summary.json").write_text(json.dumps(summary))
+    page = build_report(run).read_text(encoding="utf-8")
+    assert '<p class="headline">held-out pass@1 SFT 0.' in page and "(0.6 to 0.8)</p>" in page
+    assert "<dd>my/model</dd>" in page and " UTC</dd>" in page
+
+
+def test_the_spread_is_the_standard_deviation_over_seeds() -> None:
+    rows = [{"name": "SFT", "greedy": 0.4, "sampled": 0.3, "seeds": [{"sampled": x} for x in (0.2, 0.3, 0.4)]}]
+    table = read_results({"metric": "pass@1", "rows": rows})
+    assert [cell.text for cell in table.cells[0]] == ["0.400", "0.300 ± 0.100"]
+    assert not read_results({"rows": [{**rows[0], "seeds": [{"sampled": 0.3}]}]}).has_spread
+    assert read_results({}).names == []
+
+
+def test_the_rates_of_a_reward_model_are_those_that_were_measured() -> None:
+    rows = reward_model_rows({"unmatched": 0.0125, "poor_recall": 0.5, "forced": None, "other": 1})
+    assert [value for _, value in rows] == ["0.500", "0.013"] and reward_model_rows({}) == []
+
+
+def test_the_main_metrics_come_first_in_a_fixed_order() -> None:
+    first, others = arrange(["entropy", "clip_fraction", "kl", "score", "heldout_pass@1", "kl_coefficient"])
+    assert first == ["heldout_pass@1", "score", "kl", "entropy"]
+    assert others == ["clip_fraction", "kl_coefficient"]
+
+
+def test_the_evaluations_of_several_tasks_are_in_one_run(tmp_path: Path) -> None:
+    for name in ("code/text2grad", "mbpp/text2grad", "mbpp/text2grad.answers", "reward_model", "a.full"):
+        (tmp_path / "evaluation" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "evaluation" / f"{name}.json").write_text('{"greedy_pass": 0.5}')
+    assert list(read_run(tmp_path).evaluation) == ["reward_model", "text2grad on code", "text2grad on mbpp"]

@@ -1,0 +1,190 @@
+"""Signs that a run goes wrong: at their thresholds, never where a figure is unknown, never on noise or learning."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from text2grad.compare.figures import signs_of
+from text2grad.page import signs
+
+
+def test_people_who_find_fewer_than_three_quarters_correct() -> None:
+    for aspect in ("critique", "spans"):
+        for accuracy, warns in ((0.0, True), (0.749, True), (0.75, False), (1.0, False)):
+            marks = {aspect: {"accuracy": accuracy, "interval": [0.5, 0.7], "critiques": 20}}
+            assert bool(list(signs.human_warnings(marks))) == warns, (aspect, accuracy)
+    assert list(signs.human_warnings({})) == []
+
+
+@pytest.mark.parametrize(("share", "warns"), [(None, False), (0.0, False), (0.05, False), (0.0501, True)])
+def test_quotes_that_are_not_in_the_answer(share: float | None, warns: bool) -> None:
+    assert bool(list(signs.quote_warnings(share, "in training"))) == warns
+
+
+@pytest.mark.parametrize(("low", "warns"), [(0.01, True), (0.0, False), (-0.3, False)])
+def test_below_scalar_ppo_beyond_chance(low: float, warns: bool) -> None:
+    assert bool(list(signs.scalar_warnings("text2grad", "scalar PPO", 0.1, (low, 0.2)))) == warns
+
+
+def wave(period: float, count: int, noise: float = 0.2, rise: float = 0.0, seed: int = 0) -> list[float]:
+    draw = random.Random(seed)
+    return [
+        math.cos(2 * math.pi * n / period) + rise * n / count + draw.gauss(0, noise) if period else draw.gauss(0, 1)
+        for n in range(count)
+    ]
+
+
+def square(length: int, count: int, seed: int = 0) -> list[float]:
+    """Up for some steps, down for some, with runs of unequal length."""
+    draw, values = random.Random(seed), []
+    while len(values) < count:
+        level = -values[-1] / abs(values[-1]) if values else 1.0
+        values += [level * draw.uniform(0.8, 1.2) for _ in range(draw.randint(length, 2 * length))]
+    return values[:count]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *(wave(period, 100) for period in (2, 3, 4, 8, 16, 25)),
+        *(wave(period, 40) for period in (2, 4, 8, 10)),
+        *(wave(period, 400) for period in (40, 100)),
+        *(square(length, 120, seed) for length in (4, 10) for seed in (1, 2)),
+        wave(20, 200, noise=0.6),
+    ],
+)
+def test_rewards_that_oscillate(values: list[float]) -> None:
+    assert signs.oscillates(values)
+
+
+@pytest.mark.parametrize("count", [20, 30, 100, 400])
+@pytest.mark.parametrize("shape", ["noise", "rise", "fall", "rise and fall", "plateau", "constant", "wobbly rise"])
+def test_noise_and_learning_are_no_swings(shape: str, count: int) -> None:
+    for seed in range(20):
+        noise = wave(0, count, seed=seed)
+        values = {
+            "noise": noise,
+            "rise": [3 * n / count + each for n, each in enumerate(noise)],
+            "fall": [-3 * n / count + each for n, each in enumerate(noise)],
+            "rise and fall": [5 - abs(10 * n / count - 5) + 0.5 * each for n, each in enumerate(noise)],
+            "plateau": [4 - 4 * math.exp(-6 * n / count) + 0.3 * each for n, each in enumerate(noise)],
+            "constant": [0.5] * count,
+            "wobbly rise": wave(count / 5, count, rise=12, seed=seed),
+        }[shape]
+        assert not signs.oscillates(values), seed
+
+
+RECORDED = {
+    "text2grad": "13.3 15.09 15.02 15.94 16.02 16.72 19.12 19.48 18.12 18.31 19.42 19.64 19.58 19.47 19.47 19.59"
+    " 19.92 19.19 20.23 20.69 18.98 19.75 20.7 19.27 20.77 18.92 19.88 20.06 20.55 20.05",
+    "scalar PPO": "-0.0625 0.0625 -0.0625 -0.125 0.09375 0.2188 0.3438 0.25 0.1719 0.625 0.5312 0.5938 0.125 0.3281"
+    " 0.4531 0.4844 0.4062 0.4688 0.3438 0.7188 0.5625 0.6875 0.6875 0.4688 0.7188 0.5625 0.7188 0.6875 0.75"
+    " 0.6562",
+}
+"""`delta_sum` of every step of the demo (2026-11-25)."""
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_demo_raises_no_false_alarm(name: str) -> None:
+    values = [float(word) for word in RECORDED[name].split()]
+    rows = [{"delta_sum": value, "unmatched_share": 0.0} for value in values]
+    assert len(values) == 30 and signs.metric_warnings(rows) == []
+
+
+def test_few_steps_say_nothing() -> None:
+    assert not signs.oscillates([1.0, -1.0] * 9) and signs.oscillates([1.0, -1.0] * 10)
+    assert not signs.oscillates([]) and not signs.oscillates([math.pi])
+
+
+def test_the_warnings_of_a_run_are_read_off_its_metrics() -> None:
+    rows = [{"step": n, "delta_sum": value, "unmatched_share": 0.1} for n, value in enumerate(wave(4, 40))]
+    assert len(signs.metric_warnings(rows)) == 2
+    assert signs.metric_warnings([]) == signs.metric_warnings([{"step": 0, "loss": 1.0}]) == []
+
+
+def test_compare_names_text2grad_below_scalar_ppo() -> None:
+    def row(low: float, high: float) -> dict[str, object]:
+        return {"difference": (low + high) / 2, "difference_interval": [low, high]}
+
+    rows = {"sft": row(0.1, 0.2), "scalar": row(0.1, 0.3), "scalar_rm": row(-0.1, 0.3), "text2grad": {}}
+    assert len(list(signs_of(rows))) == 1
+    assert list(signs_of({"scalar": {}})) == []
+
+
+# ---- sentences
+
+
+def scores(values: list[float], kl: float = 0.01) -> list[dict[str, float]]:
+    return [{"score": value, "kl_token": kl} for value in values]
+
+
+WAVERING = [0.3 if n % 2 else -0.3 for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "part"),
+    [
+        (scores([-0.5 + 0.05 * n for n in range(20)]), "+0.43: better."),
+        (scores([0.5 - 0.05 * n for n in range(20)]), "worse."),
+        (scores([*WAVERING, -0.2, 0.5]), "within its noise: try more steps"),
+        (scores([-0.22, -0.9, -0.1, -0.86]), "from -0.22 to -0.86, within its noise."),
+        (scores([0.25]), "within its noise"),
+        (scores([-1.39e-17, 0.2]), "from +0.00 to +0.20"),
+        ([{"score": 0.25}, {"kl_token": 0.01}, {"score": 0.5}], "from +0.25 to +0.50"),
+        ([{"delta_sum": 0.1 * n} for n in range(20)], "The reward of an answer went from +0.05 to +1.85"),
+        ([{"delta_sum": 0.1 * n, "score": 0.0} for n in range(20)], "(all scores are equal)"),
+        ([{"score": 0.5, "delta_sum": 1.5}] * 20, "Every answer earned the same"),
+        ([{"loss": 2.0}, {"loss": 1.0}], "The loss went from 2 to 1."),
+        ([{"loss": 1.0}, {"loss": 1.0}], "nothing was learned"),
+        ([{"kl_token": -0.004}] * 3, "less than 0.001 nats"),
+        ([{"kl_token": 0.5}], "0.500 nats a token from where it started."),
+        ([{"kl_token": 1.5}], "read its answers"),
+    ],
+)
+def test_the_effect_of_a_training(rows: list[dict[str, Any]], part: str) -> None:
+    assert part in signs.describe_training(rows)[0]
+    assert signs.describe_training([]) == []
+
+
+@pytest.mark.parametrize(
+    ("losses", "advice"),
+    [
+        ([2.3, 2.1, 2.5, 2.2, 2.4, 2.3], "raise sft.lr"),
+        ([2.0, 2.0, 2.4, 2.6], "lower sft.lr"),
+        *(([], ""), ([2.0, 2.0], ""), ([2.0, 1.9, 1.89], ""), ([4.0, 1.0, 3.0, 1.0, 2.0, 2.5], "")),
+    ],
+)
+def test_a_loss_that_does_not_fall_is_named_with_its_cure(losses: list[float], advice: str) -> None:
+    line = signs.loss_advice(losses, "sft", 1e-5)
+    assert advice in line and bool(line) == bool(advice)
+
+
+@pytest.mark.parametrize(("wrong", "meaning"), [(0.05, "few enough"), (0.3, "too many")])
+def test_the_rates_of_a_reward_model(wrong: float, meaning: str) -> None:
+    rates = dict.fromkeys(("good_recall", "good_precision", "poor_recall", "poor_precision", "poor_f1"), 0.5)
+    assert meaning in signs.describe_reward_model({**rates, "wrong_sign_rate": wrong})[1]
+    assert signs.describe_reward_model({"records": 3}) == []
+
+
+def test_the_verdict_on_a_reward_model() -> None:
+    figures = {
+        **{"f1": 0.713, "f1_low": 0.6, "f1_high": 0.8, "heldout": 9, "random_f1": 0.21, "neutral_f1": 0.0},
+        **{"fresh": 16, "fresh_paid": 0.5, "spoiled": 15, "spoiled_paid": 0.8},
+        **{"corrected": 16, "corrected_faulted": 15 / 16},
+    }
+    verdict: dict[str, Any] = {"fit": False, "reasons": ["it praises"], "cautions": ["few"], "figures": figures}
+    assert signs.describe_gate(verdict) == [
+        "F1 0.71 (0.60 to 0.80) on 9 held-out critiques; random spans 0.21, always neutral 0.00",
+        "it rewards 50 % of 16 fresh answers, and 80 % of 15 made unreadable",
+        "it finds fault with 15 of 16 answers corrected by people",
+        "Not fit to train against:",
+        "- it praises",
+        "Note: few",
+    ]
+    unmeasured = {**figures, "f1": None, "corrected": 0}
+    fit = signs.describe_gate({**verdict, "fit": True, "cautions": [], "figures": unmeasured})
+    assert fit[1:] == ["Fit to train against."]

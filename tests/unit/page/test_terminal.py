@@ -1,0 +1,188 @@
+"""Results and judged answers on a terminal: coloured there, bracketed elsewhere, never a control character."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from span_cases import UNREADABLE, case, critique, word_span
+from synthetic_run import summary
+from text2grad.eval.critics.reward_model import reward_model_report
+from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Source, Span, Transcript
+from text2grad.page.runs import Sample
+from text2grad.page.terminal import (
+    PolicyAnswer,
+    answer_view,
+    evaluation_table,
+    is_no_text,
+    policy_table,
+    results_table,
+    reward_model_table,
+    show_answers,
+    show_gate,
+    show_samples,
+    show_table,
+)
+
+TEXT = "a bad, good [red]end[/red]"
+ROW: dict[str, Any] = {
+    "step": 3,
+    "id": "p\x1b[2J-1",
+    "response": TEXT,
+    "critique": "\u202eThe middle \x1b[31mis wrong.",
+    "score": -0.5,
+    "spans": [
+        {"start": 2, "end": 5, "label": -1, "text": "bad"},
+        {"start": 7, "end": 11, "label": 1, "text": "good"},
+    ],
+}
+FIGURES = {"f1": None, "fresh": 6, "fresh_paid": 0.0, "spoiled": 0, "spoiled_paid": 0.0}
+VERDICT = {"fit": True, "reasons": [], "cautions": [], "figures": FIGURES}
+
+
+def printed(what: RenderableType | list[dict[str, Any]], width: int = 100, **options: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, _environ={}, **options)
+    if isinstance(what, list):
+        show_samples(console, [Sample.model_validate(row) for row in what])
+    else:
+        console.print(what)
+    return out.getvalue()
+
+
+def test_a_file_gets_brackets_and_a_terminal_colours() -> None:
+    brackets = "a [-bad-], [+good+] [red]end[/red]\nThe middle is wrong.\nscore -0.50\n\n"
+    assert printed([ROW]) == f"p-1 · step 3\n{brackets}"
+    text = printed([ROW], force_terminal=True, color_system="standard")
+    assert "\x1b[4;31mbad\x1b[0m" in text and "\x1b[1;32mgood\x1b[0m" in text
+    assert "[-" not in text and "\x1b[2J" not in text and "\u202e" not in text
+    text = printed([ROW], force_terminal=True, no_color=True)
+    assert "[-bad-]" in text and "[+good+]" in text and ";31m" not in text
+
+
+def test_a_failed_critique_is_said_to_have_failed() -> None:
+    failed = {**ROW, "failure": {"kind": "truncated", "message": "stops early"}, "score": None, "spans": []}
+    text = printed([failed])
+    assert "no critique: truncated: stops early" in text and "score" not in text and "[-" not in text
+    assert printed([ROW] * 8).count(" · step 3") == 5
+
+
+def test_what_is_both_good_and_poor_is_plain() -> None:
+    text = "one two three four"
+    spans = (Span(start=0, end=7, label=1, text=text[:7]), Span(start=4, end=13, label=-1, text=text[4:13]))
+    view = answer_view(PolicyAnswer("", text, Critique(text="", spans=spans)), brackets=True)
+    assert printed(view).startswith("[+one +]two[- three-] four\n")
+
+
+@pytest.mark.parametrize(("width", "beside"), [(100, True), (60, False)])
+def test_answers_are_side_by_side_if_there_is_room(width: int, beside: bool) -> None:
+    out = io.StringIO()
+    answers = [PolicyAnswer("sft", "left answer"), PolicyAnswer("text2grad", "right\x1b[2J answer")]
+    show_answers(Console(file=out, width=width, _environ={}), "When?", answers)
+    lines = out.getvalue().splitlines()
+    assert any("left answer" in line and "right answer" in line for line in lines) == beside
+    assert "\x1b" not in out.getvalue() and lines[0].startswith("When?")
+
+
+HEARD = Message(role="tool", content="95 km\x1b[31m" + "far " * 200)
+TALK = Transcript.of([((), "I look."), ([HEARD], "90 km. Sure?")], [Message(role="user", content="And back?")])
+START = TALK.index("90 km")
+POOR = Span(start=START, end=START + 5, label=-1, text="90 km", reason="95")
+
+
+@pytest.mark.parametrize(
+    ("judgement", "first"),
+    [
+        (Critique(text="It is 95.", spans=(POOR,), score=-0.5, turn_scores=(1.0, None)), "turn 1 (+1.00)"),
+        (None, "turn 1"),
+        (Failure(kind="refused", message="no"), "turn 1"),
+    ],
+)
+def test_several_turns_are_a_conversation(judgement: Judgement | None, first: str) -> None:
+    shown = printed(answer_view(PolicyAnswer("", TALK, judgement), brackets=True), width=200)
+    assert shown.startswith(f"{first}: I look.\ntool: 95 km") and "\nuser: And back?\n" in shown
+    assert ("turn 2: [-90 km-]. Sure?" in shown) == isinstance(judgement, Critique)
+    assert "\x1b" not in shown and len(shown) < 1_000
+
+
+def test_the_tables_hold_every_figure() -> None:
+    text = printed(results_table(summary([-0.02, 0.0, 0.02])))
+    for part in ("held-out pass@1", "greedy", "SFT", "0.330 ± 0.020", "text2grad", "0.660 ± 0.020"):
+        assert part in text
+    rates = printed(reward_model_table(summary([0.0])["reward_model"]))
+    assert all(value in rates for value in ("0.810", "0.770", "0.690", "0.720", "0.012"))
+    assert "±" not in printed(results_table(summary([0.0])))
+    rows = [{"name": "[red]x\x1b[0m", "sampled": 0.5, "seeds": []}]
+    text = printed(results_table({"metric": "[b]m[/b]", "rows": rows}))
+    assert "[red]x" in text and "[b]m[/b]" in text and "\x1b" not in text
+
+
+ODD = {f"{way}_{'x' * 30}_{n}": -0.123456 for way in ("greedy", "sampled", "best_temperature") for n in range(3)}
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("kind", ["results", "evaluation", "policy"])
+def test_no_table_is_cut(kind: str, terminal: bool) -> None:
+    gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
+    rows = [{"name": f"policy-{'y' * 40}", "greedy": 0.123, "sampled": 0.456, "seeds": []}]
+    table = {
+        "results": lambda: results_table({"metric": "m", "rows": rows}),
+        "evaluation": lambda: evaluation_table(reward_model_report([case(gold, gold)])),
+        "policy": lambda: policy_table(ODD),
+    }[kind]()
+    out = io.StringIO()
+    console = Console(file=out, width=40, force_terminal=terminal, color_system=None, _environ={})
+    show_table(console, table)
+    full = printed(table, width=1000)
+    letters = [sorted(re.sub(r"[^\w.]", "", page)) for page in (out.getvalue(), full)]
+    assert "…" not in out.getvalue() and letters[0] == letters[1] and console.width == 40
+    if not terminal:  # a row is a line, which programs may read
+        assert len(out.getvalue().splitlines()) <= len(full.splitlines()) + 1
+
+
+def test_the_evaluation_of_a_reward_model_has_intervals_and_baselines() -> None:
+    gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
+    report = reward_model_report([case(gold, gold), case(gold, UNREADABLE)])
+    lines = printed(evaluation_table(report), width=140).splitlines()
+    (recall,) = (line for line in lines if "good recall" in line)
+    assert re.findall(r"[0-9.]+", recall)[:4] == ["0.500", "0.000", "1.000", "0.000"]
+
+
+def test_a_measured_policy_has_a_row_a_measure_and_a_column_a_way() -> None:
+    figures = {"prompts": 20.0, "tier": "landlock", "best_temperature": 0.5, "greedy_rouge_l": 0.5}
+    figures |= {"sampled_rouge_l": 0.25, "best_temperature_rouge_l": 0.4375, "sampled_kl": 1.5}
+    table = policy_table(figures)
+    assert [str(column.header) for column in table.columns] == ["measure", "greedy", "sampled", "at 0.5"]
+    cells = [["rouge l", "kl"], ["0.5", "–"], ["0.25", "1.5"], ["0.4375", "–"]]
+    assert [list(column.cells) for column in table.columns] == cells
+    assert str(table.caption) == "prompts: 20, tier: landlock"
+    table = policy_table({"likelihood": 0.25, "total": 200.0})
+    assert [list(column.cells) for column in table.columns] == [["likelihood", "total"], ["0.25", "200"]]
+
+
+BROKEN = "s\ufffdY, \ufffdcos\ufffd due or\ufffd"
+
+
+def test_bytes_that_are_no_characters_are_no_text() -> None:
+    long = "\ufffd\ufffd\ufffd" + "A long answer that quotes a broken page. " * 20
+    texts = {BROKEN: True, "A name: \ufffd\ufffd": False, long: False, "": False, "日本語。": False}
+    assert {text: is_no_text(text) for text in texts} == texts
+
+
+def test_a_gate_is_printed_below_five_critiques_and_without_broken_text() -> None:
+    prompt = (Message(role="user", content="When?"),)
+    fine = Feedback(id="m1", prompt=prompt, response="Fi\x1b[31mne.", source=Source(kind="reward_model"))
+    broken = fine.model_copy(update={"response": BROKEN})
+    half = fine.model_copy(update={"critique": BROKEN})
+    shown = []
+    for records in ([fine] * 6, [broken] * 6, [broken, half]):
+        out = io.StringIO()
+        show_gate(Console(file=out, width=100, _environ={}), records, VERDICT)
+        shown.append(out.getvalue())
+        assert not set(out.getvalue()) & {"\ufffd", "\x1b"}
+    assert shown[0].count("m1: When?\nFine.\n") == 5 and shown[0].endswith("Fit to train against.\n")
+    assert "m1" not in shown[1] and shown[2].count("no text yet") == 2
