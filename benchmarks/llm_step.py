@@ -1,17 +1,15 @@
-"""A step of a real language model in bfloat16 with LoRA: update and sampling beside the plain road, and beside TRL.
+"""Compare a training step of a real language model (bfloat16, LoRA) with TRL's GRPO step.
 
 Some prompts of about 150 tokens, several answers of 30 tokens to each, low-rank adapters on all linear layers, one
-thread. An update is one optimizer step on all answers, its tokens are those of all prompts and answers. The plain
-road ("before") is that of a float32 model in bfloat16: PEFT's own layers, torch's attention, the log-softmax of all
-logits, every prompt read once for each answer. A whole step is sampling, the log-probabilities of policy and
-reference, and the update; TRL's `GRPOTrainer` takes it with the same model, prompts, number of tokens and optimizer
-steps, a reference too, and no gradient checkpointing.
+thread. A step is sampling, the log-probabilities of policy and reference, and one optimizer step on all answers.
+TRL's `GRPOTrainer` takes it with the same model, prompts, number of tokens and optimizer steps, also with a
+reference, and without gradient checkpointing.
 
-    python benchmarks/llm_step.py [--model smollm2] [--runs 3] [--trl FOLDER]
+    python benchmarks/llm_step.py [--model smollm2] [--dtype bfloat16] [--runs 3] [--trl FOLDER]
 
-The three take turns in one process. Seconds are CPU seconds, the median of the runs. `--trl` is a folder with trl
-1.16 (`pip install --no-deps --target FOLDER trl==1.16.0`), if it is not installed; without it `against_trl_grpo`
-is null. The last line of stdout is one JSON object.
+Both take turns in one process. Seconds are CPU seconds, the median of the runs. `--trl` is a folder with trl 1.16
+(`pip install --no-deps --target FOLDER trl==1.16.0`), if it is not installed; without it `against_trl_grpo` is
+null. The last line of stdout is one JSON object.
 """
 
 from __future__ import annotations
@@ -34,12 +32,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from peft import LoraConfig
-from peft.tuners.lora.layer import Linear
 from torch import Tensor
 
 from text2grad.align import Aligned, Credit
 from text2grad.feedback import Critique, Example, Message
-from text2grad.policy.forward.quick import HalfLinear
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
@@ -57,25 +53,25 @@ RANK, ALPHA, LEARNING_RATE, KL_COEFFICIENT = 16, 32, 1e-5, 0.04
 def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(1)
-    made = load_policy(
+    policy = load_policy(
         PolicySettings(
             model=arguments.model,
-            dtype="bfloat16",
+            dtype=arguments.dtype,
             device="cpu",
             lora=LoraSettings(r=RANK, alpha=ALPHA, dropout=0.0, targets=TARGETS),
         )
     )
-    before = plain(made)
-    ids = prompts_of(made.tokenizer, arguments)
-    sides = {"ours": Side(made, ids, arguments), "before": Side(before, ids, arguments)}
+    ids = prompts_of(policy.tokenizer, arguments)
     trl = import_trl(arguments.trl)
-    step = trl_steps(trl, before, ids, arguments) if trl else None
-    print(json.dumps(figures(sides, take_turns(sides, step, arguments.runs))))
+    step = trl_steps(trl, policy, ids, arguments) if trl else None
+    ours = Ours(policy, ids, arguments)
+    print(json.dumps(figures(ours, take_turns(ours, step, arguments.runs))))
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="a name or folder that policy.model takes")
+    parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--runs", type=int, default=3, help="measured steps, after one that warms up")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--answers", type=int, default=4, help="to each prompt; 1: nothing can be shared")
@@ -97,19 +93,6 @@ def prompts_of(tokenizer: Any, arguments: argparse.Namespace) -> list[list[int]]
     return [prompt for prompt in found for _ in range(arguments.answers)]
 
 
-def plain(policy: Policy) -> Policy:
-    """A copy that computes as a float32 model does, in bfloat16."""
-    made = copy.deepcopy(policy)
-    for module in made.model.modules():
-        if type(module) is HalfLinear:
-            module.__class__ = Linear
-    made.model.config.get_text_config()._attn_implementation = "sdpa"
-    made.reader.quick = made.reader.shares = made.reader.linear = False
-    assert made.reference is not None
-    made.reference.reader = made.reader
-    return made
-
-
 def cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
@@ -122,8 +105,8 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 @dataclass
-class Side:
-    """One of the two roads: its policy, optimizer and settings. `seconds`: of each phase, one number a run."""
+class Ours:
+    """Our policy, optimizer and settings. `seconds`: of each phase, one number per run."""
 
     policy: Policy
     prompts: list[list[int]]
@@ -174,20 +157,17 @@ class Side:
         )
 
 
-def take_turns(
-    sides: dict[str, Side], trl: Callable[[Callable[[], None]], list[float]] | None, runs: int
-) -> list[float]:
-    """One step of each side after the other, `runs` times and once before; the seconds of TRL's."""
+def take_turns(ours: Ours, trl: Callable[[Callable[[], None]], list[float]] | None, runs: int) -> list[float]:
+    """Alternate our steps with TRL's, `runs` times after one warm-up; return the seconds of TRL's steps."""
 
-    def ours() -> None:
-        for name, side in sides.items():
-            side.step()
-            print(name, {phase: round(seconds[-1], 2) for phase, seconds in side.seconds.items()}, file=sys.stderr)
+    def step() -> None:
+        ours.step()
+        print("ours", {phase: round(seconds[-1], 2) for phase, seconds in ours.seconds.items()}, file=sys.stderr)
 
     if trl:
-        return trl(ours)[1:]
+        return trl(step)[1:]
     for _ in range(runs + 1):
-        ours()
+        step()
     return []
 
 
@@ -250,20 +230,14 @@ def trl_steps(
     return run
 
 
-def figures(sides: dict[str, Side], trl: list[float]) -> dict[str, Any]:
-    ours, before = (
-        {phase: statistics.median(s[1:]) for phase, s in side.seconds.items()} for side in sides.values()
-    )
-    side = sides["ours"]
-    new = side.arguments.tokens * len(side.prompts)
-    tokens = sum(map(len, side.prompts)) + new
+def figures(ours: Ours, trl: list[float]) -> dict[str, Any]:
+    seconds = {phase: statistics.median(runs[1:]) for phase, runs in ours.seconds.items()}
+    new = ours.arguments.tokens * len(ours.prompts)
+    tokens = sum(map(len, ours.prompts)) + new
     return {
-        "update_tokens_per_second": round(tokens / ours["update"], 1),
-        "sample_tokens_per_second": round(new / ours["sample"], 1),
-        "against_before": {
-            phase: round(before[phase] / ours[phase], 2) for phase in ("update", "sample", "measure")
-        },
-        "against_trl_grpo": round(sum(ours.values()) / statistics.median(trl), 3) if trl else None,
+        "update_tokens_per_second": round(tokens / seconds["update"], 1),
+        "sample_tokens_per_second": round(new / seconds["sample"], 1),
+        "against_trl_grpo": round(sum(seconds.values()) / statistics.median(trl), 3) if trl else None,
     }
 
 

@@ -1,6 +1,6 @@
 """Stop at the next boundary when a signal asks this process to stop.
 
-Long work has many boundaries, each a call of `stop_here` between two short pieces: a layer of a model, an answer of
+Long work has many boundaries, each a call of `stop_here` between two short pieces: a pass of a model, an answer of
 a server, a run of a program. After a signal the next boundary raises `Stopped`. Work is never interrupted between
 two boundaries, so its state is known where `Stopped` is caught.
 """

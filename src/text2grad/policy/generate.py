@@ -22,6 +22,7 @@ from text2grad.policy.forward.cache import can_drop_rows, make_cache
 from text2grad.policy.forward.prefix import share_beginnings
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import SamplingSettings
+from text2grad.signals import stop_here
 
 SILENT_SECONDS = 30.0  # at most, between two reports of how far a batch is
 CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch is open
@@ -108,11 +109,10 @@ def _generate_batch(
     with policy.evaluating():
         scores, attention, positions, verdicts = _read(policy, [tuple(each) for each in prompts.values()], cache)
         for step in range(settings.max_new_tokens):
+            stop_here()
             if constraint is not None:  # scores: (rows, V)
                 scores = constraint(rows, [written[row][-1] for row in rows if written[row]], scores)
-            # One random number a row, from the caller or from torch; None: `multinomial` draws.
-            chances = _chances(policy, len(rows)) if draws is None else draws[rows, step]
-            tokens = _choose(scores, settings.temperature, chances)
+            tokens = _choose(scores, settings.temperature, None if draws is None else draws[rows, step])
             for row, token in zip(rows, tokens.tolist(), strict=True):
                 if not _ended(written[row], stops):
                     written[row].append(token)
@@ -155,7 +155,7 @@ def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCach
     common beginnings of different prompts. The rows of the cache are then repeated.
     """
     expands, head = can_drop_rows(cache), policy.score_head
-    distinct = list(dict.fromkeys(prompts)) if policy.reader.quick and expands else list(prompts)
+    distinct = list(dict.fromkeys(prompts)) if policy.reader.half and expands else list(prompts)
     shared = share_beginnings(distinct) if policy.reader.shares and expands else None
     ids, attention, positions = _packed(policy, shared.beginnings if shared else distinct)
     if shared:
@@ -190,11 +190,6 @@ def _next(
     """`Reader.next_logits` behind what a cache holds."""
     inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
     return policy.reader.next_logits(policy.model, wanted, **inputs, past_key_values=cache)
-
-
-def _chances(policy: Policy, count: int) -> Tensor | None:
-    """(count,) random numbers in [0, 1) in half precision; in float32 None: `multinomial` draws, bit for bit."""
-    return torch.rand(count, dtype=torch.float64, device=policy.device) if policy.reader.quick else None
 
 
 def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:

@@ -22,12 +22,11 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import UserError
-from text2grad.policy.files.cpu import warn_of_slow_dtype
 from text2grad.policy.files.gguf import local_model
 from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.files.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
-from text2grad.policy.forward.trial import refuse_uncached
+from text2grad.policy.forward.cache import refuse_uncached
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.policy.template import first_line
@@ -50,7 +49,6 @@ def load_policy(settings: PolicySettings) -> Policy:
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model, exact = _model_to_train(settings.model, settings)
     refuse_other_vocabulary(settings.model, tokenizer, model)
-    warn_of_slow_dtype(model.dtype, device)
     exact, trunk, place = _named("model", exact), None, Path(settings.model) / VALUE_TRUNK
     if settings.value_head == "separate" and place.is_dir():
         trunk, more = _model_to_train(str(place), settings)
@@ -61,7 +59,7 @@ def load_policy(settings: PolicySettings) -> Policy:
     saved = Path(settings.model) / VALUE_FILE
     if saved.is_file():
         load_head(policy.value_head, saved)
-    refuse_uncached(policy)
+    refuse_uncached(model)
     return policy.eval()
 
 
@@ -78,12 +76,10 @@ def load_frozen(settings: PolicySettings) -> Policy:
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model = load_model(settings.model, settings.dtype)
     refuse_other_vocabulary(settings.model, tokenizer, model)
-    warn_of_slow_dtype(model.dtype, device)
     policy = Policy(model.to(device), tokenizer)
     load_heads(policy, Path(settings.model))
-    policy.requires_grad_(False).eval()
-    refuse_uncached(policy)
-    return policy
+    refuse_uncached(model)
+    return policy.requires_grad_(False).eval()
 
 
 def load_heads(policy: Policy, folder: Path) -> None:

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.encode import stop_ids
-from text2grad.policy.forward.boundaries import add_boundaries
-from text2grad.policy.forward.quick import quicken
 from text2grad.policy.forward.reader import Reader
 from text2grad.policy.heads.head import LABEL, SCORE, STEP, Head
 from text2grad.rl.vocabulary import KLKind, View, score_tokens
+from text2grad.signals import stop_here
 
 POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
 
@@ -67,6 +66,16 @@ class ValueHead(nn.Module):
         inner = torch.tanh(self.inner(hidden.float()))
         value: Tensor = self.outer(inner).squeeze(-1)
         return value
+
+
+def avoid_cudnn_attention(model: Any) -> None:
+    """Stop torch from choosing cuDNN's attention on a GPU.
+
+    With a mask its gradient can be NaN at lengths of 64 modulo 128 in half precision (torch 2.11 to 2.13;
+    github.com/pytorch/pytorch/issues/196678).
+    """
+    if model.device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 @contextmanager
@@ -144,9 +153,7 @@ class Policy(nn.Module):
         continued: bool = False,
     ) -> None:
         super().__init__()
-        for each in filter(None, (model, value_trunk)):
-            quicken(each)
-            add_boundaries(each)
+        avoid_cudnn_attention(model)
         self.model = model
         self.tokenizer = tokenizer
         self.value_kind = value_head
@@ -211,8 +218,9 @@ class Policy(nn.Module):
         of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
         gradients reach only what belongs to the value function, and nothing is kept for the rest. Without `valued`
         the value function is not asked. `layers` asks for the states of all tokens in all layers, `entropy` for the
-        entropy.
+        entropy. A stop signal is obeyed before the pass.
         """
+        stop_here()
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
             hidden, view, states = self.reader(self.model, batch, layers)  # hidden (B, T+1, H)
             if kl and self.reference is None:

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gguf_files import write_gguf, write_wheel
-from text2grad.errors import MissingPackageError, UserError, warn_once
-from text2grad.policy.files import cpu, gguf, smollm2
+from text2grad.errors import MissingPackageError, UserError
+from text2grad.policy.files import gguf, smollm2
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
@@ -32,9 +32,7 @@ TEXT = "The summary leaves out 1984 — naïve façade. 🙂\n\tdef f(x): return
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    warn_once.cache_clear()
     yield tmp_path / "cache" / "text2grad" / "models"
-    warn_once.cache_clear()
 
 
 @pytest.fixture
@@ -314,46 +312,6 @@ def test_another_file_in_the_wheel(index: Path, cache: Path, monkeypatch: pytest
     monkeypatch.setattr(smollm2, "GGUF_SHA256", "0" * 64)
     refused("smollm2", smollm2.GGUF, "not the file that was published")
     assert left(cache) == []
-
-
-# Half precision on a CPU.
-
-
-@pytest.mark.parametrize(
-    ("flags", "dtype", "said"),
-    [
-        ("flags\t\t: fpu sse2 avx512f", torch.bfloat16, "no instructions for bfloat16"),
-        ("Features\t: fp asimd", torch.bfloat16, "no instructions for bfloat16"),
-        ("flags\t\t: fpu avx512_bf16", torch.bfloat16, ""),
-        ("flags\t\t: fpu amx_bf16 amx_tile", torch.bfloat16, ""),
-        ("Features\t: fp asimd bf16", torch.bfloat16, ""),
-        ("flags\t\t: fpu sse2", torch.float32, ""),
-    ],
-)
-def test_bfloat16_on_a_cpu_without_it(
-    flags: str, dtype: torch.dtype, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}\n")
-    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "cpuinfo")
-    for _ in range(2):
-        cpu.warn_of_slow_dtype(dtype, torch.device("cpu"))
-    err = capsys.readouterr().err
-    assert err.count("\n") == (1 if said else 0) and said in err
-    cpu.warn_of_slow_dtype(dtype, torch.device("cuda"))
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "none")
-    warn_once.cache_clear()
-    cpu.warn_of_slow_dtype(dtype, torch.device("cpu"))
-    assert capsys.readouterr().err == ""
-
-
-def test_loading_says_that_it_will_be_slow(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    (tmp_path / "cpuinfo").write_text("flags\t: fpu\n")
-    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "cpuinfo")
-    load_policy(PolicySettings(model=str(model_folder), dtype="bfloat16", device="cpu"))
-    assert "it will be slow (--policy.dtype float32)" in capsys.readouterr().err
 
 
 def test_a_pipe_gets_lines_and_no_fragments_of_bars(

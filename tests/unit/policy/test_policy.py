@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from text2grad.policy.files.tokenizer import load_tokenizer, refuse_missing_fold
 from text2grad.policy.generate import generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
-from text2grad.policy.model import Policy
+from text2grad.policy.model import Policy, avoid_cudnn_attention
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tokenizer
 from text2grad.rl import advantage as adv
@@ -526,3 +527,15 @@ def test_a_device_that_is_not_there(folder: Path, device: str) -> None:
 def test_targets_that_are_not_in_the_model(folder: Path) -> None:
     with pytest.raises(UserError, match=r"cannot add adapters.*policy\.lora\.targets"):
         load(folder, lora=LoraSettings(targets=("attention",)))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_on_a_gpu_attention_is_not_left_to_cudnn(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """Its gradients can be NaN in half precision."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        avoid_cudnn_attention(SimpleNamespace(device=torch.device(device)))
+        assert torch.backends.cuda.cudnn_sdp_enabled() == (device == "cpu")
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -25,7 +25,6 @@ from transformers import (
 import tiny_runs
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.forward.prefix import can_share, share_beginnings, share_prompts
-from text2grad.policy.forward.quick import quicken
 from text2grad.policy.forward.reader import hidden_states
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
@@ -96,40 +95,18 @@ def test_a_prompt_is_read_once_and_answers_do_not_see_each_other() -> None:
     assert packed.inputs["position_ids"][0].tolist() == [*range(9), 9, 10, 11, 9, 9, 10, 11, 12]
     assert (mask[0, 0, 14] == 0).nonzero().flatten().tolist() == [*range(9), 13, 14]
     assert packed.places[:, 0].tolist() == [8, 17 + 4, 8, 8, 17 + 4]
-    assert packed.blocks == [[9, 3, 1, 4, 0], [5, 2, 2, 8]]
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
-def test_in_half_precision_attention_is_told_of_the_blocks(name: str) -> None:
-    """With the blocks no row is read with the whole mask, and the states are those of the mask but for rounding."""
-    config, shape, _ = MODELS[name]
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config(vocab_size=300, **shape), dtype=torch.bfloat16).eval()
-    packed = share_prompts(batch(), model.dtype)
-    assert packed is not None and "blocks" not in packed.for_model(model)
-    quicken(model)
-    assert can_share(model, partial(hidden_states, model))
-    inputs = packed.for_model(model)
-    with torch.no_grad():
-        by_mask = hidden_states(model, {**inputs, "blocks": None}).float()
-        inputs["attention_mask"] = torch.zeros_like(inputs["attention_mask"])
-        by_blocks = hidden_states(model, inputs).float()
-        unmasked = hidden_states(model, {**inputs, "blocks": None}).float()
-    solid = torch.ones(by_mask.shape[:2], dtype=torch.bool)
-    solid[1, 9:] = False  # padding
-    far = (unmasked - by_mask)[solid].norm()
-    assert far > 0 and (by_blocks - by_mask)[solid].norm() < 0.05 * far
 
 
 def test_nothing_is_rearranged_where_little_is_shared() -> None:
     assert share_prompts(pack([LONG, SHORT], [[20], [21]], pad=0, device="cpu"), torch.float32) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_is_asked_whether_it_can_share(name: str) -> None:
+def test_a_model_is_asked_whether_it_can_share(name: str, dtype: torch.dtype) -> None:
     config, shape, expected = MODELS[name]
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config(vocab_size=300, **shape)).eval()
+    model = AutoModelForCausalLM.from_config(config(vocab_size=300, **shape), dtype=dtype).eval()
     assert can_share(model, partial(hidden_states, model)) == expected
 
 
@@ -171,7 +148,7 @@ def random_numbers(rows: int) -> Tensor:
 def test_sampling_reads_equal_prompts_once(policy: Policy, read: list[tuple[int, ...]]) -> None:
     apart = generate(policy, PROMPTS, SAMPLED, draws=random_numbers(5))
     read.clear()
-    policy.reader.quick = True
+    policy.reader.half = True
     assert generate(policy, PROMPTS, SAMPLED, draws=random_numbers(5)) == apart
     assert read[:2] == [(2, len(LONG)), (5, 1)]
     assert len({tuple(sample.ids) for sample in generate(policy, PROMPTS, SAMPLED)}) == 5
@@ -194,7 +171,7 @@ def test_sampling_reads_what_prompts_begin_with_once(policy: Policy, read: list[
     apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
     assert len({sample.verdict for sample in apart}) == 6
     read.clear()
-    policy.reader.quick = policy.reader.shares = True
+    policy.reader.half = policy.reader.shares = True
     shared = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
     assert read[:3] == [(2, len(LONG) - 1), (6, 5), (7, 1)]
     assert [each.ids for each in shared] == [each.ids for each in apart]
@@ -209,7 +186,7 @@ def test_every_model_that_can_share_answers_as_it_does_apart(name: str, tokenize
     policy = Policy(model, tokenizer)
     torch.nn.init.normal_(policy.add_head("score_head").map.weight, std=0.1)
     apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
-    policy.reader.quick = policy.reader.shares = True
+    policy.reader.half = policy.reader.shares = True
     shared = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
     assert [each.ids for each in shared] == [each.ids for each in apart]
     assert [each.verdict for each in shared] == pytest.approx([each.verdict for each in apart], abs=1e-4)

@@ -114,7 +114,7 @@ def test_a_verdict_is_that_of_its_own_prompt(policy: Policy, dtype: torch.dtype)
     known = Policy(policy.model.to(dtype), policy.tokenizer)
     torch.manual_seed(2)
     torch.nn.init.normal_(known.add_head("score_head").map.weight)
-    assert known.score_head is not None and known.reader.quick == (dtype == torch.bfloat16)
+    assert known.score_head is not None and known.reader.half == (dtype == torch.bfloat16)
     prompts = [[5, 6], [7, 8, 9, 10, 11], [5, 6], [12]]
     found = generate(known, prompts, GenerationSettings(max_new_tokens=3, batch_size=3))
     with torch.no_grad():

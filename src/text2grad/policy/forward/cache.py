@@ -6,12 +6,16 @@ keeps spare columns and is copied once in `SPARE` tokens.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
+from peft import PeftModel
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
+
+from text2grad.errors import UserError
 
 SPARE = 64
 
@@ -68,3 +72,17 @@ def make_cache(model: Any) -> DynamicCache:
 def can_drop_rows(cache: DynamicCache) -> bool:
     """Whether `batch_select_indices` reaches every layer."""
     return all(isinstance(layer, DynamicLayer) for layer in cache.layers)
+
+
+def refuse_uncached(model: Any) -> None:
+    """Refuse a model that keeps its past elsewhere, such as a state-space model.
+
+    Such a model ignores `past_key_values` and would continue from the last token alone, without an error.
+
+    Raises:
+        UserError: the model's forward does not take a cache of keys and values.
+    """
+    plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    if "past_key_values" not in inspect.signature(plain.forward).parameters:
+        problem = f"a model of type {plain.config.model_type!r} takes no cache of keys and values"
+        raise UserError(problem, "choose a model with attention, such as Llama, Qwen, Gemma or Mistral")

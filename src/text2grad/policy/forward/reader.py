@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.forward.prefix import can_share, share_prompts
-from text2grad.policy.forward.quick import in_half
 from text2grad.rl.vocabulary import View
 
 TRIED = ((3, 1, 4, 1, 5), (2, 7, 1, 8, 2))
@@ -42,15 +41,15 @@ class Reader:
     """Runs a model, or copies of it, on batches: in two halves where it splits, else by its own forward.
 
     `in_halves` is set to False where weights are split over processes: only the model's own forward gathers them.
-    In half precision (`quick`) equal prompts of a batch are read once if the model allows it (`shares`), and the
+    In half precision (`half`) equal prompts of a batch are read once if the model allows it (`shares`), and the
     weights of a plain linear head are part of the view. In float32 results are bit for bit those of the model.
     """
 
     def __init__(self, model: Any) -> None:
         self.in_halves = splits(model)
-        self.quick = self.in_halves and in_half(model)
-        self.shares = self.quick and can_share(model, partial(hidden_states, model))
-        self.linear = self.quick and _head_is_linear(model)
+        self.half = self.in_halves and model.dtype in (torch.float16, torch.bfloat16)
+        self.shares = self.half and can_share(model, partial(hidden_states, model))
+        self.linear = self.half and _head_is_linear(model)
         self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
     def __call__(self, model: Any, batch: TokenBatch, every: bool = False) -> Reading:
@@ -69,7 +68,7 @@ class Reader:
         layers: tuple[Tensor, ...] = ()
         packed = share_prompts(batch, model.dtype) if self.shares and not every else None
         if packed:
-            states = hidden_states(model, packed.for_model(model)).flatten(0, 1)  # (G * L, H)
+            states = hidden_states(model, packed.inputs).flatten(0, 1)  # (G * L, H)
             hidden = states.index_select(0, packed.places.flatten()).view(*packed.places.shape, -1)  # (B, T+1, H)
         else:
             read = _trunk(_unwrapped(model))(**inputs, use_cache=False, output_hidden_states=every)
@@ -99,11 +98,8 @@ class Reader:
         """(B, V), the scores of the token that follows each row, with what the model's forward is given; and, if
         `wanted`, the states (B, H) that they are made of.
         """
-        if not (self.quick and self.in_halves):
-            whole = model(**inputs, use_cache=True, logits_to_keep=1, output_hidden_states=wanted)
-            return whole.logits[:, -1], whole.hidden_states[-1][:, -1] if wanted else None
-        states = _trunk(_unwrapped(model))(**inputs, use_cache=True).last_hidden_state[:, -1].contiguous()
-        return logits_of(model, states), states  # of a slice, torch would copy the head's weights for each row
+        whole = model(**inputs, use_cache=True, logits_to_keep=1, output_hidden_states=wanted)
+        return whole.logits[:, -1], whole.hidden_states[-1][:, -1] if wanted else None
 
 
 def hidden_states(model: Any, inputs: dict[str, Any]) -> Tensor:

@@ -19,7 +19,6 @@ from text2grad.durable.processes import Ranks, joined, profile_shards
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
-from text2grad.policy.files.cpu import reuse_memory
 from text2grad.policy.files.gguf import origin_of
 from text2grad.stages.run.results import refuse_unwritable, write_json, write_whole
 
@@ -40,8 +39,6 @@ def prepare(config: Config) -> Path:
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", count))
     torch.set_num_threads(config.run.threads or max(1, idle_cores() // local))
-    if not torch.cuda.is_available():
-        reuse_memory()
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     # peft 0.21 asks transformers 5.23 by the old name.
