@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 
 from text2grad.chat import EndpointSettings, OpenAIChat
 from text2grad.chat.questions import Question
-from text2grad.critics.prompted import Pair, PromptedCritic, PromptedSettings
+from text2grad.critics.prompted import Pair, PromptedCritic
 from text2grad.feedback import Example, Message, Source
 from text2grad.tasks.base import read_prompt
 
@@ -94,11 +94,10 @@ def job(url: str, first: int, count: int, flight: int) -> float:
     source = Source(kind="llm", model="judge", prompt_version="qa")
     with tempfile.TemporaryDirectory() as folder, OpenAIChat(settings, Path(folder) / "journal") as chat:
         chat.asker.capability = "json_schema"
-        critic = PromptedCritic(chat, read_prompt("qa"), source, PromptedSettings())
+        critic = PromptedCritic(chat, read_prompt("qa"), source, annotator=True)
 
         def questions() -> Iterator[Question]:
-            pairs = (pair(number) for number in range(first, first + count))
-            return (question for each in pairs for question in critic.questions(*each))
+            return (critic.question(*pair(number)) for number in range(first, first + count))
 
         start = time.perf_counter()
         chat.settle(questions(), critic.verdict)

@@ -35,9 +35,6 @@ from text2grad.compare.seeds import run_command
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.stages.run.results import write_json
 
-SECOND = 1000
-"""The seed of the second of two reward models; the first is that of `FIRST`."""
-FIRST = "marks"
 VERDICT, WORDS = "reward_model.verdict=head", "reward_model.critique=true"
 HEAD = ("reward_model.spans=head", VERDICT, WORDS)
 VARIANTS = {
@@ -47,7 +44,6 @@ VARIANTS = {
     "head": HEAD,
     "bare": (VERDICT,),
     "plain": (*HEAD, "reward_model.damaged=0"),
-    "two": (),
 }
 FIGURES = ("poor_f1", "good_f1", "verdict_order")
 Row = dict[str, Any]
@@ -76,8 +72,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/reward_models"))
     parser.add_argument("--measure", action="store_true", help="train no policy")
     chosen = parser.parse_args()
-    if "two" in chosen.variants and FIRST not in chosen.variants[: chosen.variants.index("two")]:
-        parser.error(f"two is beside {FIRST}: --variants {FIRST} two")
     return chosen
 
 
@@ -128,11 +122,7 @@ def one_variant(chosen: argparse.Namespace, folder: Path, settings: Sequence[str
     if folder.name != "program":
         judged = ["critic.kind=reward_model", f"critic.reward_model.folder={folder / 'reward_model' / 'policy'}"]
         settings = [*settings, *judged]
-        other_seed = [f"run.seed={SECOND}"] if folder.name == "two" else []
-        command(folder, "train-reward", ["train-reward"], [*settings, *other_seed])
-        if other_seed:
-            first = folder.parent / FIRST / "reward_model" / "policy"
-            settings = [*settings, f"critic.reward_model.second={first}"]
+        command(folder, "train-reward", ["train-reward"], settings)
         own, other = folder, folder.parent / f"{folder.name}-unseen"
         if not other.is_dir():
             shutil.copytree(unseen, other)

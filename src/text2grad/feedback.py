@@ -250,7 +250,7 @@ class QuoteCounts(Record):
     """Quotes (or marks) of a critique that gave no span, or were found in another form; `+` adds them up.
 
     No span: `unmatched` are not in the response (of these, `foreign` are what a tool or a user said), `ambiguous`
-    occur more than once without saying which (unless `ambiguity` asked for one), `no_polarity` are neither praise
+    occur more than once without saying which, `no_polarity` are neither praise
     nor blame, `repeated` say again what another one says. Found, but not to the letter (`wire.LocateSettings`):
     `normalised`, `fuzzy`.
     """

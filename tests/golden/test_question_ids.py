@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from text2grad.chat import EndpointSettings, OpenAIChat
-from text2grad.critics.prompted import Prompt, PromptedCritic, ReadingSettings
+from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.feedback import HUMAN_FEEDBACK, Example, Message, Source
 from text2grad.tasks.base import read_prompt
 
@@ -33,15 +33,12 @@ def questions() -> dict[str, str]:
         )
         source = Source(kind="llm", model="judge", prompt_version="v")
         anchor = Prompt(read_prompt("anchor"), "g")
-        critic = PromptedCritic(
-            OpenAIChat(settings), read_prompt(prompt), source, ReadingSettings(votes=2), anchor=anchor
-        )
+        critic = PromptedCritic(OpenAIChat(settings), read_prompt(prompt), source, annotator=True, anchor=anchor)
         for name, text in CALM.items():
             turns = (Message(role="system", content="Be brief."), Message(role="user", content=f"Why? {text}"))
             meta = {"tests": text, "passed": 1, **({HUMAN_FEEDBACK: "So so."} if name == "html" else {})}
             example = Example(id=name, prompt=turns, reference=text[::-1], meta=meta)
-            for question in critic.questions(example, text):
-                ids[f"{prompt} {name} {question.sample}"] = question.id
+            ids[f"{prompt} {name} 0"] = critic.question(example, text).id
     return ids
 
 

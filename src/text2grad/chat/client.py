@@ -102,8 +102,7 @@ class OpenAIChat:
     def complete_about(self, conversations: Sequence[Conversation], texts: Sequence[str]) -> list[Answer]:
         """The same; with `settings.grounded`, answer i is a critique that can only quote `texts[i]`."""
         pairs = zip(conversations, texts, strict=True)
-        questions = [self.asker.questioner.questions(turns, about=text) for turns, text in pairs]
-        return self.answers(list(chain(*questions)), accept)
+        return self.answers([self.asker.questioner.question(turns, about=text) for turns, text in pairs], accept)
 
     def answers(self, questions: Sequence[Question], verdict: Verdict) -> list[Answer]:
         """The answers to all questions, in their order.

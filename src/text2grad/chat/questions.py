@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -21,7 +21,7 @@ FRESH_TEMPERATURE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One request, the `sample`-th (from 0) of its kind. `id` is the key of the journal.
+    """One request. `id` is the key of the journal.
 
     `data` is the messages as JSON: they are encoded once, for the id and for every request. `schema` (JSON text) is
     the form of the answer, "" where it is free; `about` the text that the answer may quote.
@@ -30,7 +30,6 @@ class Question:
     id: str
     messages: tuple[dict[str, str], ...]
     data: str
-    sample: int
     schema: str
     about: str
 
@@ -62,22 +61,19 @@ class Questioner:
     temperature: float | None = 0.0
     form: Form = Form()
 
-    def questions(
-        self, turns: Sequence[Message], version: str = "", schema: str = "", about: str = "", samples: int = 1
-    ) -> Iterator[Question]:
-        """The requests for one conversation, one per sample. `version` names the prompt it was made from.
+    def question(
+        self, turns: Sequence[Message], version: str = "", schema: str = "", about: str = ""
+    ) -> Question:
+        """Return the request for one conversation. `version` names the prompt it was made from.
 
         The id is a sha256 of everything that decides the answer: the messages, the prompt's version, the model, the
-        decoding parameters and the number of the sample.
+        decoding parameters and the number of the sample, which is always 0.
         """
         messages = tuple({"role": turn.role, "content": storable(turn.content)} for turn in turns)
         data = json.dumps(messages)
         decoding = [self.max_tokens, self.temperature]
-        start = sha256(f"[{data}, {json.dumps([version, self.model, decoding])[1:]}".encode("ascii"))
-        for sample in range(samples):
-            digest = start.copy()
-            digest.update(b"%d" % sample)
-            yield Question(digest.hexdigest(), messages, data, sample, schema, about)
+        digest = sha256(f"[{data}, {json.dumps([version, self.model, decoding])[1:]}0".encode("ascii"))
+        return Question(digest.hexdigest(), messages, data, schema, about)
 
     def request(self, question: Question, capability: Capability, attempt: int = 0) -> str:
         """The request as the server reads it, a JSON text in ASCII; a later `attempt` draws a fresh sample."""

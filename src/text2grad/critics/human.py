@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from statistics import fmean
 
 from text2grad.critics.spec import CriticSpec
-from text2grad.critics.votes import vote
-from text2grad.feedback import Example, Failure, Feedback, Judgement, Source
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, QuoteCounts, Source, Span
+
+SAME_SPAN = 0.5
+"""Two spans with one label are the same opinion if they share at least half of the characters they cover."""
 
 
 class HumanCritic:
@@ -18,20 +22,66 @@ class HumanCritic:
     source = Source(kind="human")
 
     def __init__(self, records: Iterable[Feedback]) -> None:
-        self._known: dict[tuple[str, str], list[Judgement]] = {}
+        self._reviews: dict[tuple[str, str], list[Judgement]] = {}
         for record in records:
-            opinions = self._known.setdefault((record.id, record.response), [])
+            opinions = self._reviews.setdefault((record.id, record.response), [])
             if (judgement := record.judgement()) not in opinions:
                 opinions.append(judgement)
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Look up each pair; a response without a review gives a `Failure`."""
         return [
-            vote(opinions, share=0.0)
-            if (opinions := self._known.get((example.id, response)))
+            merge_opinions(opinions)
+            if (opinions := self._reviews.get((example.id, response)))
             else Failure(kind="unsupported", message=f"{example.id}: this response has no review")
             for example, response in zip(examples, responses, strict=True)
         ]
+
+
+def merge_opinions(judgements: Sequence[Judgement]) -> Judgement:
+    """Merge several opinions about one response.
+
+    Spans with one label that overlap enough are one span, weighted by the share of people who marked it and
+    with the edges of the first. The text is that of the critique with the most spans; scores are means.
+    Without any critique: the first failure.
+    """
+    critiques = [judgement for judgement in judgements if isinstance(judgement, Critique)]
+    if len(critiques) < 2:
+        return critiques[0] if critiques else judgements[0]
+    return max(critiques, key=lambda critique: len(critique.spans)).model_copy(
+        update={
+            "spans": tuple(sorted(_weighted_spans(critiques), key=lambda s: (s.start, s.end, -s.label))),
+            "score": _mean(critique.score for critique in critiques),
+            "turn_scores": tuple(map(_mean, zip_longest(*(critique.turn_scores for critique in critiques)))),
+            "quotes": sum((critique.quotes for critique in critiques), QuoteCounts()),
+            "lost": tuple(dict.fromkeys(quote for critique in critiques for quote in critique.lost)),
+        }
+    )
+
+
+def _mean(scores: Iterable[float | None]) -> float | None:
+    numbers = [score for score in scores if score is not None]
+    return round(fmean(numbers), 4) if numbers else None
+
+
+def _weighted_spans(critiques: Sequence[Critique]) -> Iterator[Span]:
+    """Yield each span that somebody marked, with the share of people who did as its weight."""
+    groups: list[tuple[Span, set[int]]] = []
+    for person, critique in enumerate(critiques):
+        for span in critique.spans:
+            people = next((people for first, people in groups if person not in people and _same(first, span)), None)
+            if people is None:
+                groups.append((span, {person}))
+            else:
+                people.add(person)
+    for span, people in groups:
+        yield span.model_copy(update={"weight": round(len(people) / len(critiques), 4)})
+
+
+def _same(first: Span, second: Span) -> bool:
+    shared = min(first.end, second.end) - max(first.start, second.start)
+    covered = max(first.end, second.end) - min(first.start, second.start)
+    return first.label == second.label and shared >= SAME_SPAN * covered
 
 
 HUMAN = CriticSpec(

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from places import ROOT
 from text2grad import wire
 from text2grad.chat import Answer, Completion, ScriptedChat
-from text2grad.critics.prompted import CUT, Prompt, PromptedCritic, ReadingSettings, fitted_messages, judge_messages
+from text2grad.critics.prompted import CUT, Prompt, PromptedCritic, fitted_messages, judge_messages
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.tasks.base import read_prompt
@@ -38,9 +38,8 @@ def example(question: str = "Why?", **meta: str) -> Example:
     return Example(id="1", prompt=(Message(role="user", content=question),), reference="ref", meta=dict(meta))
 
 
-def ask(answers: Sequence[str | Completion | Failure], responses: Sequence[str], **options: str) -> list[object]:
-    reading = ReadingSettings(**options)  # type: ignore[arg-type]
-    critic = PromptedCritic(ScriptedChat(answers), SHORT, SOURCE, reading)
+def ask(answers: Sequence[str | Completion | Failure], responses: Sequence[str], annotator: bool = False) -> list[object]:
+    critic = PromptedCritic(ScriptedChat(answers), SHORT, SOURCE, annotator)
     return list(critic.critique([example()] * len(responses), responses))
 
 
@@ -54,16 +53,6 @@ def test_what_the_judge_writes_becomes_the_critique() -> None:
 def test_answers_belong_to_their_responses() -> None:
     z = [wire.render(Critique(text=f"about {text}"), text) for text in ("a", "b")]
     assert [getattr(j, "text", None) for j in ask(z, ["a", "b"])] == ["about a", "about b"]
-
-
-def test_ambiguity_is_passed_on() -> None:
-    z = '{"critique": "c", "good_spans": ["ha"], "poor_spans": []}'
-    (skipped,) = ask([z], ["ha ha"])
-    (first,) = ask([z], ["ha ha"], ambiguity="first")
-    assert isinstance(skipped, Critique) and skipped.spans == () and skipped.quotes.ambiguous == 1
-    assert isinstance(first, Critique) and [(s.start, s.end) for s in first.spans] == [(0, 2)]
-    with pytest.raises(ValidationError, match="'first', 'all' or 'skip'"):
-        ask([z], ["ha"], ambiguity="last")
 
 
 def test_failures_stay_failures_each_in_its_place() -> None:
@@ -327,19 +316,3 @@ def test_a_critic_asks_a_chat_that_knows_its_limit() -> None:
     chat = Counting(["{}"], room=60)
     PromptedCritic(chat, "Judge {{prompt}} and {{response}}", SOURCE).critique([example("word " * 300)], ["It is."])
     assert CUT in chat.asked[0][0].content and "It is." in chat.asked[0][0].content
-
-
-def test_several_critiques_of_a_response_vote() -> None:
-    answers = [
-        '{"critique": "a", "good_spans": ["the cat"], "poor_spans": ["mat"], "score": 1}',
-        '{"critique": "b", "good_spans": ["the cat"], "poor_spans": []}',
-        "no object at all",
-    ]
-    chat = ScriptedChat([*answers, *answers[::-1]])
-    response = "the cat sat on the mat"
-    critic = PromptedCritic(chat, "Judge {{prompt}} and {{response}}", SOURCE, ReadingSettings(votes=3))
-    first, second = critic.critique([example(), example()], [response, response])
-    assert len(chat.asked) == 6
-    for found in (first, second):
-        assert isinstance(found, Critique)
-        assert [(span.text, span.label, span.weight) for span in found.spans] == [("the cat", 1, 1.0)]

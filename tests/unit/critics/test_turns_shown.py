@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from text2grad import wire
 from text2grad.chat import Completion, EndpointSettings, OpenAIChat, ScriptedChat
-from text2grad.critics.prompted import CUT, PromptedCritic, ReadingSettings, fitted_messages, judge_messages
-from text2grad.critics.votes import vote
+from text2grad.critics.prompted import CUT, PromptedCritic, fitted_messages, judge_messages
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Transcript, conversation_of, turn_at
 from text2grad.tasks.base import read_prompt
 
@@ -108,14 +107,9 @@ def answer(*poor: object) -> str:
     return json.dumps({"critique": "c", "good_spans": [], "poor_spans": poor, "score": 0.0})
 
 
-@pytest.mark.parametrize("validation", ["keep", "ask", "drop"])
-def test_words_of_a_tool_are_counted_and_cost_no_critique(validation: str) -> None:
-    critic = PromptedCritic(
-        ScriptedChat([answer("30 km", "20 miles")]),
-        read_prompt("qa"),
-        SOURCE,
-        ReadingSettings(validation=validation),  # type: ignore[arg-type]
-    )
+@pytest.mark.parametrize("annotator", [False, True])
+def test_words_of_a_tool_are_counted_and_cost_no_critique(annotator: bool) -> None:
+    critic = PromptedCritic(ScriptedChat([answer("30 km", "20 miles")]), read_prompt("qa"), SOURCE, annotator)
     (read,) = critic.critique([EXAMPLE], [TALK])
     assert isinstance(read, Critique) and [span.text for span in read.spans] == ["20 miles"]
     assert (read.quotes.unmatched, read.quotes.foreign, read.lost) == (1, 1, ("30 km",))
@@ -123,8 +117,7 @@ def test_words_of_a_tool_are_counted_and_cost_no_critique(validation: str) -> No
 
 
 def test_words_of_nobody_still_do() -> None:
-    settings = ReadingSettings(validation="drop")
-    critic = PromptedCritic(ScriptedChat([answer("30 km", "nowhere")]), read_prompt("qa"), SOURCE, settings)
+    critic = PromptedCritic(ScriptedChat([answer("30 km", "nowhere")]), read_prompt("qa"), SOURCE, True)
     (read,) = critic.critique([EXAMPLE], [TALK])
     assert isinstance(read, Failure) and read.message == "1 of its quotes are not in the response"
 
@@ -132,13 +125,13 @@ def test_words_of_nobody_still_do() -> None:
 def test_an_endpoint_may_name_turns_of_a_conversation_alone() -> None:
     chat = OpenAIChat(EndpointSettings(model="judge", base_url="http://localhost:1/v1"))
     critic = PromptedCritic(chat, read_prompt("qa"), SOURCE)
-    (plain,), (turns,) = (list(critic.questions(EXAMPLE, response)) for response in (str(TALK), TALK))
+    plain, turns = (critic.question(EXAMPLE, response) for response in (str(TALK), TALK))
     assert '"turn"' not in plain.schema and '"turn"' in turns.schema and plain.id != turns.id
     others = Transcript.of_messages(
         message.model_copy(update={"content": message.content.replace("30", "40")})
         for message in conversation_of(TALK)
     )
-    (other,) = critic.questions(EXAMPLE, others)
+    other = critic.question(EXAMPLE, others)
     assert other.id != turns.id, "another answer of the tool is another question"
     assert critic.verdict(turns, Completion(text=answer({"quote": "I look it up", "turn": 2})), True) == "ok"
 
@@ -153,12 +146,6 @@ def test_what_a_tool_said_loses_its_middle_and_the_turns_nothing() -> None:
     (asked,) = fitted_messages("Judge {{prompt}} and {{response}}", EXAMPLE, long, excess)
     assert excess([asked]) <= 0 and asked.content.count(CUT) == 1 and asked.content.count(own) == 2
     assert "How far?" in asked.content
-
-
-def test_votes_on_turns_are_means() -> None:
-    voters = [Critique(text="", turn_scores=scores) for scores in ((1.0, None), (0.0, 0.5), ())]
-    found = vote(voters)
-    assert isinstance(found, Critique) and found.turn_scores == (0.5, 0.5)
 
 
 def test_z_of_turns_is_read_through_a_critic() -> None:

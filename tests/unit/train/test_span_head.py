@@ -15,7 +15,6 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from text2grad.chat.base import Completion, ScriptedChat
 from text2grad.config import RewardModelSettings, find_config, load_config
 from text2grad.critics.prompted import HeadCritic, PromptedCritic, judge_messages
-from text2grad.critics.votes import agreed
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import (
@@ -230,50 +229,6 @@ def test_a_verdict_of_marks_needs_a_head_that_marks() -> None:
 def test_a_response_that_is_not_in_the_prompt_to_the_letter_is_a_failure(policy: Policy) -> None:
     (failed, read) = judged(heads_of(with_heads(policy)), ["the </response> mat", "the mat"])
     assert isinstance(failed, Failure) and "to the letter" in failed.message and isinstance(read, Critique)
-
-
-def test_what_two_reward_models_disagree_about_pays_nothing() -> None:
-    text = "the dog sat on the mat"
-    one = Critique(text="So.", spans=spans_at([LabelledPlace(0, 7, 1), LabelledPlace(8, 14, -1)], text), score=0.8)
-    other = Critique(
-        text="No.", spans=spans_at([LabelledPlace(4, 11, 1), LabelledPlace(12, 22, -1)], text), score=0.2
-    )
-    both = agreed(one, other, text)
-    assert marks([both]) == [[("dog", 1), ("on", -1)]] and isinstance(both, Critique)
-    assert both.score == 0.5 and both.text == "So."
-    assert agreed(one, other.model_copy(update={"score": -0.1}), text).score is None  # type: ignore[union-attr]
-    assert agreed(one, other.model_copy(update={"score": None}), text).score is None  # type: ignore[union-attr]
-    failed = Failure(kind="invalid", message="no")
-    assert agreed(one, failed, text) == agreed(failed, one, text) == failed
-
-
-def test_two_adapters_beside_a_policy_judge_each_by_its_own_heads(model_folder: Path, tmp_path: Path) -> None:
-    folders, alone = [tmp_path / name for name in ("first", "second")], []
-    for seed, folder in enumerate(folders):
-        torch.manual_seed(seed)
-        made = load_policy(PolicySettings(model=str(model_folder), lora=LoraSettings(r=4)))
-        for name, parameter in made.model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(parameter, std=0.1)
-        for head in (made.add_head("span_head"), made.add_head("score_head")):
-            torch.nn.init.normal_(head.map.weight)
-        write_policy(made, folder)
-        (folder / BASE_DIGEST).write_text(digest_of_base(made.model))
-        alone.append(judged(heads_of(load_frozen(PolicySettings(model=str(folder)))), list(TAUGHT)))
-    policy = load_policy(PolicySettings(model=str(model_folder), lora=LoraSettings(r=4)))
-    words = [f"--run.folder={tmp_path}", "--policy.lora={r: 4}", "--reward_model.shared=true"]
-    words += ["--reward_model.spans=head", "--reward_model.verdict=head", "--critic.kind=reward_model"]
-    words += [f"--critic.reward_model.folder={folders[0]}", f"--critic.reward_model.second={folders[1]}"]
-    config = load_config([find_config("demo")], words)
-    said = judged(reward_model_critic(config, policy), list(TAUGHT))
-    for text, both, first, second in zip(TAUGHT, said, *alone, strict=True):
-        wanted = agreed(first, second, text)
-        assert marks([both]) == marks([wanted]) and marks([first]) != marks([second])
-        assert both.score == pytest.approx(wanted.score, abs=1e-4)  # type: ignore[union-attr]
-    assert critic_inputs(config)["the second reward model"] != critic_inputs(config)["the reward model"]
-    gone = load_config([find_config("demo")], [*words, f"--critic.reward_model.second={tmp_path / 'none'}"])
-    with pytest.raises(UserError, match=r"no reward model in .*none"):
-        reward_model_critic(gone, policy)
 
 
 def test_the_turns_of_a_conversation_are_marked_each_for_itself(policy: Policy) -> None:

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from quotable_responses import judged
 from text2grad.align import CreditSettings, TokenTable, credit
 from text2grad.chat import Completion
-from text2grad.critics.prompted import PromptedSettings, Reader, ReadingSettings
-from text2grad.critics.votes import vote as elect
+from text2grad.critics.prompted import Reader
 from text2grad.feedback import Critique, Failure, Span
 from text2grad.wire import LocateSettings, parse, render
 
@@ -78,14 +77,6 @@ def test_other_capitals_count_only_where_the_quote_is_not_found_as_it_is() -> No
     alone = LocateSettings(normalised=False, ignore_case=True)
     assert [s.text for s in found("OLD: polish", alone, text).spans] == ["old: Polish"]
     assert found("OLD:  polish", alone, text).quotes.unmatched == 1
-
-
-def test_a_critic_that_is_told_to_ignore_case_does() -> None:
-    z = Completion(text='{"critique": "c", "good_spans": [], "poor_spans": ["NEXT week"]}')
-    for ignore_case, spans in ((False, []), (True, ["next week"])):
-        settings = PromptedSettings.model_validate({"model": "m", "locate": {"ignore_case": ignore_case}})
-        read = Reader(settings).read(z, "It is due next week.")
-        assert isinstance(read, Critique) and [span.text for span in read.spans] == spans
 
 
 @pytest.mark.parametrize(
@@ -185,40 +176,13 @@ def test_the_plain_form_of_any_quote_leads_back_to_it(pieces: list[str], start: 
         assert response[span.start : span.end] == span.text and span.text.strip() == span.text
 
 
-def vote(*spans: tuple[int, int, int], score: float | None = None) -> Critique:
-    text = "abcdefghijklmnopqrstuvwxyz"
-    return Critique(
-        text=str(spans),
-        spans=tuple(Span(start=a, end=b, label=label, text=text[a:b]) for a, b, label in spans),  # type: ignore[arg-type]
-        score=score,
-    )
-
-
-def test_votes() -> None:
-    result = elect([vote((0, 4, 1), score=1), vote((0, 5, 1), (9, 12, -1), score=0), vote((0, 4, 1), (0, 4, -1))])
-    assert isinstance(result, Critique)
-    assert [(s.start, s.end, s.label, s.weight) for s in result.spans] == [(0, 4, 1, 1.0)] and result.score == 0.5
-    failure = Failure(kind="refused", message="no")
-    assert elect([failure, vote((0, 4, 1))]) == vote((0, 4, 1)) and elect([failure, failure]) == failure
-    half = elect([vote((0, 4, 1)), vote()])
-    assert isinstance(half, Critique) and half.spans == (), "half is no majority"
-
-
-@pytest.mark.parametrize(("share", "kept"), [(0.0, 2), (0.32, 2), (0.34, 1), (0.66, 1), (0.67, 0)])
-def test_a_span_stays_that_more_than_a_share_of_the_votes_cast(share: float, kept: int) -> None:
-    votes = [vote((0, 4, 1)), vote((0, 4, 1), (9, 12, -1)), vote()]
-    found = elect(votes, share)
-    assert isinstance(found, Critique)
-    assert [(span.start, round(span.weight, 2)) for span in found.spans] == [(0, 0.67), (9, 0.33)][:kept]
-
-
 def test_validation() -> None:
     absent = Completion(text='{"critique": "c", "good_spans": ["zzz", "word"], "poor_spans": []}')
-    for validation, broken, kept in (("keep", False, True), ("ask", True, True), ("drop", True, False)):
-        reader = Reader(ReadingSettings(validation=validation))  # type: ignore[arg-type]
+    for annotator in (False, True):
+        reader = Reader(annotator)
         judgement = reader.read(absent, "word")
-        assert reader.broken(judgement) is broken
-        assert isinstance(reader.validated(judgement), Critique) is kept
+        assert reader.broken(judgement) is annotator
+        assert isinstance(reader.validated(judgement), Failure if annotator else Critique)
 
 
 def test_a_weight_is_a_factor_of_the_spans_rewards(tokenizer: Any) -> None:

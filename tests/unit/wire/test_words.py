@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from text2grad.chat.base import Completion
 from text2grad.critics.prompted.messages import Prompt
 from text2grad.critics.prompted.reading import Reader
-from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.feedback import Critique, Failure, Span
 from text2grad.tasks.base import read_prompt
 from text2grad.wire import parse, render_words, words_schema
@@ -51,7 +50,7 @@ def test_a_word_that_is_not_there_has_no_label_and_is_counted() -> None:
     found = read(words(1, 0, -1, 0, -1, It="That", so="so"))
     assert [span.text for span in found.spans] == ["not", "so."] and found.lost == ("That",)
     assert found.quotes.unmatched == 1
-    kept = Reader(PromptedSettings(model="m")).validated(found)
+    kept = Reader(annotator=True).validated(found)
     assert isinstance(kept, Failure) and "1 of its quotes" in kept.message
 
 
@@ -103,5 +102,5 @@ def test_the_prompt_asks_for_what_is_read_and_names_its_schema() -> None:
     assert read(shape.replace("...", '["so", -1]'), "word so").spans[0].text == "so"
     assert list(words_schema()["properties"]) == list(json.loads(words(0)))
     answer = Completion(text=words(0, 0, 1, 0, 0, score=1), truncated=False)
-    found = Reader(PromptedSettings(model="m")).read(answer, RESPONSE)
+    found = Reader(annotator=True).read(answer, RESPONSE)
     assert isinstance(found, Critique) and [span.text for span in found.spans] == ["not"]

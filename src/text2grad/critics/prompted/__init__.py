@@ -3,7 +3,7 @@
 from text2grad.critics.prompted.critic import HeadCritic, Pair, PromptedCritic
 from text2grad.critics.prompted.messages import CUT, Prompt, fitted_messages, judge_messages
 from text2grad.critics.prompted.reading import Reader
-from text2grad.critics.prompted.settings import PromptedSettings, ReadingSettings
+from text2grad.critics.prompted.settings import PromptedSettings
 
 __all__ = [
     "CUT",
@@ -13,7 +13,6 @@ __all__ = [
     "PromptedCritic",
     "PromptedSettings",
     "Reader",
-    "ReadingSettings",
     "fitted_messages",
     "judge_messages",
 ]

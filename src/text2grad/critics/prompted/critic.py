@@ -17,14 +17,8 @@ from text2grad.chat.journal import STATE_OF, State
 from text2grad.chat.questions import Question
 from text2grad.critics.prompted.messages import Prompt, fitted_messages, judge_messages
 from text2grad.critics.prompted.reading import Reader
-from text2grad.critics.prompted.settings import (
-    AS_WRITTEN,
-    PromptedSettings,
-    ReadingSettings,
-    RewardModelCriticSettings,
-)
+from text2grad.critics.prompted.settings import PromptedSettings, RewardModelCriticSettings
 from text2grad.critics.spec import CriticSpec, Materials
-from text2grad.critics.votes import vote
 from text2grad.feedback import (
     Critique,
     Example,
@@ -50,8 +44,8 @@ class PromptedCritic:
     `tested` takes its place where `meta` of an example says what came of the response's tests,
     `anchor` where a person wrote about this very response: it finds the words the person means, and
     the critique stays the person's. Without them every response is judged with `prompt`. An
-    unreadable answer is a `Failure`. Where the chat knows its limit, a prompt that is too long
-    loses its middle.
+    unreadable answer is a `Failure`; `annotator` says how answers are read (`Reader`). Where the
+    chat knows its limit, a prompt that is too long loses its middle.
 
     Raises:
         UserError: the prompt has an unknown placeholder, or no place for the response.
@@ -62,7 +56,7 @@ class PromptedCritic:
         chat: Chat,
         prompt: str,
         source: Source,
-        reading: ReadingSettings = AS_WRITTEN,
+        annotator: bool = False,
         tested: Prompt | None = None,
         anchor: Prompt | None = None,
     ) -> None:
@@ -71,7 +65,7 @@ class PromptedCritic:
         self.usage: Counter[str] = Counter()
         self._prompt = Prompt(prompt, source.prompt_version)
         self._tested, self._anchor = tested, anchor
-        self._reader, self._votes = Reader(reading), reading.votes
+        self._reader = Reader(annotator)
 
     @property
     def tokens(self) -> float:
@@ -88,27 +82,25 @@ class PromptedCritic:
         answers = self._answers(pairs)
         for answer in answers:
             self.usage.update(tokens_in(answer))
-        groups = (answers[first : first + self._votes] for first in range(0, len(answers), self._votes))
-        return [self._judgement(pair, group) for pair, group in zip(pairs, groups, strict=True)]
+        return [self._judgement(pair, answer) for pair, answer in zip(pairs, answers, strict=True)]
 
     def _answers(self, pairs: Sequence[Pair]) -> list[Answer]:
-        """The answers about each pair, as many as there are votes, one after the other."""
+        """Return the chat's answer about each pair."""
         chat = self.chat
         if isinstance(chat, OpenAIChat):
-            return chat.answers([question for pair in pairs for question in self.questions(*pair)], self.verdict)
+            return chat.answers([self.question(*pair) for pair in pairs], self.verdict)
         excess = chat.excess if isinstance(chat, LimitedChat) else lambda _: 0
-        once = [fitted_messages(self._prompt_for(*pair).text, *pair, excess) for pair in pairs]
-        asked = [messages for messages in once for _ in range(self._votes)]
-        about = [response for _, response in pairs for _ in range(self._votes)]
+        asked = [fitted_messages(self._prompt_for(*pair).text, *pair, excess) for pair in pairs]
+        about = [response for _, response in pairs]
         return chat.complete_about(asked, about) if isinstance(chat, GroundedChat) else chat.complete(asked)
 
-    def questions(self, example: Example, response: str) -> Iterator[Question]:
-        """What an endpoint is asked about one response, one question per vote."""
+    def question(self, example: Example, response: str) -> Question:
+        """Return what an endpoint is asked about one response."""
         assert isinstance(self.chat, OpenAIChat), "only an endpoint's answers have ids"
         prompt = self._prompt_for(example, response)
         turns = judge_messages(prompt.text, example, response)
         asker, schema = self.chat.asker.questioner, prompt.schema(isinstance(response, Transcript))
-        return asker.questions(turns, prompt.version, schema, response, self._votes)
+        return asker.question(turns, prompt.version, schema, response)
 
     def verdict(self, question: Question, answer: Answer, last: bool) -> State | None:
         """How a question ends with an answer; None: a fresh one is worth its price."""
@@ -122,29 +114,24 @@ class PromptedCritic:
         """The records of those pairs that an endpoint has answered, in their order; nothing is asked."""
         assert isinstance(self.chat, OpenAIChat), "only an endpoint has a journal"
         for pair in pairs:
-            found = [each for each in map(self.chat.paid_answer, self.questions(*pair)) if each]
-            if found:
-                yield self._record(pair, found)
+            if (paid := self.chat.paid_answer(self.question(*pair))) is not None:
+                yield self._record(pair, paid)
 
-    def _record(self, pair: Pair, found: Sequence[PaidAnswer]) -> Feedback:
-        usage: Counter[str] = Counter()
-        for each in found:
-            usage.update(each.usage)
+    def _record(self, pair: Pair, paid: PaidAnswer) -> Feedback:
         kind = "human" if self._anchored(*pair) else self.source.kind
         known = {"kind": kind, "prompt_version": self._prompt_for(*pair).version}
-        judgement = self._judgement(pair, [each.answer for each in found])
+        judgement = self._judgement(pair, paid.answer)
         record = Feedback.of(*pair, judgement, self.source.model_copy(update=known))
-        left_out = sorted({name for each in found for name in each.asked_without})
-        meta = {**record.meta, "asked_without": left_out} if left_out else record.meta
-        return record.model_copy(update={"usage": dict(usage), "meta": meta})
+        meta = {**record.meta, "asked_without": list(paid.asked_without)} if paid.asked_without else record.meta
+        return record.model_copy(update={"usage": paid.usage, "meta": meta})
 
-    def _judgement(self, pair: Pair, answers: Sequence[Answer]) -> Judgement:
-        read = [self._reader.read(answer, pair[1]) for answer in answers]
-        kept = vote([self._reader.validated(judgement) for judgement in read])
-        if isinstance(kept, Failure):
-            return kept.model_copy(update={"meta": {**kept.meta, **_lost(read)}})
+    def _judgement(self, pair: Pair, answer: Answer) -> Judgement:
+        read = self._reader.read(answer, pair[1])
+        judgement = self._reader.validated(read)
+        if isinstance(judgement, Failure):
+            return judgement.model_copy(update={"meta": {**judgement.meta, **_lost_quotes(read)}})
         words = self._anchored(*pair)
-        return kept.model_copy(update={"text": words}) if words else kept
+        return judgement.model_copy(update={"text": words}) if words else judgement
 
     def _anchored(self, example: Example, response: str) -> str:
         """The person's words that spans are looked for; "" where the response is judged."""
@@ -200,16 +187,11 @@ def tokens_in(answer: Answer) -> dict[str, int]:
     return {name: int(count) for name, count in usage.items() if name.endswith("tokens")}
 
 
-def _lost(read: Sequence[Judgement]) -> dict[str, object]:
-    """The quotes of a record that was dropped for them: they are counted like all others."""
-    critiques = [judgement for judgement in read if isinstance(judgement, Critique)]
-    if not critiques:
+def _lost_quotes(read: Judgement) -> dict[str, object]:
+    """Count the quotes of a critique that was refused for them, as those of all others are counted."""
+    if isinstance(read, Failure):
         return {}
-    return {
-        "unmatched": sum(critique.quotes.unmatched for critique in critiques),
-        "dropped_spans": sum(len(critique.spans) for critique in critiques),
-        "lost": [quote for critique in critiques for quote in critique.lost],
-    }
+    return {"unmatched": read.quotes.unmatched, "dropped_spans": len(read.spans), "lost": list(read.lost)}
 
 
 def _model_inputs(materials: Materials) -> dict[str, str]:
@@ -219,7 +201,6 @@ def _model_inputs(materials: Materials) -> dict[str, str]:
         **materials.section("reward_model.generation"),
         **{name: settings[name] for name in ("reward_model.grounded", "reward_model.whole_quotes")},
         "the reward model": materials.digest(materials.model),
-        **({"the second reward model": materials.digest(second)} if (second := materials.settings.second) else {}),
     }
 
 
@@ -227,7 +208,7 @@ PROMPTED = CriticSpec(
     "prompted",
     make=lambda materials: materials.opened(),
     settings=PromptedSettings,
-    manner=("concurrency", "retries", "most_failures", "timeout", "prices", "budget_usd"),
+    manner=("concurrency", "prices", "budget_usd"),
     source="llm",
     blind=True,
     about="any OpenAI-compatible endpoint",

@@ -12,11 +12,12 @@ from typing import Any
 
 from text2grad import wire
 from text2grad.chat.base import Answer
-from text2grad.critics.prompted.settings import AS_WRITTEN, ReadingSettings
 from text2grad.feedback import Critique, Failure, Judgement, spans_at, storable
 
 LONGEST_REPAIRED, DEEPEST_REPAIRED = 10_000, 20
 """Characters, and brackets open at once, of what json-repair is tried on."""
+TOLERANCE = wire.LocateSettings()
+"""How far an annotator's quote may be from the letter of the response."""
 _BRACKET = re.compile(r"[][(){}]")
 _ESCAPED = re.compile(r"\\+(?:u00|x)([0-9a-fA-F]{2})")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
@@ -24,9 +25,14 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads answers as the settings say."""
+    """Reads answers of a model that was trained to write z or, with `annotator`, of any other.
 
-    settings: ReadingSettings = AS_WRITTEN
+    An annotator's invalid JSON is repaired, its quotes are located with tolerance, and an answer that quotes
+    what is not in the response is asked for once more and then refused. A trained model is read to the letter,
+    and keeps the spans that are there.
+    """
+
+    annotator: bool = False
 
     def read(self, answer: Answer, response: str) -> Judgement:
         """The judgement in an answer about `response`."""
@@ -38,7 +44,7 @@ class Reader:
                 kind="truncated", message="the answer ran into the token limit", raw=storable(answer.text)
             )
         read = self._parse(answer.text, response)
-        if isinstance(read, Failure) and read.kind == "invalid" and self.settings.repair and "{" in answer.text:
+        if isinstance(read, Failure) and read.kind == "invalid" and self.annotator and "{" in answer.text:
             read = self._repaired(answer.text, response) or read
         if isinstance(read, Failure):
             return read
@@ -50,20 +56,20 @@ class Reader:
         return read.model_copy(update={**apart, "forced": int(answer.forced)})
 
     def broken(self, judgement: Judgement) -> bool:
-        """Whether a fresh sample is worth its price."""
+        """True if a fresh sample is worth its price."""
         if isinstance(judgement, Failure):
             return judgement.kind in ("invalid", "truncated")
-        return self.settings.validation != "keep" and _nowhere(judgement) > 0
+        return self.annotator and _count_absent(judgement) > 0
 
     def validated(self, judgement: Judgement) -> Judgement:
-        """The judgement as it is kept: with `drop`, one that quotes what is not there is a failure."""
-        if isinstance(judgement, Failure) or self.settings.validation != "drop" or not _nowhere(judgement):
+        """Return the judgement, or a failure for an annotator's that quotes what is not in the response."""
+        if isinstance(judgement, Failure) or not self.broken(judgement):
             return judgement
-        message = f"{_nowhere(judgement)} of its quotes are not in the response"
+        message = f"{_count_absent(judgement)} of its quotes are not in the response"
         return Failure(kind="invalid", message=message, raw="; ".join(judgement.lost))
 
     def _parse(self, text: str, response: str) -> Judgement:
-        return wire.parse(text, response, ambiguity=self.settings.ambiguity, tolerance=self.settings.locate)
+        return wire.parse(text, response, tolerance=TOLERANCE if self.annotator else None)
 
     def _repaired(self, text: str, response: str) -> Critique | None:
         """The result of json-repair, if each of its quotes occurs in the response, and only once.
@@ -86,8 +92,8 @@ class Reader:
         return read if isinstance(read, Critique) and not (read.quotes.unmatched or read.quotes.ambiguous) else None
 
 
-def _nowhere(critique: Critique) -> int:
-    """How many quotes are neither in the response nor in what others said between its turns."""
+def _count_absent(critique: Critique) -> int:
+    """Count the quotes that are neither in the response nor in what others said between its turns."""
     return critique.quotes.unmatched - critique.quotes.foreign
 
 

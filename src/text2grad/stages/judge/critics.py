@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind, extra_settings
 from text2grad.critics.program import Attempt, admission
-from text2grad.critics.prompted import HeadCritic, Prompt, PromptedCritic, ReadingSettings
+from text2grad.critics.prompted import HeadCritic, Prompt, PromptedCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
 from text2grad.critics.spec import CriticSpec, Materials
 from text2grad.critics.table import CRITICS, spec_of
 from text2grad.critics.units import UnitCritic
-from text2grad.critics.votes import AgreeingCritic
 from text2grad.durable.identity import digest_of_texts, flatten, own_code, sha256
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from text2grad.policy.model import Policy
 
 REWARD_MODEL_PROMPT = "reward_model"
-ADAPTER, SECOND = "reward_model", "second_reward_model"
+ADAPTER = "reward_model"
 ANCHOR = "anchor"
 SCALE_FILE = "scale.json"
 """Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
@@ -223,7 +222,6 @@ def prompted_critic(
     person wrote about one, that feedback is anchored instead of a second opinion.
     """
     settings = config.critic.prompted
-    refuse_equal_votes(settings.votes, settings.temperature, "critic.prompted.temperature")
     name = settings.prompt or (task.critic_prompt if task else annotator_prompt(config))
     source = Source(kind="llm", model=settings.model, prompt_version=prompt_version(name))
     tested = TESTED.get(name) if known else None
@@ -231,7 +229,7 @@ def prompted_critic(
         chat,
         read_prompt(name),
         source,
-        settings,
+        annotator=True,
         tested=Prompt(read_prompt(tested), prompt_version(tested)) if tested else None,
         # The version keeps the name the file had at first: the ids of questions that were paid for hold it.
         anchor=Prompt(read_prompt(ANCHOR), prompt_version(ANCHOR).replace(ANCHOR, "ground")) if known else None,
@@ -242,12 +240,6 @@ def annotator_prompt(config: Config) -> str:
     """The annotator prompt of the task; for our tasks without loading the data."""
     ours = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
     return ours.get(config.task.name) or load_task(config.task).critic_prompt
-
-
-def refuse_equal_votes(votes: int, temperature: float | None, setting: str) -> None:
-    """Refuse several votes at temperature 0: they would be identical."""
-    if votes > 1 and temperature == 0:
-        raise UserError(f"{votes} votes at temperature 0 are the same critique", f"--{setting} 0.7")
 
 
 def reward_model_folder(config: Config) -> Path:
@@ -269,31 +261,21 @@ def critic_inputs(config: Config) -> dict[str, str]:
 def reward_model_critic(config: Config, policy: Policy | None = None) -> Critic:
     """The trained reward model as a critic; where no words are written its heads alone."""
     make = critic_over if config.words_are_written else heads_alone
-    first = make(config, load_reward_model(config, policy), str(reward_model_folder(config)))
-    return with_second(config, first, policy)
+    return make(config, load_reward_model(config, policy), str(reward_model_folder(config)))
 
 
-def with_second(config: Config, first: Critic, policy: Policy | None = None) -> Critic:
-    """A reward model as a critic, and where the settings name another one, what the two agree on."""
-    folder = config.critic.reward_model.second
-    if folder is None:
-        return first
-    make = critic_over if config.words_are_written else heads_alone
-    return AgreeingCritic(first, make(config, load_reward_model(config, policy, folder), str(folder)))
-
-
-def load_reward_model(config: Config, policy: Policy | None = None, second: Path | None = None) -> Policy:
-    """The trained reward model, or the `second` one, as an adapter beside `policy`'s where the settings say so.
+def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
+    """The trained reward model, as an adapter beside `policy`'s where the settings say so.
 
     Raises:
         UserError: there is none, or it cannot stand on the base weights of `policy`.
     """
     from text2grad.policy.adapters import beside
 
-    folder = second or reward_model_folder(config)
+    folder = reward_model_folder(config)
     refuse_missing(config, folder)
     if config.reward_model.shared and policy is not None:
-        return beside(policy, folder, SECOND if second else ADAPTER)
+        return beside(policy, folder, ADAPTER)
     return _frozen(config, folder)
 
 
@@ -314,14 +296,12 @@ def written_critic(config: Config, model: Policy, name: str) -> PromptedCritic:
     from text2grad.policy.grounded import vocabulary_for
     from text2grad.policy.local_chat import LocalChat
 
-    settings, reading = config.reward_model, config.critic.reward_model
-    refuse_equal_votes(reading.votes, settings.generation.temperature, "reward_model.generation.temperature")
+    settings = config.reward_model
     vocabulary = vocabulary_for(model, settings.grounded)
     heads = head_chat(config, model, name)
     counted = counting("critiques")
     chat = LocalChat(model, settings.generation, name, vocabulary, settings.whole_quotes, counted, heads)
-    read = ReadingSettings(votes=reading.votes, ambiguity=reading.ambiguity)
-    return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name), read)
+    return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name))
 
 
 def heads_alone(config: Config, model: Policy, name: str) -> HeadCritic:

@@ -207,7 +207,7 @@ def _pairs(items: Iterable[Item]) -> Iterator[Pair]:
 
 
 def _questions(critic: PromptedCritic, items: Iterable[Item]) -> Iterator[Question]:
-    return (question for pair in _pairs(items) for question in critic.questions(*pair))
+    return (critic.question(*pair) for pair in _pairs(items))
 
 
 def _ask(critic: PromptedCritic, items: Items, options: AnnotateOptions) -> bool:

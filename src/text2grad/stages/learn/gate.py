@@ -30,7 +30,7 @@ from text2grad.policy.encode import encode_prompt
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
-from text2grad.stages.judge.critics import critic_over, load_reward_model, reward_model_folder, with_second
+from text2grad.stages.judge.critics import critic_over, load_reward_model, reward_model_folder
 from text2grad.stages.learn.reward_data import example_of, reward_data
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
@@ -63,7 +63,7 @@ def check_reward_model(config: Config, cases: Sequence[SpanCase]) -> Gate:
     marred = [Answer.of(each) for each in spoiled(known, SPOILED, config.run.seed)]
     right = [Answer(example_of(each), text) for each, text in corrections(heldout)[:CORRECTED]]
     release()
-    critic = with_second(config, critic_over(config, load_reward_model(config), str(reward_model_folder(config))))
+    critic = critic_over(config, load_reward_model(config), str(reward_model_folder(config)))
     said, said_of_marred, said_of_right = (_judged(critic, each) for each in (fresh, marred, right))
     start = start_policy(config)
     table = TokenTable(load_tokenizer(start.model, start.chat_template))

@@ -34,7 +34,6 @@ from text2grad.stages.judge.critics import (
     load_reward_model,
     refuse_missing,
     reward_model_folder,
-    with_second,
 )
 from text2grad.stages.learn.gate import GATE_FILE, check_reward_model, gate_file, read_gate, release
 from text2grad.stages.learn.reward_data import (
@@ -119,7 +118,6 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
     ranks = stage.ranks
     with stage.preparing():
         settings = stage.config.reward_model
-        refuse_missing(stage.config, stage.config.critic.reward_model.second)
         train, validation = training_records(stage.config, tell=ranks.first)
         start = learner_settings(stage.config)
         policy = load_policy(start)
@@ -342,6 +340,6 @@ def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:
         return []
     start = start_policy(config)
     table = TokenTable(load_tokenizer(start.model, start.chat_template))
-    critic = with_second(config, critic_over(config, model, str(reward_model_folder(config))))
+    critic = critic_over(config, model, str(reward_model_folder(config)))
     print(f"reward model: asked about {len(gold)} held-out answers", file=sys.stderr, flush=True)
     return list(zip(gold, judged_cases(critic, gold, table), strict=True))

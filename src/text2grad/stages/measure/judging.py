@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from text2grad.chat import Answer, Chat, Conversation, EndpointSettings, OpenAIChat
@@ -60,8 +59,8 @@ class Judge:
         Raises:
             UserError: see `OpenAIChat`.
         """
-        ask = self._chat.asker.questioner.questions
-        return self._chat.answers(list(chain(*map(ask, conversations))), self._verdict)
+        ask = self._chat.asker.questioner.question
+        return self._chat.answers(list(map(ask, conversations)), self._verdict)
 
     def _verdict(self, question: Question, answer: Answer, last: bool) -> State | None:
         state = accept(question, answer, last)

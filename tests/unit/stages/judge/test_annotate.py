@@ -43,7 +43,7 @@ from text2grad.chat.endpoint import Endpoint
 from text2grad.chat.pace import FIRST_PAUSE
 from text2grad.cli import main
 from text2grad.critics.canaries import canary_items
-from text2grad.critics.prompted import Reader, ReadingSettings
+from text2grad.critics.prompted import Reader
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Failure, Feedback, read_jsonl
 from text2grad.stages.judge.paid import AnnotateOptions
@@ -301,9 +301,8 @@ def test_a_key_given_twice_is_invalid_on_every_road(judge: Any, annotate: Any, t
     _, summary, _ = annotate(server, responses_file(tmp_path / "r.jsonl", ["an"]))
     assert figures(summary) == (1, 0, 0, 1, 0)
     answered = Completion(text=text)
-    repairing = ReadingSettings(repair=True)
-    for reader in map(Reader, (repairing, repairing.model_copy(update={"validation": "drop"}), ReadingSettings())):
-        read = reader.read(answered, "an answer.")
+    for annotator in (True, False):
+        read = Reader(annotator).read(answered, "an answer.")
         assert isinstance(read, Failure) and read.kind == "invalid", read
 
 
@@ -317,12 +316,12 @@ def test_what_a_repair_would_take_ages_for_is_not_repaired(monkeypatch: pytest.M
 
     monkeypatch.setattr("json_repair.loads", never)
     for answer in (text + "}", "{x: " + text + "}" * 20_000, '{critique: "' + "x" * 20_000 + '"}'):
-        assert isinstance(Reader(ReadingSettings(repair=True)).read(Completion(text=answer), "an answer."), Failure)
+        assert isinstance(Reader(annotator=True).read(Completion(text=answer), "an answer."), Failure)
 
 
 def test_an_answer_of_a_million_characters_is_not_read() -> None:
     text = GOOD.replace("Fine.", "x" * 1_000_000)
-    read = Reader(ReadingSettings(repair=True)).read(Completion(text=text), "an answer.")
+    read = Reader(annotator=True).read(Completion(text=text), "an answer.")
     assert isinstance(read, Failure) and "characters" in read.message and len(read.raw) < 10_000
 
 
@@ -738,31 +737,6 @@ def test_one_text_is_paid_for_once_however_often_it_stands_there(judge: Any, ann
     server = judge(lambda name, turn, body: said(GOOD))
     _, summary, _ = annotate(server, file)
     assert (summary["requested"], summary["records"], len(server.bodies)) == (1, 3, 1)
-
-
-def test_samples_vote_and_agreement_is_the_weight(judge: Any, annotate: Any, tmp_path: Path) -> None:
-    votes = [
-        '{"critique": "1", "good_spans": ["quite true"], "poor_spans": ["late"], "score": 1}',
-        '{"critique": "2", "good_spans": ["true"], "poor_spans": [], "score": 0}',
-        '{"critique": "3", "good_spans": ["quite true"], "poor_spans": [], "score": 0.5}',
-    ]
-    server = judge(lambda name, turn, body: said(votes[turn]))
-    file = responses_file(tmp_path / "r.jsonl", ["it is quite true but late"])
-    words = (
-        "--critic.prompted.votes",
-        "3",
-        "--critic.prompted.temperature",
-        "0.7",
-        "--critic.prompted.concurrency",
-        "1",
-    )
-    code, summary, _ = annotate(server, file, *words)
-    assert (code, summary["requested"], summary["records"]) == (0, 3, 1)
-    record = records(tmp_path)["it"]
-    assert [(span.text, span.label, span.weight) for span in record.spans] == [("quite true", 1, 0.6667)]
-    assert record.score == 0.5 and record.critique == "1"
-    code, _, err = annotate(server, file, "--critic.prompted.votes", "3")
-    assert code == 1 and "temperature 0" in err
 
 
 def test_what_a_person_wrote_is_anchored_not_judged(judge: Any, annotate: Any, tmp_path: Path) -> None:
