@@ -61,9 +61,7 @@ class Questioner:
     temperature: float | None = 0.0
     form: Form = Form()
 
-    def question(
-        self, turns: Sequence[Message], version: str = "", schema: str = "", about: str = ""
-    ) -> Question:
+    def question(self, turns: Sequence[Message], version: str = "", schema: str = "", about: str = "") -> Question:
         """Return the request for one conversation. `version` names the prompt it was made from.
 
         The id is a sha256 of everything that decides the answer: the messages, the prompt's version, the model, the

@@ -105,6 +105,76 @@ def explain(error: ValidationError) -> UsageError:
     return UsageError(f"{key}{value}: {expected}", cure)
 
 
+<<<<<<< HEAD
+=======
+_RENAMED = {
+    "model": ["critic.prompted.model", "critic.reward_model.folder"],
+}
+"""What became of the settings of `critic` or `annotate` that are in a section of a critic now, by another name."""
+
+
+class RemovedSetting(NamedTuple):
+    """A removed setting: the value it always has now, and what to do where another one is needed."""
+
+    value: Any
+    instead: str
+
+
+_OWN_MODEL = RemovedSetting(
+    None, "the run's own policy is trained: name the model as policy.model, in a run of its own"
+)
+_EXACT = "a reward model is read as it was trained to write; another chat model is critic.prompted"
+_FINE_TUNED = ("sft", "reward_model.training")
+_SUPERVISED = (*_FINE_TUNED, "scalar_model.training", "unit_model.training", "offline", "dpo.training")
+REMOVED: dict[str, RemovedSetting] = {
+    "scalar_model.policy": _OWN_MODEL,
+    "unit_model.policy": _OWN_MODEL,
+    "ppo.weight_decay": RemovedSetting(0.0, "PPO has none"),
+    **{
+        f"{section}.max_grad_norm": RemovedSetting(1.0, "gradients are clipped to a norm of 1")
+        for section in _SUPERVISED
+    },
+    "ppo.max_grad_norm": RemovedSetting(1.0, "gradients are clipped to a norm of 1"),
+    **{
+        f"{section}.schedule": RemovedSetting("linear", "training.schedule is that of all")
+        for section in _SUPERVISED
+    },
+    **{f"{section}.warmup": RemovedSetting(0.03, "training.warmup is that of all") for section in _SUPERVISED},
+    **{
+        f"{section}.weight_decay": RemovedSetting(0.0, "training.weight_decay is that of all")
+        for section in _SUPERVISED
+    },
+    **{f"{section}.max_length": RemovedSetting(None, "it is what the model reads") for section in _SUPERVISED},
+    **{f"{section}.checkpoint_every": RemovedSetting(200, "it is run.checkpoint_every") for section in _SUPERVISED},
+    **{f"{section}.optimizer": RemovedSetting("adamw", "it is always adamw") for section in _SUPERVISED[2:]},
+    "dpo.training.warmup": RemovedSetting(0.1, "training.warmup is that of all"),
+    "ppo.checkpoint_every": RemovedSetting(20, "it is run.checkpoint_every"),
+    "ppo.samples_every": RemovedSetting(5, "it is always 5"),
+    "ppo.entropy_sign": RemovedSetting("bonus", "the sign as printed is an ppo.entropy_coefficient below 0"),
+    "reward_model.policy.device": RemovedSetting("auto", "it is policy.device"),
+    "reward_model.policy.chat_template": RemovedSetting(None, "it is that of its tokenizer"),
+    "reward_model.policy.value_head": RemovedSetting("shared", "a reward model has none"),
+    "reward_model.generation.max_turns": RemovedSetting(8, "a critique is one turn"),
+    "reward_model.generation.max_length": RemovedSetting(None, "a critique is one turn"),
+    "scalar_model.batch_size": RemovedSetting(32, "it is always 32"),
+    "unit_model.batch_size": RemovedSetting(32, "it is always 32"),
+    "critic.reward_model.validation": RemovedSetting("keep", _EXACT),
+    "critic.reward_model.repair": RemovedSetting(False, _EXACT),
+    "critic.reward_model.locate": RemovedSetting(None, _EXACT),
+    "critic.prompted.vote_share": RemovedSetting(0.5, "the majority"),
+    "critic.reward_model.vote_share": RemovedSetting(0.5, "the majority"),
+    "ppo.kl_horizon": RemovedSetting(10_000, "it is always 10,000"),
+    "annotate.max_characters": RemovedSetting(100_000, "it is always 100,000"),
+    "evaluate.bertscore.layer": RemovedSetting(None, "it is that of the bert-score package, else the last"),
+    "evaluate.bertscore.baseline": RemovedSetting(
+        None, "it is that of the bert-score package for roberta-large, else none"
+    ),
+    "evaluate.bertscore.batch_size": RemovedSetting(32, "it is always 32"),
+}
+"""Files of earlier versions name these settings: one with the value it has now is passed over."""
+
+
+>>>>>>> c6c14c9f (Reference of settings and tests without votes)
 _ELSEWHERE = {
     "learning_rate": "lr",
     "num_epochs": "epochs",

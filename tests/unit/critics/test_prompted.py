@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from places import ROOT
 from text2grad import wire
@@ -38,8 +37,10 @@ def example(question: str = "Why?", **meta: str) -> Example:
     return Example(id="1", prompt=(Message(role="user", content=question),), reference="ref", meta=dict(meta))
 
 
-def ask(answers: Sequence[str | Completion | Failure], responses: Sequence[str], annotator: bool = False) -> list[object]:
-    critic = PromptedCritic(ScriptedChat(answers), SHORT, SOURCE, annotator)
+def ask(
+    answers: Sequence[str | Completion | Failure], responses: Sequence[str], annotator: bool = False
+) -> list[object]:
+    critic = PromptedCritic(ScriptedChat(answers), SHORT, SOURCE)
     return list(critic.critique([example()] * len(responses), responses))
 
 

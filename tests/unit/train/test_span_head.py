@@ -16,7 +16,6 @@ from text2grad.chat.base import Completion, ScriptedChat
 from text2grad.config import RewardModelSettings, find_config, load_config
 from text2grad.critics.prompted import HeadCritic, PromptedCritic, judge_messages
 from text2grad.durable.run import RunOptions
-from text2grad.errors import UserError
 from text2grad.feedback import (
     Critic,
     Critique,
@@ -31,14 +30,13 @@ from text2grad.feedback import (
     spans_at,
 )
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
-from text2grad.policy.files.save import write_policy
 from text2grad.policy.heads.chat import HeadChat, Read, balance
 from text2grad.policy.heads.head import DEPTH, LABEL, Head, label_loss, unweighted
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
-from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT, critic_inputs, reward_model_critic
+from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.learn.reward_data import as_taught, reward_pair
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Pair, encode_pairs

@@ -32,7 +32,6 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.stages.judge.critics import (
     critic_over,
     load_reward_model,
-    refuse_missing,
     reward_model_folder,
 )
 from text2grad.stages.learn.gate import GATE_FILE, check_reward_model, gate_file, read_gate, release
