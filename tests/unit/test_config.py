@@ -407,27 +407,6 @@ def test_a_wrong_override_is_one_line(minimal: Path, words: list[str], says: str
     assert re.search(says, usage_error(minimal, *words))
 
 
-<<<<<<< HEAD
-=======
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [
-        ("critic.base_url", "'critic.prompted.base_url'"),
-        ("critic.model", "'critic.prompted.model' or 'critic.reward_model.folder'"),
-        ("critic.prompt", "'critic.prompted.prompt'"),
-        ("critic.brief", "'critic.program.brief' or 'critic.reference.brief'"),
-        ("annotate.temperature", "'critic.prompted.temperature'"),
-        ("annotate.prices", "'critic.prompted.prices'"),
-    ],
-)
-def test_the_former_name_of_a_critics_setting_is_named_anew(minimal: Path, former: str, now: str) -> None:
-    said = usage_error(minimal, f"--{former}", "1")
-    assert said.endswith(f"(did you mean {now}?)")
-    for name in re.findall(r"'(.+?)'", now):
-        assert any(each.key == name or each.key.startswith(f"{name}.") for each in describe_settings())
-
-
->>>>>>> c6c14c9f (Reference of settings and tests without votes)
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{last}'] * 9)}]\n" for last, name in pairwise("abcdefgh")
 )
