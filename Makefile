@@ -9,8 +9,8 @@ READY  := $(VENV)/.ready
 # for a CUDA build from the package index itself: make install TORCH_INDEX=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-# What is installed beside the core. dev is what the tests need, training included; with ray too, the test of the Ray
-# launcher runs. `make core` installs the core alone.
+# What is installed beside the core. dev is what the tests need, training included. `make core` installs the core
+# alone.
 EXTRAS ?= dev
 
 # Two processes with one thread each: torch with two threads on two busy cores is many times slower.

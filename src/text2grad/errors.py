@@ -73,7 +73,6 @@ EXTRAS = {
     **dict.fromkeys(("krippendorff", "rapidfuzz"), "annotate"),
     "gguf": "gguf",
     "llguidance": "grounded",
-    "ray": "ray",
     "sacrebleu": "evaluate",
     **dict.fromkeys(("starlette", "uvicorn"), "page"),
     "textblob": "tagger",

@@ -2,26 +2,19 @@
 
 Scripts that are written without spaces (Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Khmer, Myanmar ...) have no
 word boundary that a rule could find: there every grapheme, a character as a reader sees it, counts as a word, as
-does an emoji; or what a tokenizer with a dictionary says (`WordTokenizer`). Places are always those of the text as
-it stands: texts are never normalised, only words are.
+does an emoji. Places are always those of the text as it stands: texts are never normalised, only words are.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache, lru_cache
-from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import regex
 
-from text2grad.errors import UserError
 from text2grad.feedback import Place
-from text2grad.named import load_named
-
-WordTokenizer = Callable[[str], Iterable[str]]
-"""Cuts a run of letters of a script without spaces into its words, in order and with nothing left out."""
 
 _UNSPACED = (
     r"[[\p{Line_Break=SA}\p{Script=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Script=Bopomofo}]&&[\p{L}\p{M}\p{N}]]"
@@ -33,50 +26,16 @@ _EMOJI = r"(?=\p{Emoji_Presentation}|\p{Extended_Pictographic}\ufe0f)\X"
 _RUN = rf"(?:[[\p{{L}}\p{{N}}]--{_UNSPACED}]{_MARKS})+"
 _NAME = rf"(?:[[\p{{L}}\p{{N}}_]--{_UNSPACED}]{_MARKS})+"
 _WORD = regex.compile(rf"(?V1){_GRAPHEME}|{_RUN}|{_EMOJI}")
-_WORD_OR_LINE = regex.compile(rf"(?V1)(?:{_GRAPHEME})+|{_RUN}|{_EMOJI}")
 _SPOKEN = regex.compile(rf"(?V1){_GRAPHEME}|{_NAME}(?:['’]{_NAME})*")
 _UNIT = regex.compile(rf"(?V1){_GRAPHEME}|{_NAME}|(?![{_BLANK}])\X")
 _PIECE = regex.compile(rf"(?V1){_GRAPHEME}|(?:(?!{_UNSPACED})[^{_BLANK}])+")
-_CALLABLE = (FunctionType, MethodType, BuiltinFunctionType)
 _ONE_UNSPACED = regex.compile(rf"(?V1){_UNSPACED}")
 
 
-def words(text: str, tokenizer: WordTokenizer | None = None) -> Iterator[Place]:
-    """The places of the words: runs of letters and digits with their marks, graphemes of scripts without spaces,
-    and emoji. Of ASCII text these are the words of the published ROUGE. With a `tokenizer`, the letters of scripts
-    without spaces are parted as it says.
-
-    Raises:
-        UserError: the words of the tokenizer are not, one after the other, the letters that it was given.
-    """
-    if tokenizer is None:
-        yield from (found.span() for found in _WORD.finditer(text))
-        return
-    for found in _WORD_OR_LINE.finditer(text):
-        yield from _parted(found.group(), found.start(), tokenizer) if unspaced(found.group()) else [found.span()]
-
-
-def _parted(letters: str, start: int, tokenizer: WordTokenizer) -> Iterator[Place]:
-    found = list(tokenizer(letters))
-    if not all(isinstance(word, str) for word in found) or "".join(found) != letters:
-        raise UserError(
-            f"the word tokenizer gives {found!r:.80} for {letters!r:.40}",
-            "task.word_tokenizer names a function that takes a text and returns its words in order, as jieba:lcut",
-        )
-    for word in filter(None, found):
-        yield start, start + len(word)
-        start += len(word)
-
-
-@cache
-def word_tokenizer(name: str) -> WordTokenizer | None:
-    """The tokenizer that `task.word_tokenizer` names as `module:function`; None of an empty name.
-
-    Raises:
-        UserError: there is no such module or function.
-    """
-    found: WordTokenizer | None = load_named("word tokenizer", name, kinds=_CALLABLE) if name else None
-    return found
+def words(text: str) -> Iterator[Place]:
+    """Return the places of the words: runs of letters and digits with their marks, graphemes of scripts without
+    spaces, and emoji. In ASCII text these are the words of the published ROUGE."""
+    return (match.span() for match in _WORD.finditer(text))
 
 
 def spoken_words(text: str) -> Iterator[Place]:
@@ -124,13 +83,13 @@ def _stemmer() -> Any:
 class RougeWords:
     """A tokenizer for rouge-score that knows the words of all scripts; of ASCII text it gives what theirs gives."""
 
-    def __init__(self, stemmer: bool = True, tokenizer: WordTokenizer | None = None) -> None:
-        self.stemmer, self.tokenizer = stemmer, tokenizer
+    def __init__(self, stemmer: bool = True) -> None:
+        self.stemmer = stemmer
 
     def tokenize(self, text: str) -> list[str]:
-        """The folded words of a text."""
-        found = [folded(text[start:end]) for start, end in words(text, self.tokenizer)]
-        return [stem(word) for word in found] if self.stemmer else found
+        """Return the folded words of a text."""
+        tokens = [folded(text[start:end]) for start, end in words(text)]
+        return [stem(token) for token in tokens] if self.stemmer else tokens
 
 
 def beyond_rouge(text: str) -> bool:

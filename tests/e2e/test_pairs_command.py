@@ -10,7 +10,7 @@ import pytest
 from commands import TOY, Command
 from toy_task import FUNCTIONS
 
-from text2grad.errors import EXIT_FAILED, EXIT_USAGE
+from text2grad.errors import EXIT_FAILED
 
 TRAINING = ("training.lr", "1e-3"), ("training.batch_size", "2"), ("training.epochs", "2")
 
@@ -76,8 +76,3 @@ def test_a_bad_pair_is_one_line_and_leaves_no_trace(
     assert (ended.code, said in ended.err) == (EXIT_FAILED, True)
     assert len(ended.err.strip().splitlines()) == 1
     assert not (run / "ppo" / "dpo").exists() and not (run / "scalar_model").exists()
-
-
-def test_ray_is_not_for_pairs(command: Command, run: Path, tmp_path: Path) -> None:
-    ended = command("train", "--pairs", pairs_file(tmp_path), "--launcher", "ray", "--run.folder", run, *TOY)
-    assert (ended.code, "--launcher ray" in ended.err) == (EXIT_USAGE, True)

@@ -14,7 +14,6 @@ from text2grad.align.closed_class import content_characters
 from text2grad.critics.damage import DAMAGE, spoiled
 from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.steps import text_steps
-from text2grad.errors import UserError
 from text2grad.eval.metrics import rouge
 from text2grad.eval.texts import text_figures
 from text2grad.feedback import Critique, Example, Feedback, Message, Source, Span
@@ -25,7 +24,6 @@ from text2grad.unicode_words import (
     pieces,
     spoken_words,
     units,
-    word_tokenizer,
     words,
 )
 from text2grad.wire import parse
@@ -239,56 +237,3 @@ def test_content_words_of_other_scripts_are_content() -> None:
 
 def test_tokens_are_counted_where_no_space_parts_them() -> None:
     assert len(list(units("苹果是红色的。"))) == 7
-
-
-# --- a tokenizer with a dictionary
-
-
-def by_dictionary(text: str) -> list[str]:
-    """Greedy from the left, as a tokenizer with these words would do it."""
-    known = ("苹果", "红色", "黄色", "วันจันทร์", "รายงาน")
-    found: list[str] = []
-    while text:
-        found.append(next((word for word in known if text.startswith(word)), text[:1]))
-        text = text[len(found[-1]) :]
-    return found
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("苹果是红色的。", ["苹果", "是", "红色", "的"]),
-        ("two 苹果, 3 红色", ["two", "苹果", "3", "红色"]),
-        ("รายงานเสร็จ", ["รายงาน", "เ", "ส", "ร", "็", "จ"]),
-        ("plain words 👍", ["plain", "words", "👍"]),
-        ("", []),
-    ],
-)
-def test_a_tokenizer_parts_the_scripts_without_spaces(text: str, expected: list[str]) -> None:
-    assert [text[start:end] for start, end in words(text, by_dictionary)] == expected
-
-
-@pytest.mark.parametrize("gives", [["苹"], ["苹果", "x"], [("苹果", "n")], [" 苹果"]])
-def test_a_tokenizer_that_changes_the_text_is_refused(gives: list[str]) -> None:
-    with pytest.raises(UserError, match=r"the word tokenizer gives .* for '苹果'"):
-        list(words("苹果", lambda text: gives))
-
-
-def test_the_reference_critic_and_rouge_count_words_of_the_tokenizer() -> None:
-    example = Example(id="a", prompt=(Message(role="user", content="?"),), reference="苹果是红色的")
-    (found,) = ReferenceCritic(tokenizer=by_dictionary).critique([example], ["苹果是黄色的"])
-    assert isinstance(found, Critique)
-    # Of four words one is wrong as a whole; of six characters only one would be.
-    assert [span.text for span in found.spans if span.label < 0] == ["黄色"]
-    assert (found.score, found.omissions) == (2 * 3 / 4 - 1, ("红色",))
-    scores = text_figures(["苹果是红色的"], ["苹果是黄色的"], by_dictionary)
-    assert (scores["rouge_l_unicode"], scores["rouge_l"]) == (3 / 4, 0)
-    assert text_figures(["苹果是红色的"], ["苹果是黄色的"])["rouge_l_unicode"] == 5 / 6
-
-
-@pytest.mark.parametrize(
-    "name, message", [("nowhere:cut", "no module nowhere"), ("tests.unit.test_unicode_words:SAID", "is not a word")]
-)
-def test_a_tokenizer_that_is_not_there_is_one_line(name: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        word_tokenizer(name)

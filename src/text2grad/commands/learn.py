@@ -150,14 +150,13 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
     With --pairs there is no critic and nothing is sampled: direct preference optimisation (DPO) of the SFT policy
     on chosen and rejected answers.
 
-    Several processes share the work under torchrun, accelerate launch or --launcher ray: docs/distributed.md.
+    Several processes share the work under torchrun or accelerate launch: docs/distributed.md.
 
     \b
     Examples:
       text2grad train --config mine.yaml --config scalar --name scalar_ppo
       text2grad train --config mine.yaml --config paper --name as_in_the_paper
       text2grad train --config mine.yaml --pairs pairs.jsonl
-      text2grad train --config mine.yaml --launcher ray --workers 4
       text2grad train --config mine.yaml --offline feedback.jsonl
     """
 
@@ -168,10 +167,6 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
     )
     offline: Path | None = option("--offline FILE", "Learn from these annotated answers alone.")
     pairs: str | None = option(*PAIRS)
-    launcher: Literal["none", "ray"] = option(
-        "--launcher", "ray: start the processes with Ray Train; restart them if one dies.", "none"
-    )
-    workers: int | None = option("--workers N", "Processes that --launcher ray starts.", min=1)
 
     def work(self) -> Work:
         if self.offline is not None and self.pairs is not None:
@@ -180,7 +175,6 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
 
         name = self.name or ("offline" if self.offline else "dpo" if self.pairs else "text2grad")
         refuse_run_name(name)
-        self.refuse_launcher()
         config, mode = self.configuration(), self.mode()
         show = partial(show_trained, config, name)
         if self.offline is not None:
@@ -191,22 +185,6 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
             from text2grad.stages.learn.preference import run_train_dpo
 
             return Work(partial(run_train_dpo, config, name, self.pairs, mode), show)
-        if self.launcher == "ray":
-            from text2grad.stages.learn.cluster import run_train_on_ray
-
-            return Work(partial(run_train_on_ray, config, name, mode, self.workers or 1), show)
         from text2grad.stages.learn.ppo import run_train
 
         return Work(partial(run_train, config, name, mode), show)
-
-    def refuse_launcher(self) -> None:
-        """Refuse Ray, or its options, where it starts nothing."""
-        ray = self.launcher == "ray"
-        if self.workers and not ray:
-            cure = "or torchrun --nproc_per_node N -m text2grad.cli train"
-            raise UsageError("--workers is for --launcher ray", cure)
-        if ray and self.offline is not None:
-            raise UsageError("--offline and --launcher contradict each other", "torchrun or accelerate launch")
-        if ray and self.pairs is not None:
-            cure = "torchrun --nproc_per_node N -m text2grad.cli train"
-            raise UsageError("--pairs is not for --launcher ray", cure)

@@ -10,10 +10,10 @@ from itertools import groupby
 from pydantic import Field
 
 from text2grad.align.closed_class import CLOSED_CLASS
-from text2grad.critics.spec import CriticSpec, Materials, Need
+from text2grad.critics.spec import CriticSpec, Need
 from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Place, Source, Span
 from text2grad.settings import Settings
-from text2grad.unicode_words import WordTokenizer, folded, stem, unspaced, word_tokenizer, words
+from text2grad.unicode_words import folded, stem, unspaced, words
 
 GOOD: Label = 1
 POOR: Label = -1
@@ -52,12 +52,11 @@ class ReferenceCritic:
     neither in the reference nor in the prompt, words said again (`_too_often`), and everything after the first
     line. What the reference says and the answer does not is named in words, for no span can point at it; with
     `brief` it is not, for a reward model, which does not see the reference, could only guess at it.
-    The score is 2 F - 1, F the ROUGE-L F1 with stemming; words after the first line count against it. `tokenizer`
-    knows the words of scripts without spaces; without one each of their characters counts as a word.
+    The score is 2 F - 1, F the ROUGE-L F1 with stemming; words after the first line count against it.
     """
 
-    def __init__(self, brief: bool = False, tokenizer: WordTokenizer | None = None) -> None:
-        self.brief, self.tokenizer = brief, tokenizer
+    def __init__(self, brief: bool = False) -> None:
+        self.brief = brief
         self.source = Source(kind="program", model="reference", prompt_version="4b" if brief else "4")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
@@ -82,10 +81,9 @@ class ReferenceCritic:
 
     def _read(self, text: str) -> list[Word]:
         """The words of a text in any script, stemmed as ROUGE does it (`unicode_words`)."""
-        by_character = self.tokenizer is None
         return [
-            Word(start, end, stem(word), word not in CLOSED_CLASS, by_character and unspaced(word))
-            for start, end in words(text, self.tokenizer)
+            Word(start, end, stem(word), word not in CLOSED_CLASS, unspaced(word))
+            for start, end in words(text)
             for word in [folded(text[start:end])]
         ]
 
@@ -191,20 +189,11 @@ def _without_words(response: str) -> Critique:
     return Critique(text="The answer has no words.", spans=(span,), score=-1.0)
 
 
-def _critic(materials: Materials, brief: bool = False) -> ReferenceCritic:
-    return ReferenceCritic(brief, word_tokenizer(materials.word_tokenizer))
-
-
-def _tokenizer_of(materials: Materials) -> dict[str, str]:
-    return {"task.word_tokenizer": materials.word_tokenizer} if materials.word_tokenizer else {}
-
-
 REFERENCE = CriticSpec(
     "reference",
-    make=lambda materials: _critic(materials, materials.settings.brief),
+    make=lambda materials: ReferenceCritic(materials.settings.brief),
     settings=ReferenceSettings,
     needs=Need("reference answers", lambda example: bool(example.reference)),
-    inputs=lambda materials: _tokenizer_of(materials),
-    measures_with=lambda materials: _critic(materials),
+    measures_with=lambda materials: ReferenceCritic(),
     about="compares with the reference answer",
 )

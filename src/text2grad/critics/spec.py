@@ -21,7 +21,6 @@ class Materials:
     endpoint or a trained model, and `model` the folder of that model; `load_model(folder)` loads such a model as a
     frozen `Policy`. `section(name, without)` gives the settings
     of a section as `section.key` -> text, `digest(path)` that of a file or of all files in a folder.
-    `word_tokenizer` is the task's.
     """
 
     settings: Any
@@ -34,7 +33,6 @@ class Materials:
     load_model: Callable[[Path], Any]
     section: Callable[..., Mapping[str, str]]
     digest: Callable[[Path], str]
-    word_tokenizer: str
 
 
 class Need(NamedTuple):

@@ -6,7 +6,7 @@ share of the passes of an update, and the gradients are added up. The first proc
 
 Where one process may fail alone (a critic, a full disk, no memory) the work stands in `Ranks.barrier`: afterwards
 either all go on or all stop, at the same place. Only the environment variables of `torchrun` are read, which
-`accelerate launch` and Ray set too.
+`accelerate launch` sets too.
 """
 
 from __future__ import annotations
@@ -233,8 +233,7 @@ def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def joined(sharded: bool) -> Iterator[Ranks]:
     """Join the other processes that the environment names; alone where it names none.
 
-    A process group that exists already (Ray's) is used and left as it is. Within, a `UserError` is shown by the
-    first process alone, unless only another knows of it.
+    Within, a `UserError` is shown by the first process alone, unless only another knows of it.
 
     Raises:
         UserError: the environment is incomplete, or this process has no GPU where others have one.
@@ -242,9 +241,7 @@ def joined(sharded: bool) -> Iterator[Ranks]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Ranks()
         return
-    began = not dist.is_initialized()
-    if began:
-        _begin()
+    _begin()
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), sharded)
     try:
         yield ranks
@@ -252,8 +249,7 @@ def joined(sharded: bool) -> Iterator[Ranks]:
         error.shown = ranks.first or ranks.broken
         raise
     finally:
-        if began:
-            dist.destroy_process_group()
+        dist.destroy_process_group()
 
 
 def _begin() -> None:
@@ -261,7 +257,7 @@ def _begin() -> None:
     if missing:
         raise UserError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and {', '.join(missing)} not set",
-            "start with torchrun, accelerate launch or --launcher ray, or unset WORLD_SIZE",
+            "start with torchrun or accelerate launch, or unset WORLD_SIZE",
         )
     backend = "gloo"
     if torch.cuda.is_available():

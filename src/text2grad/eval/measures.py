@@ -13,7 +13,6 @@ from text2grad.eval.texts import Figure, no_bert_figures, text_figures
 from text2grad.feedback import Example
 from text2grad.sandbox import Runner
 from text2grad.tasks.base import Task
-from text2grad.unicode_words import WordTokenizer
 
 if TYPE_CHECKING:
     from text2grad.eval.bertscore import Encoder
@@ -28,15 +27,8 @@ Measure = Callable[[Sequence[Example], Sequence[str]], list[Row]]
 class TextMeasures:
     """What texts are measured by: always ROUGE and BLEU, and by the models that the settings name."""
 
-    def __init__(
-        self,
-        encoder: Encoder | None,
-        reader: Policy | None,
-        read_by: str,
-        batch_size: int,
-        tokenizer: WordTokenizer | None = None,
-    ) -> None:
-        self._encoder, self._reader, self._tokenizer = encoder, reader, tokenizer
+    def __init__(self, encoder: Encoder | None, reader: Policy | None, read_by: str, batch_size: int) -> None:
+        self._encoder, self._reader = encoder, reader
         self._read_by, self._batch_size = read_by, batch_size
 
     @property
@@ -48,7 +40,7 @@ class TextMeasures:
     def __call__(self, examples: Sequence[Example], texts: Sequence[str]) -> dict[str, Figure]:
         """All figures of texts, each against the reference of its example; None where no model measures."""
         references = [example.reference for example in examples]
-        found = text_figures(references, texts, self._tokenizer)
+        found = text_figures(references, texts)
         if self._encoder:
             from text2grad.eval.bertscore import bert_figures
 

@@ -10,15 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from text2grad.tasks.base import rouge_scores
-from text2grad.unicode_words import WordTokenizer
 
 
-def rouge(
-    references: Sequence[str],
-    candidates: Sequence[str],
-    stemmer: bool = True,
-    tokenizer: WordTokenizer | None = None,
-) -> dict[str, float]:
+def rouge(references: Sequence[str], candidates: Sequence[str], stemmer: bool = True) -> dict[str, float]:
     """Mean F-measures of `candidates[i]` against `references[i]`, each in [0, 1] (paper, Table 2).
 
     Returns:
@@ -32,7 +26,7 @@ def rouge(
     if not references:
         raise ValueError("no texts to score")
     pairs = zip(references, candidates, strict=True)
-    scores = [rouge_scores(reference, text, stemmer, tokenizer) for reference, text in pairs]
+    scores = [rouge_scores(reference, text, stemmer) for reference, text in pairs]
     names = dict.fromkeys(name for score in scores for name in score)
     return {name: mean([score[name] for score in scores if name in score]) for name in names}
 

@@ -7,16 +7,14 @@ from typing import Any
 
 from text2grad.errors import EXTRAS, warn_once
 from text2grad.eval.metrics import mean, rouge
-from text2grad.unicode_words import WordTokenizer, units, unspaced
+from text2grad.unicode_words import units, unspaced
 
 Figure = float | str | None
 BERT_NAMES = ("precision", "recall", "f1")
 BLEU_FIGURES = ("bleu", "sentence_bleu", "bleu_signature")
 
 
-def text_figures(
-    references: Sequence[str], texts: Sequence[str], tokenizer: WordTokenizer | None = None
-) -> dict[str, Figure]:
+def text_figures(references: Sequence[str], texts: Sequence[str]) -> dict[str, Figure]:
     """ROUGE-1, 2 and L (mean F1 in [0, 1], stemmed), BLEU in [0, 100], and `empty`: how many texts are.
 
     `bleu` is that of the whole corpus, `sentence_bleu` the mean over texts; both are None where sacrebleu is not
@@ -30,7 +28,7 @@ def text_figures(
     if any(not reference.strip() for reference in references):
         raise ValueError("a reference is empty")
     empty = float(sum(not text.strip() for text in texts))
-    found = {**rouge(references, texts, tokenizer=tokenizer), **bleu(references, texts)}
+    found = {**rouge(references, texts), **bleu(references, texts)}
     return {**found, **_of_units(references, texts), "empty": empty}
 
 

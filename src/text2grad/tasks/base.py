@@ -17,7 +17,7 @@ from text2grad.named import is_own_name, load_named
 from text2grad.settings import Settings
 from text2grad.tasks.prompt_files import prompt_version as prompt_version
 from text2grad.tasks.prompt_files import read_prompt as read_prompt
-from text2grad.unicode_words import RougeWords, WordTokenizer, beyond_rouge
+from text2grad.unicode_words import RougeWords, beyond_rouge
 
 Split = Literal["sft", "reward", "train", "heldout"]
 ROUGE_TYPES = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
@@ -77,12 +77,6 @@ class TaskSettings(Settings):
         " e.g. [0.3, 0.5, 0.2] (paper, UltraFeedback); null: every stage takes all",
     )
     seed: int = Field(default=0, description="of the split")
-    word_tokenizer: str = Field(
-        default="",
-        description="module:function that parts the words of scripts without spaces, e.g. jieba:lcut; empty: every"
-        " character is a word",
-        exclude_if=lambda name: not name,
-    )
 
     @field_validator("split")
     @classmethod
@@ -233,36 +227,32 @@ def refuse_shared_ids(examples: Iterable[Example], source: str) -> None:
             )
 
 
-def rouge_l_scores(reference: str, response: str, tokenizer: WordTokenizer | None = None) -> dict[str, float]:
+def rouge_l_scores(reference: str, response: str) -> dict[str, float]:
     """Those of `rouge_scores` that are of the longest common subsequence."""
-    found = rouge_scores(reference, response, tokenizer=tokenizer)
+    found = rouge_scores(reference, response)
     return {name: value for name, value in found.items() if name.startswith("rouge_l")}
 
 
-def rouge_scores(
-    reference: str, response: str, stemmer: bool = True, tokenizer: WordTokenizer | None = None
-) -> dict[str, float]:
+def rouge_scores(reference: str, response: str, stemmer: bool = True) -> dict[str, float]:
     """ROUGE-1, 2 and L, F1 in [0, 1]; 0 where either text is empty.
 
     Returns:
         `rouge1`, `rouge2` and `rouge_l` as published: of words of a to z and 0 to 9. Where the reference has other
         words also `rouge1_unicode`, `rouge2_unicode` and `rouge_l_unicode`, of the words of all scripts
-        (`unicode_words`, with `tokenizer`); of a text of English words these would be the same.
+        (`unicode_words`); of a text of English words these would be the same.
     """
     published = _rouge_scorer(stemmer).score(reference, response)
     found = {name: published[theirs].fmeasure for name, theirs in ROUGE_TYPES.items()}
     if beyond_rouge(reference):
         warn_once("ROUGE as published counts words of a to z and 0 to 9 alone: see rouge_l_unicode for all words")
-        read = _rouge_scorer(stemmer, RougeWords, tokenizer).score(reference, response)
+        read = _rouge_scorer(stemmer, RougeWords).score(reference, response)
         found |= {f"{name}_unicode": read[theirs].fmeasure for name, theirs in ROUGE_TYPES.items()}
     return found
 
 
 @cache
-def _rouge_scorer(
-    stemmer: bool, words: type[RougeWords] | None = None, tokenizer: WordTokenizer | None = None
-) -> Any:
+def _rouge_scorer(stemmer: bool, words: type[RougeWords] | None = None) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    reader = words(stemmer, tokenizer) if words else None
+    reader = words(stemmer) if words else None
     return RougeScorer(list(ROUGE_TYPES.values()), use_stemmer=stemmer, tokenizer=reader)

@@ -16,7 +16,6 @@ from text2grad.feedback import Example
 from text2grad.tasks.base import Split, TaskSettings, digest, refuse_shares, rouge_scores, split_of
 from text2grad.tasks.library import DocumentedFunction, documented_functions, installed_functions, words
 from text2grad.tasks.loaders import one_turn
-from text2grad.unicode_words import word_tokenizer
 
 REST, SIGNATURE = 90, 40
 """Characters that `docstrings` shows of what follows the first line (unless `task.context_characters` says
@@ -52,7 +51,6 @@ class DocstringsTask:
             )
         self._limit = settings.limit
         self._room = settings.context_characters
-        self._tokenizer = word_tokenizer(settings.word_tokenizer)
 
     def examples(self, split: Split) -> list[Example]:
         """The functions of a split in an order that mixes packages; `task.limit` is of the `sft` split."""
@@ -62,7 +60,7 @@ class DocstringsTask:
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-1, ROUGE-2, ROUGE-L (F1, with stemming) and BLEU against the first line people wrote."""
-        found = rouge_scores(example.reference, response, tokenizer=self._tokenizer)
+        found = rouge_scores(example.reference, response)
         return {**found, "bleu": sentence_bleu(example.reference, response)}
 
 

@@ -22,7 +22,6 @@ from text2grad.errors import UserError, optional_packages, warn_once
 from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
 from text2grad.tasks.base import Split, TaskSettings, in_split, refuse_shared_ids, refuse_shares, rouge_l_scores
 from text2grad.tasks.sheets import decode, is_table, table_rows
-from text2grad.unicode_words import word_tokenizer
 
 Row = dict[str, Any]
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
@@ -115,7 +114,7 @@ class DataTask:
         beside = settings.heldout_data or data
         hub = hub_data(beside)
         heldout = hub.heldout or (hub.train if settings.heldout_data else "")
-        self._settings, self._tokenizer = settings, word_tokenizer(settings.word_tokenizer)
+        self._settings = settings
         self._examples = read(data, hub_data(data).train)
         self._heldout = read(beside, heldout) if heldout else None
 
@@ -125,7 +124,7 @@ class DataTask:
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1 against the reference; empty without one."""
-        return rouge_l_scores(example.reference, response, self._tokenizer) if example.reference else {}
+        return rouge_l_scores(example.reference, response) if example.reference else {}
 
 
 class Benchmark:
@@ -140,7 +139,6 @@ class Benchmark:
 
     def __init__(self, settings: TaskSettings) -> None:
         refuse_shares(settings)
-        self.tokenizer = word_tokenizer(settings.word_tokenizer)
         self._questions = self.read(settings)
 
     def read(self, settings: TaskSettings) -> list[Example]:

@@ -83,7 +83,6 @@ def materials_of(
         ),
         load_model=lambda folder: _frozen(config, folder),
         digest=digest_of_path,
-        word_tokenizer=config.task.word_tokenizer,
     )
 
 

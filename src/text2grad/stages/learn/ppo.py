@@ -32,11 +32,10 @@ from text2grad.train.watch.variety import variety_watched
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSummary(Summary):
-    """Steps that were trained, the policy's folder, and the processes where another program started them."""
+    """Number of steps, and the folder of the policy."""
 
     steps: int
     out: str
-    workers: int | None = None
 
 
 def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSummary:

@@ -23,7 +23,6 @@ from text2grad.stages.run.results import measured_on, refuse_unwritable, write_r
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.tasks.base import question_of, refuse_shared_ids
 from text2grad.tasks.loaders import bad_record
-from text2grad.unicode_words import word_tokenizer
 
 if TYPE_CHECKING:
     pass
@@ -91,8 +90,7 @@ def text_measures(config: Config) -> Iterator[TextMeasures]:
 
             prepare(config)
             reader = load_frozen(named_policy(config, settings.perplexity))
-    tokenizer = word_tokenizer(config.task.word_tokenizer)
-    yield TextMeasures(encoder, reader, settings.perplexity, config.generation.batch_size, tokenizer)
+    yield TextMeasures(encoder, reader, settings.perplexity, config.generation.batch_size)
 
 
 def heldout_of(config: Config) -> dict[str, Example]:

@@ -22,7 +22,7 @@ class AlpacaEvalTask(Benchmark):
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1 against the baseline's answer; empty without one."""
-        return rouge_l_scores(example.reference, response, self.tokenizer) if example.reference else {}
+        return rouge_l_scores(example.reference, response) if example.reference else {}
 
 
 def _instruction(row: Row, fallback_id: str) -> Example:

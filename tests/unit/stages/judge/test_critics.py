@@ -159,12 +159,6 @@ def test_a_spec_of_ones_own_is_made_of_what_the_run_has(tmp_path: Path, monkeypa
     assert critic_inputs(config)["the critic"] != before
 
 
-def test_what_the_reference_critic_says_depends_on_the_word_tokenizer() -> None:
-    words = ["--critic.kind", "reference", "--task.word_tokenizer", "text2grad.wire:parse"]
-    before, now = (critic_inputs(load_config([find_config("demo")], some)) for some in (words[:2], words))
-    assert {name for name in now if now[name] != before.get(name)} == {"task.word_tokenizer"}
-
-
 def test_a_unit_model_judges_by_its_threshold(tmp_path: Path) -> None:
     """A run that was begun with another does not resume."""
     words = (f"--run.folder={tmp_path}", "--critic.kind=unit_model")
