@@ -3,7 +3,7 @@
 Of every seed: SFT, and 400 of its answers (200 problems, 2 each) judged by the tests (`text2grad annotate`). From
 these alone each arm trains the SFT policy further, and is measured on held-out problems by their tests:
 
-    good           imitates the answers that pass (`text2grad sft --records FILE`), in as many passes over them
+    good           imitates the answers that pass (the lab's `imitate FILE`), in as many passes over them
     good_longer    the same, in as many optimizer steps as offline text2grad
     text2grad      `text2grad train --offline FILE`
     text2grad+...  with parts laid over it (PARTS): no_poor, no_verdict, no_kl
@@ -34,10 +34,10 @@ from recipe import recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import Diverged, exit_on_user_error
 from text2grad.stages.judge.annotate import run_annotate
-from text2grad.stages.learn.imitate import run_sft_on_records
 from text2grad.stages.learn.offline import run_train_offline
 from text2grad.stages.learn.supervised import run_sft
 from text2grad.stages.measure.evaluate import run_evaluate
+from text2grad_lab.baselines.imitate import run_imitate
 
 ANSWERS = {"annotate.prompts": 200, "annotate.samples_per_prompt": 2}
 EPOCHS = 3
@@ -140,7 +140,7 @@ def imitate(config: Config, arm: str, lr: float, name: str) -> Row:
     passed = sum(row["score"] > 0 for row in read(source))
     epochs = EPOCHS if arm == "good" else STEPS * size / passed
     changed = config.sft.model_copy(update={"lr": lr, "epochs": epochs})
-    done = run_sft_on_records(config.model_copy(update={"sft": changed}), source, name, resume="restart")
+    done = run_imitate(config.model_copy(update={"sft": changed}), source, name, resume="restart")
     return {"answers": done.imitated}
 
 

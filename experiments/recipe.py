@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from text2grad.config import Config
 
-LATER = frozenset({"ppo", "offline", "credit", "critic", "refine", "evaluate"})
+LATER = frozenset({"ppo", "offline", "credit", "critic", "extra", "evaluate"})
 """Sections that the SFT policy and the reward model do not depend on (`annotate.critic` judges what it learns)."""
 
 

@@ -59,8 +59,10 @@ TRAINED_A_SECOND, WRITTEN_A_SECOND = 2_000, 1_000
 """Tokens a second of one GPU with 80 GB at 8 billion parameters: trained on with adapters (a fifth of an A100's
 bfloat16 peak at 4 FLOPs a weight and token), and sampled 64 answers at a time. Assumed, not measured."""
 CHAT_MODEL = "gpt-4o"
-SPREAD = ("sft", "train-reward", "train")
+SPREAD = ("sft", "imitate", "train-reward", "train")
 """Commands that share their work over several processes; the others take one GPU of the node."""
+LAB = ("refine", "imitate", "reflect")
+"""Commands of the lab: `python -m text2grad_lab`."""
 WENT_WELL = (0, 3)
 """Exit codes after which the list goes on; 3: some records failed, and the summary says how many."""
 Row = Mapping[str, Any]
@@ -236,9 +238,10 @@ def totals(wanted: Iterable[Step], gpus: int, gpu_usd: float) -> dict[str, int]:
 
 def words_of(step: Step, gpus: int) -> list[str]:
     """The command line of a step: several processes where they can share it."""
+    program = ["-m", "text2grad_lab" if step.words[0] in LAB else "text2grad.cli", *step.words]
     if step.spread and gpus > 1:
-        return ["torchrun", "--standalone", f"--nproc_per_node={gpus}", "-m", "text2grad.cli", *step.words]
-    return ["text2grad", *step.words]
+        return ["torchrun", "--standalone", f"--nproc_per_node={gpus}", *program]
+    return [sys.executable, *program] if step.words[0] in LAB else ["text2grad", *step.words]
 
 
 # The check
@@ -276,7 +279,9 @@ def check_part(part: Sequence[Step]) -> list[tuple[str, str]]:
 def check_step(step: Step) -> str:
     """Run the words of a step here, with `tiny_world.SMALL` after them; the line with which it failed, or ""."""
     from text2grad.cli import main as text2grad
+    from text2grad_lab.__main__ import register
 
+    register()
     stand_in_for_kept_policies(step)
     said = StringIO()
     try:

@@ -41,6 +41,8 @@ SMALL: Mapping[str, tuple[str, ...]] = {
         *("--critic.reward_model.gate", "false", "--run.shown_prompts", "0"),
     ),
     "refine": (*_GENERATION, *_CRITIQUES),
+    "imitate": ("--run.threads", "1"),
+    "reflect": (*_GENERATION, *_CRITIQUES, "--evaluate.limit", "2"),
     "evaluate": (*_GENERATION, *_CRITIQUES, "--evaluate.limit", "2"),
 }
 """What follows the words of each command, beside the tiny models and data: short answers, one step of PPO, which

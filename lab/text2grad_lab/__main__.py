@@ -6,10 +6,16 @@ from importlib import import_module
 
 from text2grad.cli import main
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = ("text2grad_lab.baselines.commands",)
 """Modules that register commands when they are imported, in the order of the help."""
 
-if __name__ == "__main__":
+
+def register() -> None:
+    """Add the lab's commands to those of `text2grad.cli`."""
     for module in COMMANDS:
         import_module(module)
+
+
+if __name__ == "__main__":
+    register()
     main()

@@ -101,10 +101,9 @@ def test_a_reward_model_of_turns_is_taught_checked_and_trained_against(folder: P
             "answers: 8",
         ),
         (("train-reward", "--units", "tokens"), 1, "a unit model learns from single answers"),
-        (("refine", "{folder}/feedback.jsonl"), 1, "refine learns from single answers"),
         (("evaluate", "sft", "--evaluate.reference", "sft"), 1, "has an environment"),
     ],
-    ids=["offline", "units", "refine", "reference"],
+    ids=["offline", "units", "reference"],
 )
 def test_what_learns_from_transcripts_and_what_refuses_them(
     folder: Path, command: Command, words: tuple[str, ...], code: int, said: str

@@ -25,7 +25,6 @@ NAMES = (
     "qa_b2",
     "qa_e3",
     "qa_plain",
-    "refine",
     "reward_model",
     "steps",
     "summarization",

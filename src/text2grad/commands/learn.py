@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from text2grad.commands.base import ConfiguredAsDemo, Resumable, Stage, Work, argument, command, option
-from text2grad.commands.judge import RECORDS, START
+from text2grad.commands.base import ConfiguredAsDemo, Resumable, Stage, Work, command, option
 from text2grad.console import show_fitted, show_reward_model, show_trained
 from text2grad.errors import UsageError
 
@@ -22,70 +21,16 @@ class Sft(Stage, ConfiguredAsDemo, Resumable):
     reference that the KL penalty keeps it close to. If stopped or killed, run the same command to resume.
     Reports how many held-out answers it writes word for word: where that is nearly all, train can hardly gain.
 
-    With --records the SFT policy is trained further on answers that annotate or refine wrote: on the best of
-    several samples this is rejection sampling, on refinements ILF. With --revise it learns to refine (refine
-    --from NAME), needed for models too small to revise from a prompt.
-
     \b
-    Examples:
+    Example:
       text2grad sft --config mine.yaml --sft.epochs 1
-      text2grad sft --config mine.yaml --records feedback.jsonl --best --name best_of_4
     """
-
-    records: Path | None = option("--records FILE", "Imitate the answers of FILE that its critic passed.")
-    best: bool = option("--best", "With --records: keep the best answer per prompt.", False)
-    above: float | None = option("--above", "With --records: answers with a higher score. [default: 0]")
-    name: str = option("--name NAME", "With --records: its folder in <run.folder>/ppo. [default: imitation]", "")
-    revise: bool = option(
-        "--revise", "With --records: learn to revise answers that fell short into those that passed.", False
-    )
-    start: str = option(*START, "")
 
     def work(self) -> Work:
         config, mode = self.configuration(), self.mode()
-        if self.records is None:
-            self.refuse_options_of_records()
-            from text2grad.stages.learn.supervised import run_sft
+        from text2grad.stages.learn.supervised import run_sft
 
-            return Work(partial(run_sft, config, mode), partial(show_fitted, config.run.folder / "sft"))
-        from text2grad.stages.learn.imitate import Choice, run_sft_on_records
-        from text2grad.stages.run.results import refuse_run_name
-
-        name, choice = self.name or "imitation", Choice(self.best, self.above or 0.0, self.revise)
-        refuse_run_name(name)
-        return Work(partial(run_sft_on_records, config, self.records, name, choice, self.start, mode))
-
-    def refuse_options_of_records(self) -> None:
-        """Refuse what only --records has."""
-        above = self.above is not None
-        given = {"best": self.best, "above": above, "name": self.name, "revise": self.revise, "from": self.start}
-        if lone := [name for name, is_given in given.items() if is_given]:
-            raise UsageError(f"--{lone[0]} is for --records", "add --records FILE")
-
-
-@command("refine")
-class Refine(Stage, ConfiguredAsDemo):
-    """Have the policy revise answers by their critiques.
-
-    For every answer in FILE that its critic found fault with, the policy writes refine.samples revisions, given the
-    question, the answer and the critique; the critic judges them. A revision that copies the answer, or holds words
-    of the prompt it was asked with, is refused and counted. Learning the best ones is ILF.
-
-    \b
-    Example:
-      text2grad refine feedback.jsonl --config mine.yaml --out refined.jsonl
-      text2grad sft --config mine.yaml --records refined.jsonl --best --name ilf
-    """
-
-    source: Path = argument(*RECORDS)
-    out: Path | None = option("--out FILE", "Where to write. [default: <run.folder>/refined.jsonl]")
-    start: str = option(*START, "")
-
-    def work(self) -> Work:
-        config = self.configuration()
-        from text2grad.stages.learn.refine import run_refine
-
-        return Work(partial(run_refine, config, self.source, self.out, self.start))
+        return Work(partial(run_sft, config, mode), partial(show_fitted, config.run.folder / "sft"))
 
 
 @command("train-reward")

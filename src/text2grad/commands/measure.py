@@ -46,9 +46,6 @@ class Evaluate(Stage, ConfiguredAsRun):
     With --samples every line {"task_id", "solution"} or {"task_id", "completion"} is run against its
     task's tests, and pass@k is reported.
 
-    With --reflect nothing is trained: the policy answers, the critic (prompted or reward_model, which see neither
-    reference nor tests) says what is wrong, the policy revises, until the critic finds nothing.
-
     The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
 
     \b
@@ -58,7 +55,6 @@ class Evaluate(Stage, ConfiguredAsRun):
       text2grad evaluate text2grad --config mine.yaml --task arc --evaluate.limit 200
       text2grad evaluate --task reward-model --config mine.yaml
       text2grad evaluate --task humaneval --samples samples.jsonl
-      text2grad evaluate sft --config mine.yaml --reflect 3
       text2grad evaluate --task summarization --answers gpt-4o.jsonl --json
       text2grad evaluate --task qa --answers ours.jsonl --against theirs.jsonl --evaluate.judge gpt-4o
       text2grad evaluate text2grad --task mt_bench --task.data mt_bench --evaluate.judge gpt-4o
@@ -69,7 +65,6 @@ class Evaluate(Stage, ConfiguredAsRun):
     )
     what: str = option("--task WHAT", MEASURED, POLICY)
     samples: Path | None = option("--samples FILE", "Programs from any system, in EvalPlus's format.")
-    reflect: int | None = option("--reflect R", "Revise answers by the critic, in up to R rounds.", min=1)
     answers: list[Path] = option(
         "--answers FILE", "Answers of any system; several files: a row for each.", NO_FILES
     )
@@ -80,8 +75,6 @@ class Evaluate(Stage, ConfiguredAsRun):
     annotations: Path | None = option("--annotations FILE", "Only read AlpacaEval's annotations.json.")
 
     def work(self) -> Work:
-        if self.reflect is not None and (self.samples is not None or self.what == REWARD_MODEL):
-            raise UsageError("--reflect is for a policy", "leave out --samples and --task reward-model")
         self.lay_task_over()
         self.refuse_contradictions()
         config = self.configuration()
@@ -89,10 +82,6 @@ class Evaluate(Stage, ConfiguredAsRun):
             return Work(partial(self.measure_files, config))
         from text2grad.stages.measure.evaluate import run_evaluate, run_evaluate_samples
 
-        if self.reflect is not None:
-            from text2grad.stages.measure.reflect import run_reflect
-
-            return Work(partial(run_reflect, config, self.target, self.reflect))
         if self.samples is not None:
             return Work(partial(run_evaluate_samples, config, self.samples))
         if self.what == REWARD_MODEL:

@@ -13,7 +13,6 @@ from text2grad.critics.table import spec_of
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.measures import mean_scores
 from text2grad.feedback import Example
-from text2grad.stages.measure.reflect import refuse_knowing_critic
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.results import main_measure, refuse_run_name
 from text2grad.tasks.base import Task
@@ -73,11 +72,9 @@ SHARED = {
     "scalar model": Work(("train-reward", "--pairs", PAIRS), "", ("pairs",), ("scalar_model",)),
     "step model": Work(("train-reward", "--units", "steps"), "", ("annotate",), ("unit_model",)),
     "token model": Work(("train-reward", "--units", "tokens"), "", ("annotate",), ("unit_model",)),
-    "refiner": Work(
-        ("sft", "--name", "refiner", "--records", FEEDBACK, "--revise"), "", ("annotate",), ("sft", "refine")
-    ),
+    "refiner": Work(("imitate", FEEDBACK, "--name", "refiner", "--revise"), "", ("annotate",), ("sft", "extra")),
     "refine": Work(
-        ("refine", FEEDBACK, "--from", "refiner", "--out", REFINED), "", ("refiner",), ("refine",), restart=False
+        ("refine", FEEDBACK, "--from", "refiner", "--out", REFINED), "", ("refiner",), ("extra",), restart=False
     ),
 }
 """Works that methods share, made once per seed."""
@@ -90,7 +87,7 @@ def ppo_run(name: str, recipe: str = "") -> Work:
 
 
 def _imitating(name: str, records: str, after: str) -> Work:
-    words = ("sft", "--name", name, "--records", records, "--best")
+    words = ("imitate", records, "--name", name, "--best")
     return Work(words, after=(after,), reads=("sft",), rate="sft.lr")
 
 
@@ -160,11 +157,22 @@ def methods_of(names: Sequence[str], config: Config) -> Methods:
     if "prm" in names and is_ultrafeedback(config.task):
         raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "leave it out")
     if REFLECTION in names:
-        refuse_knowing_critic(config)
+        refuse_informed_critic(config)
     own = OWN | {Path(name).stem: ppo_run(Path(name).stem, name) for name in names if _is_recipe(name)}
     wanted = {Path(name).stem if _is_recipe(name) else name for name in names}
     order = [name for name in {**METHODS, **own} if name in wanted]
     return {name: fitted(name, own[name], config) if name in own else NOTHING for name in order}
+
+
+def refuse_informed_critic(config: Config) -> None:
+    """Refuse a critic that reads the reference or runs the tests, where answers are revised by what it says.
+
+    Raises:
+        UsageError: the critic of the run is one.
+    """
+    if not spec_of(config.critic.kind).blind:
+        cure = "--critic.kind prompted or reward_model, or leave reflection out"
+        raise UsageError(f"the critic {config.critic.kind} knows what the answers are measured by", cure)
 
 
 def _is_recipe(name: str) -> bool:
@@ -289,7 +297,7 @@ def measuring(policy: str) -> Work:
     """The command that measures the policy of a method."""
     reads = ("evaluate", "critic")
     if policy == REFLECTION:
-        return Work(("evaluate", "sft", "--reflect", "1"), "", (REWARD_MODEL,), (*reads, "refine"), restart=False)
+        return Work(("reflect", "sft"), "", (REWARD_MODEL,), (*reads, "extra"), restart=False)
     if policy == BASE:
         return Work(("evaluate", "{model}"), reads=reads, restart=False)
     return Work(("evaluate", policy), after=(policy,), reads=reads, restart=False)

@@ -135,7 +135,7 @@ class Seed:
             raise UserError(f"{self.folder.name}: {names}: {first.problem}", f"leave out {names}, or {first.cure}")
 
     def _run(self, name: str) -> None:
-        command = [sys.executable, "-m", "text2grad.cli", *self.words(name)]
+        command = [sys.executable, "-m", "text2grad_lab", *self.words(name)]
         write_whole(self._beginning(name), self.digest(name))  # a run of other settings starts over
         started = time.perf_counter()
         log = None if self.live else self.note(name).with_suffix(".log")

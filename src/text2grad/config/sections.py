@@ -227,18 +227,6 @@ class AnnotateSettings(Settings):
     )
 
 
-class RefineSettings(Settings):
-    """How answers are revised by their critiques (`refine`, `evaluate --reflect`)."""
-
-    samples: int = Field(default=4, ge=1, description="revisions of each answer that refine asks for")
-    answers_per_prompt: int | None = Field(
-        default=None, ge=1, description="refine at most this many answers to each prompt, from the first; null: all"
-    )
-    prompt: str = Field(
-        default="refine", description="name of the prompt, or a .txt file of your own, with {{meta.critique}}"
-    )
-
-
 class BertScoreSettings(Settings):
     """BERTScore: which encoder reads the texts."""
 
@@ -324,7 +312,6 @@ class Config(Settings):
     dpo: DPOSettings = DPOSettings()
     generation: GenerationSettings = GenerationSettings()
     annotate: AnnotateSettings = AnnotateSettings()
-    refine: RefineSettings = RefineSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     judge: JudgeSettings = JudgeSettings()
     sandbox: SandboxSettings = SandboxSettings()

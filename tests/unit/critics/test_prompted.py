@@ -21,14 +21,13 @@ from text2grad.wire.shown import as_data, shown
 
 FOLDER = ROOT / "src/text2grad/tasks/prompts"
 JUDGES = {"compare_critiques", "compare_answers", "summarization_e1", "code_e2", "qa_e3"}
-NOT_CRITICS = {*JUDGES, "refine"}  # they judge no response alone
 PUBLISHED = {
     "summarization_b1": ["textual_feedback", "good_spans", "poor_spans"],
     "qa_b2": ["textual_feedback", "good_spans", "poor_spans"],
     "code_b3": ["Code Feedback", "wrong_code", "improvement_code"],
 }
 """Prompts of the paper's appendix B, and the keys that its answers have."""
-PROMPTS = sorted(path.stem for path in FOLDER.iterdir() if path.stem not in NOT_CRITICS)
+PROMPTS = sorted(path.stem for path in FOLDER.iterdir() if path.stem not in JUDGES)
 SOURCE = Source(kind="llm", model="scripted", prompt_version="test@0")
 SHORT = read_prompt("reward_model")
 

@@ -1,1 +1,1 @@
-"""Training: `sft`, `refine`, `train-reward`, `train`, and the data that they train on."""
+"""Training: `sft`, `train-reward`, `train`, and the data that they train on."""

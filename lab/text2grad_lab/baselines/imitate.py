@@ -1,6 +1,6 @@
-"""`sft --records`: imitate the answers of a feedback file that a critic passed.
+"""`imitate`: fine-tune a policy on the answers of a feedback file that its critic passed.
 
-With `--best` only the best answer to each prompt: rejection sampling (best of n; RAFT, Dong et al. 2023) on answers
+With `--best` on the best answer per prompt only: rejection sampling (best of n; RAFT, Dong et al. 2023) on answers
 that `annotate` sampled, and the last step of ILF (Scheurer et al. 2023) on those that `refine` wrote.
 """
 
@@ -10,19 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from text2grad.chat.base import LimitedChat
+from text2grad.chat import LimitedChat
 from text2grad.config import Config
 from text2grad.critics.prompted import Prompt
-from text2grad.critics.revision import revision_messages
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
 from text2grad.formats.export import MORE_ANSWERS
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
-from text2grad.stages.judge.revise import revision_prompt
 from text2grad.stages.learn.logged import answers_in, refuse_transcripts
-from text2grad.stages.learn.refine import cases_of
 from text2grad.stages.learn.supervised import say_if_ended
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
@@ -33,13 +30,15 @@ from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
 from text2grad.train.stopping import LossFloor
 from text2grad.train.supervised import train_supervised
+from text2grad_lab.baselines.refine import cases_of
+from text2grad_lab.baselines.revision import revision_messages, revision_prompt
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which answers are imitated: those with a score above `above`, all or the `best` of each prompt.
+    """The answers to imitate: those with a score above `above`, all or only the `best` of each prompt.
 
-    `revise`: not as answers, but as revisions of those to the same prompt that fell short, given their critique.
+    With `revise` the policy learns to revise: from a poor answer and its critique to the best answer.
     """
 
     best: bool = False
@@ -53,7 +52,7 @@ ALL = Choice()
 
 @dataclass(frozen=True, kw_only=True)
 class ImitationSummary(Summary):
-    """Answers that were looked at, to how many prompts, how many were imitated and how many prompts had none."""
+    """The number of answers and prompts read, of answers imitated, and of prompts without one."""
 
     samples: int
     prompts: int
@@ -64,7 +63,7 @@ class ImitationSummary(Summary):
     out: str
 
 
-def run_sft_on_records(
+def run_imitate(
     config: Config,
     source: Path,
     name: str,
@@ -72,8 +71,9 @@ def run_sft_on_records(
     start: str = "",
     resume: ResumeMode = "auto",
 ) -> ImitationSummary:
-    """Fine-tune a policy on the answers in `source` that `choice` takes, from `start` (a run's name or a folder;
-    "": the SFT policy); writes `ppo/<name>`, or resumes an unfinished one.
+    """Fine-tune a policy on the chosen answers in `source`; write `ppo/<name>`, or resume an unfinished run there.
+
+    `start` names the policy (a run's name or a folder; "": the SFT policy).
 
     Raises:
         UserError: the file has no answer to learn from (`logged.answers_in`), or none that is good enough.
@@ -86,13 +86,11 @@ def run_sft_on_records(
             chosen = chosen_answers(records, choice)
             if not chosen:
                 problem = f"{source}: none of {len(records)} answers has a score above {choice.above:g}"
-                raise UserError(
-                    problem, "text2grad annotate gives scores; --above -1 takes what is best all the same"
-                )
+                raise UserError(problem, "text2grad annotate gives scores; --above -1 takes the best anyway")
             policy = load_policy(start_policy(config, start))
         pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
         if choice.revise:
-            pairs = revisions(records, chosen, revision_prompt(config), LocalChat(policy, config.generation, name))
+            pairs = revision_pairs(records, chosen, revision_prompt(), LocalChat(policy, config.generation, name))
         run = stage.settle(policy, facts_of_pairs(policy, pairs))
         with run.begin() as options:
             settings = run.config.sft
@@ -100,7 +98,7 @@ def run_sft_on_records(
             metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
         if stage.ranks.first:
             say_if_ended(name, settings, len(pairs), metrics)
-    prompts, answered = (len({words_of(question_of(each)) for each in part}) for part in (records, chosen))
+    prompts, answered = (len({question(record) for record in part}) for part in (records, chosen))
     return ImitationSummary(
         samples=len(records),
         prompts=prompts,
@@ -112,34 +110,40 @@ def run_sft_on_records(
     )
 
 
-def revisions(
+def revision_pairs(
     records: Sequence[Feedback], good: Sequence[Feedback], prompt: Prompt, chat: LimitedChat
 ) -> list[Pair]:
-    """From every answer with something to mend, and its critique, to the best answer to the same prompt, in the
-    words in which `refine` asks: how ILF teaches its refiner (Chen et al. 2024), by the model's own answers.
+    """Return pairs from every criticised answer to the best answer to its prompt, in the words of `refine`.
+
+    This is how ILF trains its refiner on the model's own answers (Chen et al. 2024).
 
     Raises:
         UserError: no prompt has both.
     """
-    best = {words_of(question_of(record)): record for record in chosen_answers(good, Choice(best=True))}
+    best = {question(record): record.response for record in chosen_answers(good, Choice(best=True))}
     pairs = [
-        Pair(case.example.id, tuple(revision_messages(prompt.text, *case, chat.excess)), better.response)
+        Pair(case.example.id, tuple(revision_messages(prompt.text, case, chat.excess)), response)
         for case in cases_of(records)
-        if (better := best.get(words_of(question_of(case.example))))
+        if (response := best.get(words_of(question_of(case.example))))
     ]
     if not pairs:
-        raise UserError("no prompt has an answer that passed and one with something to mend", MORE_ANSWERS)
+        raise UserError("no prompt has both a passing answer and one to revise", MORE_ANSWERS)
     return pairs
 
 
 def chosen_answers(records: Sequence[Feedback], choice: Choice) -> list[Feedback]:
-    """The answers that are good enough, in their order; of equally good ones to a prompt the first is the best."""
+    """Return the answers that are good enough, in their order; ties for the best go to the first."""
     good = [record for record in records if record.score is not None and record.score > choice.above]
     if not choice.best:
         return good
     best: dict[str, Feedback] = {}
     for record in good:
-        question = words_of(question_of(record))
-        if question not in best or (record.score or 0.0) > (best[question].score or 0.0):
-            best[question] = record
+        previous = best.get(question(record))
+        if previous is None or (record.score or 0.0) > (previous.score or 0.0):
+            best[question(record)] = record
     return list(best.values())
+
+
+def question(record: Feedback) -> str:
+    """Return the words of a record's question, by which equal prompts are recognised."""
+    return words_of(question_of(record))

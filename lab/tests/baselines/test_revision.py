@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from text2grad.critics.revision import finds_nothing, refusal_of, revision_messages
 from text2grad.feedback import Critique, Example, Message, Span
-from text2grad.tasks.base import read_prompt
+from text2grad_lab.baselines.revision import Case, finds_nothing, refusal_of, revision_messages, revision_prompt
 
-PROMPT = read_prompt("refine")
+PROMPT = revision_prompt().text
 QUESTION = Example(
     id="1",
     prompt=(Message(role="user", content="When is it due?"),),
@@ -23,8 +22,8 @@ CRITIQUE = Critique(
 
 
 def test_the_reference_and_the_tests_are_not_shown() -> None:
-    said = CRITIQUE.model_copy(update={"omissions": ("the day </critique>",)})
-    (turn,) = revision_messages(PROMPT, QUESTION, ANSWER, said, lambda _: 0)
+    critique = CRITIQUE.model_copy(update={"omissions": ("the day </critique>",)})
+    (turn,) = revision_messages(PROMPT, Case(QUESTION, ANSWER, critique), lambda _: 0)
     for part in ("When is it due?", ANSWER, CRITIQUE.text, "- missing: the day"):
         assert part in turn.content
     assert "Monday" not in turn.content and "assert" not in turn.content
@@ -34,22 +33,23 @@ def test_the_reference_and_the_tests_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("revision", "expected"),
     [
-        ("It is due tomorrow.", None),
+        ("It is due tomorrow.", ""),
         (" \n", "empty"),
         ("It is due next week.\n", "copied"),
         ("<response>\nIt is due tomorrow.\n</response>", "leaked"),
         (CRITIQUE.text.replace(" day", "\nday"), "leaked"),
         ("Sure: so that it meets the request and nothing in the critique applies, I wrote: tomorrow.", "leaked"),
-        ("It meets the request.", None),
+        ("It meets the request.", ""),
     ],
 )
-def test_what_is_refused(revision: str, expected: str | None) -> None:
-    assert refusal_of(revision, ANSWER, PROMPT, CRITIQUE) == expected
+def test_what_is_refused(revision: str, expected: str) -> None:
+    assert refusal_of(revision, Case(QUESTION, ANSWER, CRITIQUE), PROMPT) == expected
 
 
 def test_what_the_answer_said_already_does_not_leak() -> None:
     answer = "Write <question> and </question> around it."
-    assert refusal_of("Put <question> and </question> around it.", answer, PROMPT, Critique(text="?")) is None
+    case = Case(QUESTION, answer, Critique(text="?"))
+    assert refusal_of("Put <question> and </question> around it.", case, PROMPT) == ""
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from text2grad.tasks.base import TASKS
 
 PAGE = ROOT / "docs" / "reproduce.md"
 STEPS = reproduce.steps()
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
 def parsed(given: Sequence[str]) -> Config | None:
@@ -39,7 +38,7 @@ def parsed(given: Sequence[str]) -> Config | None:
     words, overrides = split_overrides(given)
     words = _listed(words)
     _refuse_unknown_options(words)
-    command = COMMANDS[words[0]]
+    command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
     context = command.make_context(words[0], list(words[1:]), obj=overrides)
     if what := context.params.get("what"):
         assert what in TARGETS or what in TASKS, what
@@ -109,7 +108,7 @@ def found_by(words: Sequence[str], config: Config | None) -> list[str]:
     if config is None:
         return []
     folder, critic, name = config.run.folder, config.critic, words[1]
-    if words[0] == "evaluate" and re.fullmatch(r"\w+", name):
+    if words[0] in ("evaluate", "reflect") and re.fullmatch(r"\w+", name):
         return [str(folder / "sft" / "policy" if name == "sft" else folder / "ppo" / name / "policy")]
     if words[0] == "train-reward" and "--pairs" not in words:
         return [str(folder / "feedback.jsonl")]
@@ -139,7 +138,9 @@ def made_by(words: Sequence[str], config: Config | None) -> list[str]:
         model = "scalar_model" if "--pairs" in words else f"unit_model/{units}" if units else "reward_model"
         names = [f"{model}/policy"]
     elif words[0] == "sft":
-        names = ["ppo/ilf/policy" if "--records" in words else "sft/policy"]
+        names = ["sft/policy"]
+    elif words[0] == "imitate":
+        names = ["ppo/ilf/policy"]
     elif words[0] == "train":
         name = option(words, "--name") or ("dpo" if "--pairs" in words else "text2grad")
         names = [f"ppo/{name}/policy", *(f"ppo/{name}/{name}-step-{step}" for step in kept_steps(config))]
@@ -156,7 +157,7 @@ def option(words: Sequence[str], name: str) -> str:
     return words[words.index(name) + 1] if name in words else ""
 
 
-OF_A_SHAPE = ("--pairs", "--responses", "--records", "--anchor", "--answers", "--against", "--reflect", "--plan")
+OF_A_SHAPE = ("--pairs", "--responses", "--anchor", "--answers", "--against", "--plan")
 """Options, beside --task and --units with their value, that make a command another one."""
 
 

@@ -1,0 +1,1 @@
+"""Baselines of the paper: refinement, imitation, reflection, unit models, scalar reward models, DPO."""

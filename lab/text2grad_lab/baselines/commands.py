@@ -1,0 +1,96 @@
+"""The commands of the baselines: refine, imitate, reflect."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from text2grad.commands.base import (
+    ConfiguredAsDemo,
+    ConfiguredAsRun,
+    Resumable,
+    Stage,
+    Work,
+    argument,
+    command,
+    option,
+)
+from text2grad.commands.judge import RECORDS, START
+
+
+@command("refine")
+class Refine(Stage, ConfiguredAsDemo):
+    """Revise answers by their critiques.
+
+    For every answer in FILE that its critic found fault with, the policy writes extra.refine.samples revisions,
+    given the question, the answer and the critique; the critic judges them. Revisions that copy the answer or
+    repeat words of the instruction are refused and counted. Imitating the best ones is ILF.
+
+    \b
+    Example:
+      python -m text2grad_lab refine feedback.jsonl --config mine.yaml --out refined.jsonl
+      python -m text2grad_lab imitate refined.jsonl --config mine.yaml --best --name ilf
+    """
+
+    source: Path = argument(*RECORDS)
+    out: Path | None = option("--out FILE", "Where to write. [default: <run.folder>/refined.jsonl]")
+    start: str = option(*START, "")
+
+    def work(self) -> Work:
+        config = self.configuration()
+        from text2grad_lab.baselines.refine import run_refine
+
+        return Work(partial(run_refine, config, self.source, self.out, self.start))
+
+
+@command("imitate")
+class Imitate(Stage, ConfiguredAsDemo, Resumable):
+    """Fine-tune the SFT policy on recorded answers that their critic passed.
+
+    With --best on several samples per prompt this is rejection sampling, on refinements ILF. With --revise the
+    policy learns to refine (refine --from NAME), which models too small to revise from a prompt need. The settings
+    of the training are those of sft.
+
+    \b
+    Examples:
+      python -m text2grad_lab imitate feedback.jsonl --config mine.yaml --best --name best_of_4
+      python -m text2grad_lab imitate feedback.jsonl --config mine.yaml --revise --name refiner
+    """
+
+    source: Path = argument(*RECORDS)
+    best: bool = option("--best", "Only the best answer per prompt.", False)
+    above: float = option("--above SCORE", "Only answers with a higher score.", 0.0)
+    revise: bool = option("--revise", "Learn to revise poor answers into those that passed.", False)
+    name: str = option("--name NAME", "Its folder in <run.folder>/ppo.", "imitation")
+    start: str = option(*START, "")
+
+    def work(self) -> Work:
+        config, mode = self.configuration(), self.mode()
+        from text2grad.stages.run.results import refuse_run_name
+        from text2grad_lab.baselines.imitate import Choice, run_imitate
+
+        refuse_run_name(self.name)
+        choice = Choice(self.best, self.above, self.revise)
+        return Work(partial(run_imitate, config, self.source, self.name, choice, self.start, mode))
+
+
+@command("reflect")
+class Reflect(Stage, ConfiguredAsRun):
+    """Measure a policy that revises its answers by what the critic says.
+
+    Nothing is trained: the policy answers, the critic (prompted or reward_model, which see neither reference nor
+    tests) says what is wrong, the policy revises, until the critic finds nothing.
+
+    \b
+    Example:
+      python -m text2grad_lab reflect sft --config mine.yaml --rounds 3
+    """
+
+    target: str = argument("TARGET", "A run's name (sft, text2grad, ...), a model folder or a hub name.", "sft")
+    rounds: int = option("--rounds R", "The most rounds of revision.", 1, min=1)
+
+    def work(self) -> Work:
+        config = self.configuration()
+        from text2grad_lab.baselines.reflect import run_reflect
+
+        return Work(partial(run_reflect, config, self.target, self.rounds))

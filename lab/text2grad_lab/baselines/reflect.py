@@ -1,0 +1,200 @@
+"""`reflect`: no training; the policy answers, the critic judges, the policy revises, round after round.
+
+The critic must know no more than a reader: it is shown no reference and no tests, and critics that consist of these
+are refused, since they measure the answers. Tokens are counted by who read or wrote them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from text2grad.config import Config
+from text2grad.critics.prompted import Prompt, PromptedCritic
+from text2grad.critics.table import CRITICS, spec_of
+from text2grad.durable.state import seed_everything
+from text2grad.errors import UsageError
+from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
+from text2grad.feedback import Critic, Critique, Example, Failure
+from text2grad.policy.load import load_frozen
+from text2grad.policy.local_chat import LocalChat
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings
+from text2grad.stages.judge.critics import open_critic, runner_of
+from text2grad.stages.measure.answers import text_measures
+from text2grad.stages.measure.evaluate import target_name
+from text2grad.stages.run.folder import prepare
+from text2grad.stages.run.policies import named_policy
+from text2grad.stages.run.prompts import heldout_prompts, task_of
+from text2grad.stages.run.results import SCORES, measured_on, write_json, write_results
+from text2grad.stages.run.sampling import sample
+from text2grad.stages.run.summary import Summary, inlined
+from text2grad.tasks.base import environment_of
+from text2grad_lab.baselines.revision import Case, finds_nothing, revise, revision_prompt
+
+BLIND = tuple(sorted(kind for kind, spec in CRITICS.items() if spec.blind))
+"""Critics that judge by the prompt and the answer alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReflectSummary(Summary):
+    """Mean scores of greedy and sampled answers, before (`greedy_*`) and after each round (`greedy_reflected_1_*`).
+
+    `let_stand` counts answers the critic accepted, `refused` unusable revisions by reason; `measured_by` names the
+    models behind the measures of texts.
+    """
+
+    prompts: int
+    rounds: int
+    figures: Mapping[str, float] = inlined()
+    measured_by: Mapping[str, str] | None = None
+    let_stand: int
+    failed_critiques: int
+    refused: Mapping[str, int]
+    tokens: Mapping[str, int] = inlined()
+    out: str | None = None
+
+
+def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
+    """Measure a policy that revises its greedy and its sampled answers to held-out prompts, up to `rounds` times.
+
+    Raises:
+        UsageError: the critic of this run knows the reference or the tests.
+        UserError: there are no held-out prompts.
+    """
+    refuse_informed_critic(config)
+    folder, task = prepare(config), task_of(config)
+    if environment_of(task):
+        raise UsageError("reflect revises single answers, and this task has an environment", "another task")
+    heldout = heldout_prompts(config, task)
+    policy = load_frozen(named_policy(config, target))
+    name, journal = f"{target_name(target)}_reflect_{rounds}", folder / "reflect.journal"
+    seed_everything(config.run.seed)
+    with ExitStack() as stack:
+        runner, texts = stack.enter_context(runner_of(config)), stack.enter_context(text_measures(config))
+        critic = stack.enter_context(open_critic(config, config.critic.kind, task, runner, None, journal))
+        reflector = Reflector(policy, critic, revision_prompt(), rounds, measure_with(task, runner), texts)
+        greedy = reflector.answer("greedy", heldout, config.generation.model_copy(update={"temperature": 0.0}))
+        repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
+        reflector.answer("sampled", repeated, config.generation)
+    counts = reflector.counts
+    summary = ReflectSummary(
+        prompts=len(heldout),
+        rounds=rounds,
+        figures=reflector.figures,
+        measured_by=texts.named or None,
+        let_stand=counts.let_stand,
+        failed_critiques=counts.failed,
+        refused=dict(counts.refused),
+        tokens=dict(counts.tokens),
+    )
+    place = write_results(folder, measured_on(config), name, summary.as_dict(), greedy)
+    write_json(place.with_name(f"{name}{SCORES}"), reflector.scores)
+    return replace(summary, out=str(place))
+
+
+@dataclass
+class Counts:
+    """Answers let stand, failed critiques, unusable revisions by reason, and tokens by reader or writer."""
+
+    let_stand: int = 0
+    failed: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Reflector:
+    """Revises the answers of a policy by a critic; collects figures, scores and counts."""
+
+    policy: Policy
+    critic: Critic
+    prompt: Prompt
+    rounds: int
+    measure: Measure
+    texts_by: TextMeasures | None = None
+    counts: Counts = field(default_factory=Counts)
+    figures: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+
+    def answer(self, way: str, examples: Sequence[Example], generation: GenerationSettings) -> list[Row]:
+        """Answer and revise; return a row per final answer."""
+        sampled = sample(self.policy, examples, generation)
+        responses = [text for _, text in sampled]
+        chat = LocalChat(self.policy, generation, "policy")
+        scores = self._measured(way, examples, responses)
+        pending = list(range(len(responses)))
+        for number in range(1, self.rounds + 1):
+            pending = self.revise(examples, responses, pending, chat)
+            scores = self._measured(f"{way}_reflected_{number}", examples, responses)
+        self.counts.tokens["policy_output_tokens"] += sum(len(ids) for ids, _ in sampled)
+        self.counts.tokens.update({f"policy_{key}": count for key, count in chat.usage.items()})
+        final = zip(examples, responses, scores, strict=True)
+        rows: list[Row] = [{"id": example.id, "response": text, **values} for example, text, values in final]
+        self.scores[way] = by_problem(rows)
+        return rows
+
+    def revise(
+        self, examples: Sequence[Example], responses: list[str], pending: Sequence[int], chat: LocalChat
+    ) -> list[int]:
+        """Revise the `pending` responses in place; return the indices of those that changed.
+
+        The others are final: the critic finds nothing, its critique failed, or the revision is unusable. Asked
+        again, a greedy policy would answer the same.
+        """
+        cases = self._criticised(examples, responses, pending)
+        changed = []
+        revisions = revise(chat, self.prompt, list(cases.values()))
+        for index, revision in zip(cases, revisions, strict=True):
+            if revision.refused:
+                self.counts.refused[revision.refused] += 1
+            else:
+                responses[index] = revision.text
+                changed.append(index)
+        return changed
+
+    def _criticised(
+        self, examples: Sequence[Example], responses: Sequence[str], pending: Sequence[int]
+    ) -> dict[int, Case]:
+        """Return the pending answers that the critic finds fault with, by index; the critic sees no reference."""
+        shown = [Example(id=examples[index].id, prompt=examples[index].prompt) for index in pending]
+        before = Counter(tokens_used(self.critic))
+        judgements = self.critic.critique(shown, [responses[index] for index in pending]) if pending else []
+        for name, count in (Counter(tokens_used(self.critic)) - before).items():
+            self.counts.tokens[f"critic_{name}"] += count
+        cases = {}
+        for index, example, judgement in zip(pending, shown, judgements, strict=True):
+            if isinstance(judgement, Failure):
+                self.counts.failed += 1
+            elif finds_nothing(judgement):
+                self.counts.let_stand += 1
+            else:
+                assert isinstance(judgement, Critique)
+                cases[index] = Case(example, responses[index], judgement)
+        return cases
+
+    def _measured(self, name: str, examples: Sequence[Example], responses: Sequence[str]) -> list[Row]:
+        rows = self.measure(examples, responses)
+        figures = {**word_figures(self.texts_by, examples, responses), **mean_scores(rows)}  # a task's measure wins
+        self.figures |= {f"{name}_{measure}": value for measure, value in figures.items()}
+        return rows
+
+
+def tokens_used(critic: Critic) -> Mapping[str, int]:
+    """Return the tokens that a critic has read and written so far, by name."""
+    return critic.usage if isinstance(critic, PromptedCritic) else {}
+
+
+def refuse_informed_critic(config: Config) -> None:
+    """Refuse a critic that reads the reference or runs the tests: it would reveal what the answers are measured by.
+
+    Raises:
+        UsageError: the critic of the run is one.
+    """
+    if not spec_of(config.critic.kind).blind:
+        raise UsageError(
+            f"the critic {config.critic.kind} knows what the answers are measured by",
+            f"--critic.kind {' or '.join(BLIND)}",
+        )
