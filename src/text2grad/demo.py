@@ -1,142 +1,268 @@
-"""The main job in one command: text2grad beside other methods on a small task, and a report.
+"""The main job in one command: text2grad and scalar PPO on a small task, a table and a report.
 
-A preset of `compare`: SFT, critiques and a reward model, then PPO runs with the same prompts, rollouts,
-optimizer steps and critic. What they share runs alone, the rest two at a time. The baselines have recipes:
-`scalar` pays the verdict alone, with the discount and KL coefficient that suit it (both were tuned with the same
-number of trials on other seeds, docs/LOG.md), `grpo` is for people who have no critic of words. The tiny model is
-compared with the first; a pretrained one with both, and with itself untrained.
+The demo runs the commands of text2grad as a user would: `sft`, `annotate` and `train-reward` one after
+the other, then the PPO runs and `evaluate`, two at a time with one thread each. All PPO runs have the
+same prompts, rollouts, optimizer steps and critic. The recipe `scalar` pays the verdict alone; its
+discount and KL coefficient had as many tuning tries as text2grad on other seeds (lab/book). A pretrained
+model is also compared with GRPO and with itself before any training.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from rich.console import Console
 
-from text2grad.compare.figures import WAYS, scores_of
-from text2grad.compare.methods import (
-    BASE,
-    METHODS,
-    OURS,
-    REWARD_MODEL,
-    SHARED,
-    Work,
-    fitted,
-    is_shared,
-    measure_of,
-    measuring,
-    ppo_run,
-    title_of,
-)
-from text2grad.compare.seeds import DONE, Seed, side_by_side
-from text2grad.config import TINY, Config
-from text2grad.eval.metrics import mean
+from text2grad.config import TINY, Config, dump_config, laid_over
+from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError, UserError
+from text2grad.eval.measures import mean_scores
 from text2grad.page.report import build_report
 from text2grad.page.runs import Sample, read_lines
 from text2grad.page.terminal import results_table, reward_model_table, show_samples, show_table
-from text2grad.stages.run.results import write_json
+from text2grad.settings import with_values
+from text2grad.stages.run.prompts import heldout_prompts, task_of
+from text2grad.stages.run.results import main_measure, measured_on, read_results, write_json, write_whole
 
 AT_ONCE = 2
 """Runs side by side, one thread each."""
+OURS, BASE = "text2grad", "base"
 RECIPES = {OURS: "", "grpo": "grpo", "scalar_ppo": "scalar"}
-"""The PPO runs and their recipes; the longest, whose critiques are written, starts first."""
-TITLES = {**METHODS, "scalar_ppo": METHODS["scalar"]}
+"""Recipe of each PPO run. The longest run comes first: its reward model writes critiques."""
+TITLES = {BASE: "as it came", "sft": "SFT", "scalar_ppo": "scalar PPO", "grpo": "GRPO", OURS: OURS}
+METRICS = {
+    "pass": "held-out pass@1",
+    "rouge_l": "held-out ROUGE-L",
+    "rouge_l_unicode": "held-out ROUGE-L, all scripts",
+}
+WAYS = ("greedy", "sampled")
 RATES = ("good_precision", "good_recall", "poor_precision", "poor_recall", "unmatched", "unreadable")
 
 
-def run_demo(config: Config, seeds: int) -> dict[str, Any]:
-    """Run the main job once per seed and show the result; returns the figures of the summary.
+class Command(NamedTuple):
+    """A command of the demo: its words and its configuration, written to `<run.folder>/demo/<name>.yaml`."""
+
+    name: str
+    words: Sequence[str]
+    config: Config
+
+
+def run_demo(config: Config) -> dict[str, Any]:
+    """Run the main job, show the result and return the figures of the summary.
 
     Raises:
-        UserError: the task cannot be measured by tests or by references, or a command failed.
+        UserError: the task cannot be measured by tests or references, or a command failed.
     """
-    measure, works, root = measure_of(config), works_of_demo(config), config.run.folder
-    numbers = range(config.run.seed, config.run.seed + seeds)
-    folders = [root / f"seed-{number}" if seeds > 1 else root for number in numbers]
-    each = [Seed(config, *place, works, live=True) for place in zip(numbers, folders, strict=True)]
-    seconds = []
-    for seed in each:
-        started = time.perf_counter()
-        shutil.rmtree(seed.folder / DONE, ignore_errors=True)  # a demo starts over
-        side_by_side([seed], AT_ONCE)
-        seconds.append(time.perf_counter() - started)
-        _summarise([seed], measure, seconds[-1:])
-    figures = _summarise(each, measure, seconds, root)
-    page = build_report(root)
-    _show(json.loads((root / "summary.json").read_text(encoding="utf-8")), each[0], page)
-    return figures
-
-
-def works_of_demo(config: Config) -> dict[str, Work]:
-    """The commands of a seed: what methods share, on as many threads as are set; then the rest, on one each."""
-    names = names_of(config)
-    runs = {name: fitted(name, ppo_run(name, recipe), config) for name, recipe in RECIPES.items() if name in names}
-    shared = {name: replace(SHARED[name], threads=config.run.threads) for name in ("sft", "annotate", REWARD_MODEL)}
-    rest = {**runs, **{f"evaluate {name}": measuring(name) for name in names}}
-    after = {name: (*work.after, REWARD_MODEL) for name, work in rest.items()}
-    return shared | {name: replace(work, after=after[name], verdict_alone=True) for name, work in rest.items()}
-
-
-def names_of(config: Config) -> list[str]:
-    """The policies that are measured, in the order of the table."""
-    tiny = config.policy.model == TINY
-    return ["sft", "scalar_ppo", OURS] if tiny else [BASE, "sft", "scalar_ppo", "grpo", OURS]
-
-
-def _summarise(
-    seeds: Sequence[Seed], measure: str, seconds: Sequence[float], root: Path | None = None
-) -> dict[str, Any]:
-    """The figures of seeds, which `--json` prints, and `summary.json` made of them for the report."""
-    config, names = seeds[0].config, names_of(seeds[0].config)
-    measures = {name: [_reached(seed, name, measure) for seed in seeds] for name in names}
-    figures = {name: {**_means(each, WAYS), "seeds": each} for name, each in measures.items()}
-    rates = [json.loads((seed.folder / "evaluation" / "reward_model.json").read_bytes()) for seed in seeds]
-    more = {
-        "reward_model": _means(rates, RATES),
-        "seconds": round(sum(seconds), 1),
-        "peak_rss_mb": round(max(map(_peak_mb, seeds)), 1),
+    measure = measure_of(config)
+    folder, started = config.run.folder, time.perf_counter()
+    number = config.run.seed
+    config = with_values(config, {"task.seed": number, "ppo.max_kl": None, "ppo.max_failed": 1.0})
+    peaks = [_run(command) for command in preparation(config)]
+    peaks.append(_run_side_by_side(training(config)))
+    here = psutil.Process().memory_info().rss / 2**20
+    figures = {name: _scores(config, name, measure) for name in policy_names(config)}
+    rates = json.loads((folder / "evaluation" / "reward_model.json").read_bytes())
+    costs = {
+        "reward_model": {name: rates[name] for name in RATES},
+        "seconds": round(time.perf_counter() - started, 1),
+        "peak_rss_mb": round(here + max(peaks), 1),
     }
-    model = "" if config.policy.model == TINY else f" --model {config.policy.model}"
-    repeated = f" --seeds {len(seeds)}" if len(seeds) > 1 else ""
     summary = {
         "title": f"text2grad demo: {config.task.name}",
         "metric": title_of(measure),
-        "rows": [{"name": TITLES[name], **figures[name]} for name in names],
-        **more,
-        "seeds": [seed.number for seed in seeds],
-        "command": f"text2grad demo{model}{repeated}",
+        "rows": [{"name": TITLES[name], **scores} for name, scores in figures.items()],
+        **costs,
+        "seeds": [number],
+        "command": "text2grad demo" + _model_option(config),
     }
-    write_json((root or seeds[0].folder) / "summary.json", summary)
-    return {**figures, **more}
+    write_json(folder / "summary.json", summary)
+    _show(summary, folder, build_report(folder))
+    return {**figures, **costs}
 
 
-def _reached(seed: Seed, name: str, measure: str) -> dict[str, float]:
-    scores = scores_of(seed, name, measure)
-    return {way: mean(list(scores[way].values())) for way in WAYS}
+def _model_option(config: Config) -> str:
+    return "" if config.policy.model == TINY else f" --model {config.policy.model}"
 
 
-def _means(rows: Sequence[Mapping[str, float]], keys: Sequence[str]) -> dict[str, float]:
-    return {key: mean([row[key] for row in rows]) for key in keys}
+def policy_names(config: Config) -> list[str]:
+    """Names of the measured policies in the order of the table."""
+    if config.policy.model == TINY:
+        return ["sft", "scalar_ppo", OURS]
+    return [BASE, "sft", "scalar_ppo", "grpo", OURS]
 
 
-def _peak_mb(seed: Seed) -> float:
-    """An upper bound on the memory at any time: this process, and one command or two side by side."""
-    peaks = {name: (seed.done(name) or {}).get("peak_mb", 0.0) for name in seed.works}
-    beside = sorted(peak for name, peak in peaks.items() if not is_shared(name))[-AT_ONCE:]
-    here: int = psutil.Process().memory_info().rss
-    return float(here / 2**20 + max(sum(beside), *peaks.values()))
+def preparation(config: Config) -> list[Command]:
+    """The commands that make what all policies share, in order, on as many threads as are set."""
+    return [
+        Command("sft", ("sft", "--restart"), config),
+        Command("annotate", ("annotate",), config),
+        Command("reward model", ("train-reward", "--restart"), config),
+    ]
 
 
-def _show(summary: Mapping[str, Any], seed: Seed, page: Path) -> None:
+def training(config: Config) -> list[list[Command]]:
+    """For each policy the commands that train and measure it, with one thread; the longest comes first."""
+    config = with_values(config, {"run.threads": 1})
+    names = policy_names(config)
+    chains = {
+        name: [Command(name, ("train", "--name", name, "--restart"), _with_recipe(config, recipe))]
+        for name, recipe in RECIPES.items()
+        if name in names
+    }
+    for name in names:
+        target = config.policy.model if name == BASE else name
+        measuring = Command(f"evaluate {name}", ("evaluate", target), without_critiques(config))
+        chains[name] = [*chains.get(name, ()), measuring]
+    return list(chains.values())
+
+
+def _with_recipe(config: Config, recipe: str) -> Config:
+    return without_critiques(laid_over(config, recipe) if recipe else config)
+
+
+def without_critiques(config: Config) -> Config:
+    """The same run; its critic writes no critiques if a head gives the verdict and nothing else is paid."""
+    by_head = config.reward_model.verdict != "written" and config.critic.kind == "reward_model"
+    silent = by_head and config.credit.by_score
+    return with_values(config, {"critic.reward_model.words": False}) if silent else config
+
+
+def _run_side_by_side(chains: Iterable[Sequence[Command]]) -> float:
+    """Run chains of commands, `AT_ONCE` at a time; returns an upper bound on their memory in MB.
+
+    Raises:
+        UserError: a command failed; commands that have not started by then never start.
+    """
+    failed = False
+
+    def run_chain(chain: Sequence[Command]) -> float:
+        nonlocal failed
+        peak = 0.0
+        for command in chain:
+            if failed:
+                break
+            try:
+                peak = max(peak, _run(command))
+            except UserError:
+                failed = True
+                raise
+        return peak
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        futures = [pool.submit(run_chain, chain) for chain in chains]
+    peaks = sorted(future.result() for future in futures)
+    return sum(peaks[-AT_ONCE:])
+
+
+def _run(command: Command) -> float:
+    """Run a command on this terminal; returns its peak memory in MB.
+
+    Raises:
+        UserError: it failed. A critic that failed on some records is no failure of the command.
+    """
+    folder, started = command.config.run.folder, time.perf_counter()
+    settings = folder / "demo" / f"{command.name.replace(' ', '_')}.yaml"
+    write_whole(settings, dump_config(command.config, only_set=True))
+    program = [sys.executable, "-m", "text2grad.cli"]
+    code, peak = run_command([*program, *command.words, "--config", str(settings), "--json"])
+    if code not in (0, EXIT_SOME_RECORDS_FAILED):
+        raise UserError(f"{folder.name}: {command.name} failed", "see the error above")
+    lost = "; some records failed, see the lines above" if code else ""
+    seconds = time.perf_counter() - started
+    print(f"{folder.name}: {command.name} ({seconds:.0f} s{lost})", file=sys.stderr, flush=True)
+    return peak
+
+
+def run_command(command: Sequence[str], log: Path | None = None, folder: Path | None = None) -> tuple[int, float]:
+    """Run a command with one thread in a folder; its output goes to `log`, or its messages to this terminal.
+
+    Returns its exit code and its peak memory in MB, without its last quarter of a second.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    peak = 0.0
+    with (
+        log.open("wb") if log else nullcontext() as file,
+        subprocess.Popen(
+            command, env=environment, stdout=file or subprocess.DEVNULL, stderr=file, cwd=folder
+        ) as process,
+    ):
+        while process.returncode is None:
+            peak = max(peak, peak_mb(process.pid))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.25)
+    return process.returncode, peak
+
+
+def peak_mb(pid: int) -> float:
+    """Peak memory of a process in MB; 0 if the system does not report it or the process has ended.
+
+    `ru_maxrss` would be wrong: it starts at the memory of the parent when it forked.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0.0
+    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(peak[1]) / 1024 if peak else 0.0
+
+
+def measure_of(config: Config, requested: str | None = None) -> str:
+    """The measure that policies are compared by.
+
+    It is the requested one, else pass@1, ROUGE-L, or the first measure of the task's reference answers.
+
+    Raises:
+        UserError: no held-out problem has a measure.
+        UsageError: the task has no such measure.
+    """
+    task = task_of(config)
+    heldout = heldout_prompts(config, task)
+    if heldout[0].meta.get("tests"):
+        measures = {"pass": 1.0}
+    else:
+        measures = mean_scores([{"scores": task.scores(example, example.reference)} for example in heldout])
+    if not measures:
+        cure = "give its scores() a measure; text2grad sft, annotate, train-reward and train run any task"
+        raise UserError(f"task {config.task.name!r} measures nothing: no tests, no references, no scores", cure)
+    if requested is not None and requested not in measures:
+        cure = f"--measure {' or '.join(measures)}"
+        raise UsageError(f"task {config.task.name!r} has no measure {requested!r}", cure)
+    return requested or main_measure(measures)
+
+
+def title_of(measure: str) -> str:
+    """The title of a measure in a table."""
+    return METRICS.get(measure, f"held-out {measure}")
+
+
+def _scores(config: Config, name: str, measure: str) -> dict[str, float]:
+    """The greedy and sampled measure of a policy.
+
+    Raises:
+        UserError: none of its answers has the measure.
+    """
+    policy = Path(config.policy.model).name if name == BASE else name
+    figures = read_results(config.run.folder, measured_on(config), policy)
+    scores = {way: figures.get(f"{way}_{measure}") for way in WAYS}
+    if None in scores.values():
+        cure = "return it for every answer from the task's scores()"
+        raise UserError(f"no answer of {name} has the measure {measure!r}", cure)
+    return {way: float(score) for way, score in scores.items() if score is not None}
+
+
+def _show(summary: Mapping[str, Any], folder: Path, page: Path) -> None:
     console = Console(stderr=True)
-    samples = read_lines(seed.folder / "ppo" / OURS / "samples.jsonl", Sample, [])
+    samples = read_lines(folder / "ppo" / OURS / "samples.jsonl", Sample, [])
     last = max(sample.step for sample in samples)
     show_samples(console, [sample for sample in samples if sample.step == last], 5)
     show_table(console, results_table(summary))

@@ -114,8 +114,7 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
         (["train", "--name", "scalar_ppo"], "run_train", ("scalar_ppo", "auto")),
         (["evaluate"], "run_evaluate", ("text2grad", None, None)),
         (["evaluate", "--samples", "s.jsonl"], "run_evaluate_samples", (Path("s.jsonl"),)),
-        (["demo"], "run_demo", (1,)),
-        (["demo", "--seeds", "3"], "run_demo", (3,)),
+        (["demo"], "run_demo", ()),
     ],
 )
 def test_each_command_runs_its_stage(
@@ -161,7 +160,7 @@ def test_the_task_of_a_run_on_disk_is_left_behind_too(run: Run, stages: Stages, 
 
 def test_the_demo_of_a_model_is_a_preset(run: Run, stages: Stages) -> None:
     assert run("demo", "--model", "smollm2")[0] == 0
-    [(_, (config, _))] = stages.calls
+    [(_, (config,))] = stages.calls
     assert (config.task.name, config.policy.model) == ("function_summaries", "smollm2")
     code, _, said = run("demo", "--model", "smolm2")
     assert code == 2 and "no demo of the model 'smolm2'" in said and "tiny or smollm2" in said

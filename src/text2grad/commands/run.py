@@ -33,10 +33,9 @@ class Demo(Stage, ConfiguredCommand):
 
     \b
     Example:
-      text2grad demo --seeds 3 --run.folder runs/my-demo
+      text2grad demo --run.seed 1 --run.folder runs/my-demo
     """
 
-    seeds: int = option("--seeds", "Repeat with this many seeds.", 1, min=1)
     model: str = option("--model NAME", "tiny or smollm2.", "tiny")
 
     def work(self) -> Work:
@@ -46,7 +45,7 @@ class Demo(Stage, ConfiguredCommand):
         config = self.configuration(self.config or [DEMOS[self.model]])
         from text2grad.demo import run_demo
 
-        return Work(partial(run_demo, config, self.seeds), quiet)
+        return Work(partial(run_demo, config), quiet)
 
 
 @command("compare")

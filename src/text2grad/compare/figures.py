@@ -19,10 +19,10 @@ from text2grad.compare.methods import (
     SHARED,
     Methods,
     Work,
-    title_of,
 )
 from text2grad.compare.seeds import Seed
 from text2grad.config import Config
+from text2grad.demo import title_of
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.page import signs

@@ -10,20 +10,11 @@ from pydantic import ValidationError
 
 from text2grad.config import TINY, Config, laid_over
 from text2grad.critics.table import spec_of
-from text2grad.errors import UsageError, UserError
-from text2grad.eval.measures import mean_scores
-from text2grad.feedback import Example
-from text2grad.stages.run.prompts import task_of
-from text2grad.stages.run.results import main_measure, refuse_run_name
-from text2grad.tasks.base import Task
+from text2grad.errors import UsageError
+from text2grad.stages.run.results import refuse_run_name
 from text2grad.tasks.qa import is_ultrafeedback
 
 OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
-METRICS = {
-    "pass": "held-out pass@1",
-    "rouge_l": "held-out ROUGE-L",
-    "rouge_l_unicode": "held-out ROUGE-L, all scripts",
-}
 
 
 @dataclass(frozen=True)
@@ -32,7 +23,6 @@ class Work:
 
     `reads`: the sections of the configuration that it depends on, beside `COMMON` and those of the works before it.
     `rate`: the setting that is tuned, multiplied by `factor`. `restart`: whether the command has --restart.
-    `threads`: of torch; None: the idle cores. `verdict_alone`: where only the verdict is paid, nothing is written.
     """
 
     words: tuple[str, ...]
@@ -42,8 +32,6 @@ class Work:
     rate: str = ""
     factor: float = 1.0
     restart: bool = True
-    threads: int | None = 1
-    verdict_alone: bool = False
 
     @property
     def trains_by_sampling(self) -> bool:
@@ -200,39 +188,6 @@ def fitted(name: str, work: Work, config: Config) -> Work:
     model = UNIT_MODELS[critic.unit_model.units] if kind == "unit_model" else MODELS.get(kind)
     reads = (*work.reads, "reward_model") if model == REWARD_MODEL else work.reads  # its decoding is set there
     return replace(work, after=(model,), reads=reads) if model else work
-
-
-def measure_of(config: Config, wanted: str | None = None) -> str:
-    """The measure that policies are compared by: the `wanted` one, else pass@1, ROUGE-L, or the first that the
-    reference answers of a task of the user's own have.
-
-    Raises:
-        UserError: no held-out problem has a measure.
-        UsageError: the task has no such measure.
-    """
-    task = task_of(config)
-    heldout = task.examples("heldout")[: config.evaluate.limit]
-    if not heldout:
-        raise UserError("no held-out problems to measure on", "raise task.heldout_share")
-    names = _measures(task, heldout)
-    if not names:
-        cure = "give its scores() a measure; text2grad sft, annotate, train-reward and train run any task"
-        raise UserError(f"task {config.task.name!r} measures nothing: no tests, no references, no scores", cure)
-    if wanted is not None and wanted not in names:
-        raise UsageError(f"task {config.task.name!r} has no measure {wanted!r}", f"--measure {' or '.join(names)}")
-    return wanted or main_measure(names)
-
-
-def _measures(task: Task, heldout: Sequence[Example]) -> dict[str, float]:
-    """The measures of a task, each with its mean over the reference answers."""
-    if heldout[0].meta.get("tests"):
-        return {"pass": 1.0}
-    return mean_scores([{"scores": task.scores(each, each.reference)} for each in heldout])
-
-
-def title_of(measure: str) -> str:
-    """The title of a measure in a table."""
-    return METRICS.get(measure, f"held-out {measure}")
 
 
 def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> dict[str, Work]:

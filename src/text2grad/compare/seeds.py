@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from text2grad.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, on_imported
 from text2grad.config import Config, dump_config, laid_over
 from text2grad.config.loading import times
+from text2grad.demo import run_command
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.settings import with_values
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
@@ -35,22 +32,18 @@ GATE = "critic.reward_model.gate"
 class Seed:
     """The works of one seed, by name, in its folder. No run is stopped (`ppo.max_kl`, `ppo.max_failed`): a method
     that collapses is measured like the others.
-
-    `live`: commands start over and print on this terminal; else they resume, and print to a log beside their note.
-    """
+    Commands that were stopped resume; they print to a log beside their note."""
 
     always: Mapping[str, Any] = UNSTOPPED
     """Settings of every work."""
 
-    def __init__(
-        self, config: Config, number: int, folder: Path, works: Mapping[str, Work], live: bool = False
-    ) -> None:
+    def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
         self.imported = imported_file(config)
         values: dict[str, Any] = {"run.seed": number, "run.folder": folder, "task.seed": number}
         if config.task.data == IMPORTED:
             values["task.data"], works = str(self.imported), on_imported(works)
         self.config = with_values(config, values)
-        self.folder, self.number, self.works, self.live = folder, number, works, live
+        self.folder, self.number, self.works = folder, number, works
 
     def note(self, name: str) -> Path:
         """The file that notes that a work has succeeded."""
@@ -83,8 +76,7 @@ class Seed:
     def settings(self, work: Work) -> Config:
         """The configuration of a work: with its recipe, and its rate times its factor."""
         settings = laid_over(self.config, work.recipe) if work.recipe else self.config
-        settings = without_words(settings) if work.verdict_alone else settings
-        settings = with_values(settings, {**self.always, "run.threads": work.threads})
+        settings = with_values(settings, {**self.always, "run.threads": 1})
         return times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:
@@ -96,7 +88,7 @@ class Seed:
         write_whole(place, dump_config(self.settings(work), only_set=True))
         names = {"folder": self.folder, "model": self.config.policy.model, "imported": self.imported}
         filled = [word.format(**names) for word in work.words]
-        stale = self.live or (self._beginning(name).is_file() and not self.begun(name))
+        stale = self._beginning(name).is_file() and not self.begun(name)
         configured = [] if work.words[0] == "export" else ["--config", str(place)]
         return [*filled, *configured, *(["--restart"] if stale and work.restart else []), "--json"]
 
@@ -138,64 +130,21 @@ class Seed:
         command = [sys.executable, "-m", "text2grad_lab", *self.words(name)]
         write_whole(self._beginning(name), self.digest(name))  # a run of other settings starts over
         started = time.perf_counter()
-        log = None if self.live else self.note(name).with_suffix(".log")
+        log = self.note(name).with_suffix(".log")
         code, peak = run_command(command, log)
         some_failed = code == EXIT_SOME_RECORDS_FAILED
         if code and not some_failed:
             raise self._failure(name, code, log)
         cost = {"seconds": round(time.perf_counter() - started, 1), "peak_mb": round(peak, 1)}
         write_json(self.note(name), {"digest": self.digest(name), **cost, "some_records_failed": some_failed})
-        lost = f"; some records failed, their number is in {log or 'the lines above'}" if some_failed else ""
+        lost = f"; some records failed, their number is in {log}" if some_failed else ""
         print(f"{self.folder.name}: {name} ({cost['seconds']:.0f} s{lost})", file=sys.stderr, flush=True)
 
-    def _failure(self, name: str, code: int, log: Path | None) -> UserError:
+    def _failure(self, name: str, code: int, log: Path) -> UserError:
         """The last line that a command printed."""
-        if log is None:
-            return UserError(f"{self.folder.name}: {name} failed", "see the error above")
         lines = log.read_text(encoding="utf-8").strip().splitlines() or [f"exit code {code}"]
         problem = lines[-1].removeprefix("error: ")
         return UserError(f"{self.folder.name}: {name} failed: {problem}", f"its whole output is in {log}")
-
-
-def without_words(config: Config) -> Config:
-    """The same run, whose critic writes no words if a head gives the verdict and nothing else is paid."""
-    by_head = config.reward_model.verdict != "written" and config.critic.kind == "reward_model"
-    return (
-        with_values(config, {"critic.reward_model.words": False}) if by_head and config.credit.by_score else config
-    )
-
-
-def run_command(command: Sequence[str], log: Path | None = None, folder: Path | None = None) -> tuple[int, float]:
-    """Run a command with one thread in a folder; its messages go to this terminal, or with its result to a file.
-
-    Returns its exit code, and its peak in MB, without its last quarter of a second.
-    """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    peak = 0.0
-    with (
-        log.open("wb") if log else nullcontext() as file,
-        subprocess.Popen(
-            command, env=environment, stdout=file or subprocess.DEVNULL, stderr=file, cwd=folder
-        ) as process,
-    ):
-        while process.returncode is None:
-            peak = max(peak, peak_mb(process.pid))
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.25)
-    return process.returncode, peak
-
-
-def peak_mb(pid: int) -> float:
-    """The peak memory of a process in MB; 0 where the system does not report it, or it has ended.
-
-    Not its `ru_maxrss`, which begins with the memory of its parent at the fork.
-    """
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0.0
-    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return int(peak[1]) / 1024 if peak else 0.0
 
 
 def side_by_side(seeds: Iterable[Seed], at_once: int) -> None:
