@@ -12,7 +12,7 @@ import pytest
 
 from places import ROOT
 
-FOLDERS = ("src", "docs", "tests", "benchmarks", "experiments", "examples", "configs", ".ci")
+FOLDERS = ("src", "docs", "tests", "benchmarks", "experiments", "examples", "configs", "lab", ".ci")
 ENDINGS = (".py", ".md", ".yaml", ".toml", ".j2", ".js", ".css", ".txt")
 HELPERS = "design method reliability scale style baselines".upper().split()
 """Names of documents that never belonged to this repository; in capitals they are no ordinary words."""
@@ -20,8 +20,9 @@ MADE_LATER = {"table.md", "compare.md", "card.md.j2"}
 """What a script writes into its own folder, or what only looks like a page."""
 PAGE = re.compile(r"(?<![\w/.~-])(?:[\w.-]+/)*[\w-]+\.md\b(?!\.j2)")
 PLACE = re.compile(rf"(?<![\w/.~-])(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./*-]*\w")
-HISTORY = {Path("docs/LOG.md"), Path("CHANGELOG.md")}
-"""They may name a file that has moved since; the pages they name must be there."""
+HISTORY = {Path("CHANGELOG.md")}
+"""It may name a file that has moved since, like the lab book; the pages they name must be there."""
+BOOK = Path("lab/book")
 
 
 def texts() -> Iterator[Path]:
@@ -35,6 +36,10 @@ def is_ours(file: Path) -> bool:
     parts = file.relative_to(ROOT).parts
     made = {"__pycache__", "data"} & set(parts) or any(part.endswith(".egg-info") for part in parts)
     return not made and not file.is_symlink()
+
+
+def current(written: dict[Path, str]) -> dict[Path, str]:
+    return {path: text for path, text in written.items() if path not in HISTORY and BOOK not in path.parents}
 
 
 def named_documents(text: str, python: bool) -> set[str]:
@@ -78,7 +83,7 @@ def test_every_page_that_is_named_is_there(written: dict[Path, str]) -> None:
 
 
 def test_every_file_that_is_named_is_there(written: dict[Path, str]) -> None:
-    found = {path: missing_places(text) for path, text in written.items() if path not in HISTORY}
+    found = {path: missing_places(text) for path, text in current(written).items()}
     assert {str(path): names for path, names in found.items() if names} == {}
 
 
@@ -89,7 +94,9 @@ def test_what_is_not_there_is_found() -> None:
     assert named_documents(f"{document} = 1\n", True) == set()
     assert named_documents(f"As {document} says.\n", False) == {document}
     assert named_documents("a method, Methods\n", False) == set()
-    assert missing_pages("see docs/no_such.md, docs/method.md and [that](LOG.md) or no_such.md.", ROOT) == {
+    assert missing_pages(
+        "see docs/no_such.md, docs/method.md and [that](lab/book/README.md) or no_such.md.", ROOT
+    ) == {
         "docs/no_such.md",
         "no_such.md",
     }

@@ -1,6 +1,6 @@
 """Every command that a page tells people to type is one that the programs take: options, values, presets, settings.
 
-docs/LOG.md is left out: its commands were typed at the commits that it names.
+lab/book is left out: its commands were typed at the commits that it names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from text2grad.named import is_own_name
 
 PAGES = [
     ROOT / "README.md",
-    *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != "LOG.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
     *(ROOT / folder / "README.md" for folder in ("experiments", "benchmarks")),
     *sorted(CONFIGS.rglob("*.yaml")),
     *(

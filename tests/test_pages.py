@@ -20,7 +20,8 @@ from text2grad.formats.preference import read_pairs
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [README, ROOT / "CHANGELOG.md", *DOCS]
-LOG, DATA = ROOT / "docs" / "LOG.md", ROOT / "docs" / "data.md"
+BOOK = sorted((ROOT / "lab" / "book").glob("*.md"))
+DATA = ROOT / "docs" / "data.md"
 METHOD = (ROOT / "docs" / "method.md").read_text("utf-8")
 METRICS = (ROOT / "docs" / "metrics.md").read_text("utf-8")
 READ = {"bash", "console", "text"}
@@ -90,7 +91,7 @@ def test_every_setting_named_exists() -> None:
     assert {name for name in named if not setting_exists(name)} == set()
 
 
-@pytest.mark.parametrize("page", [README, *(page for page in DOCS if page != LOG)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, *DOCS], ids=lambda page: page.name)
 def test_every_option_of_a_command_exists(page: Path) -> None:
     sections = "|".join(Config.model_fields)
     options = set(re.findall(rf"--((?:{sections})\.[\w.]*\w)", text_of(page)))
@@ -119,7 +120,7 @@ def test_the_readme_is_short() -> None:
     assert len(text_of(README).splitlines()) < 165
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *BOOK], ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)\s]+)\)", text_of(page))
     broken = []
@@ -151,16 +152,16 @@ def test_every_script_of_a_command_exists(page: Path) -> None:
     assert {script for script in commands if not exists(ROOT / script)} == set()
 
 
-def test_the_log_has_a_verdict_and_a_line_of_contents_for_each_question() -> None:
-    log = text_of(LOG)
-    headings = re.findall(r"^## (.*)$", log, flags=re.MULTILINE)
-    assert len(headings) > 40 and len(set(headings)) == len(headings)
-    contents = re.findall(r"^\| (\d{4}-\d\d-\d\d) \| \[(.*)\]\(#[^)]*\) \|$", log, flags=re.MULTILINE)
-    assert [f"{date}: {question}" for date, question in contents] == headings
-    assert sorted(headings, key=lambda heading: heading[:10], reverse=True) == headings
-    verdicts = re.findall(r"^## \d{4}-\d\d-\d\d: .*\?\n\n\*Verdict: ", log, flags=re.MULTILINE)
-    assert len(verdicts) == len(headings)
-    assert re.findall(r"\b(?:sessions?|issue #?\d+|pull request)\b", log) == []
+def test_every_entry_of_the_lab_book_has_a_verdict_and_is_in_the_index() -> None:
+    index = text_of(ROOT / "lab" / "book" / "README.md")
+    pages = [page for page in BOOK if page.name != "README.md"]
+    listed = re.findall(r"^\| \[.*\]\((\S+)\) \| \w", index, re.MULTILINE)
+    assert sorted(listed) == [page.name for page in pages]
+    for page in pages:
+        headings = re.findall(r"^## (.*)$", text_of(page), re.MULTILINE)
+        assert sorted(headings, key=lambda heading: heading[:10], reverse=True) == headings
+        verdicts = re.findall(r"^## \d{4}-\d\d-\d\d: .*\?\n\n\*Verdict: ", text_of(page), re.MULTILINE)
+        assert len(verdicts) == len(headings) > 0
 
 
 def test_every_block_is_run_or_read_by_a_test() -> None:

@@ -47,10 +47,10 @@ PPO's; on 48 replies it is better than 1e-3. Those of `scalar_model` and `unit_m
 figures, and that of `dpo` is a rule of thumb, a twentieth of theirs: these three were not measured.
 """
 FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
-"""Where `offline` has fewer answers, their poor words have this weight. Measured on 48 answers (docs/LOG.md)."""
+"""Where `offline` has fewer answers, their poor words have this weight. Measured on 48 answers (lab/book)."""
 LEAST_LOSS = 0.1
 """Nats a token at which SFT ends. Of 48 short answers the loss falls from .35 to .015 within 7 updates; 14 leave
-one answer to nearly every prompt, and 100 would follow (docs/LOG.md)."""
+one answer to nearly every prompt, and 100 would follow (lab/book)."""
 PPO_LR = 3e-4
 """Of adapters on the same model; measured."""
 MEASURED_ON = 135e6
@@ -60,7 +60,7 @@ SHRINKS, OF_ALL_WEIGHTS = 0.4, 0.1
 UPDATES_WITH_STOPPING = 300
 UPDATES_OF_HEAD = 300
 """Of a reward model whose head marks the answer. Measured on 134 critiques, two seeds: after 100 updates it finds 0
-and .22 of the good tokens, after 300 .19 and .62 (docs/LOG.md)."""
+and .22 of the good tokens, after 300 .19 and .62 (lab/book)."""
 ACTIVATIONS = 24
 """Numbers of 4 bytes that a layer keeps for the backward pass, for each token and each of its `width`."""
 USABLE = 0.5
