@@ -309,7 +309,7 @@ def test_usage_mistakes_are_one_line_and_exit_code_2(run: Run, stages: Stages, w
         (["trian"], "No such command 'trian'.*\\(text2grad --help\\)"),
         (["train", "--restart", "--force"], r"--restart and --force contradict each other \(take one of them\)"),
         (["train", "extra"], "Got unexpected extra argument.* \\(extra\\) \\(text2grad train --help\\)"),
-        (["demo", "--seeds", "0"], "Invalid value for '--seeds': .*greater than or equal to 1 .*"),
+        (["sample", "-k", "0"], "Invalid value for .*: .*greater than or equal to 1 .*"),
         (["report"], "Missing argument .* \\(text2grad report --help\\)"),
         (
             ["evaluate", "--task", "both"],
