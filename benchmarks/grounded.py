@@ -32,7 +32,7 @@ from text2grad.policy.grounded import GroundedAnswers, Vocabulary, vocabulary_fo
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import GenerationSettings, PolicySettings, TinySettings
+from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.wire import parse
 
@@ -65,7 +65,7 @@ def random_policy() -> Policy:
     """The demo's model, untrained, over a tokenizer made of the responses and of the format."""
     texts = [*prose(200), *code(200), '{"critique": "", "good_spans": [""], "poor_spans": [""], "score": 1.0}'] * 2
     with tempfile.TemporaryDirectory() as folder:
-        make_tiny_model(Path(folder), texts, TinySettings(context=CONTEXT), seed=0)
+        make_tiny_model(Path(folder), texts, context=CONTEXT)
         return load_policy(PolicySettings(model=folder))
 
 

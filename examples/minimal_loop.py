@@ -19,8 +19,8 @@ from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import GenerationSettings, PolicySettings, TinySettings
-from text2grad.policy.tiny import make_tiny_model
+from text2grad.policy.settings import GenerationSettings, PolicySettings
+from text2grad.policy.tiny import TinyShape, make_tiny_model
 from text2grad.rl.advantage import RewardTerms, estimate
 from text2grad.rl.loss import average, policy_loss
 
@@ -47,8 +47,8 @@ class Letters:
 
 def make_policy(folder: Path) -> Policy:
     """A Llama of two layers with random weights, and its frozen reference."""
-    tiny = TinySettings(vocabulary=300, hidden=64, layers=2, heads=2, context=128)
-    make_tiny_model(folder, ["say something"], tiny, seed=0)
+    shape = TinyShape(hidden=64, layers=2, heads=2)
+    make_tiny_model(folder, ["say something"], vocabulary=300, context=128, shape=shape)
     policy = load_policy(PolicySettings(model=str(folder)))
     policy.freeze_reference()
     return policy

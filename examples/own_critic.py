@@ -34,7 +34,7 @@ if __name__ == "__main__":  # a tiny model, made a second ago, learns to write d
     with TemporaryDirectory() as place:
         folder = Path(place)
         asked = ["How many days has a week?", "How many sides?"]
-        t2g.make_tiny_model(folder / "base", asked, t2g.TinySettings(vocabulary=300, hidden=32, layers=1), seed=0)
+        t2g.make_tiny_model(folder / "base", asked, 300, shape=t2g.TinyShape(hidden=32, layers=1))
         policy = t2g.load_policy(t2g.PolicySettings(model=str(folder / "base"), device="cpu"))
         prompts = [(t2g.Message(role="user", content=text),) for text in asked]
         examples = [t2g.Example(id=str(n), prompt=prompt) for n, prompt in enumerate(prompts * 8)]

@@ -8,8 +8,8 @@ nothing to choose); the figures come from --seeds. What has been run is not repe
     python experiments/sample_efficiency.py [--arms text2grad scalar] [--seeds 0 1 2] [--tune-seeds 100 101]
         [--lrs 2.5e-5 5e-5 1e-4 2e-4 4e-4] [--steps 30] [--every 3] [--workers 2] [--out runs/sample_efficiency]
 
-Ten times the size, on a GPU: --out runs/tenfold --workers 1 --set policy.device=cuda tiny.hidden=320 tiny.layers=6
-tiny.heads=5 tiny.feed_forward=880.
+Ten times the size, on a GPU: --out runs/tenfold --workers 1 --set policy.device=cuda
+task.name=module:Class, a subclass of DemoTask with tiny_model = TinyShape(320, 6, 5, 880).
 
 A method is the demo's recipe with parts laid over it, joined by +: `text2grad` and `scalar` alone, or
 `scalar+values`, `poor_half+kl_0.05` (`methods.PARTS`).

@@ -66,14 +66,13 @@ def make_models(folder: Path) -> None:
     and an encoder of random weights."""
     import torch
 
-    from text2grad.policy.settings import TinySettings
-    from text2grad.policy.tiny import make_tiny_model
+    from text2grad.policy.tiny import TinyShape, make_tiny_model
 
     taught = list(_lessons())
     texts = [*(text for _, text in taught), *(turn for prompt, _ in taught for turn in prompt), str(slf5k(4))]
-    size = TinySettings(vocabulary=1200, hidden=48, layers=2, heads=2, feed_forward=96, context=4096, phrases=False)
+    shape = TinyShape(hidden=48, layers=2, heads=2, feed_forward=96, phrases=False)
     first, *others = (folder / name for name in MODELS)
-    make_tiny_model(first, texts * 3, size, seed=0)
+    make_tiny_model(first, texts * 3, 1200, 4096, shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         _teach(first, taught)

@@ -113,7 +113,7 @@ def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
     refuse_other_recipe(of())
     refuse_other_recipe(of("--ppo.lr=1e-3", "--credit.outcome_weight=0"))
     with pytest.raises(SystemExit, match="made with other settings: take another --out"):
-        refuse_other_recipe(of("--tiny.hidden=320"))
+        refuse_other_recipe(of("--tiny.context=320"))
     refuse_other_recipe(of())
 
 
@@ -192,9 +192,7 @@ def test_the_answers_to_questions_are_rows_of_one_table(tmp_path: Path) -> None:
 def test_a_question_is_answered_and_not_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = (
-        "ppo.steps=1 ppo.rollouts=8 task.limit=32 tiny.hidden=32 tiny.layers=1 tiny.heads=2 tiny.feed_forward=64"
-    )
+    small = "ppo.steps=1 ppo.rollouts=8 task.limit=32"
     small += " sft.epochs=1 evaluate.limit=4 evaluate.samples=1 evaluate.validation=2 generation.max_new_tokens=8"
     monkeypatch.setattr(questions, "QUESTIONS", {"taste": {"taste": questions.LEARNS}})
     words = f"--questions taste --model tiny --seeds 1 --workers 2 --set {small}"
@@ -418,7 +416,7 @@ def test_annotation_means_over_seeds_and_keeps_the_measures_apart() -> None:
 def test_annotation_trains_on_changed_records_and_measures_on_unchanged_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = "task.limit=64 tiny.hidden=32 tiny.layers=2 tiny.heads=2 tiny.feed_forward=64 sft.epochs=1"
+    small = "task.limit=64 sft.epochs=1"
     small += " annotate.prompts=16 annotate.samples_per_prompt=1 evaluate.limit=4 reward_model.training.epochs=1"
     small += " reward_model.generation.max_new_tokens=24 generation.max_new_tokens=24"
     words = f"--seeds 3 --kinds irrelevant --shares .5 --families --policies --out {tmp_path} --set {small}"

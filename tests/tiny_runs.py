@@ -10,8 +10,7 @@ import torch
 
 from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import TinySettings
-from text2grad.policy.tiny import make_tiny_model
+from text2grad.policy.tiny import TinyShape, make_tiny_model
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,
@@ -27,10 +26,12 @@ SHAPE: dict[str, Any] = {
 TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
 
 
+SMALL = TinyShape(hidden=32, layers=2, heads=2, feed_forward=48)
+
+
 def tiny_model(path: Path, context: int = 128) -> Path:
     """A random Llama of two layers and its tokenizer in the folder `path`, always the same."""
-    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=context)
-    make_tiny_model(path, TEXTS, settings, seed=3)
+    make_tiny_model(path, TEXTS, 300, context, SMALL, seed=3)
     return path
 
 

@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from text2grad.policy.settings import GenerationSettings as GenerationSettings
     from text2grad.policy.settings import LoraSettings as LoraSettings
     from text2grad.policy.settings import PolicySettings as PolicySettings
-    from text2grad.policy.settings import TinySettings as TinySettings
     from text2grad.policy.tiny import make_tiny_model as make_tiny_model
     from text2grad.sandbox import Runner as Runner
+    from text2grad.settings import TinyShape as TinyShape
     from text2grad.tasks.base import Task as Task
     from text2grad.tasks.base import TaskSettings as TaskSettings
     from text2grad.tasks.base import load_task as load_task
@@ -93,9 +93,10 @@ _MODULES = {
     "policy.load": "load_frozen load_policy",
     "policy.local_chat": "LocalChat",
     "policy.model": "Policy",
-    "policy.settings": "GenerationSettings LoraSettings PolicySettings TinySettings",
+    "policy.settings": "GenerationSettings LoraSettings PolicySettings",
     "policy.tiny": "make_tiny_model",
     "sandbox": "Runner",
+    "settings": "TinyShape",
     "tasks.base": "Task TaskSettings load_task read_prompt",
     "train.ppo": "train_ppo",
     "train.ppo_settings": "PPOSettings",

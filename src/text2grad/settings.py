@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,22 @@ def _over(default: object, given: Any) -> Any:
         return given
     own = {name: getattr(default, name) for name in default.model_fields_set}
     return own | {name: _over(own.get(name), value) for name, value in given.items()}
+
+
+@dataclass(frozen=True)
+class TinyShape:
+    """The size of a model made from scratch, and the tokens of its tokenizer.
+
+    `longest`: characters of a token. `phrases`: a token may hold several words; False for text whose quotes begin
+    at any word.
+    """
+
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    feed_forward: int = 352
+    longest: int = 24
+    phrases: bool = True
 
 
 MAY_CHANGE: dict[str, Any] = {"may_change": True}

@@ -22,8 +22,7 @@ HERE = Path(__file__).parent
 PROGRAM = f"import sys; sys.path.append({str(HERE)!r}); from text2grad.cli import main; main()"
 SETTINGS = (
     *("--task.name", "when_task:WhenTask", "--run.threads", "1", "--generation.max_new_tokens", "12"),
-    *("--tiny.vocabulary", "300", "--tiny.hidden", "32", "--tiny.layers", "1", "--tiny.heads", "2"),
-    *("--tiny.feed_forward", "32", "--sft.epochs", "60", "--sft.batch_size", "10", "--sft.lr", "1e-2"),
+    *("--tiny.vocabulary", "300", "--sft.epochs", "60", "--sft.batch_size", "10", "--sft.lr", "1e-2"),
     *("--evaluate.samples", "8", "--evaluate.limit", "8"),
 )
 LEARNING = ("--offline.epochs", "6", "--offline.lr", "3e-3", "--offline.batch_size", "4")

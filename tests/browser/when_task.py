@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from text2grad.feedback import Example, Message
+from text2grad.settings import TinyShape
 from text2grad.tasks.base import Split, TaskSettings
 
 RIGHT, WRONG = "It is due on Friday.", "It is due next week."
@@ -17,6 +18,7 @@ class WhenTask:
 
     name = "when"
     critic_prompt = "reward_model"
+    tiny_model = TinyShape(hidden=32, layers=1, heads=2, feed_forward=32)
 
     def __init__(self, settings: TaskSettings) -> None:
         self.limit = settings.limit

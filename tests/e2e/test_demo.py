@@ -14,10 +14,8 @@ import pytest
 from commands import TOY, Command
 
 SMALL = (
-    *("--task.limit", "96", "--tiny.hidden", "32", "--tiny.layers", "2", "--tiny.heads", "2"),
+    *("--task.limit", "96", "--task.name", "toy_task:SmallDemo"),
     *(
-        "--tiny.feed_forward",
-        "64",
         "--sft.epochs",
         "6",
         "--annotate.prompts",
@@ -41,6 +39,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "text2grad.cli", "demo", "--json", "--run.folder", str(folder), *SMALL, *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), environment.get("PYTHONPATH", "")])
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
 
 

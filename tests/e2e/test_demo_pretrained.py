@@ -9,8 +9,7 @@ import pytest
 from test_docstrings import packages
 
 from text2grad.cli import main
-from text2grad.policy.settings import TinySettings
-from text2grad.policy.tiny import make_tiny_model
+from text2grad.policy.tiny import TinyShape, make_tiny_model
 from tiny_runs import TEXTS
 
 SMALL = (
@@ -27,8 +26,8 @@ SMALL = (
 def test_the_demo_of_a_pretrained_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lib").mkdir()
     run, library, model = tmp_path / "run", packages(tmp_path / "lib"), tmp_path / "model"
-    size = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=4096)
-    make_tiny_model(model, TEXTS, size, seed=3)
+    shape = TinyShape(hidden=32, layers=2, heads=2, feed_forward=48)
+    make_tiny_model(model, TEXTS, 300, 4096, shape, seed=3)
     words = ("--run.folder", str(run), "--task.data", str(library), "--policy.model", str(model), *SMALL)
     with pytest.raises(SystemExit) as left:
         main(["demo", "--config", "function_summaries", "--json", *words])

@@ -6,7 +6,11 @@ Half of the demonstrations are wrong, so an imitator is right about half of the 
 from __future__ import annotations
 
 from text2grad.feedback import Example, Message
+from text2grad.settings import TinyShape
 from text2grad.tasks.base import Split, TaskSettings
+from text2grad.tasks.demo import DemoTask
+
+SMALL = TinyShape(hidden=32, layers=2, heads=2, feed_forward=64)
 
 FUNCTIONS = {
     "double it": ("x * 2", "x + 2"),
@@ -25,6 +29,7 @@ class ToyTask:
 
     name = "toy"
     critic_prompt = "reward_model"
+    tiny_model = SMALL
 
     def __init__(self, settings: TaskSettings) -> None:
         self.limit = settings.limit
@@ -51,3 +56,9 @@ def _example(words: str, which: int, split: Split) -> Example:
         reference=f"def f(x):\n    return {written}\n",
         meta={} if split == "sft" else {"tests": tests},
     )
+
+
+class SmallDemo(DemoTask):
+    """The demo's task with a model of a few thousand weights."""
+
+    tiny_model = SMALL

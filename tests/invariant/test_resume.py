@@ -34,7 +34,7 @@ from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
+from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
 from text2grad.train import learner, ppo, supervised
@@ -53,7 +53,7 @@ from text2grad.train.settings import (
 )
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import Heads, train_supervised
-from tiny_runs import TEXTS, Halves, tiny_model
+from tiny_runs import SMALL, TEXTS, Halves, tiny_model
 
 STEPS = 6
 SETTINGS = PPOSettings(
@@ -754,8 +754,7 @@ def test_changed_settings_are_refused_by_name(
 def test_another_policy_or_other_prompts_are_refused(
     model: Path, unfinished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
-    make_tiny_model(tmp_path / "other", TEXTS, other, seed=4)
+    make_tiny_model(tmp_path / "other", TEXTS, 300, 128, SMALL, seed=4)
     with pytest.raises(UserError, match=r"inputs: the starting policy \("):
         by_ppo(tmp_path / "other", unfinished, Lots())
     monkeypatch.setattr(Halves, "source", Source(kind="human"))

@@ -13,16 +13,15 @@ import pytest
 
 from text2grad import doctor
 from text2grad.cli import main
-from text2grad.policy.settings import TinySettings
-from text2grad.policy.tiny import make_tiny_model
+from text2grad.policy.tiny import TinyShape, make_tiny_model
 
-SMALL = TinySettings(vocabulary=280, hidden=16, layers=1, heads=2, feed_forward=16, context=32)
+SMALL = TinyShape(hidden=16, layers=1, heads=2, feed_forward=16)
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
-    make_tiny_model(folder, ["some text"], SMALL, seed=0)
+    make_tiny_model(folder, ["some text"], 280, 32, SMALL)
     return folder
 
 

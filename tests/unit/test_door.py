@@ -22,7 +22,7 @@ GenerationSettings HumanCritic
 LocalChat LoraSettings Message OpenAIChat PPOSettings Pair Policy PolicySettings
 ProgramCritic PromptedCritic ReferenceCritic RunOptions Runner ScriptedChat Source Span SupervisedSettings
 Payment TokenCredit Trajectory Transcript conversation_of trajectory_rewards
-Task TaskSettings TinySettings TokenTable UserError credit export find_config
+Task TaskSettings TinyShape TokenTable UserError credit export find_config
 import_feedback load_config load_frozen load_policy load_task make_tiny_model parse read_prompt read_records
 render responses_of token_rewards train_ppo train_supervised write_records
 """

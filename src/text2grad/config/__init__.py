@@ -14,7 +14,6 @@ from text2grad.config.loading import (
     load_config,
     preset_names,
     recipe_names,
-    with_tiny_rates,
 )
 from text2grad.config.reference import Setting, describe_settings, suggestion
 from text2grad.config.sections import TINY, Config, CriticKind, RewardModelSettings
@@ -36,5 +35,4 @@ __all__ = [
     "preset_names",
     "recipe_names",
     "suggestion",
-    "with_tiny_rates",
 ]

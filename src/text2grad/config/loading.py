@@ -16,9 +16,9 @@ import yaml
 from pydantic import ValidationError
 
 from text2grad.config.reference import accepts, explain, section_at, suggestion
-from text2grad.config.sections import TINY, Config
+from text2grad.config.sections import Config
 from text2grad.errors import UsageError, UserError
-from text2grad.settings import S, value_at, with_values
+from text2grad.settings import S
 from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 
 PRESETS = Path(__file__).parents[1] / "configs"
@@ -113,15 +113,6 @@ def times(config: Config, key: str, factor: float) -> Config:
         place = place[section]
     place[last] *= factor
     return Config.model_validate(data)
-
-
-def with_tiny_rates(config: Config, section: str) -> Config:
-    """The same job with the rates of `section` times `tiny.learning_rate_factor`, where the policy is tiny."""
-    factor = config.tiny.learning_rate_factor
-    if config.policy.model != TINY or factor == 1.0:
-        return config
-    rates = {f"{section}.{name}": getattr(value_at(config, section), name, None) for name in ("lr", "value_lr")}
-    return with_values(config, {key: rate * factor for key, rate in rates.items() if rate})
 
 
 def extra_settings(config: Config, name: str, model: type[S]) -> S:

@@ -75,16 +75,7 @@ class GenerationSettings(SamplingSettings):
 
 
 class TinySettings(Settings):
-    """Size of the model that is made from scratch where `policy.model` is `tiny`."""
+    """The model that is made from scratch where `policy.model` is `tiny`; its shape is the task's."""
 
     vocabulary: int = Field(default=768, ge=260, description="tokens, the 256 bytes among them")
-    longest: int = Field(default=24, ge=1, description="characters of a token")
-    phrases: bool = Field(default=True, description="a token may hold several words; false for prose (quotes)")
-    hidden: int = Field(default=128, ge=1)
-    layers: int = Field(default=4, ge=1)
-    heads: int = Field(default=4, ge=1)
-    feed_forward: int = Field(default=352, ge=1)
     context: int = Field(default=512, ge=8, description="longest prompt and response together, in tokens")
-    learning_rate_factor: float = Field(
-        default=1.0, gt=0, description="on every learning rate, so that those of the stages can suit a large model"
-    )

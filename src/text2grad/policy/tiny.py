@@ -12,7 +12,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from text2grad.policy.settings import TinySettings
+from text2grad.settings import TinyShape as TinyShape
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 WORD, PHRASE = r"[A-Za-z_]+ ?", r"(?:[A-Za-z_]+ )*[A-Za-z_]+ ?"
@@ -59,17 +59,28 @@ def make_tokenizer(
     return tokenizer
 
 
-def make_tiny_model(folder: Path, texts: Iterable[str], settings: TinySettings, seed: int) -> None:
-    """Write an untrained model and its tokenizer to `folder` in Hugging Face form."""
-    tokenizer = make_tokenizer(texts, settings.vocabulary, settings.longest, settings.phrases)
+def make_tiny_model(
+    folder: Path,
+    texts: Iterable[str],
+    vocabulary: int = 768,
+    context: int = 512,
+    shape: TinyShape | None = None,
+    seed: int = 0,
+) -> None:
+    """Write an untrained model and its tokenizer to `folder` in Hugging Face form.
+
+    The tokenizer is trained on `texts` to at most `vocabulary` tokens; the model reads `context` tokens.
+    """
+    shape = shape or TinyShape()
+    tokenizer = make_tokenizer(texts, vocabulary, shape.longest, shape.phrases)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=settings.hidden,
-        intermediate_size=settings.feed_forward,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        num_key_value_heads=settings.heads,
-        max_position_embeddings=settings.context,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.feed_forward,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=context,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

@@ -89,6 +89,8 @@ class TaskSettings(Settings):
 class Task(Protocol):
     """Prompts to train on and to be judged on. A plug-in is a class called with its `TaskSettings`.
 
+    A task may have a `tiny_model: TinyShape`, the shape of a model made from scratch for it.
+
     A task of several turns has a method `environment()` too, which makes the `Environment` of one episode; a
     response to one of its prompts is then a `Transcript`.
     """

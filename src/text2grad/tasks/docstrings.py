@@ -13,6 +13,7 @@ from pathlib import Path
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example
+from text2grad.settings import TinyShape
 from text2grad.tasks.base import Split, TaskSettings, digest, refuse_shares, rouge_scores, split_of
 from text2grad.tasks.library import DocumentedFunction, documented_functions, installed_functions, words
 from text2grad.tasks.loaders import one_turn
@@ -38,6 +39,7 @@ class DocstringsTask:
     """
 
     critic_prompt = "summarization"
+    tiny_model = TinyShape(layers=3, phrases=False)  # prose: a quote begins at any word
 
     def __init__(self, settings: TaskSettings) -> None:
         refuse_shares(settings)

@@ -10,6 +10,7 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message
+from text2grad.settings import TinyShape
 from text2grad.tasks.base import TaskSettings
 from text2grad.tasks.loaders import DataTask, Row, Shape, load_rows, optional_text, reference_of, text_of
 
@@ -23,6 +24,8 @@ class QATask(DataTask):
 
     name = "qa"
     critic_prompt = "qa"
+    # Quotes go from any word to any word. Two layers save time and were not compared on quality.
+    tiny_model = TinyShape(layers=2, longest=20, phrases=False)
 
     def __init__(self, settings: TaskSettings) -> None:
         super().__init__(settings, DEFAULT_DATA, shapes(settings.context_characters), _answerable)

@@ -12,8 +12,8 @@ from text2grad.errors import UserError
 from text2grad.eval.drift import drift
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import PolicySettings, TinySettings
-from text2grad.policy.tiny import make_tiny_model
+from text2grad.policy.settings import PolicySettings
+from text2grad.policy.tiny import TinyShape, make_tiny_model
 from tiny_runs import TEXTS, tiny_model
 
 PROMPTS = [[5, 9, 20], [7], [30, 31, 32, 33, 34, 35]]
@@ -56,7 +56,7 @@ def test_drift_is_the_sum_over_tokens(folder: Path, batch_size: int, temperature
 
 
 def test_a_reference_with_other_tokens_is_refused(folder: Path, tmp_path: Path) -> None:
-    settings = TinySettings(vocabulary=290, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
-    make_tiny_model(tmp_path, TEXTS, settings, seed=3)
+    shape = TinyShape(hidden=32, layers=2, heads=2, feed_forward=48)
+    make_tiny_model(tmp_path, TEXTS, 290, 128, shape, seed=3)
     with pytest.raises(UserError, match="another vocabulary"):
         drift(loaded(folder), loaded(tmp_path), PROMPTS, ANSWERS, 1.0, 8)

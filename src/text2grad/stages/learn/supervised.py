@@ -29,7 +29,7 @@ from text2grad.stages.run.sampling import sample, sample_episodes
 from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
-from text2grad.tasks.base import environment_of, read_prompt
+from text2grad.tasks.base import Task, environment_of, read_prompt
 from text2grad.train.pairs import Pair, updates_of
 from text2grad.train.settings import SFTSettings
 from text2grad.train.stopping import LossFloor
@@ -61,7 +61,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
             choose_device(config.policy.device)  # before a tiny model is made
             task = task_of(config)
             examples = answered(task.examples("sft"))
-            base = base_policy(config, examples) if ranks.first else None
+            base = base_policy(config, task, examples) if ranks.first else None
         base = ranks.broadcast(base)
         with ranks.barrier():
             assert base is not None
@@ -161,13 +161,14 @@ def answered(examples: Sequence[Example]) -> list[Example]:
     return found
 
 
-def base_policy(config: Config, examples: Sequence[Example]) -> PolicySettings:
+def base_policy(config: Config, task: Task, examples: Sequence[Example]) -> PolicySettings:
     """The model to start from; `tiny` is made on the spot from the task's own training texts."""
     if config.policy.model != TINY:
         return config.policy
     folder = config.run.folder / "base"
     texts = [*tiny_texts(examples), *human_texts(config)]
-    make_tiny_model(folder, texts, config.tiny, config.run.seed)
+    tiny, shape = config.tiny, getattr(task, "tiny_model", None)
+    make_tiny_model(folder, texts, tiny.vocabulary, tiny.context, shape, config.run.seed)
     make_readable(folder)
     return config.policy.model_copy(update={"model": str(folder)})
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from text2grad.config import Config, with_tiny_rates
-from text2grad.config.derive import DataFacts, Stage, section_of
+from text2grad.config import Config
+from text2grad.config.derive import DataFacts, Stage
 from text2grad.durable.identity import flatten
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import OnStep, ResumeMode, RunOptions
@@ -67,19 +67,15 @@ class TrainingStage:
         config = resolved_config(self.config, self.kind, self.place, policy, data, self.resume, self.ranks)
         if self.named:  # other models continue from the random state that initialised their adapters
             seed_everything(config.run.seed)
-        return TrainingRun(self, with_tiny_rates(config, section_of(self.kind)), config)
+        return TrainingRun(self, config)
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training command that can begin. `config` is final: everything after this only reads it.
-
-    `noted` is what is written beside the results: rates as they are set, without `tiny.learning_rate_factor`.
-    """
+    """A training command that can begin. `config` is final: everything after this only reads it."""
 
     stage: TrainingStage
     config: Config
-    noted: Config
 
     @contextmanager
     def begin(
@@ -99,7 +95,7 @@ class TrainingRun:
         with stage.ranks.barrier():
             if stage.ranks.first:
                 for folder in {**({run.folder: 1} if with_run else {}), own: 1}:
-                    note_settings(self.noted, folder, begins=True)
+                    note_settings(self.config, folder, begins=True)
         known = {**run_inputs(self.config, trained or self.config.policy), **(inputs or {})}
         yield RunOptions(
             folder=stage.place,
@@ -114,7 +110,7 @@ class TrainingRun:
             course=self.config.training,
         )
         if stage.ranks.first:
-            note_settings(self.noted, own)
+            note_settings(self.config, own)
 
 
 def run_inputs(config: Config, trained: PolicySettings) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from text2grad.feedback import Environment, Example, Message, Transcript, turns_of
+from text2grad.settings import TinyShape
 from text2grad.tasks.base import TaskSettings, refuse_shares
 from text2grad.tasks.demo import SLIPS, Part
 from text2grad.tasks.loaders import one_turn
@@ -113,6 +114,7 @@ class LookupTask:
 
     name = "lookup"
     critic_prompt = "qa"
+    tiny_model = TinyShape(phrases=False)  # a token is a word, and spans mark words
 
     def __init__(self, settings: TaskSettings) -> None:
         refuse_shares(settings)

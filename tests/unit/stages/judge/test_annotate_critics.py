@@ -15,7 +15,6 @@ from chat_server import GOOD, KEY, ChatServer, said
 from text2grad.chat.journal import STATES
 from text2grad.cli import main
 from text2grad.feedback import Feedback, Message, Source, Span, read_jsonl, write_jsonl
-from text2grad.policy.settings import TinySettings
 from text2grad.policy.tiny import make_tiny_model
 
 TESTS = "from solution import double\n\ndef test_double():\n    assert double(2) == 4\n"
@@ -88,7 +87,7 @@ def test_what_people_said_judges_a_file(annotate: Annotate, tmp_path: Path) -> N
 
 def test_a_trained_reward_model_judges_a_file(annotate: Annotate, tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    make_tiny_model(folder, [json.dumps(row) for row in ROWS] * 20, TinySettings(), 0)
+    make_tiny_model(folder, [json.dumps(row) for row in ROWS] * 20)
     words = ("--reward_model.generation.max_new_tokens", "160", "--run.threads", "1")
     where = ("--critic.kind", "reward_model", "--critic.reward_model.folder", str(folder))
     code, summary, err = annotate(*where, *words)

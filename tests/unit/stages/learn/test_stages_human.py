@@ -13,14 +13,13 @@ import pytest
 
 from human_data import finegrained_file, small_config, squality_file
 from text2grad import wire
-from text2grad.config import Config, RewardModelSettings, load_config, with_tiny_rates
+from text2grad.config import Config, RewardModelSettings, load_config
 from text2grad.critics.prompted import CUT
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, Span, read_jsonl, write_jsonl
 from text2grad.formats.records import other_feedback
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
-from text2grad.settings import value_at
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn import ppo, reward_data, reward_model, supervised
 from text2grad.stages.learn.ppo import run_train
@@ -32,8 +31,6 @@ from text2grad.stages.run import prompts, results
 from text2grad.stages.run.policies import start_policy
 from text2grad.tasks.base import question_of
 from text2grad.train.pairs import Pair
-from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.settings import SupervisedSettings
 
 
 @pytest.fixture
@@ -234,45 +231,7 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
 # Settings
 
 
-def test_learning_rates_are_those_of_a_large_model_unless_the_policy_is_tiny(tmp_path: Path) -> None:
-    given = small_config(tmp_path)
-    factor = given.tiny.learning_rate_factor
-    large = small_config(tmp_path, "--policy.model", "Qwen/Qwen2.5-0.5B-Instruct")
-    sections = {"sft": ["lr"], "reward_model.training": ["lr"], "ppo": ["lr", "value_lr"]}
-    assert factor > 1
-    for section, rates in sections.items():
-        faster = with_tiny_rates(given, section)
-        assert with_tiny_rates(large, section) == large
-        for key in (f"{section}.{rate}" for rate in rates):
-            assert value_at(faster, key) == pytest.approx(value_at(large, key) * factor)
-            assert value_at(large, key) <= 1e-4
-        assert all(
-            value_at(faster, f"{other}.lr") == value_at(given, f"{other}.lr") for other in {*sections} - {section}
-        )
-
-
-def test_every_stage_trains_a_tiny_policy_at_its_own_rates(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    rates: list[float] = []
-    for stage, name in (
-        (supervised, "train_supervised"),
-        (reward_model, "train_supervised"),
-        (ppo, "train_ppo"),
-    ):
-        original = getattr(stage, name)
-
-        def tapped(*given: Any, original: Any = original, **options: Any) -> Any:
-            rates.extend(item.lr for item in given if isinstance(item, SupervisedSettings | PPOSettings))
-            return original(*given, **options)
-
-        monkeypatch.setattr(stage, name, tapped)
-    run_sft(config)
-    run_train_reward(config)
-    run_train(config, "text2grad")
-    written = [config.sft.lr, config.reward_model.training.lr, config.ppo.lr]
-    assert rates == pytest.approx([rate * config.tiny.learning_rate_factor for rate in written])
-
-
-def test_the_configuration_of_a_run_keeps_the_rates_as_written(config: Config) -> None:
+def test_the_configuration_of_a_run_is_written_as_given(config: Config) -> None:
     run_sft(config)
     assert load_config(config.run.folder / "config.yaml") == config
 

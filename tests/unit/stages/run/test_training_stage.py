@@ -13,7 +13,7 @@ from text2grad.errors import UserError
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages.run.training import TrainingRun, run_inputs, training
+from text2grad.stages.run.training import run_inputs, training
 from tiny_runs import tiny_model
 
 DATA = DataFacts(examples=8, prompt_tokens=4, target_tokens=4)
@@ -98,19 +98,6 @@ def test_a_policy_of_its_own_name_is_trained_from_the_seed(place: str, tmp_path:
         later = torch.get_rng_state()
         stage.settle(policy, DATA)
         assert torch.equal(torch.get_rng_state(), first if place.startswith("ppo/") else later)
-
-
-def test_a_tiny_policy_trains_at_rates_that_the_note_does_not_have(tmp_path: Path, policy: Policy) -> None:
-    given = config(
-        tmp_path / "run", "--tiny.learning_rate_factor", "8", "--sft.lr", "1e-3", "--dpo.training.lr", "1e-3"
-    )
-    with training(given, "sft", "sft", "auto") as stage:
-        run: TrainingRun = stage.settle(policy, DATA)
-        assert (run.config.sft.lr, run.noted.sft.lr) == (pytest.approx(8e-3), 1e-3)
-        assert run.config.dpo == given.dpo, "of the section that is trained"
-        with run.begin():
-            pass
-    assert noted(tmp_path / "run") == given
 
 
 def test_a_run_depends_on_the_policy_that_was_trained_and_on_what_its_stage_names(
