@@ -18,7 +18,6 @@ from text2grad.feedback import Feedback, first_error, from_json, turns_of
 from text2grad.page.answers import Item, read_answers
 from text2grad.page.marking import Act, Conflict, Notebook
 from text2grad.page.render import render_page
-from text2grad.page.samples import first_words
 from text2grad.page.server import json_response
 
 SCRIPTS = ("text.mjs", "opinion.mjs", "dom.mjs", "mark.mjs")
@@ -61,7 +60,7 @@ class MarkPage:
                 {
                     "key": key,
                     "id": item.example.id,
-                    "words": first_words(item.response),
+                    "words": " ".join(item.response[:200].split())[:90],
                     "marked": list(notebook.marked(key)),
                     "suggested": bool(item.suggestions),
                 }

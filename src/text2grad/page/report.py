@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from importlib.resources import files
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from statistics import stdev
 from typing import Any, NamedTuple, TypeGuard
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeGuard
 from text2grad.page import curves
 from text2grad.page.render import all_visible, number, render_page, visible, write_page
 from text2grad.page.runs import Row, RunFolder, read_together
-from text2grad.page.samples import SIGNALS, count_by_source, pick_examples, sample_views
+from text2grad.page.samples import SIGNALS, count_by_source, sample_views, thin
 from text2grad.page.signs import describe_gate, describe_training, metric_warnings, quote_warnings
 from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 
@@ -35,8 +35,8 @@ SCRIPTS = (
     "try.mjs",
     "view.mjs",
 )
-COMPARISONS = 600_000
-"""Characters of JSON of the answers side by side in a page that is one file."""
+SAMPLES, COMPARISONS = 1_600_000, 600_000
+"""Characters of JSON in a page that is one file, which stays under 3 MB with the curves."""
 MAIN = (
     r"held_?out.*|.*pass@1.*",
     "score",
@@ -145,9 +145,10 @@ def render_run(run: RunFolder, parent: str = "", live: bool = False, policies: S
 
 def sections(run: RunFolder, live: bool = False) -> dict[str, Any]:
     """Collect the values of the template. A run over several seeds has no samples of its own."""
-    views, left_out = sample_views([] if live or run.seeds else run.methods)
+    samples = [] if live or run.seeds else sample_views(run.methods)
     comparisons = comparison_views(run)
-    embedded = [] if live else _fit(comparisons, COMPARISONS)
+    few_samples = thin(samples, SAMPLES)
+    few_comparisons = [] if live else thin(comparisons, COMPARISONS)
     table = read_results(run.summary)
     reward_model = run.summary.get("reward_model") or run.evaluation.get("reward_model") or {}
     return {
@@ -164,13 +165,12 @@ def sections(run: RunFolder, live: bool = False) -> dict[str, Any]:
         "gate": describe_gate(run.gate) if run.gate.get("figures") else [],
         "curves": _chart_group(_method_curves(run), MAIN),
         "supervised": _supervised(run),
-        "data": {"signals": SIGNALS, "samples": views, "comparisons": embedded, "live": live},
-        "with_samples": bool(views) or live,
-        "samples_left_out": left_out,
+        "data": {"signals": SIGNALS, "samples": few_samples, "comparisons": few_comparisons, "live": live},
+        "with_samples": bool(samples) or live,
+        "samples_left_out": len(samples) - len(few_samples),
         "comparisons": len(comparisons),
-        "comparisons_left_out": 0 if live else len(comparisons) - len(embedded),
+        "comparisons_left_out": 0 if live else len(comparisons) - len(few_comparisons),
         "feedback": count_by_source(run.feedback),
-        "examples": pick_examples(run.feedback),
         "evaluation": _evaluation_tables(run.evaluation),
         "signs": list(_warnings(run)),
     }
@@ -180,20 +180,6 @@ def comparison_views(run: RunFolder) -> list[Row]:
     """The answers to held-out prompts side by side as plain data; of several seeds those of the first."""
     items = next((part.before_after for part in (run, *run.seeds) if part.before_after), [])
     return [all_visible(item.model_dump(mode="json")) for item in items]
-
-
-def _fit(rows: Sequence[Row], budget: int) -> list[Row]:
-    """Take rows of each task in turn while their JSON has at most `budget` characters."""
-    by_task: dict[str, list[Row]] = {}
-    for row in rows:
-        by_task.setdefault(row["task"], []).append(row)
-    fitting: list[Row] = []
-    for row in (row for turn in zip_longest(*by_task.values()) for row in turn if row is not None):
-        budget -= len(json.dumps(row, ensure_ascii=False))
-        if budget < 0:
-            break
-        fitting.append(row)
-    return fitting
 
 
 def _warnings(run: RunFolder) -> Iterator[str]:

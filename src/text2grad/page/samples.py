@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from text2grad.feedback import Critique, Feedback, Judgement, Message, QuoteCounts, Span, Transcript, turns_of
+from text2grad.feedback import Critique, Feedback, Judgement, Message, QuoteCounts, Span, turns_of
 from text2grad.page.render import all_visible, number, token_label, visible, without_dust
 from text2grad.page.runs import Method, Sample
 
@@ -33,25 +33,21 @@ SIGNALS = {
 }
 """The numbers of a token, and what each is."""
 LABELS = {1: "good", 0: "improvable", -1: "poor"}
-BUDGET = 1_600_000  # characters of JSON: with the curves, the page stays under 3 MB
 
 
-def sample_views(methods: Sequence[Method], budget: int = BUDGET) -> tuple[list[dict[str, Any]], int]:
-    """View the samples of all methods, thinned to `budget` characters.
-
-    Every k-th sample of each method remains, so that early and late steps both stay.
-
-    Returns:
-        The views, and the number of samples left out.
-    """
-    groups = [
-        [all_visible(sample_view(sample, method.name, line)) for line, sample in enumerate(method.samples)]
+def sample_views(methods: Sequence[Method]) -> list[dict[str, Any]]:
+    """View the samples of all methods as plain data."""
+    return [
+        all_visible(sample_view(sample, method.name, line))
         for method in methods
+        for line, sample in enumerate(method.samples)
     ]
-    size = sum(len(json.dumps(view, ensure_ascii=False)) for views in groups for view in views)
-    stride = max(1, math.ceil(size / budget))
-    thinned = [view for views in groups for view in views[::stride]]
-    return thinned, sum(map(len, groups)) - len(thinned)
+
+
+def thin(views: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
+    """Take every k-th view, so that their JSON has at most about `budget` characters."""
+    size = sum(len(json.dumps(view, ensure_ascii=False)) for view in views)
+    return views[:: max(1, math.ceil(size / budget))]
 
 
 def list_entry(sample: Sample, method: str, line: int) -> dict[str, Any]:
@@ -71,13 +67,7 @@ def list_entry(sample: Sample, method: str, line: int) -> dict[str, Any]:
         "wrong": count_wrong_signs(sample),
         "length": len(sample.tokens),
         "delta": _rounded(_sum(sample.delta)),
-        "words": first_words(sample.response),
     }
-
-
-def first_words(response: str) -> str:
-    """The first words of a response on one line."""
-    return " ".join(response[:200].split())[:90]
 
 
 def sample_view(sample: Sample, method: str, line: int = 0) -> dict[str, Any]:
@@ -207,48 +197,8 @@ def _counts(records: Sequence[Feedback]) -> Counts:
     return Counts(len(records), labels[1], labels[-1], quotes, failed)
 
 
-def pick_examples(records: Sequence[Feedback]) -> list[dict[str, Any]]:
-    """Pick up to four records to read: with poor spans, with good ones only, with none, and a failed one."""
-    kinds = (
-        lambda r: any(span.label < 0 for span in r.spans),
-        lambda r: r.spans and all(span.label > 0 for span in r.spans),
-        lambda r: r.error is None and not r.spans,
-        lambda r: r.error is not None,
-    )
-    picks = (next(filter(kind, records), None) for kind in kinds)
-    return [record_view(record) for record in picks if record is not None]
-
-
-def record_view(record: Feedback) -> dict[str, Any]:
-    """A record for the template: its fields, the response in pieces, and the quotes that gave no span."""
-    lost = lost_quotes(record.meta.get("lost", ()), record.quotes)
-    return {**dict(record), "said": list(_parts(record)), "lost": lost}
-
-
-def _parts(record: Feedback) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """The response by speaker, in pieces; plain text has one part without a name."""
-    if not isinstance(record.response, Transcript):
-        yield "", _labelled(record, 0, len(record.response))
-        return
-    for place, turn in enumerate(record.response.turns, start=1):
-        yield from ((message.role, [(visible(message.content), "", "")]) for message in turn.messages)
-        yield turn_title(place, record.judgement()), _labelled(record, turn.start, turn.end)
-    yield from ((message.role, [(visible(message.content), "", "")]) for message in record.response.after)
-
-
 def turn_title(number: int, judgement: Judgement | None) -> str:
     """The title of a turn of the policy, with its score if it has one."""
     scores = judgement.turn_scores if isinstance(judgement, Critique) else ()
     score = scores[number - 1] if number <= len(scores) else None
     return f"turn {number}" if score is None else f"turn {number} ({score:+.2f})"
-
-
-def _labelled(record: Feedback, start: int, end: int) -> list[tuple[str, str, str]]:
-    """The characters [start, end) of the response in pieces: (text, label, reasons)."""
-    result = []
-    for text, indices, _ in pieces(record.response, record.spans, (), (start, end)):
-        spans = [record.spans[index] for index in indices]
-        labels = sorted({LABELS[span.label] for span in spans if span.label})
-        label = "both" if len(labels) > 1 else "".join(labels)
-        result.append((text, label, "; ".join(span.reason for span in spans if span.reason)))
-    return result

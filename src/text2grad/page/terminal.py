@@ -19,9 +19,6 @@ from text2grad.page.signs import describe_gate
 
 STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
 BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
-NO_TEXT = "no text yet: train longer, or take a larger model"
-FEWEST_BROKEN, BROKEN = 3, 0.01
-"""Least number of broken characters, and their share, of an answer that is no text."""
 NARROWEST, WIDEST = 36, 10_000
 """Characters of a column of answers, and of a line in a file."""
 SHOWN = 5
@@ -155,18 +152,15 @@ def show_answers(console: Console, prompt: str, answers: Sequence[PolicyAnswer])
 def answer_view(answer: PolicyAnswer, brackets: bool) -> Group:
     """An answer, coloured by its spans, and its judgement."""
     judgement = answer.judgement
-    if is_no_text(answer.response):
-        return Group(Text(f"({len(answer.response)} characters: {NO_TEXT})", style="yellow"))
     response = coloured_answer(answer.response, judgement, brackets)
     if judgement is None:
         return Group(response)
     if isinstance(judgement, Failure):
         failure = Text(stripped(f"no critique: {judgement.kind}: {judgement.message}"), style="yellow")
         return Group(response, failure)
-    critique = f"(a critique that is {NO_TEXT})" if is_no_text(judgement.text) else judgement.text
     score = [] if judgement.score is None else [Text(f"score {signed(judgement.score)}")]
     reasons = [_reason(span) for span in judgement.spans if span.reason]
-    return Group(response, *reasons, Text(stripped(critique), style="italic"), *score)
+    return Group(response, *reasons, Text(stripped(judgement.text), style="italic"), *score)
 
 
 def coloured_answer(response: str, judgement: Judgement | None, brackets: bool) -> Text:
@@ -204,12 +198,6 @@ def _coloured(response: str, spans: Sequence[Span], brackets: bool, start: int, 
     return text
 
 
-def is_no_text(response: str) -> bool:
-    """True if an answer is mostly broken bytes, from an undertrained model."""
-    broken = response.count("\ufffd")
-    return broken >= FEWEST_BROKEN and broken >= BROKEN * len(response)
-
-
 def _reason(span: Span) -> Text:
     sign, words = {1: "+", 0: "~", -1: "-"}[span.label], " ".join(span.text.split())
     shown = words if len(words) <= 40 else f"{words[:37]}..."
@@ -226,9 +214,6 @@ def show_feedback(console: Console, records: Sequence[Feedback], figures: Mappin
 
 
 def _show_records(console: Console, records: Sequence[Feedback]) -> None:
-    if records and all(is_no_text(record.response) for record in records):
-        console.print(Text(f"{len(records)} answers are not shown: {NO_TEXT}", style="yellow"))
-        return
     for record in records:
         prompt = " ".join(record.prompt[-1].content.split())
         answer = PolicyAnswer("", record.response, record.judgement())

@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
+from browser_pages import HOSTILE, hostile_run
 from synthetic_run import sample, write_run, write_seeds
 from text2grad.errors import UserError
 from text2grad.page.report import arrange, build_report, read_results, reward_model_rows
 from text2grad.page.runs import read_run
-
-HOSTILE = "\"'></script><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}\u202egnp\x1b[31m\u2028\ud800"
-STRUCTURE = {"role", "kind", "text", "label"}
 
 
 class Parsed(HTMLParser):
@@ -111,31 +109,17 @@ def test_the_page_loads_nothing_and_runs_only_its_own_script(page: str) -> None:
     assert not re.search(r"https?://|@import|url\(", page)
 
 
-def test_whatever_a_model_wrote_is_inert(run: Path, tmp_path: Path) -> None:
-    for file in run.rglob("*.json*"):
-        target = tmp_path / "run" / file.relative_to(run)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        rows = [json.dumps(_poisoned(json.loads(line))) for line in file.read_text(encoding="utf-8").splitlines()]
-        target.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    (tmp_path / "run" / "config.yaml").write_text(HOSTILE.replace("\ud800", ""), encoding="utf-8")
-    page = build_report(tmp_path / "run").read_text(encoding="utf-8")
+def test_whatever_a_model_wrote_is_inert(tmp_path: Path) -> None:
+    run = hostile_run(tmp_path / "run", long=1000)
+    (run / "config.yaml").write_text(HOSTILE, encoding="utf-8")
+    page = build_report(run).read_text(encoding="utf-8")
     seen = Parsed(page)
-    assert [tag for tag, _ in seen.elements if tag in ("script", "img")] == ["script", "script"]
+    assert [tag for tag, _ in seen.elements if tag in ("script", "img", "iframe")] == ["script", "script"]
     assert "<" not in seen.raw["script"][0]
-    assert not set(page) & set("\u202e\x1b\u2028\ud800")
+    assert not set(page) & set("\u202e\x1b\u2028\u200b\u0000")
     critique = "".join(text for text, _ in seen.samples[0]["critique"])
     assert "49" not in critique and "⟨U+202E⟩" in critique
-    assert seen.text.count("alert(1)") > 20
-
-
-def _poisoned(value: Any, key: str = "") -> Any:
-    """`value` with the hostile text appended to every string."""
-    if isinstance(value, dict):
-        spans = {"start", "end"} <= value.keys()
-        return {k: v if spans and k == "text" else _poisoned(v, k) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_poisoned(item, key) for item in value]
-    return value + HOSTILE if isinstance(value, str) and key not in STRUCTURE else value
+    assert seen.text.count("window.pwned=1") > 10
 
 
 def test_a_run_without_a_summary_opens_with_its_policies_and_the_gate(run: Path, tmp_path: Path) -> None:

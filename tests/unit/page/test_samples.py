@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synthetic_run import sample as synthetic
-from text2grad.feedback import Critique, Example, Feedback, Message, Source, Span, Transcript
+from text2grad.feedback import Feedback, Source, Span
 from text2grad.page.render import stripped, token_label, visible
 from text2grad.page.runs import Sample
 from text2grad.page.samples import (
     clauses,
     count_by_source,
     list_entry,
-    pick_examples,
     pieces,
-    record_view,
     sample_view,
 )
 
@@ -58,16 +56,9 @@ def test_every_row_of_the_strip_has_one_cell_per_token() -> None:
 
 def test_an_emoji_split_over_tokens_belongs_to_all_of_them() -> None:
     response = "ok 👍!"
-    found = Sample(
-        step=0,
-        response=response,
-        spans=(span(response, 3, 4),),
-        tokens=["ok", " \ufffd", "\ufffd", "!"],
-        starts=[0, 2, 3, 4],
-        ends=[2, 4, 4, 5],
-    )
-    view = sample_view(found, "text2grad")
-    [turn] = view["talk"]
+    tokens = {"tokens": ["ok", " \ufffd", "\ufffd", "!"], "starts": [0, 2, 3, 4], "ends": [2, 4, 4, 5]}
+    sample = Sample(step=0, response=response, spans=(span(response, 3, 4),), **tokens)
+    [turn] = sample_view(sample, "text2grad")["talk"]
     assert turn["pieces"] == [("ok", [], [0]), (" ", [], [1]), ("👍", [0], [1, 2]), ("!", [], [3])]
 
 
@@ -93,13 +84,8 @@ def test_a_transcript_shows_the_turns_of_others_without_tokens() -> None:
 
 def test_a_clause_of_the_critique_knows_its_spans() -> None:
     spans = (Span(start=0, end=1, label=-1, text="a", reason="too short"), span("a bad word", 2, 5, -1))
-    assert clauses("It is too short, and bad.", spans) == [
-        ("It is ", []),
-        ("too short", [0]),
-        (", and ", []),
-        ("bad", [1]),
-        (".", []),
-    ]
+    expected = [("It is ", []), ("too short", [0]), (", and ", []), ("bad", [1]), (".", [])]
+    assert clauses("It is too short, and bad.", spans) == expected
     assert clauses("", spans) == [] and clauses("Nothing of it.", ()) == [("Nothing of it.", [])]
 
 
@@ -152,7 +138,6 @@ def test_feedback_is_counted_by_source() -> None:
         n: (c.records, c.good, c.poor, c.quotes.unmatched, c.quotes.ambiguous, c.failed) for n, c in counts.items()
     }
     assert found == {"human": (2, 1, 1, 2, 0, "1 refused"), "program · tests": (1, 1, 0, 0, 1, "0")}
-    assert [example["id"] for example in pick_examples(records)] == ["1", "3", "2"]
 
 
 def test_quotes_that_were_lost_are_shown() -> None:
@@ -164,27 +149,3 @@ def test_quotes_that_were_lost_are_shown() -> None:
         "quotes that occur more than once in the response and do not say which: 1",
     ]
     assert sample_view(sound(), "text2grad")["lost"] == []
-
-
-def test_quotes_that_were_lost_are_shown_of_feedback_too() -> None:
-    source = Source(kind="llm")
-    said = {"prompt": [{"role": "user", "content": "?"}], "response": "a word", "source": source}
-    record = Feedback.model_validate({"id": "x", **said, "meta": {"unmatched": 1, "lost": ["wörd"]}})
-    (shown,) = pick_examples([record])
-    assert [each["text"] for each in shown["lost"]] == ["wörd"]
-
-
-def test_a_record_of_several_turns_is_a_conversation() -> None:
-    tool = Message(role="tool", content="95 km\x1b[31m")
-    talk = Transcript.of([((), "I look."), ([tool], "90 km. Sure?")], [Message(role="user", content="And back?")])
-    start = talk.index("90 km")
-    poor = Span(start=start, end=start + 5, label=-1, text="90 km", reason="95")
-    critique = Critique(text="No.", spans=(poor,), turn_scores=(1.0, None))
-    prompt = (Message(role="user", content="How far?"),)
-    record = Feedback.of(Example(id="1", prompt=prompt), talk, critique, Source(kind="human"))
-    assert record_view(record)["said"] == [
-        ("turn 1 (+1.00)", [("I look.", "", "")]),
-        ("tool", [("95 km␛[31m", "", "")]),
-        ("turn 2", [("90 km", "poor", "95"), (". Sure?", "", "")]),
-        ("user", [("And back?", "", "")]),
-    ]

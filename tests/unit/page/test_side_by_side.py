@@ -72,11 +72,7 @@ def test_results_on_one_task_stay_when_the_policy_is_measured_on_the_next(
     assert [name for table in shown["evaluation"] for name in table["names"]] == [
         f"text2grad on {name}" for name in NAMES
     ]
-    kept = shown["data"]["comparisons"]
-    assert shown["comparisons"] == len(kept) == 61 and not shown["comparisons_left_out"]
-    monkeypatch.setattr("text2grad.page.report.COMPARISONS", 8 * len(json.dumps(kept[0])))
-    few = sections(read_run(tmp_path))["data"]["comparisons"]
-    assert {item["task"] for item in few} == set(NAMES) and 4 <= len(few) < 12
+    assert shown["comparisons"] == len(shown["data"]["comparisons"]) == 61
     figures: dict[str, Any] = merge._metrics(config, "text2grad")
     assert (figures["greedy_pass"], figures["code-mine: greedy_pass"]) == (0.5, 0.25)
 

@@ -1,7 +1,7 @@
 // The annotation page: one answer at a time, marked by pointer or by keyboard alone.
 import { cut, isUnseen, minus, pointAt, pointsOf, snapped, spelledOut, wordsOf } from "./text.mjs";
 import {
-  EMPTY, LABELS, Outbox, VERDICTS, markAt, nextThat, same, saysSomething, withCheck, withMark, withReason,
+  EMPTY, LABELS, Outbox, VERDICTS, markAt, nextThat, same, withCheck, withMark, withReason,
   withSuggestionShown, withoutMark,
 } from "./opinion.mjs";
 import { LongList, button, byId, element, embeddedData, isTyping } from "./dom.mjs";

@@ -1,6 +1,6 @@
 // One sample: its conversation with every token in the colour of a signal, its critique and what it points at.
 import { minus } from "./text.mjs";
-import { exact, isAgainst, nameOf, scaleOf, signOf, strengthOf, tokenWords } from "./signals.mjs";
+import { exact, isAgainst, scaleOf, signOf, strengthOf, tokenWords } from "./signals.mjs";
 import { diffOf } from "./diff.mjs";
 import { element } from "./dom.mjs";
 
