@@ -90,10 +90,9 @@ def main() -> None:
 def job(url: str, first: int, count: int, flight: int) -> float:
     """Judge `count` responses, numbered from `first`; the seconds it took."""
 
-    settings = EndpointSettings(model="judge", base_url=url, max_tokens=512, timeout=30.0, concurrency=flight)
+    settings = EndpointSettings(model="judge", base_url=url, max_tokens=512, concurrency=flight)
     source = Source(kind="llm", model="judge", prompt_version="qa")
     with tempfile.TemporaryDirectory() as folder, OpenAIChat(settings, Path(folder) / "journal") as chat:
-        chat.asker.capability = "json_schema"
         critic = PromptedCritic(chat, read_prompt("qa"), source, annotator=True)
 
         def questions() -> Iterator[Question]:

@@ -134,7 +134,7 @@ def ours(url: str, flight: int) -> Callable[[], Answer]:
     from text2grad.chat.endpoint import Endpoint
     from text2grad.chat.reply import Reply
 
-    endpoint = Endpoint(url, TIMEOUT)
+    endpoint = Endpoint(url)
 
     def ask() -> Answer:
         reply = endpoint.ask(BODY)

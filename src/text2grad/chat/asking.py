@@ -1,4 +1,4 @@
-"""All requests of one question: retries, ladder of capabilities, one second try, and the budget."""
+"""All requests of one question: retries, fallbacks, one second try, and the budget."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from dataclasses import replace
 from threading import Condition, Lock
 from typing import Any
 
+from text2grad.chat.api_errors import FALLBACKS
 from text2grad.chat.base import Answer, Completion
-from text2grad.chat.complaint import LIMITS
 from text2grad.chat.endpoint import LONGEST_WAIT, Endpoint
 from text2grad.chat.journal import STATE_OF, Journal, State
 from text2grad.chat.pace import FIRST_PAUSE, Pace, pause
 from text2grad.chat.prices import Price, believable, most_tokens
-from text2grad.chat.questions import LADDER, Capability, Form, Question, Questioner
+from text2grad.chat.questions import Question, Questioner
 from text2grad.chat.reply import Problem, Reply, Trouble
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Failure, FailureKind, storable
 
 TRIES_OF_AN_ANSWER = 2
+RETRIES = 5
+"""Of a request that failed temporarily."""
 RETRIES_OF_200 = 1
 """Of a request that was answered, and not with an answer: it may have been charged for."""
 FAILURE_OF: Mapping[Trouble, FailureKind] = {
@@ -37,12 +39,12 @@ Verdict = Callable[[Question, Answer, bool], State | None]
 
 
 def accept(question: Question, answer: Answer, last: bool) -> State | None:
-    """The verdict on answers whose content does not matter."""
+    """Return the verdict on answers whose content does not matter."""
     return STATE_OF[answer.kind] if isinstance(answer, Failure) else "ok"
 
 
 def answer_of(line: Mapping[str, Any]) -> Answer:
-    """The answer in a line of the journal, or the failure that stands for it."""
+    """Return the answer in a line of the journal, or the failure that stands for it."""
     if line["is"] == "failure":
         return Failure(kind=line["kind"], message=line["message"])
     if line.get("refusal"):
@@ -64,7 +66,7 @@ class Budget:
         self.reached = False
 
     def maximum(self, most: Mapping[str, float]) -> float:
-        """USD of an answer with the usage `most`."""
+        """Return the USD of an answer with the usage `most`."""
         amount = 0.0 if self._price is None else self._price.cost(most)
         self._largest = max(self._largest, amount)
         return amount
@@ -96,8 +98,8 @@ class Budget:
 class Asker:
     """Has questions answered and settled in the journal; safe to call from many threads.
 
-    `capability` is the rung of the ladder that is known to hold at this server, None while none is.
-    `server_answers`: it has answered a request of this job. `sent` counts requests.
+    `server_answers`: it has answered a request of this job. `sent` counts requests. A capability that the server
+    refuses is left out of the job's requests, once, and the journal remembers it.
     """
 
     def __init__(
@@ -109,41 +111,30 @@ class Asker:
         again: bool = False,
     ) -> None:
         self.endpoint, self.journal, self.price = endpoint, journal, price
-        decoding = (settings.max_tokens, settings.temperature)
-        self._here = {"server": endpoint.name, "model": settings.model}
-        self.questioner = Questioner(settings.model, *decoding, form=self._first_form())
-        self._forms = {self.questioner.form}
+        self._server = {"server": endpoint.name, "model": settings.model}
+        noted = journal.notes.get("server")
+        known = isinstance(noted, dict) and {**noted, **self._server} == noted
+        usual = ["max_tokens"] if endpoint.is_openai else []
+        refused = noted.get("refused", []) if isinstance(noted, dict) and known else usual
+        self.questioner = Questioner(
+            settings.model,
+            settings.max_tokens,
+            settings.temperature,
+            settings.grounded,
+            frozenset(name for name in FALLBACKS if name in refused),
+        )
+        self._fallen: set[str] = set()
         self._adapting = Lock()
         self.pace = Pace(settings.concurrency)
         self.budget = Budget(settings.budget_usd, price, journal)
         self.sent = 0
         self._open: dict[str, float] = {}
-        self._retries, self._grounded, self._again = settings.retries, settings.grounded, again
-        noted = journal.notes.get("capability")
-        rungs = (rung for rung in ("grammar", *LADDER) if noted == {**self._here, "is": rung})
-        self.capability: Capability | None = next(rungs, None)
+        self._again = again
         # With `again`, refused questions come first: refused once more, they are no sign of a wrong request.
-        self.server_answers = again and self.capability is not None
-
-    def _first_form(self) -> Form:
-        """The form that this server was found to take, else the usual one of its kind."""
-        noted = self.journal.notes.get("form")
-        if isinstance(noted, dict) and {**noted, **self._here} == noted and noted.get("limit") in LIMITS:
-            return Form(noted["limit"], bool(noted.get("temperature")))
-        return Form(LIMITS[1]) if self.endpoint.is_openai else Form()
-
-    def ladder(self, question: Question) -> tuple[Capability, ...]:
-        """The ways to ask it, the strictest first."""
-        free = LADDER if question.schema else LADDER[-1:]
-        return ("grammar", *free) if self._grounded and question.about else free
-
-    def knows_how(self, question: Question) -> bool:
-        """Whether it is known which way the server takes."""
-        ladder = self.ladder(question)
-        return len(ladder) == 1 or self.capability in ladder
+        self.server_answers = again and known
 
     def unsettled(self, questions: Iterable[Question]) -> Iterator[Question]:
-        """Those still to be asked, each once: exhausted ones again, refused and invalid ones only with `again`."""
+        """Yield those still to be asked, once: exhausted ones again, refused and invalid ones only with `again`."""
         settled = {"ok"} if self._again else {"ok", "refused", "invalid"}
         taken: set[str] = set()
         for question in questions:
@@ -162,7 +153,7 @@ class Asker:
             tries = slot.answers
             state = self.judge(question, verdict, last=tries >= TRIES_OF_AN_ANSWER)
         while state is None and tries < TRIES_OF_AN_ANSWER:
-            outcome = self._climb(question, tries)
+            outcome = self._ask(question, tries)
             if outcome is None:
                 break
             tries += 1
@@ -183,13 +174,13 @@ class Asker:
         return state
 
     def most(self, question: Question) -> dict[str, float]:
-        """The usage of the most expensive answer to a question."""
-        options = self.questioner.options(question.schema, LADDER[0] if question.schema else "text")
+        """Return the usage of the most expensive answer to a question."""
+        options = self.questioner.options(question.schema, "json_schema" if question.schema else "text")
         texts = [*(message["content"] for message in question.messages), options]
         return most_tokens(texts, self.questioner.max_tokens)
 
     def keep(self, question: str, outcome: Reply | Problem, most: Mapping[str, float], batch: bool = False) -> Line:
-        """Bring an answer, or the failure that stands for it, into the journal. Its line.
+        """Bring an answer, or the failure that stands for it, into the journal, and return its line.
 
         `usd` is null where the price is unknown. Of a count that the server does not give, or that cannot be, the
         `most` is paid.
@@ -199,77 +190,48 @@ class Asker:
         usage = believable(outcome.usage, most)
         usd = None if self.price is None else self.price.cost({**most, **usage}, batch)
         line: Line = {"text": outcome.text, "usage": usage, "usd": usd, "seconds": outcome.seconds}
-        left_out = self.questioner.temperature is not None and not self.questioner.form.temperature
+        left_out = self.questioner.temperature is not None and "temperature" in self.questioner.refused
         line |= {"asked_without": ["temperature"]} if left_out else {}
         line |= {"truncated": True} if outcome.truncated else {}
         line |= {"refusal": outcome.refusal} if outcome.refusal else {}
         return self.journal.answer(question, line)
 
-    def _climb(self, question: Question, attempt: int) -> Outcome:
-        """Ask on the rung known to work; until one is known, try each from the top."""
-        ladder, known = self.ladder(question), self.knows_how(question)
-        rungs = (self.capability,) if self.capability in ladder else ladder
-        outcome: Outcome = None
-        for rung in rungs:
-            outcome = self._ask(question, rung, attempt, self._retries if rung == rungs[0] else 1)
-            if not known:
-                self._note_rung(rung, ladder[0], outcome)
-            if known or not (isinstance(outcome, Problem) and outcome.may_be_the_form):
-                break
-        if not isinstance(outcome, Problem):
-            return outcome
-        if known and len(ladder) > 1 and outcome.about_the_form:  # the server is not the one it was
-            self.capability = None
-            return self._climb(question, attempt)
-        if outcome.kind == "unfit" and not self.server_answers:  # it would refuse the next, too
-            raise UserError(outcome.message, outcome.cure)
-        return outcome
-
-    def _note_rung(self, rung: Capability, strictest: Capability, outcome: Outcome) -> None:
-        """Remember the first rung on which the server answers."""
-        if isinstance(outcome, Problem) and outcome.kind == "unreachable":
-            raise UserError(outcome.message, "is the server running? check critic.prompted.base_url")
-        if isinstance(outcome, dict):
-            self.capability = rung
-            self.journal.note("capability", {**self._here, "is": rung})
-            if rung != strictest:
-                warn_once(f"{self.endpoint.name} takes no {strictest}: it is asked for {rung}")
-
-    def adapt(self, problem: Problem, asked: Form) -> bool:
-        """Whether what was refused can be asked in another form, which is then the form of the job."""
+    def fall_back(self, problem: Problem, sent: Questioner, question: Question) -> bool:
+        """True if what was refused can be asked without a capability, as the job is from then on."""
         with self._adapting:
-            now = self.questioner.form
-            if now != asked:
+            if self.questioner != sent:
                 return True  # another thread was quicker
-            unsent = {"temperature"} if self.questioner.temperature is None else set()
-            form = now.without(problem.options - unsent)
-            if form in self._forms:
+            usable = problem.refused & self.questioner.capabilities(question) - self._fallen
+            capability = next((name for name in FALLBACKS if name in usable), None)
+            if capability is None:
                 return False
-            self._forms.add(form)
-            self.questioner = replace(self.questioner, form=form)
-            self.journal.note("form", {**self._here, "limit": form.limit, "temperature": form.temperature})
-        if form.limit != now.limit:
-            warn_once(f"{self.endpoint.name} takes {form.limit}, not {now.limit}: it is asked so from now on")
-        if form.temperature != now.temperature:
-            warn_once(f"{self.endpoint.name} takes no temperature: it draws at its own, which the records say")
+            self._fallen.add(capability)
+            self.questioner = replace(self.questioner, refused=self.questioner.without(capability))
+            self._note_server()
+        instead = FALLBACKS[capability].instead
+        warn_once(f"{self.endpoint.name} takes no {capability}: asked {f'for {instead}' if instead else 'without'}")
         return True
 
-    def _ask(self, question: Question, rung: Capability, attempt: int, retries: int) -> Outcome:
+    def _note_server(self) -> None:
+        note = {**self._server, "refused": sorted(self.questioner.refused)}
+        if self.journal.notes.get("server") != note:
+            self.journal.note("server", note)
+
+    def _ask(self, question: Question, attempt: int) -> Outcome:
+        """Ask until there is an answer, or a problem that does not pass."""
         waited, retry = 0.0, 0
         while True:
-            form = self.questioner.form
-            outcome = self._ask_once(question, self.questioner.request(question, rung, attempt))
+            questioner = self.questioner
+            outcome = self._ask_once(question, questioner.request(question, attempt))
             if not isinstance(outcome, Problem):
                 return outcome
-            if outcome.kind == "fatal":
-                raise UserError(outcome.message, outcome.cure)
-            if outcome.kind == "unfit" and self.adapt(outcome, form):
+            if self.fall_back(outcome, questioner, question):
                 continue
+            if outcome.kind == "fatal" or (outcome.kind in ("unfit", "unreachable") and not self.server_answers):
+                raise UserError(outcome.message, outcome.cure)  # the server would refuse the next, too
             waited += outcome.wait or 0.0
-            most = min(retries, RETRIES_OF_200) if outcome.status == 200 else retries
+            most = min(RETRIES, RETRIES_OF_200) if outcome.status == 200 else RETRIES
             if not outcome.passing or retry >= most or waited > LONGEST_WAIT:
-                return outcome
-            if outcome.kind == "unreachable" and not self.knows_how(question):
                 return outcome
             if not self.pace.sleep(pause(retry, outcome.wait)):
                 return None
@@ -287,9 +249,12 @@ class Asker:
         try:
             outcome = self._send(body)
             if isinstance(outcome, Reply):
-                self.server_answers = True
                 # The raw answer is written to the journal before it is read.
-                return self.keep(question.id, outcome, most)
+                line = self.keep(question.id, outcome, most)
+                if not self.server_answers:
+                    self.server_answers = True
+                    self._note_server()
+                return line
             if outcome is not None and outcome.may_cost and amount:
                 self.journal.charge(question.id, amount, outcome.message)
             return outcome
@@ -313,7 +278,7 @@ class Asker:
 
 
 def pause_for_all(wait: float | None) -> float:
-    """Seconds for which no request is sent after a server asked for a wait.
+    """Return the seconds for which no request is sent after a server asked for a wait.
 
     A wait that is too long ends its own question only.
     """

@@ -10,15 +10,15 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from text2grad.chat.api_errors import classify
 from text2grad.chat.asking import Verdict
 from text2grad.chat.client import OpenAIChat, Questions
-from text2grad.chat.complaint import complaint_of
 from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint
 from text2grad.chat.reply import Problem, Reply
 from text2grad.errors import UserError
@@ -39,7 +39,7 @@ class NoOutputError(UserError):
 
 
 def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool = False) -> int:
-    """Write the remaining questions, as many as one batch and the budget allow; their number.
+    """Write the remaining questions, as many as one batch and the budget allow, and return their number.
 
     With `add`, after those that the file already holds; they count towards the limits of the batch.
     """
@@ -52,7 +52,7 @@ def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool
         for question in asker.unsettled(questions()):
             head = json.dumps({"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions"})
             attempt = chat.journal.slot(question.id).answers
-            body = asker.questioner.request(question, asker.ladder(question)[0], attempt)
+            body = asker.questioner.request(question, attempt)
             line = f'{head[:-1]}, "body": {body}}}\n'
             amount = asker.budget.maximum(asker.most(question))
             if (
@@ -69,7 +69,7 @@ def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool
 
 
 def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines: Iterable[str]) -> int:
-    """Bring the answers of a batch into the journal and settle them; how many were new.
+    """Bring the answers of a batch into the journal, settle them, and return how many were new.
 
     Answers that the journal already has, and answers to other questions, are ignored. A line
     that cannot be read leaves only its own question unanswered (`invalid` if the line says which).
@@ -77,7 +77,8 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
     Raises:
         NoOutputError: no line is a line of a batch's output.
     """
-    maxima = {question.id: chat.asker.most(question) for question in questions()}
+    asked = {question.id: question for question in questions()}
+    sent = chat.asker.questioner
     count, bad, good = 0, 0, 0
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -89,32 +90,31 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
         good += 1
         id, outcome = result
         slot = chat.journal.slot(id)
-        if id in maxima and not slot.answers and slot.state in (None, "exhausted"):
-            if isinstance(outcome, Problem) and outcome.options:
-                chat.asker.adapt(outcome, chat.asker.questioner.form)  # the next batch is asked so
-            chat.asker.keep(id, outcome, maxima[id], batch=True)
+        if id in asked and not slot.answers and slot.state in (None, "exhausted"):
+            if isinstance(outcome, Problem):
+                chat.asker.fall_back(outcome, sent, asked[id])  # for the next batch
+            chat.asker.keep(id, outcome, chat.asker.most(asked[id]), batch=True)
             count += 1
     if bad and not good:
         raise NoOutputError(f"line {bad} is not one of a batch's output", "give the file the batch wrote")
     if bad:
         print(f"line {bad} is not one of a batch's output: its question is asked again", file=sys.stderr)
-    for question in questions():
-        slot = chat.journal.slot(question.id)
+    for id, question in asked.items():
+        slot = chat.journal.slot(id)
         if slot.state is None and slot.offset >= 0:  # answered, and never judged
             chat.asker.judge(question, verdict, last=slot.answers > 1)
     return count
 
 
 def _outcome(endpoint: Endpoint, line: str) -> tuple[str, Reply | Problem] | None:
-    """A line's request, and its answer or the reason it is missing; None if the line is not batch output."""
+    """Read a line's request, and its answer or the reason it is missing; None if it is not batch output."""
     try:
         row = from_json(line)
         id, response = str(row["custom_id"]), row.get("response") or {}
         body, status = response.get("body") or {}, response.get("status_code")
         if row.get("error") or status not in (200, None) or not body.get("choices"):
-            complaint = complaint_of(row.get("error") or body or f"status {status}")
-            message = endpoint.redact(complaint.words or f"status {status}")[:LONGEST_MESSAGE]
-            return id, Problem("broken", message, options=complaint.refused)
+            error = classify(row.get("error") or body or f"status {status}")
+            return id, Problem("broken", endpoint.redact(error.message)[:LONGEST_MESSAGE], refused=error.refused)
     except ExcessiveJSONError as error:
         id_match = _CUSTOM_ID.search(line)
         return (id_match[1], Problem("oversized", f"the answer is not read: {error.msg}")) if id_match else None
@@ -127,24 +127,28 @@ def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, say: Cal
     """Collect the batch that was submitted, or submit one; True while one is pending.
 
     Raises:
-        UserError: the service failed the batch, or what it says against a request.
+        UserError: the service failed the batch, or refused the request.
     """
     import openai
 
     endpoint, journal = chat.asker.endpoint, chat.journal
     # Local servers take any key, but the SDK insists on one.
-    key = endpoint.key or "none"
-    service = openai.OpenAI(api_key=key, base_url=endpoint.url, timeout=endpoint.timeout, max_retries=5)
-    with closing(service), _one_line(endpoint.redact):
-        if tag := journal.notes.get("submitting"):  # by a process that died before it could write down the id
-            newest = [] if journal.notes.get("batch") else service.batches.list(limit=100).data
-            batch = next((batch for batch in newest if (batch.metadata or {}).get(TAG) == tag), None)
-            if batch is not None:
-                journal.note("batch", {"id": _name(batch.id, endpoint)})
-            journal.note("submitting", None)
-        if journal.notes.get("batch") and not _collect(chat, service, questions, verdict, say):
-            return True
-        return _submit(chat, service, questions, say)
+    service = openai.OpenAI(api_key=endpoint.key or "none", base_url=endpoint.url, max_retries=5)
+    try:
+        with closing(service):
+            if tag := journal.notes.get("submitting"):  # by a process that died before it could write down the id
+                newest = [] if journal.notes.get("batch") else service.batches.list(limit=100).data
+                batch = next((batch for batch in newest if (batch.metadata or {}).get(TAG) == tag), None)
+                if batch is not None:
+                    journal.note("batch", {"id": batch.id})
+                journal.note("submitting", None)
+            if journal.notes.get("batch") and not _collect(chat, service, questions, verdict, say):
+                return True
+            return _submit(chat, service, questions, say)
+    except openai.APIError as error:
+        message = endpoint.redact(classify(error.body).message if error.body else str(error))[:LONGEST_MESSAGE]
+        cure = "check the key, the model and critic.prompted.base_url, run again"
+        raise UserError(f"the batch API answered: {message}", cure) from None
 
 
 def _collect(
@@ -188,31 +192,7 @@ def _submit(chat: OpenAIChat, service: OpenAI, questions: Questions, say: Callab
             completion_window="24h",
             metadata={TAG: tag},
         )
-    id = _name(batch.id, chat.asker.endpoint)
-    chat.journal.note("batch", {"id": id, "requests": count})
+    chat.journal.note("batch", {"id": batch.id, "requests": count})
     chat.journal.note("submitting", None)
-    say(f"batch {id}: {count} requests submitted; run the same command again to collect them")
+    say(f"batch {batch.id}: {count} requests submitted; run the same command again to collect them")
     return True
-
-
-def _name(id: object, endpoint: Endpoint) -> str:
-    """An id as it may be written down and shown."""
-    name = str(id)
-    if endpoint.redact(name) != name or not name.isprintable():
-        raise UserError("the batch API names a batch by the key", "check critic.prompted.base_url")
-    return name
-
-
-@contextmanager
-def _one_line(redact: Callable[[str], str]) -> Iterator[None]:
-    """What the service says against a request, as one line."""
-    import openai
-
-    try:
-        yield
-    except openai.APIStatusError as error:
-        words = redact(complaint_of(error.body).words)[:LONGEST_MESSAGE] if error.body else ""
-        message = f"the batch API answered {error.status_code}: {words}".rstrip(": ")
-        raise UserError(message, "check the key, the model and the URL") from None
-    except openai.APIConnectionError:
-        raise UserError("no answer from the batch API", "check critic.prompted.base_url, run again") from None

@@ -16,7 +16,7 @@ from text2grad.chat.asking import Asker, Verdict, accept, answer_of
 from text2grad.chat.base import Answer, Conversation
 from text2grad.chat.endpoint import Endpoint
 from text2grad.chat.journal import STATES, Journal, State
-from text2grad.chat.prices import CHARACTERS_PER_TOKEN, read_prices, unknown_price
+from text2grad.chat.prices import CHARACTERS_PER_TOKEN, read_prices
 from text2grad.chat.questions import Question
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import EXIT_BUDGET, UsageError, UserError
@@ -26,7 +26,9 @@ from text2grad.signals import LOOK_SECONDS, Stopped, StopRequest, stop_wanted
 Questions = Callable[[], Iterable[Question]]
 """The questions of a job, from the start at each call: they are read more than once and never all held."""
 PROGRESS_SECONDS = 5.0
-MISSES_AT_FIRST = 3
+MISSES_AT_FIRST, MOST_FAILURES = 3, 20
+"""Questions in a row without an answer before the server has given one, and without a useful answer later, after
+which a job stops."""
 GUESSED_ANSWER, GUESSED_SECONDS = 300, 5.0
 """Tokens of an answer, and what it takes, where nothing has been answered yet to tell from."""
 
@@ -73,7 +75,7 @@ class OpenAIChat:
         if not settings.model:
             raise UsageError("no model to ask", "--critic.prompted.model NAME")
         self.name, self.settings = settings.model, settings
-        endpoint = Endpoint(settings.base_url, settings.timeout, asks=asks)
+        endpoint = Endpoint(settings.base_url, asks=asks)
         price = read_prices(settings.prices).get(settings.model)
         if settings.budget_usd is not None and price is None:
             cure = "add the model to the file of critic.prompted.prices"
@@ -131,15 +133,12 @@ class OpenAIChat:
         """Have every question settled that is not: one by one until the server has answered one.
 
         Raises:
-            UserError: see the class; `settings.most_failures` questions in a row had no useful answer.
+            UserError: see the class; `MOST_FAILURES` questions in a row had no useful answer.
         """
         queue = _Queue(self.asker, questions)
         with StopRequest():
-            try:
-                self._in_threads(queue, verdict, 1, first=True)
-                self._in_threads(queue, verdict, self.settings.concurrency)
-            finally:
-                self.asker.endpoint.close()
+            self._in_threads(queue, verdict, 1, first=True)
+            self._in_threads(queue, verdict, self.settings.concurrency)
 
     def plan(self, questions: Iterable[Question]) -> dict[str, Any]:
         """Cost of the remaining questions: tokens at 4 characters each of the requests as they will be sent.
@@ -163,9 +162,14 @@ class OpenAIChat:
             "usd_batch": round(price.cost(usage, batch=True), 4) if price else None,
             "usd_paid_so_far": round(totals.usd, 6),
             "minutes": round(requests * seconds / settings.concurrency / 60, 2),
-            "price": "known" if price else unknown_price(settings.model, settings.prices),
+            "price": self.price_status,
             "spent_now": 0,
         }
+
+    @property
+    def price_status(self) -> str:
+        """Tell whether the model's price is known."""
+        return "known" if self.asker.price else f"unknown: {self.name} is not in the price file"
 
     def tally(self, questions: Iterable[Question]) -> dict[str, float | None]:
         """How the questions stand, each once, and what the journal has cost.
@@ -218,47 +222,45 @@ class OpenAIChat:
         raise Stopped(request.signal)
 
     def _work(self, queue: _Queue, verdict: Verdict, first: bool) -> None:
-        """Settle questions; if `first`, only until the server has answered, in a way that holds for the rest."""
-        most_misses = max(self.settings.most_failures or 20, 2 * self.settings.concurrency)
+        """Settle questions; if `first`, only until the server has answered one."""
+        most_misses = MISSES_AT_FIRST if first else max(MOST_FAILURES, 2 * self.settings.concurrency)
         while queue.error is None and (question := queue.next()) is not None:
-            if first and self.asker.server_answers and self.asker.knows_how(question):
+            if first and self.asker.server_answers:
                 queue.questions = chain((question,), queue.questions)
                 return
             state = self.asker.settle(question, verdict)
             if state is None:
                 break
-            self._count(question, state, MISSES_AT_FIRST if first else most_misses)
+            self._count(question, state, most_misses)
         queue.over = True
 
     def _count(self, question: Question, state: State, most_misses: int) -> None:
         """Note how a question ended.
 
         Raises:
-            UserError: `most_failures` in a row ended without use, or `most_misses` without an answer, for which
+            UserError: `MOST_FAILURES` in a row ended without use, or `most_misses` without an answer, for which
                 nothing is paid.
         """
         with self._counting:
             self._failures = 0 if state == "ok" else self._failures + 1
             self._misses = self._misses + 1 if state == "exhausted" else 0
             count = self._misses or self._failures
-        allowed = most_misses if state == "exhausted" else self.settings.most_failures
-        if state != "ok" and allowed is not None and count >= allowed:
+        if state != "ok" and count >= (most_misses if state == "exhausted" else MOST_FAILURES):
             raise UserError(*self._end_of(self.journal.last(question.id), state, count))
 
     def _end_of(self, line: Mapping[str, Any], state: State, count: int) -> tuple[str, str]:
-        """What to say, and to do, after `count` failures in a row, of which `line` is the last."""
-        anyway = "or --critic.prompted.most_failures null to ask the rest all the same"
+        """Return the message and the cure after `count` failures in a row, of which `line` is the last."""
         if state == "exhausted":
             return f"{count} questions in a row without an answer: {line['message']}", "check the server, run again"
+        anyway = "run again to ask the next"
         if line["is"] == "failure":
-            return f"{count} questions in a row failed, the last: {line['message']}", f"another model, {anyway}"
+            return f"{count} questions in a row failed, the last: {line['message']}", f"another model, or {anyway}"
         if line.get("truncated"):
-            limit = self.settings.max_tokens
-            cure = f"raise critic.prompted.max_tokens, {anyway}"
-            return f"{count} answers in a row failed, the last cut at {limit} tokens", cure
-        what = f"refused: {line['refusal']!r}" if line.get("refusal") else f"reads {str(line['text'])[:60]!r}"
-        where = f"read the answers in {self.journal.path}; another model or prompt, {anyway}"
-        return f"{count} answers in a row failed, the last {what}", where
+            what, cure = f"cut at {self.settings.max_tokens} tokens", "raise critic.prompted.max_tokens"
+        else:
+            what = f"refused: {line['refusal']!r}" if line.get("refusal") else f"reads {str(line['text'])[:60]!r}"
+            cure = f"read the answers in {self.journal.path}; another model or prompt"
+        return f"{count} answers in a row failed, the last {what}", f"{cure}, or {anyway}"
 
 
 class _Queue:

@@ -14,9 +14,9 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from text2grad.chat.complaint import Complaint, Reason, error_in, read_complaint
+from text2grad.chat.api_errors import ApiError, Reason, error_in, read_error
 from text2grad.chat.reply import NoReplyError, Problem, Reply, Trouble
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 OPENAI_URL = "https://api.openai.com/v1"
 KEY = "OPENAI_API_KEY"
+TIMEOUT = 120.0
+"""Seconds without a sign of an answer."""
 LONGEST_WAIT = 300.0
 """Seconds. A server that asks for a longer pause has no answer today."""
 LONGEST_MESSAGE = 300
@@ -46,29 +48,17 @@ FATAL: Mapping[Reason, tuple[str, str]] = {
 class Endpoint:
     """A server, by its base URL. Connections are kept open between requests; any thread may ask.
 
-    `timeout` is seconds without a sign of an answer; a whole request may take five times as long. Whatever the
-    server sends is decoded first, and then the key is redacted from it: every request to a server goes
-    through here. With `asks` False no request is sent, and no key is needed.
+    Whatever the server sends is decoded first, and then the key is redacted from it: every request to a server
+    goes through here. With `asks` False no request is sent, and no key is needed.
 
     Raises:
         UserError: the URL cannot be used, or OpenAI itself is meant and there is no key.
     """
 
-    def __init__(self, base_url: str | None, timeout: float, asks: bool = True) -> None:
-        self.timeout = timeout
+    def __init__(self, base_url: str | None, asks: bool = True) -> None:
         self.url = url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-        try:
-            self._url = urlsplit(url)
-            host = self._url.port != 0 and self._url.scheme in ("http", "https") and self._url.hostname
-        except ValueError:
-            host = None
-        if not host:
-            raise UserError(f"base_url {url!r} is not an http(s) address", "for example http://localhost:8000/v1")
-        if not url.isascii() or not url.isprintable():
-            raise UserError(f"base_url {url!a} has characters that no address has", "write it in ASCII")
-        if self._url.username or self._url.password:
-            raise UserError("a base_url must not hold a password", "export OPENAI_API_KEY=... instead")
-        azure = "azure.com" in host
+        self._url = _checked_url(url)
+        azure = "azure.com" in str(self._url.hostname)
         self.key = os.environ.get(KEY, "")
         if azure:
             self.key = os.environ.get("AZURE_OPENAI_API_KEY", self.key)
@@ -81,16 +71,16 @@ class Endpoint:
         if asks:
             from text2grad.chat.transport import Client  # imported here: the SDK takes time
 
-            self._client = Client(url, self.key, {"api-key": self.key} if azure else {}, timeout)
+            self._client = Client(url, self.key, {"api-key": self.key} if azure else {}, TIMEOUT)
 
     @property
     def name(self) -> str:
-        """The server as it may be shown and stored."""
+        """The server's address without its query."""
         return f"{self._url.scheme}://{self._url.netloc}{self._url.path}".rstrip("/")
 
     @property
     def is_openai(self) -> bool:
-        """Whether this is OpenAI's own service, or Azure's."""
+        """True for OpenAI's own service, and Azure's."""
         return str(self._url.hostname).endswith(("openai.com", "azure.com"))
 
     def ask(self, body: str) -> Reply | Problem:
@@ -117,17 +107,14 @@ class Endpoint:
             self._client.close()
 
     def _no_reply(self, kind: Trouble, words: str) -> Problem:
-        what = {
-            "timeout": f"no whole answer from {self.name} within {self.timeout:g} s of silence",
-            "oversized": f"the answer of {self.name} is not read: {words}",
-            "cut": f"the answer of {self.name} broke off: {words}",
-        }.get(kind, f"no answer from {self.name}: {words}")
-        return Problem(kind, what[:LONGEST_MESSAGE])
+        what = {"oversized": "the answer is not read", "cut": "the answer broke off"}.get(kind, "no answer")
+        cure = "is the server running? check critic.prompted.base_url" if kind == "unreachable" else ""
+        return Problem(kind, f"{what} from {self.name}: {words}"[:LONGEST_MESSAGE], cure=cure)
 
     def reply_of(self, body: Any, seconds: float = 0.0) -> Reply | Problem:
-        """The content of a chat completion; the server's error where it sent one; `broken` if it is neither."""
-        if (complaint := error_in(body)) is not None:
-            return self.problem_of(200, complaint)
+        """Read a chat completion, or the error that the server sent; `broken` if it is neither."""
+        if (error := error_in(body)) is not None:
+            return self.problem_of(200, error)
         try:
             choice = body["choices"][0]
             message = choice["message"]
@@ -147,41 +134,56 @@ class Endpoint:
             where, setting = _address(self.redact(headers.get("location", ""))), "critic.prompted.base_url"
             cure = f"if you trust it, --{setting} {where}" if where else f"set {setting} to its address"
             return Problem("fatal", f"{self.name} answered {status}: it has another address", status, cure=cure)
-        return self.problem_of(status, read_complaint(raw.decode("utf-8", "replace")), retry_after(headers))
+        return self.problem_of(status, read_error(raw.decode("utf-8", "replace")), retry_after(headers))
 
-    def problem_of(self, status: int, complaint: Complaint, wait: float | None = None) -> Problem:
-        """What a complaint means for the request and for those to come.
+    def problem_of(self, status: int, error: ApiError, wait: float | None = None) -> Problem:
+        """Say what an error means for the request and for those to come.
 
-        The status inside of a complaint says what came of a request that was answered with 200.
+        The status inside of an error says what came of a request that was answered with 200.
         """
-        reason, words = complaint.reason, self.redact(complaint.words)
-        meant = complaint.status or 400 if status == 200 else status
-        what = f"{self.name} answered {status}"
-        what += f" with an error ({complaint.code})" if status == 200 and complaint.status else ""
+        reason, words = error.reason, self.redact(error.message)
+        meant = error.status or 400 if status == 200 else status
         if meant in (400, 403, 404, 422) and reason == "moderated":
             return Problem("refused", f"content filter: {words}"[:LONGEST_MESSAGE], status)
-        if fatal := _fatal(meant, reason):
+        if fatal := _fatal(meant, error):
             message = f"{self.name} {fatal[0]} ({meant}): {words}"[:LONGEST_MESSAGE].rstrip(": ")
             return Problem("fatal", message, status, cure=fatal[1])
-        kind: Trouble = "unfit"
+        message = f"{self.name} answered {meant}: {words}"[:LONGEST_MESSAGE].rstrip(": ")
         if reason == "too_long" or meant == 413:
-            kind = "too_long"
-        elif meant == 429:
-            kind = "busy"
-        elif meant in (408, 409, 425) or meant >= 500 or meant < 300 or (status == 200 and reason == "busy"):
-            kind = "broken"
-        options = complaint.refused if kind == "unfit" else frozenset()
-        message = f"{what}: {words}"[:LONGEST_MESSAGE].rstrip(": ")
-        return Problem(kind, message, status, wait, CURE_OF_A_REQUEST if kind == "unfit" else "", options)
+            return Problem("too_long", message, status)
+        if meant == 429:
+            return Problem("busy", message, status, wait)
+        if meant in (408, 409, 425) or meant >= 500 or meant < 300 or (status == 200 and reason == "busy"):
+            return Problem("broken", message, status, wait)
+        return Problem("unfit", message, status, wait, CURE_OF_A_REQUEST, error.refused)
 
 
-def _fatal(status: int, reason: Reason) -> tuple[str, str] | None:
-    """What a server says of every request to come, and its cure; None where it says nothing of that kind."""
+def _checked_url(url: str) -> SplitResult:
+    """Split a base URL.
+
+    Raises:
+        UserError: it cannot be used.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.port != 0 and parts.scheme in ("http", "https") and parts.hostname
+    except ValueError:
+        usable = None
+    if not usable or not url.isascii() or not url.isprintable():
+        raise UserError(f"base_url {url!a} is not an http(s) address", "for example http://localhost:8000/v1")
+    if parts.username or parts.password:
+        raise UserError("a base_url must not hold a password", "export OPENAI_API_KEY=... instead")
+    return parts
+
+
+def _fatal(status: int, error: ApiError) -> tuple[str, str] | None:
+    """Return what an error says of every request to come, and its cure; None for one of this request alone."""
+    reason = error.reason
     if status == 402 or (status in (403, 429) and reason == "credit"):
         reason = "credit"
     elif status in (401, 403):
         reason = "key"
-    elif status == 404 and reason != "options":
+    elif status == 404 and not error.refused:
         reason = "model"
     elif status not in (400, 422):
         return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +30,23 @@ class Price(Record):
     batch: float = Field(default=1.0, gt=0, le=1)
 
     def cost(self, usage: Mapping[str, float], batch: bool = False) -> float:
-        """USD of one answer."""
+        """Return the USD of one answer."""
         tokens = usage.get("prompt_tokens", 0) * self.input + usage.get("completion_tokens", 0) * self.output
         return tokens / 1e6 * (self.batch if batch else 1.0)
 
 
-def unknown_price(model: str, file: Path | None) -> str:
-    """What to say of a model that has no price: which one was perhaps meant."""
-    near = difflib.get_close_matches(model, read_prices(file), n=1)
-    hint = f", did you mean {near[0]!r}?" if near else ""
-    return f"unknown: {model} is not in the price file{hint}"
+def cost_by(file: Path | None) -> Callable[[str, Mapping[str, float]], float | None]:
+    """Return a function of a model and a usage: USD of the answer, None where the file has no price.
+
+    Raises:
+        UserError: see `read_prices`.
+    """
+    prices = read_prices(file)
+    return lambda model, usage: prices[model].cost(usage) if model in prices else None
 
 
 def read_prices(file: Path | None) -> dict[str, Price]:
-    """All prices of a file, by the exact names of the models; None: those that come with text2grad.
+    """Read a file of prices by the exact names of models; None: those that come with text2grad.
 
     Raises:
         UserError: the file cannot be read, or an entry in it is wrong (which, and how).
@@ -52,21 +54,15 @@ def read_prices(file: Path | None) -> dict[str, Price]:
     path = file or OURS
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the prices {path}", "check critic.prompted.prices") from error
-    except YAMLMistakeError as error:
-        message = f"{path}: not YAML: {' '.join(str(error).split())[:120]}"
-        raise UserError(message, "correct the price file") from error
+    except (OSError, UnicodeDecodeError, YAMLMistakeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(f"cannot read the prices {path}: {reason}", "check critic.prompted.prices") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: no prices", "write MODEL: {input: 2.5, output: 10}")
-    return {str(model): _price(path, str(model), entry) for model, entry in content.items()}
+    return {str(model): _read_price(path, str(model), entry) for model, entry in content.items()}
 
 
-def _price(path: Path, model: str, entry: Any) -> Price:
-    if isinstance(entry, dict) and (unknown := sorted(map(str, entry.keys() - Price.model_fields.keys()))):
-        near = difflib.get_close_matches(unknown[0], Price.model_fields, n=1)
-        cure = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(Price.model_fields)}"
-        raise UserError(f"{path}: {model}: unknown key {unknown[0]!r}", cure)
+def _read_price(path: Path, model: str, entry: Any) -> Price:
     try:
         return Price.model_validate(entry)
     except ValidationError as error:
@@ -74,7 +70,7 @@ def _price(path: Path, model: str, entry: Any) -> Price:
 
 
 def most_tokens(texts: Sequence[str], max_tokens: int) -> dict[str, float]:
-    """Upper bound on the usage of a request of these texts: no tokenizer has a token of less than a byte."""
+    """Return an upper bound on the usage of a request of these texts: no token is less than a byte."""
     return {
         "prompt_tokens": float(sum(len(text.encode("utf-8", "replace")) + TOKENS_OF_A_TURN for text in texts)),
         "completion_tokens": float(max_tokens),
@@ -82,6 +78,6 @@ def most_tokens(texts: Sequence[str], max_tokens: int) -> dict[str, float]:
 
 
 def believable(usage: Mapping[str, Any], most: Mapping[str, float]) -> dict[str, float]:
-    """The counts of a server that can be: not nothing, and not far above the most."""
+    """Return the counts of a server that can be: not nothing, and not far above the most."""
     counts = {name: amount(usage.get(name)) or 0.0 for name in most}
     return {name: count for name, count in counts.items() if 0 < count <= ABSURD * most[name]}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Literal
 
-from text2grad.chat.complaint import LIMITS
+from text2grad.chat.api_errors import FALLBACKS, Capability
 from text2grad.feedback import Message, storable
 
-Capability = Literal["grammar", "json_schema", "json_object", "text"]
-LADDER: tuple[Capability, ...] = ("json_schema", "json_object", "text")
-"""How strictly a server can be held to JSON, strictest first. Its answers are checked in any case."""
+Format = Literal["grammar", "json_schema", "json_object", "text"]
 FRESH_TEMPERATURE = 0.7
 """Of the second try after a broken answer, where the first was greedy: the same would come again."""
 
@@ -35,31 +33,18 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Form:
-    """What a model takes of a request: the name of the limit (OpenAI's reasoning models only know
-    `max_completion_tokens`, other servers only `max_tokens`), and whether a temperature may be named.
-    """
-
-    limit: str = LIMITS[0]
-    temperature: bool = True
-
-    def without(self, options: Collection[str]) -> Form:
-        """The form for a server that does not take `options`; itself where they are not in it."""
-        limit = LIMITS[self.limit == LIMITS[0]] if self.limit in options else self.limit
-        return Form(limit, self.temperature and "temperature" not in options)
-
-
-@dataclass(frozen=True)
 class Questioner:
     """Writes questions for one model, as it is asked to decode. `temperature` None leaves the server's own.
 
-    `form` is no part of a question's id: what was requested is, not what the server accepts of it.
+    `refused` names the capabilities that the server does not have: they are no part of a question's id, which is
+    made of what is requested.
     """
 
     model: str
     max_tokens: int
     temperature: float | None = 0.0
-    form: Form = Form()
+    grounded: bool = False
+    refused: frozenset[Capability] = frozenset()
 
     def question(self, turns: Sequence[Message], version: str = "", schema: str = "", about: str = "") -> Question:
         """Return the request for one conversation. `version` names the prompt it was made from.
@@ -73,10 +58,31 @@ class Questioner:
         digest = sha256(f"[{data}, {json.dumps([version, self.model, decoding])[1:]}0".encode("ascii"))
         return Question(digest.hexdigest(), messages, data, schema, about)
 
-    def request(self, question: Question, capability: Capability, attempt: int = 0) -> str:
-        """The request as the server reads it, a JSON text in ASCII; a later `attempt` draws a fresh sample."""
-        options = self.options(question.schema, capability, attempt > 0)
-        if capability == "grammar":
+    @property
+    def limit(self) -> Capability:
+        """The name of the token limit: reasoning models of OpenAI know one, other servers the other."""
+        return "max_completion_tokens" if "max_tokens" in self.refused else "max_tokens"
+
+    def format_for(self, question: Question) -> Format:
+        """Return the strictest format of the answer that the question has and the server takes."""
+        formats: list[Format] = ["grammar"] if self.grounded and question.about else []
+        formats += ["json_schema", "json_object"] if question.schema else []
+        return next((each for each in formats if each not in self.refused), "text")
+
+    def capabilities(self, question: Question) -> frozenset[str]:
+        """Return what a request for the question asks of the server."""
+        draws = self.temperature is not None and "temperature" not in self.refused
+        return frozenset({self.format_for(question), self.limit, *(["temperature"] if draws else [])})
+
+    def without(self, capability: Capability) -> frozenset[Capability]:
+        """Return `refused` for a server that does not have this capability either, but then its alternative."""
+        return (self.refused | {capability}) - {FALLBACKS[capability].instead}
+
+    def request(self, question: Question, attempt: int = 0) -> str:
+        """Return the request as JSON in ASCII; a later `attempt` draws a fresh sample."""
+        answer_format = self.format_for(question)
+        options = self.options(question.schema, answer_format, attempt > 0)
+        if answer_format == "grammar":
             from text2grad.wire.quotable import Quotable
 
             grammar = json.dumps({"structured_outputs": {"grammar": Quotable(question.about).grammar()}})
@@ -84,14 +90,14 @@ class Questioner:
         return f'{{"messages": {question.data}, {options[1:]}'
 
     @lru_cache(maxsize=64)  # noqa: B019 - frozen, and a few of a job
-    def options(self, schema: str, capability: Capability, fresh: bool = False) -> str:
-        """Everything of a request but its messages."""
-        options: dict[str, Any] = {"model": self.model, self.form.limit: self.max_tokens}
-        if self.temperature is not None and self.form.temperature:
+    def options(self, schema: str, answer_format: Format, fresh: bool = False) -> str:
+        """Return everything of a request but its messages."""
+        options: dict[str, Any] = {"model": self.model, self.limit: self.max_tokens}
+        if self.temperature is not None and "temperature" not in self.refused:
             options["temperature"] = max(self.temperature, FRESH_TEMPERATURE) if fresh else self.temperature
-        if capability == "json_object":
+        if answer_format == "json_object":
             options["response_format"] = {"type": "json_object"}
-        elif capability == "json_schema":
-            wanted = {"name": "critique", "strict": True, "schema": json.loads(schema)}
-            options["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        elif answer_format == "json_schema":
+            json_schema = {"name": "critique", "strict": True, "schema": json.loads(schema)}
+            options["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         return json.dumps(options)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from text2grad.chat.api_errors import Capability
+
 Trouble = Literal[
     "unreachable", "cut", "timeout", "busy", "broken", "oversized", "refused", "too_long", "unfit", "fatal"
 ]
@@ -32,14 +34,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class Problem:
-    """No answer, and why.
+    """The reason why there is no answer.
 
-    `unreachable`: no connection. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for
-    patience. `broken`: 5xx, or not a valid answer. `oversized`: an answer too long, or nested
-    too deeply, to be read. `refused`: a content filter. `too_long`: this request does not fit the
-    model. `unfit`: the server will never take this request (other 4xx). `fatal`: it will take none
-    (key, model, quota, another address); `cure` mends it. `wait`: seconds it asked for. `options`:
-    those of the request that the server does not take (`complaint`).
+    `unreachable`: no connection. `cut`: the answer broke off. `timeout`. `busy`: 429. `broken`: 5xx, or not a
+    valid answer. `oversized`: an answer too long, or nested too deeply, to be read. `refused`: a content filter.
+    `too_long`: this request does not fit the model. `unfit`: the server will never take this request (other
+    4xx). `fatal`: it will take none (key, model, quota, another address). `wait`: seconds the server asked for.
+    `refused`: the capabilities of the request that it does not have.
     """
 
     kind: Trouble
@@ -47,24 +48,14 @@ class Problem:
     status: int = 0
     wait: float | None = None
     cure: str = ""
-    options: frozenset[str] = frozenset()
+    refused: frozenset[Capability] = frozenset()
 
     @property
     def passing(self) -> bool:
-        """Whether asking again may help."""
+        """True if asking again may help."""
         return self.kind in ("unreachable", "cut", "timeout", "busy", "broken")
 
     @property
-    def about_the_form(self) -> bool:
-        """Whether the server refused to hold its answer to a form."""
-        return self.kind == "unfit" and "response_format" in self.options
-
-    @property
-    def may_be_the_form(self) -> bool:
-        """Whether the same question in another form may be answered; some servers break over a form."""
-        return self.kind == "unfit" or (self.kind == "broken" and self.status != 200)
-
-    @property
     def may_cost(self) -> bool:
-        """Whether the server may still charge for the request, because it may have written an answer."""
+        """True if the server may charge for the request, because it may have written an answer."""
         return self.kind in ("cut", "timeout", "oversized") or (self.kind == "broken" and self.status == 200)

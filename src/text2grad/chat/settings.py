@@ -20,13 +20,6 @@ class EndpointSettings(Settings):
         default=False, description="have the server keep quotes to the response: vLLM with its guidance backend"
     )
     concurrency: int = Field(default=8, ge=1, description="requests open at once")
-    retries: int = Field(default=5, ge=0, description="of a request that failed temporarily")
-    most_failures: int | None = Field(
-        default=20, ge=1, description="a job stops after so many failed answers in a row; null: never"
-    )
-    timeout: float = Field(
-        default=120.0, gt=0, description="seconds without a sign of an answer; a whole request: 5 times as long"
-    )
     prices: Path | None = Field(default=None, description="file of prices; null: those that come with text2grad")
     budget_usd: float | None = Field(
         default=None, ge=0, description="never spend more on one journal of answers; null: no limit"

@@ -7,44 +7,34 @@ server imports this module.
 from __future__ import annotations
 
 import time
-import urllib.request
-from collections.abc import Mapping
-from contextlib import suppress
-from threading import Lock
-from typing import Any
+from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qsl, urlsplit
 
-import httpcore2
 import httpx2
 import openai
 
 from text2grad.chat.reply import NoReplyError, Trouble
 from text2grad.errors import UserError
 
-MOST_BYTES = (1 << 24) + (1 << 16)
-"""Of an answer: 16 MiB and its headers."""
+MOST_BYTES = 1 << 24
+"""Of an answer."""
 WHOLE = 5.0
-"""A whole request may take this many times the time a server may be silent."""
+"""A whole answer may take this many times the time a server may be silent."""
 
 
 class OversizedError(Exception):
     """The answer is longer than any that is read."""
 
 
-class StaleError(Exception):
-    """The server had closed a kept connection: the request was not read."""
-
-
-KINDS: Mapping[object, Trouble] = {
+KINDS: Mapping[type, Trouble] = {
     OversizedError: "oversized",
-    httpcore2.ReadTimeout: "timeout",
-    httpcore2.WriteTimeout: "timeout",
-    httpcore2.RemoteProtocolError: "cut",
-    httpcore2.ReadError: "cut",
-    httpcore2.WriteError: "cut",
+    httpx2.ReadTimeout: "timeout",
+    httpx2.WriteTimeout: "timeout",
+    httpx2.RemoteProtocolError: "cut",
+    httpx2.ReadError: "cut",
+    httpx2.WriteError: "cut",
 }
-"""What the end of a request without a reply means; of any other error: that the server was not reached."""
-NETWORK_ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError)
+"""The trouble that an exception means; any other: the server was not reached."""
 
 
 class Client:
@@ -57,7 +47,6 @@ class Client:
     def __init__(self, url: str, key: str, headers: Mapping[str, str], timeout: float) -> None:
         place = urlsplit(url)
         self._options: openai.RequestOptions = {} if key else {"headers": {"Authorization": openai.Omit()}}
-        self._transport = Transport(url, timeout)
         self._sdk = openai.OpenAI(
             api_key=key or "none",
             base_url=place._replace(query="", fragment="").geturl(),
@@ -65,7 +54,7 @@ class Client:
             default_headers={"Accept-Encoding": "identity", **headers},
             timeout=timeout,
             max_retries=0,
-            http_client=httpx2.Client(transport=self._transport, follow_redirects=False),
+            http_client=_http_client(timeout),
         )
 
     def post(self, body: bytes) -> httpx2.Response:
@@ -78,131 +67,46 @@ class Client:
             return self._sdk.post("/chat/completions", cast_to=httpx2.Response, content=body, options=self._options)
         except openai.APIStatusError as error:
             return error.response
-        except (openai.APIConnectionError, OversizedError, *NETWORK_ERRORS) as error:
+        except (openai.APIConnectionError, OversizedError, httpx2.HTTPError) as error:
             cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
             kind = KINDS.get(type(cause), "unreachable")
             raise NoReplyError(kind, str(cause) or type(cause).__name__) from error
 
     def close(self) -> None:
-        """Close the connections; others are opened when needed."""
-        self._transport.close()
+        """Close the connections."""
+        self._sdk.close()
 
 
-class Transport(httpx2.BaseTransport):
-    """Kept connections to the server of a URL, through the proxy that the environment names."""
+def _http_client(timeout: float) -> httpx2.Client:
+    def bound(response: httpx2.Response) -> None:
+        response.headers.pop("content-encoding", None)
+        stream = response.stream
+        assert isinstance(stream, httpx2.SyncByteStream)
+        response.stream = _BoundedStream(stream, time.monotonic() + WHOLE * timeout)
 
-    def __init__(self, url: str, timeout: float) -> None:
-        self._pool = httpcore2.ConnectionPool(
-            ssl_context=httpcore2.default_ssl_context() if urlsplit(url).scheme == "https" else None,
-            proxy=_proxy(url),
-            max_connections=None,
-            network_backend=_Backend(WHOLE * timeout),
-        )
-        self._guard = Lock()
-        self._open = 0  # requests
-        self._closing = False
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and read its whole answer as it comes over the wire."""
-        with self._guard:
-            self._open, self._closing = self._open + 1, False
-        try:
-            response = self._send(request)
-        finally:
-            with self._guard:
-                self._open -= 1
-                self._close_if_unused()
-        headers = [pair for pair in response.headers if pair[0].lower() != b"content-encoding"]
-        return httpx2.Response(response.status, headers=headers, content=response.content)
-
-    def _send(self, request: httpx2.Request) -> httpcore2.Response:
-        while True:
-            with suppress(StaleError):
-                return self._pool.request(
-                    request.method,
-                    str(request.url),
-                    headers=request.headers.raw,
-                    content=request.read(),
-                    extensions=request.extensions,
-                )
-
-    def close(self) -> None:
-        """Close the connections: now, or after the last answer that is on its way."""
-        with self._guard:
-            self._closing = True
-            self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        if self._closing and not self._open:
-            self._pool.close()
-
-
-def _proxy(url: str) -> httpcore2.Proxy | None:
-    """The proxy that the environment names for a URL."""
-    place = urlsplit(url)
-    address = urllib.request.getproxies().get(place.scheme, "")
-    if not address or urllib.request.proxy_bypass(str(place.hostname)):
-        return None
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
     try:
-        proxy = httpx2.Proxy(address if "//" in address else f"http://{address}")
-    except (ValueError, httpx2.InvalidURL):
-        proxy = None
-    if proxy is None or proxy.url.scheme not in ("http", "https"):
-        cure = f"export {place.scheme}_proxy=http://HOST:PORT, or no_proxy={place.hostname}"
-        raise UserError(f"the proxy of {place.scheme}_proxy is not an http(s) address", cure)
-    return httpcore2.Proxy(str(proxy.url), auth=proxy.raw_auth)
+        return httpx2.Client(limits=limits, follow_redirects=False, event_hooks={"response": [bound]})
+    except (ValueError, ImportError, httpx2.InvalidURL) as error:
+        cure = "export http_proxy=http://HOST:PORT, or unset it"
+        raise UserError("the proxy of the environment is not an http(s) address", cure) from error
 
 
-class _Backend(httpcore2.SyncBackend):
-    """Opens connections whose answers may take `whole` seconds."""
+class _BoundedStream(httpx2.SyncByteStream):
+    """The body of an answer, which ends by `deadline` (monotonic seconds) and after `MOST_BYTES`."""
 
-    def __init__(self, whole: float) -> None:
-        self._whole = whole
+    def __init__(self, stream: httpx2.SyncByteStream, deadline: float) -> None:
+        self._stream, self._deadline = stream, deadline
 
-    def connect_tcp(self, *given: Any, **named: Any) -> httpcore2.NetworkStream:
-        return _Connection(super().connect_tcp(*given, **named), self._whole)
-
-
-class _Connection(httpcore2.NetworkStream):
-    """A connection with limits to the bytes and to the time of every answer.
-
-    The first write after a read begins the next request.
-    """
-
-    def __init__(self, stream: httpcore2.NetworkStream, whole: float) -> None:
-        self._stream, self._whole = stream, whole
-        self._requests = self._bytes = 0
-        self._until = 0.0
-        self._reads = True
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        if self._reads:
-            self._reads, self._bytes, self._until = False, 0, time.monotonic() + self._whole
-            self._requests += 1
-        self._stream.write(buffer, timeout)
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        self._reads = True
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise httpcore2.ReadTimeout
-        stale = self._requests > 1 and not self._bytes
-        try:
-            data = self._stream.read(max_bytes, left if timeout is None else min(left, timeout))
-        except httpcore2.ReadError as error:
-            raise StaleError if stale else error from error
-        if stale and not data:
-            raise StaleError
-        self._bytes += len(data)
-        if self._bytes > MOST_BYTES:
-            raise OversizedError(f"an answer of more than {MOST_BYTES >> 20} MiB")
-        return data
+    def __iter__(self) -> Iterator[bytes]:
+        size = 0
+        for piece in self._stream:
+            size += len(piece)
+            if size > MOST_BYTES:
+                raise OversizedError(f"an answer of more than {MOST_BYTES >> 20} MiB")
+            if time.monotonic() > self._deadline:
+                raise httpx2.ReadTimeout("the answer takes too long")
+            yield piece
 
     def close(self) -> None:
         self._stream.close()
-
-    def start_tls(self, *given: Any, **named: Any) -> httpcore2.NetworkStream:
-        return _Connection(self._stream.start_tls(*given, **named), self._whole)
-
-    def get_extra_info(self, info: str) -> object:
-        return self._stream.get_extra_info(info)

@@ -11,7 +11,7 @@ from llguidance import LLMatcher, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 
 from chat_server import KEY, ChatServer, Reply, error, escaped, in_turn, last_message, said, said_with, servers_of
-from text2grad.chat import Answer, Completion, EndpointSettings, OpenAIChat, ScriptedChat
+from text2grad.chat import Answer, Completion, EndpointSettings, OpenAIChat, ScriptedChat, asking, endpoint
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source
@@ -39,12 +39,14 @@ class Server(ChatServer):
         super().__init__(answer, last_message)
 
     def chat(self, **options: Any) -> OpenAIChat:
-        return chat_at(self.url, **{"retries": 3, "timeout": 5.0, **options})
+        return chat_at(self.url, **options)
 
 
 @pytest.fixture(autouse=True)
 def planted_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(asking, "RETRIES", 3)
+    monkeypatch.setattr(endpoint, "TIMEOUT", 5.0)
 
 
 @pytest.fixture
@@ -81,17 +83,16 @@ def test_too_many_requests_waits_as_long_as_the_server_says_and_then_gives_one_a
 
 def test_server_errors_until_the_last_retry_are_a_typed_failure_of_that_conversation_only(serve: Any) -> None:
     server = serve(bad=[error(500)], good=[said("fine")])
-    with server.chat(retries=2) as chat:
+    with server.chat() as chat:
         bad, good = chat.complete([asked("bad"), asked("good")])
     assert isinstance(bad, Failure) and bad.kind == "exhausted"
     assert isinstance(good, Completion) and good.text == "fine"
-    assert sum(last_message(request) == "bad" for request in server.bodies) == 3
+    assert sum(last_message(request) == "bad" for request in server.bodies) == 4
 
 
 def test_nobody_listens() -> None:
-    with chat_at("http://127.0.0.1:9/v1", retries=0) as chat:
-        (answer,) = chat.complete([asked("hello")])
-    assert isinstance(answer, Failure) and answer.kind == "exhausted"
+    with chat_at("http://127.0.0.1:9/v1") as chat, pytest.raises(UserError, match=r"127\.0\.0\.1:9"):
+        chat.complete([asked("hello")])
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_a_critic_of_the_training_loop_never_tells_the_key(serve: Any, echo: str
         cut=[(200, {}, f"<html>{echo}".encode())],
     )
     names = ["said", "raw", "refused", "unfit", "cut"]
-    with server.chat(retries=0) as chat:
+    with server.chat() as chat:
         answers = chat.complete([asked(name) for name in names])
         source = Source(kind="llm", model="judge")
         critic = PromptedCritic(chat, "=== user ===\n{{prompt}}{{response}}", source)

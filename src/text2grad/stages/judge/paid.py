@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 from text2grad.chat.batch import read_answers, run_batch, write_requests
 from text2grad.chat.client import OpenAIChat
 from text2grad.chat.journal import STATES
-from text2grad.chat.prices import unknown_price
 from text2grad.chat.questions import Question
 from text2grad.config import Config
 from text2grad.critics.canaries import canaries_path, canary_items
@@ -68,7 +67,7 @@ class PaidSummary(Summary):
     heldout_records: int | None = None
     sent: int
     pairs: Mapping[str, Any] = inlined()
-    capability: str | None
+    left_out: Sequence[str]
     price: str
     journal: str
     out: str
@@ -135,14 +134,13 @@ def annotate_paid(config: Config, items: Items, target: Path, options: AnnotateO
         finally:
             written, _ = write_feedback(target, critic.feedback(_pairs(items())))
         tally = chat.tally(_questions(critic, items()))
-        settings = chat.settings
         return PaidSummary(
             tally=tally,
             canaries=known,
             records=written,
             sent=chat.asker.sent,
-            capability=chat.asker.capability,
-            price="known" if chat.asker.price else unknown_price(settings.model, settings.prices),
+            left_out=sorted(chat.asker.questioner.refused),
+            price=chat.price_status,
             journal=str(place),
             out=str(target),
             exit_code=_exit_code(chat, tally, done),

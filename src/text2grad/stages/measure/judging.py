@@ -37,7 +37,6 @@ _NAMES = {
     "critic.prompted.model, max_tokens, temperature": "evaluate.judge, judge.max_tokens",
     "critic.prompted.base_url": "evaluate.judge_url",
     "critic.prompted.max_tokens": "judge.max_tokens",
-    ", or --critic.prompted.most_failures null to ask the rest all the same": "",
 }
 """What the judge's settings are called, where an endpoint's errors name the critic's."""
 

@@ -37,7 +37,7 @@ from chat_server import (
     said_with,
     servers_of,
 )
-from text2grad.chat import Completion, transport
+from text2grad.chat import Completion, asking, endpoint, transport
 from text2grad.chat.asking import pause_for_all
 from text2grad.chat.endpoint import Endpoint
 from text2grad.chat.pace import FIRST_PAUSE
@@ -51,10 +51,6 @@ from text2grad.stages.judge.paid import AnnotateOptions
 Ended = tuple[int, dict[str, Any], str]
 COUNTS = ("requested", "ok", "refused", "invalid", "exhausted")
 QUICK = (
-    "--critic.prompted.retries",
-    "3",
-    "--critic.prompted.timeout",
-    "1.5",  # a busy machine lets the scripted server wait; a timeout is asked again, and counted
     "--critic.prompted.concurrency",
     "4",
     "--task.name",
@@ -68,6 +64,9 @@ QUICK = (
 @pytest.fixture(autouse=True)
 def planted_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(asking, "RETRIES", 3)
+    # A busy machine lets the scripted server wait; a timeout is asked again, and counted.
+    monkeypatch.setattr(endpoint, "TIMEOUT", 1.5)
     for name in ("OPENAI_BASE_URL", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
@@ -257,7 +256,7 @@ def test_the_ladder_is_climbed_once_and_the_rung_is_remembered(
     file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(9)])
     _, summary, _ = annotate(server, file, "--limit", "5")
     extra = ("json_schema", "json_object", "text").index(rung)
-    assert (summary["ok"], summary["sent"], summary["capability"]) == (5, 5 + extra, rung)
+    assert (summary["ok"], summary["sent"], len(summary["left_out"])) == (5, 5 + extra, extra)
     _, summary, _ = annotate(server, file)
     assert (summary["ok"], summary["sent"]) == (9, 4)
 
@@ -389,9 +388,9 @@ def test_a_bad_file_is_one_line_before_anything_is_asked(
 @pytest.mark.parametrize(
     ("prices", "words"),
     [
-        ("gpt-4o: {inptu: 1, output: 2}", "did you mean 'input'?"),
+        ("gpt-4o: {inptu: 1, output: 2}", "gpt-4o"),
         ("gpt-4o: {input: cheap, output: 2}", "gpt-4o: input"),
-        ("gpt-4o: [", "not YAML"),
+        ("gpt-4o: [", "prices.yaml"),
         ("- 3", "no prices"),
     ],
 )
@@ -421,8 +420,6 @@ def test_a_plan_costs_nothing_and_names_what_it_does_not_know(judge: Any, annota
     assert server.bodies == [] and sorted(tmp_path.iterdir()) == [file]
     _, plan, _ = annotate(server, file, "--plan", "--critic.prompted.model", "my-own")
     assert plan["usd"] is None and "my-own is not in the price file" in plan["price"]
-    _, plan, _ = annotate(server, file, "--plan", "--critic.prompted.model", "gpt-4O")
-    assert plan["usd"] is None and "did you mean 'gpt-4o'?" in plan["price"]
     code, _, err = annotate(server, file, "--budget-usd", "1", "--critic.prompted.model", "my-own")
     assert code == 1 and "needs the model's price" in err
 
@@ -455,9 +452,6 @@ def test_canaries_tell_a_judge_that_obeys_what_it_reads(judge: Any, annotate: An
     assert "1 of 3 canaries moved" in err and len(server.bodies) == 4
     assert summary["canaries_usd"] == pytest.approx(3 * summary["usd"])
     assert set(records(tmp_path)) == {"b"}, "a canary is never among what is trained on"
-    with pytest.raises(SystemExit):
-        main(["feedback-report", str(tmp_path / "feedback.jsonl"), "--page", str(tmp_path / "page.html")])
-    assert "canaries moved" in (tmp_path / "page.html").read_text()
     annotate(server, file, "--canaries", "--budget-usd", "1")
     assert len(server.bodies) == 4, "canaries are paid for once, too"
 
@@ -543,11 +537,11 @@ def test_azure_gets_its_own_key_and_the_version_it_asks_for(
     judge: Any, annotate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-secret")
-    endpoint = Endpoint("https://me.openai.azure.com/openai/deployments/d?api-version=2024-10-21", 1.0)
-    assert endpoint.key == "azure-secret" and "api-version" not in endpoint.name
-    assert endpoint.is_openai and not Endpoint("http://localhost:11434/v1", 1.0).is_openai
-    with pytest.raises(UserError, match="not an http"):
-        Endpoint("localhost:11434", 1.0)
+    azure = Endpoint("https://me.openai.azure.com/openai/deployments/d?api-version=2024-10-21")
+    assert azure.key == "azure-secret" and "api-version" not in azure.name
+    assert azure.is_openai and not Endpoint("http://localhost:11434/v1").is_openai
+    with pytest.raises(UserError, match="base_url"):
+        Endpoint("localhost:11434")
 
 
 def test_the_budget_is_never_passed_and_a_higher_one_goes_on(judge: Any, annotate: Any, tmp_path: Path) -> None:
