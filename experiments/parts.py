@@ -67,7 +67,7 @@ TINY = {
     "sft.epochs": 2,
     "sft.batch_size": 16,
     "sft.micro_batch_size": 16,
-    "sft.optimizer": "muon",
+    "sft.optimizer": "text2grad.demo_muon:muon",
     "sft.lr": 5e-3,
     "reward_model.shared": "false",
     "reward_model.grounded": "off",

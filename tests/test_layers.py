@@ -137,7 +137,7 @@ def test_the_loop_loads_neither_a_client_nor_what_reads_models_from_disk() -> No
         "policy.files.gguf",
         "policy.grounded",
         "policy.load",
-        "train.muon",
+        "demo_muon",
     )
     assert "train.update" in ours
     assert not [name for name in ours if name.startswith(apart)]

@@ -422,7 +422,12 @@ def test_training_on_pairs_goes_on_as_if_it_had_never_stopped(
 
 @pytest.mark.parametrize(
     ("at", "title", "optimizer"),
-    [(1, "sft", "adamw"), (3, "reward model", "adamw"), (5, "sft", "adamw"), (3, "reward model", "muon")],
+    [
+        (1, "sft", "adamw"),
+        (3, "reward model", "adamw"),
+        (5, "sft", "adamw"),
+        (3, "reward model", "text2grad.demo_muon:muon"),
+    ],
 )
 def test_supervised_training_goes_on_as_if_it_had_never_stopped(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight, at: int, title: str, optimizer: str

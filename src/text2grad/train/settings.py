@@ -5,11 +5,14 @@ Plain settings; importing this module imports no torch.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from text2grad.named import known_name
 from text2grad.settings import MAY_CHANGE, Settings
+
+ADAMW = "adamw"
 
 
 class SupervisedSettings(Settings):
@@ -21,11 +24,15 @@ class SupervisedSettings(Settings):
     lr: float = Field(default=1e-5, gt=0, description="learning rate at its peak")
 
 
+def _known_optimizer(name: str) -> str:
+    return known_name(name, (ADAMW,), "module:name")
+
+
 class NextTokenSettings(SupervisedSettings):
     """Masked next-token training: SFT on responses, and the reward model on z (paper, section 3.4)."""
 
-    optimizer: Literal["adamw", "muon"] = Field(
-        default="adamw", description="muon: orthogonalised updates; fewer steps for a model made from scratch"
+    optimizer: Annotated[str, AfterValidator(_known_optimizer)] = Field(
+        default=ADAMW, description="adamw, or module:name of a function (model, lr, weight_decay) -> optimizer"
     )
 
 

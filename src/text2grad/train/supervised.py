@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import FunctionType
 from typing import Any, Generic, Literal, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import conversation_of
+from text2grad.named import load_named
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.heads.head import (
     STEP_OF_LABELS,
@@ -30,11 +32,10 @@ from text2grad.policy.heads.head import (
     verdict_loss,
 )
 from text2grad.policy.model import Policy
-from text2grad.train.muon import muon_for
 from text2grad.train.optimizers import clip_gradient, keep_masters, learning_rate_factor, refuse_float16
 from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches, supervised_identity
 from text2grad.train.passes import PassSize, accumulate
-from text2grad.train.settings import NextTokenSettings, SupervisedSettings
+from text2grad.train.settings import ADAMW, NextTokenSettings, SupervisedSettings
 from text2grad.train.stopping import EarlyStopping, LossFloor
 
 CHECKPOINT_EVERY = 200
@@ -145,8 +146,9 @@ def descend(
         UserError: the loss is not finite, the objective's check fails, or what `durable.run.Run` refuses.
     """
     ranks, title = options.ranks, options.title
-    if ranks.sharded and with_muon(settings):
-        raise UserError(f"{title}: muon needs whole matrices", f"--run.parallel ddp, or {section}.optimizer adamw")
+    if ranks.sharded and optimizer_name(settings) != ADAMW:
+        problem = f"{title}: {optimizer_name(settings)} may need whole matrices, and weights are split"
+        raise UserError(problem, f"--run.parallel ddp, or {section}.optimizer {ADAMW}")
     ranks.broadcast_weights(policy)
     optimizers = [
         make_optimizer(policy, settings, options.course.weight_decay),
@@ -185,23 +187,23 @@ def descend(
     return metrics
 
 
-def with_muon(settings: SupervisedSettings) -> bool:
-    """Whether the settings name that optimizer; training that reads a head of its own has none to name."""
-    return isinstance(settings, NextTokenSettings) and settings.optimizer == "muon"
+def optimizer_name(settings: SupervisedSettings) -> str:
+    """Return the optimizer that the settings name; only next-token training can name one."""
+    return settings.optimizer if isinstance(settings, NextTokenSettings) else ADAMW
 
 
 def make_optimizer(
     policy: Policy, settings: SupervisedSettings, weight_decay: float = 0.0
 ) -> torch.optim.Optimizer:
-    """The optimizer that the settings name, over all that the policy trains.
+    """Make the optimizer that the settings name, over all that the policy trains.
 
     Raises:
-        UserError: the policy is in float16.
+        UserError: the policy is in float16, or there is no such optimizer.
     """
     refuse_float16(policy)
     optimizer: torch.optim.Optimizer
-    if with_muon(settings):
-        optimizer = muon_for(policy.model, settings.lr, weight_decay)
+    if (name := optimizer_name(settings)) != ADAMW:
+        optimizer = load_named("optimizer", name, kinds=(FunctionType,))(policy.model, settings.lr, weight_decay)
     else:
         weights = policy.policy_parameters()
         optimizer = torch.optim.AdamW(weights, lr=settings.lr, weight_decay=weight_decay, fused=True)

@@ -73,7 +73,7 @@ def sft_optimizer(policy: Policy) -> torch.optim.Optimizer:
 
 
 def muon(policy: Policy) -> torch.optim.Optimizer:
-    return make_optimizer(policy, NextTokenSettings(lr=LR, optimizer="muon"))
+    return make_optimizer(policy, NextTokenSettings(lr=LR, optimizer="text2grad.demo_muon:muon"))
 
 
 @pytest.mark.parametrize("make", [ppo_optimizer, sft_optimizer, muon])
@@ -143,7 +143,7 @@ def test_masters_begin_at_what_was_merged(base: Path, tmp_path: Path) -> None:
         assert any(weight.shape == each.shape and torch.equal(weight, each) for each in stepped(optimizer))
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", ["adamw", "text2grad.demo_muon:muon"])
 def test_a_stopped_run_resumes_with_its_masters_bit_for_bit(base: Path, tmp_path: Path, kind: str) -> None:
     settings = NextTokenSettings.model_validate({"epochs": 3, "batch_size": 2, "lr": LR, "optimizer": kind})
 

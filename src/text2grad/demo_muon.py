@@ -1,10 +1,10 @@
-"""Muon: momentum whose every update of a weight matrix is made orthogonal (Jordan et al. 2024), AdamW for the rest.
+"""Muon, the optimizer of the demo's supervised training (Jordan et al. 2024); AdamW for what is not a matrix.
 
-All directions of a matrix learn at the same speed, also those in which gradients are rare: a model
-made from scratch needs fewer steps. `torch.optim.Muon` makes the same updates but iterates in
-bfloat16, which differs by 1 % and which CPUs without such instructions emulate (3.7 instead of .3
-seconds a step of the tiny model). Here the iteration is in float32 on a CPU, equal shapes share one
-batched product, and one optimizer with one learning rate serves the whole model.
+Every update of a weight matrix is momentum made orthogonal: all directions learn at the same speed, also those in
+which gradients are rare, so a model made from scratch needs fewer steps. `torch.optim.Muon` makes the same updates
+but iterates in bfloat16, which differs by 1 % and which CPUs without such instructions emulate (3.7 instead of 0.3
+seconds a step of the tiny model). Here the iteration is in float32 on a CPU, equal shapes share one product,
+and one optimizer with one learning rate serves the whole model.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return found.to(matrices.dtype)
 
 
-def muon_for(model: Any, lr: float, weight_decay: float) -> Muon:
-    """Muon for a Hugging Face model: its layers' matrices; AdamW for embeddings, head, norms and biases."""
+def muon(model: Any, lr: float, weight_decay: float) -> Muon:
+    """Return Muon for the matrices in a model's layers; AdamW for embeddings, head, norms and biases."""
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
     apart = {id(parameter) for end in ends if end is not None for parameter in end.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from text2grad.train.muon import Muon, muon_for, orthogonalised
+from text2grad.demo_muon import Muon, muon, orthogonalised
 
 
 def made(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -61,7 +61,7 @@ def test_what_is_no_matrix_moves_as_with_adamw() -> None:
 
 def test_embeddings_and_norms_are_no_matrices_of_a_model(tiny_llama: LlamaForCausalLM) -> None:
     model = copy.deepcopy(tiny_llama)
-    optimizer = muon_for(model, lr=1e-3, weight_decay=0.0)
+    optimizer = muon(model, lr=1e-3, weight_decay=0.0)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     by = {group["by"]: [names[id(p)] for p in group["params"]] for group in optimizer.param_groups}
     assert all("proj" in name for name in by["muon"]) and len(by["muon"]) == 2 * 7
