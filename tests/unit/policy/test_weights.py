@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from made_tokenizers import byte_level_tokenizer
-from text2grad import doctor
 from text2grad.cli import main
 from text2grad.errors import NotFinite, UserError
 from text2grad.policy.files.save import write_policy
@@ -260,13 +259,3 @@ def test_a_command_ends_in_one_line(
         main([*words, "--with", "m"])
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert ended.value.code == 1 and len(said) == 1 and DOWN in said[0]
-
-
-@pytest.mark.parametrize("fault", ["a weight missing", "another shape", "not a number", "fp8"])
-def test_the_doctor_finds_it_too(fault: str, tmp_path: Path) -> None:
-    folder = write_model(tmp_path)
-    assert all(check.ok for check in doctor.check_model(folder))
-    FAULTS[fault][0](folder)
-    (found,) = [check for check in doctor.check_model(folder) if not check.ok]
-    assert found.name == "weights" and re.search(FAULTS[fault][1].partition(" .*")[0], found.detail)
-    assert found.cure
