@@ -1,4 +1,4 @@
-"""The methods of an experiment that `text2grad compare` runs: a preset with recipes and settings laid over it.
+"""The methods of an experiment that the lab's `compare` runs: a preset with recipes and settings laid over it.
 
 A method is named by its parts, joined by +: `text2grad` and `scalar` alone, or `scalar+values`,
 `poor_half+kl_0.05`. A part is a recipe that comes with the package (`scalar`, `grpo`, `paper`) or one of `PARTS`.
@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from text2grad.compare.methods import METHODS
 from text2grad.config import Config, recipe_names
+from text2grad_lab.compare.methods import METHODS
 
 PARTS: dict[str, dict[str, object]] = {
     "text2grad": {},

@@ -36,7 +36,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import text2grad as t2g
-from text2grad.compare.seeds import run_command
+from text2grad.demo import run_command
 from text2grad.errors import exit_on_user_error
 
 RECORDS, HELDOUT = 48, 12

@@ -3,7 +3,7 @@
 Two tasks, `extraction` (messages -> a JSON object) and `reports` (rows of tables -> sentences), each against a
 program that knows and against a reward model that learned from 400 of its critiques.
 
-`text2grad compare` does the work, one comparison a task and critic, in a folder of its own: of every seed one SFT
+The lab's `compare` does the work, one comparison a task and critic, in a folder of its own: of every seed one SFT
 policy and one reward model, shared by all methods; each method with the same critic, rollouts and steps, and its
 rate chosen from the same --tries on another seed. Measured on kinds of document, or tables, that no training prompt
 has: greedy, sampled, and sampled at its own best temperature. Whatever has been run is not repeated, so the table
@@ -15,7 +15,7 @@ can be made in pieces: `--tasks extraction --critics program` today, `--critics 
         [--out FOLDER] [--plan]
 
 --model tiny is a Llama of about a million parameters made on the spot. --plan prints what is left of each
-comparison and runs nothing. A method is one of `text2grad compare` or has parts of methods.py:
+comparison and runs nothing. A method is one of the lab's `compare` or has parts of methods.py:
 `text2grad+group_of_8` is groups of eight with spans. --measure: another of the task's measures, by which rates are
 chosen, too: `--tasks reports --measure right`.
 
@@ -43,14 +43,14 @@ from typing import Any
 
 from methods import by_arm, file_name, method, method_of
 from reward_models import command, lines_of, prompt_of, rates
-from text2grad.compare import plan_of, run_compare
-from text2grad.compare.figures import BEST, scores_of
-from text2grad.compare.methods import BASE, METHODS, OURS
-from text2grad.compare.seeds import Seed
-from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.stages.run.results import write_json
+from text2grad_lab.compare import plan_of, run_compare
+from text2grad_lab.compare.figures import BEST, scores_of
+from text2grad_lab.compare.methods import BASE, METHODS, OURS
+from text2grad_lab.compare.seeds import Seed
+from text2grad_lab.compare.tuning import Extent
 
 TASKS = {"extraction": "fields", "reports": "covered"}
 """The measure of each task."""

@@ -1,6 +1,6 @@
 """Does the method hold on a pretrained model: SmolLM2-135M with adapters, text2grad beside what people use.
 
-`text2grad compare` does the work: of every task and seed one SFT policy, shared by all methods; each method with
+The lab's `compare` does the work: of every task and seed one SFT policy, shared by all methods; each method with
 the same critic, rollouts and steps, measured on held-out problems: greedy, sampled, and sampled at its own best
 temperature, chosen on training prompts (a policy that is only surer of itself gains nothing there). The critic is
 the program that knows the answer (the person's line, the tests); with --reward-model it is a reward model that
@@ -13,7 +13,7 @@ the best on --tune-seeds, which are not reported. What has been run is not repea
 
 `docstrings` is the preset function_summaries, measured by ROUGE-L; `code` is small_programs, measured by tests;
 `human_qa` trains the reward model on what people marked, and measures that; with --units it is a model that labels
-every token and writes nothing. A method is one of `text2grad compare`
+every token and writes nothing. A method is one of the lab's `compare`
 (`base` too), or has parts of methods.py laid over it: `grpo+lr_0.0001`, `text2grad+values`, `text2grad+group_of_8`.
 
 The last line of stdout is one JSON object: `tasks` (of each, of each method: `greedy`, `sampled` and
@@ -36,13 +36,13 @@ from statistics import fmean
 from typing import Any
 
 from methods import by_arm, file_name, method, method_of
-from text2grad.compare import run_compare
-from text2grad.compare.methods import BASE, METHODS, Work
-from text2grad.compare.seeds import Seed, side_by_side
-from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import exit_on_user_error
 from text2grad.stages.run.results import measured_on, write_json
+from text2grad_lab.compare import run_compare
+from text2grad_lab.compare.methods import BASE, METHODS, Work
+from text2grad_lab.compare.seeds import Seed, side_by_side
+from text2grad_lab.compare.tuning import Extent
 
 PRESETS = {"docstrings": "function_summaries", "code": "small_programs", "human_qa": "human_qa"}
 LEAST_ENTROPY, MOST_REPETITION, MOST_PERPLEXITY = 0.1, 0.2, 4.0

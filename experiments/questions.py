@@ -1,6 +1,6 @@
 """What happens to text2grad where the critic is noisy, biased, foreign, poorly taught, or a matter of taste?
 
-On answers with parts (`extraction`, or another preset; `demo` is the embedded code task), by `text2grad compare`:
+On answers with parts (`extraction`, or another preset; `demo` is the embedded code task), by the lab's `compare`:
 
     noise        labels that a critic gets wrong, at random (`flip`) or of always the same keys (`keys`), and a
                  critic that praises every "please" (`polite`): beside scalar PPO and GRPO without noise
@@ -44,14 +44,14 @@ from methods import by_arm, file_name, method_of
 from parts import TASKS, TEMPERATURES, TINY, best_of, reward_model_of, row_of
 from sample_efficiency import rollouts_to
 from tastes import TASTES
-from text2grad.compare import plan_of, run_compare
-from text2grad.compare.figures import scores_of
-from text2grad.compare.methods import REWARD_MODEL, SHARED
-from text2grad.compare.seeds import Seed, side_by_side
-from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import exit_on_user_error
 from text2grad.page.runs import read_metrics
+from text2grad_lab.compare import plan_of, run_compare
+from text2grad_lab.compare.figures import scores_of
+from text2grad_lab.compare.methods import REWARD_MODEL, SHARED
+from text2grad_lab.compare.seeds import Seed, side_by_side
+from text2grad_lab.compare.tuning import Extent
 
 HERE = Path(__file__).resolve().parent
 """Where the commands that `compare` starts find `noisy_critic` and `tastes`."""

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from text2grad.compare.seeds import run_command
+from text2grad.demo import run_command
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.stages.run.results import write_json
 

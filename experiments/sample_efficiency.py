@@ -1,6 +1,6 @@
 """How many rollouts does a method need: text2grad, scalar PPO and their variants on the embedded code task.
 
-`text2grad compare` does the work: of every seed SFT, annotation and one reward model, shared by all methods; each
+The lab's `compare` does the work: of every seed SFT, annotation and one reward model, shared by all methods; each
 method with the same prompts, rollouts, epochs and optimizer steps, measured on held-out problems by their tests
 while it trains. The learning rate of each is chosen on --tune-seeds over one grid for all (of one rate there is
 nothing to choose); the figures come from --seeds. What has been run is not repeated.
@@ -34,11 +34,11 @@ from typing import Any
 
 from figure import svg
 from methods import by_arm, method, method_of
-from text2grad.compare import run_compare
-from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import exit_on_user_error
 from text2grad.page.curves import Line, mean_line
+from text2grad_lab.compare import run_compare
+from text2grad_lab.compare.tuning import Extent
 
 OWN_NAMES = ("text2grad", "scalar")
 Point = Mapping[str, float]

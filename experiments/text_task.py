@@ -1,6 +1,6 @@
 """Real text: one-line summaries of functions (task `docstrings`) by SFT, scalar PPO and text2grad.
 
-`text2grad compare` does the work: both PPO runs of a seed start from the same SFT policy and see the same prompts,
+The lab's `compare` does the work: both PPO runs of a seed start from the same SFT policy and see the same prompts,
 rollouts, steps and critic (the program that compares with the person's line; its score is ROUGE-L). They differ in
 the credit scheme, in gamma as in the demo, and in what was best for each in as many tries on two validation seeds
 (100 and 101), which are none of the seeds shown: for scalar PPO the advantages of a group. Of several --lrs each
@@ -25,11 +25,11 @@ from statistics import fmean
 from typing import Any
 
 from methods import PARTS, by_arm, file_name, written
-from text2grad.compare import run_compare
-from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import exit_on_user_error
 from text2grad.stages.run.results import measured_on
+from text2grad_lab.compare import run_compare
+from text2grad_lab.compare.tuning import Extent
 
 ARMS: dict[str, dict[str, object]] = {
     "scalar_ppo": {"credit.scheme": "last_token", "ppo.gamma": 1.0},  # not the recipe: the KL stays the preset's

@@ -31,15 +31,15 @@ import tastes
 import text_task
 from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
-from text2grad.compare import plan_of
-from text2grad.compare.methods import methods_of
-from text2grad.compare.seeds import Seed
 from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
 from text2grad.formats.corrections import corrections
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.reward_data import reward_data
 from text2grad.tasks.base import TaskSettings, feedback_split, load_task
+from text2grad_lab.compare import plan_of
+from text2grad_lab.compare.methods import methods_of
+from text2grad_lab.compare.seeds import Seed
 
 
 def curve(*rates: float) -> list[dict[str, float]]:

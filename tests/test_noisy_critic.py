@@ -14,7 +14,6 @@ from places import ROOT
 sys.path.insert(0, str(ROOT / "experiments"))
 
 from noisy_critic import NoiseSettings, NoisyCritic, PoliteCritic
-from text2grad.compare.methods import methods_of
 from text2grad.config import find_config, load_config
 from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.table import spec_of
@@ -23,6 +22,7 @@ from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, 
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.critics import critic_inputs, make_critic
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
+from text2grad_lab.compare.methods import methods_of
 
 WORDS = "the quick brown fox jumps over the lazy dog again and again"
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 from text2grad.cli import main
 
-COMMANDS: tuple[str, ...] = ("text2grad_lab.baselines.commands",)
+COMMANDS: tuple[str, ...] = ("text2grad_lab.baselines.commands", "text2grad_lab.compare.commands")
 """Modules that register commands when they are imported, in the order of the help."""
+LISTED = "--methods"
+"""An option that takes all words up to the next option."""
 
 
 def register() -> None:
@@ -16,6 +20,17 @@ def register() -> None:
         import_module(module)
 
 
+def repeat_listed(words: Sequence[str]) -> list[str]:
+    """Write `--methods sft dpo` as `--methods sft --methods dpo`, which is what the parser takes."""
+    result: list[str] = []
+    option = ""
+    for word in words:
+        option = word if word.startswith("-") else option
+        repeated = option == LISTED and word != LISTED and result[-1] != LISTED
+        result += [LISTED, word] if repeated else [word]
+    return result
+
+
 if __name__ == "__main__":
     register()
-    main()
+    main(repeat_listed(sys.argv[1:]))

@@ -23,8 +23,6 @@ from text2grad.errors import UsageError, UserError
 from text2grad.named import is_own_name, load_named
 
 UsageMistake: Any = typer.BadParameter.__base__  # click's UsageError, wherever this typer keeps it
-LISTED = ("--methods",)
-"""Options that take all words up to the next option."""
 
 
 @app.callback(invoke_without_command=True)
@@ -67,7 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _run(arguments: Sequence[str]) -> int:
     """Parse the words into a command and run it; the exit code."""
     words, overrides = split_overrides(arguments)
-    words = _listed(words)
     if words and is_own_name(words[0]):
         _register(words[0])
     _refuse_unknown_options(words, overrides)
@@ -87,17 +84,6 @@ def _register(name: str) -> None:
     if not issubclass(stage, Stage):
         raise UserError(f"{name} is not a command", "derive the class from text2grad.commands.base.Stage")
     command(name)(stage)
-
-
-def _listed(words: Sequence[str]) -> list[str]:
-    """`--methods sft dpo` as `--methods sft --methods dpo`, which is what the parser takes."""
-    result: list[str] = []
-    option = ""
-    for word in words:
-        option = word if word in LISTED else "" if word.startswith("-") else option
-        repeated = bool(option) and word not in LISTED and result[-1] not in LISTED
-        result += [option, word] if repeated else [word]
-    return result
 
 
 def _refuse_unknown_options(words: Sequence[str], overrides: Sequence[str] = ()) -> None:

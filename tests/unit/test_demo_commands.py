@@ -1,7 +1,9 @@
-"""The demo's commands and their order; a failure ends it."""
+"""The demo's commands and their order; a failure ends it; the measure and the memory that it reports."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from time import sleep
@@ -10,7 +12,7 @@ import pytest
 
 from text2grad import demo
 from text2grad.config import Config, find_config, load_config
-from text2grad.errors import UserError
+from text2grad.errors import UsageError, UserError
 
 
 def config_of(preset: str, folder: Path) -> Config:
@@ -66,3 +68,80 @@ def test_no_command_starts_after_a_failure(failing: str, tmp_path: Path, monkeyp
         demo.run_demo(config_of("function_summaries", tmp_path))
     shared = ["sft", "annotate", "train-reward"]
     assert started == ["sft"] if failing == "sft" else sorted(started) == sorted([*shared, "text2grad", "grpo"])
+
+
+OWN_TASK = """
+class Own:
+    name = critic_prompt = "qa"
+
+    def __init__(self, settings):
+        pass
+
+    def examples(self, split):
+        from text2grad.feedback import Example, Message
+
+        turn = Message(role="user", content="Where?")
+        return [Example(id=str(n), prompt=(turn,), reference="there" * REFERENCES) for n in range(2)]
+
+    def scores(self, example, response):
+        return SCORES
+"""
+
+
+@pytest.fixture
+def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Config]:
+    """A configuration of a task of one's own with such scores, and with or without references."""
+
+    def written(scores: str, references: bool = True) -> Config:
+        name = f"own_{abs(hash((scores, references)))}"
+        text = OWN_TASK.replace("SCORES", scores).replace("REFERENCES", str(int(references)))
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        words = ["--task.name", f"{name}:Own", "--policy.model", "tiny", "--run.folder", str(tmp_path / "run")]
+        return load_config(None, words)
+
+    monkeypatch.syspath_prepend(tmp_path)
+    return written
+
+
+@pytest.mark.parametrize("references", [True, False])
+@pytest.mark.parametrize(
+    ("scores", "measure"),
+    [
+        ("{'named': 1.0}", "named"),
+        ("{'zeal': 1.0, 'accuracy': 0.5}", "zeal"),
+        ("{'accuracy': 0.5, 'rouge_l': 1.0}", "rouge_l"),
+        ("{'length': 3.0, 'pass': 1.0}", "pass"),
+        ("{'named': 1.0} if example.id == '1' else {}", "named"),
+    ],
+)
+def test_a_task_of_one_s_own_is_compared_by_its_own_measure(
+    own_task: Callable[..., Config], scores: str, measure: str, references: bool
+) -> None:
+    config = own_task(scores, references)
+    assert demo.measure_of(config) == demo.measure_of(config, measure) == measure
+    with pytest.raises(UsageError, match=rf"no measure 'speed' \(--measure .*{measure}"):
+        demo.measure_of(config, "speed")
+
+
+def test_a_task_that_measures_nothing_is_refused_before_anything_is_run(own_task: Callable[..., Config]) -> None:
+    for requested in (None, "rouge_l"):
+        config = own_task("{}")
+        with pytest.raises(UserError, match="measures nothing"):
+            demo.measure_of(config, requested)
+        assert not config.run.folder.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="the system does not say what a process holds")
+def test_the_peak_of_a_command_is_its_own_and_not_its_parent_s(tmp_path: Path) -> None:
+    held = b"x" * (300 << 20)  # what this process holds, and what `ru_maxrss` of its children begins with
+    code, small = demo.run_command([sys.executable, "-c", "import time; time.sleep(0.6)"])
+    _, large = demo.run_command([sys.executable, "-c", "import time; x = b'x' * (200 << 20); time.sleep(0.6)"])
+    assert len(held) >> 20 == 300 and code == 0
+    assert 2 < small < 60 and 200 < large < 260
+    code, _ = demo.run_command([sys.executable, "-c", "import os; print(os.getcwd()); raise SystemExit(7)"])
+    assert code == 7
+
+
+def test_the_result_of_a_command_is_in_its_log(tmp_path: Path) -> None:
+    demo.run_command([sys.executable, "-c", "print('the counts')"], tmp_path / "it.log")
+    assert "the counts" in (tmp_path / "it.log").read_text(encoding="utf-8")

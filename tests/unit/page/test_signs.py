@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from text2grad.compare.figures import signs_of
 from text2grad.page import signs
 
 
@@ -104,18 +103,6 @@ def test_the_warnings_of_a_run_are_read_off_its_metrics() -> None:
     rows = [{"step": n, "delta_sum": value, "unmatched_share": 0.1} for n, value in enumerate(wave(4, 40))]
     assert len(signs.metric_warnings(rows)) == 2
     assert signs.metric_warnings([]) == signs.metric_warnings([{"step": 0, "loss": 1.0}]) == []
-
-
-def test_compare_names_text2grad_below_scalar_ppo() -> None:
-    def row(low: float, high: float) -> dict[str, object]:
-        return {"difference": (low + high) / 2, "difference_interval": [low, high]}
-
-    rows = {"sft": row(0.1, 0.2), "scalar": row(0.1, 0.3), "scalar_rm": row(-0.1, 0.3), "text2grad": {}}
-    assert len(list(signs_of(rows))) == 1
-    assert list(signs_of({"scalar": {}})) == []
-
-
-# ---- sentences
 
 
 def scores(values: list[float], kl: float = 0.01) -> list[dict[str, float]]:

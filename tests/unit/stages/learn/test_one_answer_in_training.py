@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from human_data import finegrained_file, small_config
-from text2grad.compare.methods import methods_of
-from text2grad.config import load_config
 from text2grad.durable.processes import ALONE
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UserError
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.ppo import run_train
 from text2grad.stages.learn.supervised import run_sft
@@ -72,13 +70,3 @@ STILL = ("--ppo.steps", "4", "--ppo.value_warmup", "5", "--ppo.advantage", "gae"
 def test_steps_that_are_all_warm_up_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"all ppo\.steps \(4\) would be warm-up .* \(--ppo\.value_warmup 1"):
         run_train(small_config(tmp_path, *STILL), "text2grad")
-
-
-@pytest.mark.parametrize("name", ["text2grad", "scalar"])
-def test_a_comparison_of_policies_that_stay_as_they_are_is_refused(name: str) -> None:
-    config = load_config(Path("configs/demo.yaml"), [*STILL])
-    with pytest.raises(UsageError, match=rf"{name}: all ppo\.steps \(4\) would be warm-up"):
-        methods_of(["sft", name], config)
-    assert methods_of(["sft", "dpo"], config)
-    without = load_config(Path("configs/demo.yaml"), ["--ppo.steps", "4", "--ppo.value_warmup", "5"])
-    assert list(methods_of([name], without)) == [name], "no value function, no warm-up"

@@ -21,16 +21,17 @@ import pytest
 from blocks import commands_of, filled
 from places import CONFIGS, ROOT
 from text2grad import cli
-from text2grad.compare.methods import METHODS
 from text2grad.config import find_config
 from text2grad.formats.export import WRITERS
 from text2grad.formats.intake import KINDS
 from text2grad.named import is_own_name
+from text2grad_lab.__main__ import repeat_listed
+from text2grad_lab.compare.methods import METHODS
 
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
-    *(ROOT / folder / "README.md" for folder in ("experiments", "benchmarks")),
+    *(ROOT / folder / "README.md" for folder in ("experiments", "benchmarks", "lab")),
     *sorted(CONFIGS.rglob("*.yaml")),
     *(
         script
@@ -87,7 +88,10 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
         said = io.StringIO()
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), monkeypatch.context() as patch:
+                if words[:3] == ["python", "-m", "text2grad_lab"]:
+                    words = ["text2grad", *words[3:]]
                 if words[0] == "text2grad":
+                    words = repeat_listed(words)
                     if unknown := unlisted(words):
                         return unknown
                     cli.main(words[1:] if len(words) > 2 else [*words[1:], "--help"])  # a command that is named
@@ -106,7 +110,7 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
 
 def unlisted(words: Sequence[str]) -> str:
     """The first value of an option in `LISTED` that is none of those it takes."""
-    given = [(option, value) for option, value in pairwise(cli._listed(words)) if option in LISTED]
+    given = [(option, value) for option, value in pairwise(words) if option in LISTED]
     odd = ((option, value) for option, value in given if value not in LISTED[option] and not is_own_name(value))
     return next((f"no {value} for {option}" for option, value in odd), "")
 
@@ -135,6 +139,7 @@ def test_every_command_of_a_page_is_one_that_its_program_takes(page: Path, compl
         ("text2grad train --config slf5k \\\n    --ppo.stepss 3", "ppo.stepss"),
         ("text2grad train --config no_such_preset", "no_such_preset"),
         ("text2grad export a.jsonl --out b.jsonl --as no_such_shape", "no_such_shape"),
+        ("python -m text2grad_lab compare --seeds N --methods sft no_such_method", "no_such_method"),
         ("torchrun --nproc_per_node N -m text2grad.cli train --config no_such_preset", "no_such_preset"),
         ("python " + "experiments/" + "no_such_script.py", "no_such_script"),
         ("git push --force", "git"),

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from text2grad.compare.figures import BEST, scores_of
-from text2grad.compare.methods import Methods, run_name, trying, tunable
-from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.config import Config
 from text2grad.errors import UsageError
 from text2grad.settings import is_set, with_values
 from text2grad.stages.run.results import write_json
+from text2grad_lab.compare.figures import BEST, scores_of
+from text2grad_lab.compare.methods import Methods, run_name, trying, tunable
+from text2grad_lab.compare.seeds import Seed, side_by_side
 
 FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
 """Factors on a rate, in the order of the tries."""

@@ -1,4 +1,4 @@
-"""`text2grad compare` as a user runs it: every command of every method, one table, and nothing done twice."""
+"""The lab's `compare` as a user runs it: every command of every method, one table, and nothing done twice."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ METHODS = ("sft", "rejection", "text2grad")
 
 def compared(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     options = ("--seeds", "1", "--at-once", "2", "--json", "--run.folder", str(folder), *TOY, *words)
-    command = [sys.executable, "-m", "text2grad.cli", "compare", "--methods", *METHODS, *options]
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    command = [sys.executable, "-m", "text2grad_lab", "compare", "--methods", *METHODS, *options]
+    path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from text2grad.compare.figures import collapsed, curves_of, rows_of, signs_of, summary_of, table_of, times_of
-from text2grad.compare.methods import Methods, methods_of, works_of
-from text2grad.compare.seeds import Seed, side_by_side
-from text2grad.compare.tuning import Extent, tuned, tuning_seeds
 from text2grad.config import Config, dump_config
 from text2grad.demo import measure_of, title_of
 from text2grad.page.report import build_report
 from text2grad.stages.run.results import write_json, write_whole
+from text2grad_lab.compare.figures import collapsed, curves_of, rows_of, signs_of, summary_of, table_of, times_of
+from text2grad_lab.compare.methods import Methods, methods_of, works_of
+from text2grad_lab.compare.seeds import Seed, side_by_side
+from text2grad_lab.compare.tuning import Extent, tuned, tuning_seeds
 
 SETTINGS = "compare.yaml"
 """The settings of a comparison, in its folder."""
@@ -67,7 +67,7 @@ def command_of(root: Path, names: Sequence[str], extent: Extent, wanted: str | N
     tries = f" --tries {len(extent.factors)}" if len(extent.factors) > 1 else ""
     chosen = f"--methods {' '.join(names)} --seeds {len(extent.seeds)}{tries}"
     measured = f" --measure {wanted}" if wanted else ""
-    return f"text2grad compare --config {root / SETTINGS} {chosen}{measured}"
+    return f"python -m text2grad_lab compare --config {root / SETTINGS} {chosen}{measured}"
 
 
 def seeds_of(

@@ -11,7 +11,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from text2grad.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, on_imported
 from text2grad.config import Config, dump_config, laid_over
 from text2grad.config.loading import times
 from text2grad.demo import run_command
@@ -20,6 +19,7 @@ from text2grad.settings import with_values
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
 from text2grad.stages.run.prompts import IMPORTED, imported_file
 from text2grad.stages.run.results import write_json, write_whole
+from text2grad_lab.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, on_imported
 
 DONE = "done"
 """The folder of a seed with a note of every command that has succeeded."""

@@ -9,8 +9,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from text2grad.compare import times
-from text2grad.compare.methods import (
+from text2grad.config import Config
+from text2grad.demo import title_of
+from text2grad.errors import UserError
+from text2grad.eval.metrics import mean_with_interval
+from text2grad.page import signs
+from text2grad.page.runs import read_metrics
+from text2grad.stages.run.results import SCORES, measured_on, read_results
+from text2grad_lab.compare import times
+from text2grad_lab.compare.methods import (
     BASE,
     METHODS,
     NOTHING,
@@ -20,14 +27,7 @@ from text2grad.compare.methods import (
     Methods,
     Work,
 )
-from text2grad.compare.seeds import Seed
-from text2grad.config import Config
-from text2grad.demo import title_of
-from text2grad.errors import UserError
-from text2grad.eval.metrics import mean_with_interval
-from text2grad.page import signs
-from text2grad.page.runs import read_metrics
-from text2grad.stages.run.results import SCORES, measured_on, read_results
+from text2grad_lab.compare.seeds import Seed
 
 WAYS = ("greedy", "sampled")
 BEST = "best_temperature"
@@ -233,7 +233,7 @@ def summary_of(
         title = METHODS.get(name, name)
         rows.append({"name": title, "greedy": row["greedy"]["metric"], "sampled": row["metric"], "seeds": each})
     return {
-        "title": f"text2grad compare: {config.task.name}",
+        "title": f"text2grad_lab compare: {config.task.name}",
         "metric": title_of(measure),
         "rows": rows,
         "seeds": [seed.config.run.seed for seed in seeds],

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from text2grad import compare
-from text2grad.cli import _listed
-from text2grad.compare import figures as comparison
-from text2grad.compare import seeds as running
-from text2grad.compare.figures import over_problems
-from text2grad.compare.methods import METHODS, OWN, SHARED, methods_of, trying, works_of
-from text2grad.compare.seeds import Seed, side_by_side
-from text2grad.compare.tuning import Extent, tuned, tuning_seeds
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.settings import is_set, value_at
+from text2grad_lab import compare
+from text2grad_lab.__main__ import repeat_listed
+from text2grad_lab.compare import figures as comparison
+from text2grad_lab.compare import seeds as running
+from text2grad_lab.compare.figures import over_problems
+from text2grad_lab.compare.methods import METHODS, OWN, SHARED, methods_of, trying, works_of
+from text2grad_lab.compare.seeds import Seed, side_by_side
+from text2grad_lab.compare.tuning import Extent, tuned, tuning_seeds
 
 
 @pytest.fixture
@@ -44,17 +42,6 @@ def test_every_method_has_its_works(config: Config) -> None:
     assert works("offline")[:-2] == ["sft", "annotate"], "no reward model"
     for work in (*OWN.values(), *SHARED.values()):
         assert all(earlier in SHARED for earlier in work.after)
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="the system does not say what a process holds")
-def test_the_peak_of_a_command_is_its_own_and_not_its_parent_s(tmp_path: Path) -> None:
-    held = b"x" * (300 << 20)  # what this process holds, and what `ru_maxrss` of its children begins with
-    code, small = running.run_command([sys.executable, "-c", "import time; time.sleep(0.6)"])
-    _, large = running.run_command([sys.executable, "-c", "import time; x = b'x' * (200 << 20); time.sleep(0.6)"])
-    assert len(held) >> 20 == 300 and code == 0
-    assert 2 < small < 60 and 200 < large < 260
-    code, _ = running.run_command([sys.executable, "-c", "import os; print(os.getcwd()); raise SystemExit(7)"])
-    assert code == 7
 
 
 def test_methods_learn_from_the_feedback_that_was_imported(tmp_path: Path, commands: list[list[str]]) -> None:
@@ -121,80 +108,6 @@ def test_what_cannot_be_compared(config: Config, names: list[str], changes: dict
         methods_of(names, config.model_copy(update={"ppo": ppo}))
 
 
-@pytest.mark.parametrize("data", ["", "openbmb/UltraFeedback", "tests/data/ultrafeedback.jsonl"])
-def test_step_labels_of_ultrafeedback_are_refused(config: Config, data: str) -> None:
-    task = config.task.model_copy(update={"name": "qa", "data": data})
-    asked = config.model_copy(update={"task": task})
-    with pytest.raises(UsageError, match="prm needs answers with steps"):
-        methods_of(["sft", "prm"], asked)
-    assert list(methods_of(["dense"], asked)) == ["dense"]
-    others = asked.model_copy(update={"task": task.model_copy(update={"data": "questions.jsonl"})})
-    assert list(methods_of(["prm"], others)) == ["prm"]
-
-
-OWN_TASK = """
-class Own:
-    name = critic_prompt = "qa"
-
-    def __init__(self, settings):
-        pass
-
-    def examples(self, split):
-        from text2grad.feedback import Example, Message
-
-        turn = Message(role="user", content="Where?")
-        return [Example(id=str(n), prompt=(turn,), reference="there" * REFERENCES) for n in range(2)]
-
-    def scores(self, example, response):
-        return SCORES
-"""
-
-
-@pytest.fixture
-def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Config]:
-    """A configuration of a task of one's own with such scores, and with or without references."""
-
-    def written(scores: str, references: bool = True) -> Config:
-        name = f"own_{abs(hash((scores, references)))}"
-        text = OWN_TASK.replace("SCORES", scores).replace("REFERENCES", str(int(references)))
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-        words = ["--task.name", f"{name}:Own", "--policy.model", "tiny", "--run.folder", str(tmp_path / "run")]
-        return load_config(None, words)
-
-    monkeypatch.syspath_prepend(tmp_path)
-    return written
-
-
-@pytest.mark.parametrize("references", [True, False])
-@pytest.mark.parametrize(
-    ("scores", "measure"),
-    [
-        ("{'named': 1.0}", "named"),
-        ("{'zeal': 1.0, 'accuracy': 0.5}", "zeal"),
-        ("{'accuracy': 0.5, 'rouge_l': 1.0}", "rouge_l"),
-        ("{'length': 3.0, 'pass': 1.0}", "pass"),
-        ("{'named': 1.0} if example.id == '1' else {}", "named"),
-    ],
-)
-def test_a_task_of_one_s_own_is_compared_by_its_own_measure(
-    own_task: Callable[..., Config], scores: str, measure: str, references: bool
-) -> None:
-    config = own_task(scores, references)
-    assert compare.measure_of(config) == compare.measure_of(config, measure) == measure
-    with pytest.raises(UsageError, match=rf"no measure 'speed' \(--measure .*{measure}"):
-        compare.measure_of(config, "speed")
-
-
-def test_a_task_that_measures_nothing_is_refused_before_anything_is_run(
-    own_task: Callable[..., Config], commands: list[list[str]]
-) -> None:
-    for wanted in (None, "rouge_l"):
-        config = own_task("{}")
-        with pytest.raises(UserError, match="measures nothing"):
-            compare.run_compare(config, ["sft"], Extent.of(0, 1), 1, wanted)
-        assert not commands and not config.run.folder.exists()
-
-
 def test_answers_without_the_measure_are_named(config: Config) -> None:
     seed = seed_of(config, 0, "sft")
     place = seed.folder / "evaluation" / "demo" / "sft.scores.json"
@@ -202,10 +115,6 @@ def test_answers_without_the_measure_are_named(config: Config) -> None:
     place.write_text(json.dumps({"greedy": {"p": {}}, "sampled": {"p": {"named": 1.0}}}), encoding="utf-8")
     with pytest.raises(UserError, match="no greedy answer of sft in seed-0 has the measure 'named'"):
         comparison.scores_of(seed, "sft", "named")
-
-
-def test_methods_are_in_the_order_of_the_table(config: Config) -> None:
-    assert list(methods_of(["text2grad", "sft", "dpo"], config)) == ["sft", "dpo", "text2grad"]
 
 
 @pytest.fixture
@@ -256,11 +165,6 @@ def test_what_some_records_failed_at_is_used_and_said(
     assert [name for name, note in noted.items() if note and note["some_records_failed"]] == ["annotate"]
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "failed" in line]
     assert "annotate" in line and str(seed.note("annotate").with_suffix(".log")) in line
-
-
-def test_the_result_of_a_command_is_in_its_log(tmp_path: Path) -> None:
-    running.run_command([sys.executable, "-c", "print('the counts')"], tmp_path / "it.log")
-    assert "the counts" in (tmp_path / "it.log").read_text(encoding="utf-8")
 
 
 def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(config: Config) -> None:
@@ -318,12 +222,6 @@ def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
     assert tuned(config, scalar, Extent.of(0, 3), "pass", 2) == {"scalar": 1.0}
     with pytest.raises(UsageError, match="both tuned on and reported"):
         tuned(config, scalar, Extent((0, 100), (1.0, 2.0), (100,)), "pass", 2)
-
-
-def test_a_rate_that_nobody_set_cannot_be_multiplied(config: Config) -> None:
-    bare = Config.model_validate({"task": {"name": "demo"}, "policy": {"model": "tiny"}})
-    with pytest.raises(UsageError, match=r"nothing sets ppo\.lr"):
-        tuned(bare, methods_of(["text2grad"], bare), Extent.of(0, 1, tries=2), "pass", 1)
 
 
 def test_a_default_of_dpo_counts_as_a_rate_that_nobody_set() -> None:
@@ -488,8 +386,8 @@ def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]],
 
 def test_an_option_may_list_its_words() -> None:
     words = ["compare", "--methods", "sft", "dpo", "--seeds", "3"]
-    assert _listed(words) == ["compare", "--methods", "sft", "--methods", "dpo", "--seeds", "3"]
-    assert _listed(["train", "--name", "a", "b"]) == ["train", "--name", "a", "b"]
+    assert repeat_listed(words) == ["compare", "--methods", "sft", "--methods", "dpo", "--seeds", "3"]
+    assert repeat_listed(["train", "--name", "a", "b"]) == ["train", "--name", "a", "b"]
 
 
 def test_reflection_costs_tokens_when_it_answers(config: Config) -> None:
@@ -506,3 +404,26 @@ def test_reflection_costs_tokens_when_it_answers(config: Config) -> None:
     (seed.folder / "feedback.jsonl").write_text("{}\n", encoding="utf-8")
     cost = comparison.cost_of("reflection", [seed])
     assert (cost["rollouts"], cost["sampled_tokens"], cost["critic_tokens"]) == (0, 7, 33)
+
+
+def test_compare_names_text2grad_below_scalar_ppo() -> None:
+    def row(low: float, high: float) -> dict[str, object]:
+        return {"difference": (low + high) / 2, "difference_interval": [low, high]}
+
+    rows = {"sft": row(0.1, 0.2), "scalar": row(0.1, 0.3), "scalar_rm": row(-0.1, 0.3), "text2grad": {}}
+    assert len(list(comparison.signs_of(rows))) == 1
+    assert list(comparison.signs_of({"scalar": {}})) == []
+
+
+# ---- sentences
+
+
+@pytest.mark.parametrize("name", ["text2grad", "scalar"])
+def test_policies_that_only_warm_up_are_refused(name: str) -> None:
+    warming = ["--ppo.advantage", "gae", "--ppo.steps", "4", "--ppo.value_warmup", "5"]
+    config = load_config(find_config("demo"), warming)
+    with pytest.raises(UsageError, match=rf"{name}: all ppo\.steps \(4\) would be warm-up"):
+        methods_of(["sft", name], config)
+    assert methods_of(["sft", "dpo"], config)
+    without = load_config(find_config("demo"), ["--ppo.steps", "4", "--ppo.value_warmup", "5"])
+    assert list(methods_of([name], without)) == [name], "no value function, no warm-up"
