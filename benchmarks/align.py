@@ -101,7 +101,7 @@ def labelled(text: str, table: TokenTable, tokenizer: Any, dice: random.Random) 
     spans = unique_spans(text, SPANS, dice)
     judgement = parse(render(Critique(text="", spans=spans), text), text)
     assert isinstance(judgement, Critique), judgement.message
-    labels = token_labels(judgement.spans, table.align(ids), "overlap")
+    labels = token_labels(judgement.spans, table.align(ids))
     return by_prefix(ids, spans, tokenizer), labels.tolist()
 
 

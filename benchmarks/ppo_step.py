@@ -289,7 +289,7 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
     settings = PPOSettings(
         advantage="gae",
         rollouts=RESPONSES, epochs=EPOCHS, mini_batches=1, micro_batch_size=arguments.rows, lr=LEARNING_RATE,
-        gamma=GAMMA, lam=LAM, clip=CLIP, value_clip=CLIP, kl="full", normalisation="whiten",
+        gamma=GAMMA, lam=LAM, kl="full", normalisation="whiten",
     )  # fmt: skip
     policy = Policy(given.model("policy"), make_tokenizer()).eval()
     policy.reference = Reference(given.model("reference").eval().requires_grad_(False), policy.reader)

@@ -30,7 +30,6 @@ PARTS: dict[str, dict[str, object]] = {
     "unequal": {"ppo.samples_per_prompt": 8, "ppo.drop_equal_groups": True},
     "shared": {"ppo.lost_groups": "shared"},  # blame, where all answers to a prompt fail
     "paid": {"ppo.lost_groups": "paid"},  # there as anywhere
-    "half_words": {"ppo.group_span_weight": 0.5},  # beside what groups compare
     "spread_score": {"credit.scheme": "spread_score"},
     "span": {"credit.weighting": "span"},
     "balanced": {"credit.weighting": "balanced"},

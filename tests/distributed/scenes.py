@@ -19,7 +19,7 @@ from text2grad.config import find_config, load_config
 from text2grad.durable.processes import ALONE, Ranks, joined
 from text2grad.durable.run import RunOptions
 from text2grad.durable.state import seed_everything
-from text2grad.feedback import Example, Failure, Judgement, Message, Span
+from text2grad.feedback import Example, Failure, Judgement, Message, Overlap, Span
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
@@ -45,8 +45,8 @@ SPEECH = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=3)
 SETTINGS = PPOSettings(
     advantage="gae",
     steps=4, rollouts=COUNT, epochs=2, mini_batches=2, micro_batch_size=3, lr=1e-3, schedule="cosine",
-    value_warmup=1, samples_written=COUNT, kl_target=0.01,
-    normalisation="whiten", probe_prompts=0,
+    value_warmup=1, kl_target=0.01,
+    normalisation="whiten", probe_every=0,
 )  # fmt: skip
 TRAINING = SupervisedSettings(epochs=3, batch_size=3, micro_batch_size=1, lr=1e-2)
 KINDS: dict[str, dict[str, Any]] = {
@@ -59,6 +59,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 class Stops(Halves):
     """In one process, does something at its n-th call."""
+
+    overlap: Overlap = "allowed"
 
     def __init__(self, rank: int, at: int, what: str) -> None:
         self.calls, self.what, self.at = 0, what, at if os.environ["RANK"] == str(rank) else 0
@@ -204,7 +206,7 @@ def train(model: Path, folder: Path, sharded: bool, stop: tuple[int, int, str] =
 
 def train_on_episodes(model: Path, folder: Path, sharded: bool) -> str:
     """The same, of episodes of two turns, and with fewer probes than there are processes."""
-    return train_in(Talker, model, folder, sharded, steps=2, probe_prompts=1)
+    return train_in(Talker, model, folder, sharded, steps=2, probe_every=10)
 
 
 def train_in(

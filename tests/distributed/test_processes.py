@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scenes
 import torch
 from processes import run_in
 from safetensors.torch import load_file
@@ -187,7 +188,8 @@ def test_a_critic_beside_the_scoring_in_two_processes(
 
 
 def train_beside(model: Path, folder: Path, stop: tuple[int, int, str]) -> str:
-    return train(model, folder, False, stop, overlap="on")
+    scenes.Stops.overlap = "helps"
+    return train(model, folder, False, stop)
 
 
 def test_split_weights_without_a_value_function(model: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
-from text2grad.feedback import Example, Failure, Judgement, Message, Preference, Source, Span
+from text2grad.feedback import Example, Failure, Judgement, Message, Overlap, Preference, Source, Span
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.files.tokenizer import load_tokenizer
@@ -59,7 +59,7 @@ STEPS = 6
 SETTINGS = PPOSettings(
     advantage="gae",
     steps=STEPS, rollouts=4, epochs=2, mini_batches=2, lr=1e-3, schedule="cosine", value_warmup=1,
-    probe_prompts=0, kl_target=0.01, normalisation="whiten",
+    probe_every=0, kl_target=0.01, normalisation="whiten",
 )  # fmt: skip
 TRAINING = NextTokenSettings(epochs=3, batch_size=2, lr=1e-2)
 COURSE: dict[str, Any] = {"checkpoint_every": 1, "course": CourseSettings(warmup=0.3)}
@@ -70,8 +70,16 @@ ADAPTERS = LoraSettings(r=2, dropout=0.3)
 class Lots(Halves):
     """Draws lots for the score."""
 
+    overlap: Overlap = "allowed"
+
     def score(self, text: str) -> float:
         return float(torch.rand(()))
+
+
+def beside(critic: Lots) -> Lots:
+    """The critic, to work in a thread while the batch is scored."""
+    critic.overlap = "helps"
+    return critic
 
 
 class Stops(Lots):
@@ -313,7 +321,7 @@ def test_ppo_goes_on_as_if_it_had_never_stopped(
 
 
 OF_A_PROBE = ("tokens", "starts", "delta", "kl", "value", "reward", "logp", "logp_change", "entropy")
-PROBED = {"probe_prompts": 3, "probe_every": 2}
+PROBED = {"probe_every": 2}
 
 
 def probes_of(folder: Path) -> list[dict[str, Any]]:
@@ -326,14 +334,14 @@ def test_probes_follow_the_same_prompts_and_training_does_not_notice(
     """Their critic draws lots of torch's generator, and so does the policy."""
     by_ppo(model, tmp_path / "run", Lots(), **PROBED)
     probes = probes_of(tmp_path / "run")
-    spread = [number * len(examples()) // 3 for number in range(3)]
+    spread = [number * len(examples()) // 4 for number in range(4)]
     asked = [(step, examples()[row].id) for step in (0, 2, 4, STEPS - 1) for row in spread]
     assert [(probe["step"], probe["id"]) for probe in probes] == asked
     for probe in probes:
         assert {len(probe[name]) for name in OF_A_PROBE} == {len(probe["ids"])}
         assert not {"advantage", "ratio", "learned"} & probe.keys(), "nothing was learned from it"
     changes = [max(map(abs, probe["logp_change"])) for probe in probes]
-    assert max(changes[:3]) == 0 < min(changes[-3:])
+    assert max(changes[:4]) == 0 < min(changes[-4:])
     path = tmp_path / "run" / "samples.jsonl"
     lines = path.read_text("utf-8").splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"probe"' not in line), encoding="utf-8")
@@ -529,6 +537,8 @@ def test_a_critic_beside_the_scoring_changes_nothing(
     scoring = threading.Event()
 
     class Slow(Lots):
+        overlap: Overlap = "helps"
+
         def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
             assert scoring.wait(60), "scoring did not begin"
             scoring.clear()
@@ -541,7 +551,7 @@ def test_a_critic_beside_the_scoring_changes_nothing(
         return original(*given)
 
     monkeypatch.setattr(learner, "measure", measure)
-    by_ppo(model, tmp_path / "beside", Slow(), overlap="on")
+    by_ppo(model, tmp_path / "beside", Slow())
     assert_same(straight(), (tmp_path / "beside", seen[-1]))
     rows = [json.loads(line) for line in (tmp_path / "beside" / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert all(row["seconds_critique_hidden"] > 0 for row in rows)
@@ -554,9 +564,9 @@ def test_a_critic_that_fails_beside_the_scoring_ends_the_step_as_it_would_alone(
         raise UserError("the endpoint is down", "start it")
 
     with pytest.raises(UserError, match=r"the endpoint is down \(start it\)"):
-        by_ppo(model, tmp_path / "run", Stops(4, down), overlap="on", checkpoint_every=0)
+        by_ppo(model, tmp_path / "run", beside(Stops(4, down)), checkpoint_every=0)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("critic")]
-    by_ppo(model, tmp_path / "run", Lots(), overlap="on", checkpoint_every=0)
+    by_ppo(model, tmp_path / "run", beside(Lots()), checkpoint_every=0)
     assert_same(straight(), (tmp_path / "run", seen[-1]))
 
 
@@ -610,7 +620,7 @@ class Looks(Lots):
 
 def ppo_beside(model: Path, folder: Path) -> None:
     """The critic works in a thread beside the scoring."""
-    by_ppo(model, folder, Looks(), lora=True, overlap="on")
+    by_ppo(model, folder, beside(Looks()), lora=True)
 
 
 def ppo_alone(model: Path, folder: Path) -> None:

@@ -248,8 +248,7 @@ class EvaluateSettings(Settings):
     validation: int = Field(
         default=64,
         ge=1,
-        description="prompts to choose the temperature on: the last of the training prompts (ppo.prompts takes the"
-        " first)",
+        description="prompts to choose the temperature on: the last of the training prompts",
     )
     reference: str = Field(
         default="",

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.log import Stopwatch
 from text2grad.durable.processes import ALONE, Ranks
 from text2grad.durable.state import same_randomness
-from text2grad.errors import UserError
 from text2grad.feedback import Critic, Critique, Example, Judgement, Source, overlap_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.episode import MakeEnvironment
@@ -78,7 +77,7 @@ class Learner:
     def __post_init__(self) -> None:
         self._table = TokenTable(self.policy.tokenizer)
         self._ranks = self.size.ranks
-        self._overlap = overlaps(self.critic, self.settings.overlap, self._ranks.sharded)
+        self._overlap = overlaps(self.critic, self._ranks.sharded)
 
     def sample(self, examples: Sequence[Example], prompts: Sequence[Sequence[int]], step: int) -> list[Sample]:
         """Begin a step: one response per prompt."""
@@ -168,20 +167,12 @@ class _Silent:
         return [Critique(text="") for _ in responses]
 
 
-def overlaps(critic: Critic, wanted: Literal["auto", "on", "off"], sharded: bool = False) -> bool:
-    """Whether the critic works while the policy is scored (`ppo.overlap`).
+def overlaps(critic: Critic, sharded: bool = False) -> bool:
+    """True if the critic works while the policy is scored: it computes outside this process.
 
     Never with split weights: a critic that fails during a collective pass could not tell the other processes.
-
-    Raises:
-        UserError: it is `on`, and the critic is made of the policy's own weights, or these are split.
     """
-    able = overlap_of(critic)
-    if wanted == "on" and sharded:
-        raise UserError("split weights and critics take turns", "ppo.overlap auto, or run.parallel ddp")
-    if wanted == "on" and able == "never":
-        raise UserError("the critic shares its weights with the policy, so they take turns", "ppo.overlap auto")
-    return wanted == "on" or (wanted == "auto" and able == "helps" and not sharded)
+    return overlap_of(critic) == "helps" and not sharded
 
 
 def together(

@@ -28,7 +28,7 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
-from text2grad.train.learner import Learner, overlaps
+from text2grad.train.learner import Learner
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo_settings import PPOSettings
@@ -38,6 +38,8 @@ from text2grad.train.update import next_coefficient
 
 CHECKPOINT_EVERY, SAMPLES_EVERY = 20, 5
 """Steps between checkpoints, where a run does not say, and between written token strips."""
+STRIPS = 8
+"""Token strips written at a time."""
 
 
 def ppo_step(
@@ -90,7 +92,6 @@ def train_ppo(
             finite, a policy that has diverged, or what `durable.run.Run` refuses.
     """
     ranks = options.ranks
-    examples = examples[: settings.prompts]
     if not examples:
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
@@ -120,7 +121,7 @@ def train_ppo(
                 metrics = ppo_step(learner, [examples[i] for i in chosen], [prompts[i] for i in chosen], step, beta)
             training.kl_coefficient = next_coefficient(beta, metrics["kl"], settings)
             if step % SAMPLES_EVERY == 0 or step == settings.steps - 1:
-                for strip in learner.strips(step, settings.samples_written) or ():
+                for strip in learner.strips(step, STRIPS) or ():
                     run.log.sample(strip)
             for strip in followed:
                 run.log.sample(strip)
@@ -139,7 +140,6 @@ def _refuse_unfit(critic: Critic, settings: PPOSettings, generation: GenerationS
     """Settings that cannot be trained with, before anything is written."""
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
-    overlaps(critic, settings.overlap, ranks.sharded)
     if settings.rollouts < ranks.count:
         raise UserError(
             f"{ranks.count} processes share ppo.rollouts {settings.rollouts}", "start fewer, or raise ppo.rollouts"

@@ -15,12 +15,6 @@ class PPOSettings(Settings):
 
     steps: int = Field(default=50, ge=1, description="rollout batches")
     rollouts: int = Field(default=64, ge=1, description="responses per step (the update batch)")
-    prompts: int | None = Field(
-        default=None,
-        ge=1,
-        description="train on this many of the training prompts, from the first; null: all",
-        json_schema_extra=MAY_CHANGE,
-    )
     samples_per_prompt: int = Field(default=1, ge=1, description="responses to one prompt within a step")
     epochs: int = Field(default=4, ge=1, description="passes over one batch of rollouts")
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass")
@@ -33,14 +27,6 @@ class PPOSettings(Settings):
         description="returns: no values, rewards to come discounted by gamma x lam; gae: a value function as well"
         " (paper); group: no values, the verdict against that of the other answers to its prompt, at every token,"
         " and the returns of the spans",
-    )
-    group_span_weight: float = Field(
-        default=1.0,
-        ge=0,
-        description="weight of the returns of the spans in group advantages",
-    )
-    group_scaled: bool = Field(
-        default=True, description="divide group advantages by the spread of their group (GRPO); false: Dr. GRPO"
     )
     drop_equal_groups: bool = Field(
         default=False,
@@ -60,14 +46,9 @@ class PPOSettings(Settings):
         default=0.7, ge=0, le=1, description="discount of later rewards; 1 for a score at the end (paper: 1)"
     )
     lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE; 0: each token by itself")
-    clip: float = Field(default=0.2, gt=0, description="epsilon of the policy ratio; inf: no clipping")
     clip_high: float | None = Field(
-        default=None, gt=0, description="epsilon above 1, for tokens that become likelier; null: clip"
+        default=None, gt=0, description="epsilon above 1, for tokens that become likelier; null: 0.2, as below 1"
     )
-    value_clip: float = Field(
-        default=0.2, gt=0, description="how far a value may move in one batch; no limit in warm-up"
-    )
-    value_coefficient: float = Field(default=0.1, ge=0, description="weight of the value loss")
     value_target: Literal["gae", "mc"] = Field(default="gae", description="GAE returns, or sums of rewards")
     value_warmup: int = Field(
         default=5, ge=0, description="steps that train only the value function (advantage gae)"
@@ -87,12 +68,6 @@ class PPOSettings(Settings):
     kl_target: float | None = Field(default=None, gt=0, description="mean KL per sequence; None: beta is fixed")
     loss_average: Literal["token", "sequence"] = Field(
         default="token", description="every token counts the same, or every response"
-    )
-    overlap: Literal["auto", "on", "off"] = Field(
-        default="auto",
-        description="score a batch while it is critiqued; auto: where the critic computes outside this process;"
-        " never with split weights",
-        json_schema_extra=MAY_CHANGE,
     )
     max_failed: float = Field(
         default=0.5,
@@ -127,14 +102,6 @@ class PPOSettings(Settings):
         " reward model still means something; 0: never",
         json_schema_extra=MAY_CHANGE,
     )
-    probe_prompts: int = Field(
-        default=4,
-        ge=0,
-        description="training prompts answered anew by each probe, with the same random numbers, and written with"
-        " the token strips; 0: none",
-        json_schema_extra=MAY_CHANGE,
-    )
-    samples_written: int = Field(default=8, ge=0, description="token strips written every 5 steps")
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> PPOSettings:

@@ -15,13 +15,16 @@ from text2grad.feedback import Example
 from text2grad.train.learner import Learner
 from text2grad.train.ppo_settings import PPOSettings
 
+PROBED = 4
+"""Training prompts that each probe answers."""
+
 
 class Probes:
-    """The probe prompts of a run: `ppo.probe_prompts` of its prompts, from all over them."""
+    """The probe prompts of a run: `PROBED` of its prompts, from all over them."""
 
     def __init__(self, learner: Learner, examples: Sequence[Example], prompts: Sequence[Sequence[int]]) -> None:
         self.learner = learner
-        self.count = min(learner.settings.probe_prompts, len(examples))
+        self.count = min(PROBED, len(examples))
         rows = [number * len(examples) // self.count for number in range(self.count)]
         # Every process has at least one to read: passes of split weights are made by all of them.
         rows = [*itertools.islice(itertools.cycle(rows), max(self.count, learner.size.ranks.count))]

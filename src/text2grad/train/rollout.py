@@ -239,7 +239,7 @@ def score(
         lost &= torch.tensor([not item.whole for item in responses.credits], device=lost.device)
         delta, words = adv.spare_lost(delta, words, lost)
     bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
-    by = adv.Grouping(settings.samples_per_prompt, settings.group_span_weight, settings.group_scaled)
+    by = adv.Grouping(settings.samples_per_prompt)
     estimate = adv.estimate(
         settings.advantage,
         adv.RewardTerms(delta, stats.kl, coefficient, stats.values, bootstrap, batch.mask, judged),

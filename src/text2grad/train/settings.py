@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from text2grad.named import known_name
-from text2grad.settings import MAY_CHANGE, Settings
+from text2grad.settings import Settings
 
 ADAMW = "adamw"
 
@@ -51,12 +51,6 @@ class OfflineSettings(SupervisedSettings):
     """Training on annotated answers alone, no reward model and no sampling (`train --offline`)."""
 
     epochs: float = Field(default=3.0, gt=0, description="passes over the answers")
-    poor_limit: float = Field(
-        default=10.0,
-        gt=0,
-        description="of the factor (1 - p) / p of a poor token, p being its chance at the start: 10 is reached by"
-        " tokens rarer than 1 in 11",
-    )
     verdict_weight: float = Field(
         default=1.0,
         ge=0,
@@ -65,12 +59,6 @@ class OfflineSettings(SupervisedSettings):
     )
     kl_coefficient: float = Field(
         default=0.1, ge=0, description="of the KL to the start, over the whole vocabulary, at every token"
-    )
-    max_kl: float | None = Field(
-        default=3.0,
-        gt=0,
-        description="nats per token from the start at which the run stops as diverged; None: no limit",
-        json_schema_extra=MAY_CHANGE,
     )
 
 

@@ -15,6 +15,8 @@ from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Rollout, take_rows
 
+CLIP, VALUE_CLIP, VALUE_COEFFICIENT = 0.2, 0.2, 0.1
+"""Epsilon of the policy ratio, the most a value may move in one batch, and the weight of the value loss (paper)."""
 KL_HORIZON = 10_000
 """Responses over which the KL coefficient adapts."""
 
@@ -79,7 +81,7 @@ def accumulate_gradient(
             name: losses.average(term, part.learned, settings.loss_average, weight)
             for name, term in columns.items()
         }
-        value_share = settings.value_coefficient * settings.valued * shares["value_loss"]
+        value_share = VALUE_COEFFICIENT * settings.valued * shares["value_loss"]
         return value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share, shares
 
     return accumulate(policy, by_length, terms, size or PassSize(settings.micro_batch_size))
@@ -93,10 +95,10 @@ def loss_terms(
     output = policy(part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued)
     logp = output.logp  # (B, T), under the weights as they are now
     policy_loss, clipped = losses.policy_loss(
-        logp, part.old_logp, part.advantages, part.learned, settings.clip, settings.clip_high
+        logp, part.old_logp, part.advantages, part.learned, CLIP, settings.clip_high
     )
     entropy_loss = torch.zeros_like(policy_loss)
-    value_clip = math.inf if warming else settings.value_clip  # a new head is far from its returns
+    value_clip = math.inf if warming else VALUE_CLIP  # a new head is far from its returns
     if output.entropy is not None:
         entropy_loss = losses.entropy_term(output.entropy, settings.entropy_coefficient)
     ratio = (logp - part.old_logp).detach().exp()

@@ -11,10 +11,10 @@ MAY_CHANGE = {
     "policy": {"model"},
     "training": set(),
     "sft": set(),
-    "offline": {"max_kl"},
+    "offline": set(),
     "ppo": {
-        *{"prompts", "overlap", "max_failed", "max_kl"},
-        *{"heldout_every", "keep_every", "probe_every", "probe_prompts"},
+        *{"max_failed", "max_kl"},
+        *{"heldout_every", "keep_every", "probe_every"},
     },
     "credit": set(),
     "generation": set(),

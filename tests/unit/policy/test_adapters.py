@@ -127,10 +127,6 @@ def test_training_moves_the_policys_adapter_and_not_a_bit_of_the_other(
     assert (saved / ADAPTER_CONFIG).is_file() and not [path for path in saved.iterdir() if path.is_dir()]
     again = load_policy(PolicySettings(model=str(saved)))
     torch.testing.assert_close(logits(again), logits(policy), rtol=1e-4, atol=1e-5)
-    with pytest.raises(UserError, match=r"shares its weights with the policy.*ppo\.overlap auto"):
-        apart = settings.model_copy(update={"overlap": "on"})
-        train_ppo(policy, asked, shared, apart, credit, generation, RunOptions(tmp_path / "again", "ppo"))
-    assert not (tmp_path / "again").exists()
 
 
 def test_what_cannot_be_shared_is_refused(model_folder: Path, adapter: Path, tmp_path: Path) -> None:

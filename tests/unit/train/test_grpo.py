@@ -103,17 +103,17 @@ def gradients(settings: PPOSettings, policy: Policy, rollout: Rollout) -> tuple[
     got = torch.cat([p.grad.flatten() for p in policy.policy_parameters() if p.grad is not None])
     policy.zero_grad()
     logp = policy(rollout.batch, 1.0, valued=False).logp
-    gains, kept = slow_gains(settings.group_scaled), slow_kept()
+    gains, kept = slow_gains(), slow_kept()
     loss = -sum((gains[row] * logp[row, : LENGTHS[row]].sum() for row in kept), torch.zeros(()))
     (loss / sum(LENGTHS[row] for row in kept)).backward()  # type: ignore[no-untyped-call]
     return got, torch.cat([p.grad.flatten() for p in policy.policy_parameters() if p.grad is not None])
 
 
-def slow_gains(scaled: bool) -> list[float]:
+def slow_gains() -> list[float]:
     gains = []
     for group in SCORES:
         read = [value for value in group if not np.isnan(value)]
-        gains += [(value - np.mean(read)) / (np.std(read) + 1e-4 if scaled else 1) for value in group]
+        gains += [(value - np.mean(read)) / (np.std(read) + 1e-4) for value in group]
     return gains
 
 
@@ -123,10 +123,9 @@ def slow_kept() -> list[int]:
     return [row for row in range(24) if not np.isnan(values[row]) and row not in CUT and row // 8 != 1]
 
 
-@pytest.mark.parametrize("scaled", [True, False])
-def test_an_update_is_the_slow_formula(tmp_path: Path, scaled: bool) -> None:
+def test_an_update_is_the_slow_formula(tmp_path: Path) -> None:
     """A cut answer stays in the mean of its group; neither it nor an equal group is part of the token mean."""
-    settings = SETTINGS.model_copy(update={"rollouts": 24, "micro_batch_size": 5, "group_scaled": scaled})
+    settings = SETTINGS.model_copy(update={"rollouts": 24, "micro_batch_size": 5})
     policy, answered, rollout = rollout_of(tiny_model(tmp_path), settings)
     got, slow = gradients(settings, policy, rollout)
     assert slow.abs().max() > 1e-3
@@ -147,7 +146,7 @@ def test_beside_its_group_an_answer_has_what_its_words_earned_and_the_verdict_on
     assert np.ptp(read) > 1
     for row in slow_kept() + sorted(CUT - {11}):
         length = LENGTHS[row]
-        expected = slow_gains(True)[row] + words[row] / np.sqrt(np.mean(read**2))
+        expected = slow_gains()[row] + words[row] / np.sqrt(np.mean(read**2))
         got = rollout.advantages[row, :length] + 0.3 * rollout.kl[row, :length]
         np.testing.assert_allclose(got.numpy(), expected, atol=1e-3)
 
@@ -224,9 +223,9 @@ def test_a_token_may_grow_up_to_the_upper_clip_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["demo", "docstrings", "kodcode", "slf5k", "ultrafeedback", "human_qa"])
 def test_the_recipe_lies_over_every_preset(name: str) -> None:
     config = load_config([find_config(name), find_config("grpo")])
-    asked = {key: getattr(config.ppo, key) for key in ("advantage", "samples_per_prompt", "clip", "clip_high")}
+    asked = {key: getattr(config.ppo, key) for key in ("advantage", "samples_per_prompt", "clip_high")}
     size = 4 if name == "slf5k" else 8
-    assert asked == {"advantage": "group", "samples_per_prompt": size, "clip": 0.2, "clip_high": 0.28}
+    assert asked == {"advantage": "group", "samples_per_prompt": size, "clip_high": 0.28}
     assert (config.credit.scheme, config.ppo.kl_coefficient, config.ppo.epochs) == ("last_token", 0.0, 1)
 
 

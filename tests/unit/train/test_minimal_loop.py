@@ -40,7 +40,7 @@ def test_its_first_step_is_that_of_train_ppo(
     monkeypatch.setattr(torch, "randperm", torch.arange)
     settings = PPOSettings(
         steps=1, rollouts=ROWS, epochs=page.EPOCHS, lr=page.LEARNING_RATE, advantage="returns", gamma=page.GAMMA,
-        lam=page.LAM, clip=page.CLIP, kl="k1", kl_coefficient=page.BETA, normalisation="scale",
+        lam=page.LAM, kl="k1", kl_coefficient=page.BETA, normalisation="scale",
     )  # fmt: skip
     ours, theirs = page.make_policy(tmp_path / "a"), page.make_policy(tmp_path / "b")
     began = [parameter.clone() for parameter in theirs.policy_parameters()]

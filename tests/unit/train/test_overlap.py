@@ -83,17 +83,6 @@ def test_what_fails_is_raised_as_it_is(overlap: bool) -> None:
 def test_who_overlaps() -> None:
     prompted = partial(PromptedCritic, prompt="{{response}}", source=Source(kind="llm"))
     endpoint = prompted(OpenAIChat(EndpointSettings(model="m", base_url="http://localhost:1/v1")))
-    outside = [endpoint, ProgramCritic(None)]  # type: ignore[arg-type]
-    inside = prompted(ScriptedChat([]))
-    assert [overlaps(critic, "auto") for critic in outside] == [True, True]
-    assert [overlaps(critic, "off") for critic in outside] == [False, False]
-    assert [overlaps(inside, wanted) for wanted in ("auto", "on", "off")] == [False, True, False]
-    assert [overlaps(Able("never"), wanted) for wanted in ("auto", "off")] == [False, False]
-    with pytest.raises(UserError, match="take turns"):
-        overlaps(Able("never"), "on")
-
-
-def test_split_weights_and_critics_take_turns() -> None:
-    assert not overlaps(Able("helps"), "auto", sharded=True)
-    with pytest.raises(UserError, match=r"split weights and critics take turns \(ppo\.overlap auto, or"):
-        overlaps(Able("helps"), "on", sharded=True)
+    critics = [endpoint, ProgramCritic(None), prompted(ScriptedChat([])), Able("never")]  # type: ignore[arg-type]
+    assert [overlaps(critic) for critic in critics] == [True, True, False, False]
+    assert not overlaps(Able("helps"), sharded=True)  # split weights and critics take turns

@@ -21,7 +21,9 @@ from text2grad.policy.files.save import write_policy
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
+from text2grad.train.objectives import offline
 from text2grad.train.objectives.offline import (
+    POOR_LIMIT,
     LoggedAnswer,
     accumulate_gradient,
     encode_logged,
@@ -33,7 +35,7 @@ from text2grad.train.passes import PassSize
 from text2grad.train.settings import OfflineSettings
 from tiny_runs import tiny_model
 
-SETTINGS = OfflineSettings(micro_batch_size=2, kl_coefficient=0.5, verdict_weight=0.5, poor_limit=4.0)
+SETTINGS = OfflineSettings(micro_batch_size=2, kl_coefficient=0.5, verdict_weight=0.5)
 SPANS = CreditSettings(poor_weight=2.0)
 ASK = (Message(role="user", content="Write it."),)
 RIGHT = "def f(x):\n    return x + 1\n"
@@ -99,7 +101,7 @@ def by_hand(policy: Policy, start: Any, items: Sequence[Any], settings: OfflineS
         now, before = (model(ids).logits[0].log_softmax(-1) for model in (policy.model, start))
         for place, (token, weight) in enumerate(zip(item.target, item.weights, strict=True)):
             log_p, log_q = now[len(item.prompt) + place - 1], before[len(item.prompt) + place - 1].detach()
-            factor = min(settings.poor_limit, 1 / math.exp(log_q[token].item()) - 1)
+            factor = min(POOR_LIMIT, 1 / math.exp(log_q[token].item()) - 1)
             term = -weight * log_p[token] if weight > 0 else weight * factor * (1 - log_p[token].exp()).log()
             total = total + term + settings.kl_coefficient * (log_p.exp() * (log_p - log_q)).sum()
             count += 1
@@ -146,14 +148,15 @@ def test_good_words_become_likelier_and_poor_ones_less_likely(policy: Policy, tm
     assert metrics["kl"] > 0 and (tmp_path / "run" / "policy" / "model.safetensors").is_file()
 
 
-def test_the_kl_holds_it_back_and_too_far_is_diverged(policy: Policy, tmp_path: Path) -> None:
+def test_the_kl_holds_it_back_and_too_far_is_diverged(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = copy.deepcopy(policy)
     loose = trained(free, tmp_path / "free", [logged()] * 2)["kl"]
     assert trained(copy.deepcopy(policy), tmp_path / "held", [logged()] * 2, kl_coefficient=20.0)["kl"] < loose / 2
-    with pytest.raises(
-        Diverged, match=r"nats a token from where it started \(offline\.max_kl 0\.01\).*offline\.lr"
-    ):
-        trained(policy, tmp_path / "far", [logged()] * 2, max_kl=0.01)
+    monkeypatch.setattr(offline, "MAX_KL", 0.01)
+    with pytest.raises(Diverged, match=r"more than 0\.01.*offline\.lr"):
+        trained(policy, tmp_path / "far", [logged()] * 2)
 
 
 def test_with_an_adapter_the_reference_is_a_frozen_copy_of_it(tmp_path: Path) -> None:

@@ -50,12 +50,12 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             refuse_unfit(config.critic.kind, examples)
             refuse_unfit_reward_model(config, tell=ranks.first)
             if config.critic.kind == "program" and ranks.first:
-                examples = admitted(config, "program", examples[: config.ppo.prompts], runner)
+                examples = admitted(config, "program", examples, runner)
         if config.critic.kind == "program":  # all train on the same tasks, whatever ran out of time in one process
             examples, runner.gates = ranks.broadcast((examples, runner.gates))
         with ranks.barrier():
             policy = load_policy(start_policy(config))
-        run = stage.settle(policy, facts_of_prompts(policy, examples[: config.ppo.prompts]))
+        run = stage.settle(policy, facts_of_prompts(policy, examples))
         with ranks.barrier():
             critic = stack.enter_context(critic_in_training(run, task, runner, policy))
         beside = watchers(run, critic, task, runner, policy)

@@ -180,7 +180,7 @@ def _policy(config: Config, target: str) -> Policy:
 
 def validation_prompts(task: Task, config: Config) -> list[Example]:
     """The prompts on which the temperature is chosen, none without `evaluate.temperatures`: the last
-    `evaluate.validation` of the training prompts, since `ppo.prompts` takes the first. None is held out.
+    `evaluate.validation` of the training prompts. None is held out.
 
     Raises:
         UserError: the task has no training prompts.
