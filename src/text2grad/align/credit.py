@@ -80,11 +80,6 @@ class CreditSettings(Settings):
         """Whether only the score is rewarded."""
         return scheme_of(self.scheme).by_score
 
-    @property
-    def as_marked(self) -> bool:
-        """Whether every token of a span gets the sign of its span."""
-        return scheme_of(self.scheme).as_marked
-
 
 @dataclass(frozen=True)
 class Credit:
@@ -151,12 +146,11 @@ class CreditScheme:
     """A named way to pay a critique: `function(critique, aligned, settings)` gives delta, float32 (T,).
 
     Schemes of the package give a `Credit`, which counts as well. `by_score`: only the critique's score is paid, so
-    its spans need not be there. `as_marked`: every token of a span gets the sign of its span.
+    its spans need not be there.
     """
 
     function: Callable[[Critique, Aligned, CreditSettings], Credit | NDArray[np.float32]]
     by_score: bool = False
-    as_marked: bool = False
 
     def __call__(
         self, critique: Critique, aligned: Aligned, settings: CreditSettings
@@ -385,12 +379,12 @@ def _to_sum_one(weights: Weights) -> Weights:
 
 
 SCHEMES: Mapping[str, CreditScheme] = {
-    "spans": CreditScheme(_span_credit, as_marked=True),
+    "spans": CreditScheme(_span_credit),
     "last_token": CreditScheme(_last_token_credit, by_score=True),
     "spread_score": CreditScheme(_spread_credit, by_score=True),
-    "dense_labels": CreditScheme(_label_credit, as_marked=True),
+    "dense_labels": CreditScheme(_label_credit),
     "step_end": CreditScheme(partial(_label_credit, ends=True)),
-    "linear_decay": CreditScheme(partial(_span_credit, shape=_decay), as_marked=True),
-    "token_importance": CreditScheme(partial(_span_credit, shape=_importance), as_marked=True),
+    "linear_decay": CreditScheme(partial(_span_credit, shape=_decay)),
+    "token_importance": CreditScheme(partial(_span_credit, shape=_importance)),
 }
 """The schemes of the package by their names."""

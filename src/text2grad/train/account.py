@@ -92,12 +92,11 @@ def label_shares(responses: Responses) -> dict[str, float]:
 
 
 def strips(
-    step: int, responses: Responses, rollout: Rollout, count: int, valued: bool = True, as_marked: bool = True
+    step: int, responses: Responses, rollout: Rollout, count: int, valued: bool = True
 ) -> Iterator[dict[str, Any]]:
     """Token strips of the first `count` responses: everything that is known about each token, side by side.
 
-    `valued`: there is a value function. `as_marked`: each token of a span is paid with the sign of its span, so
-    that a reader may compare the two.
+    `valued`: there is a value function.
     """
     read = rollout.ratio > 0  # where no optimizer step was taken there is no ratio
     columns = {
@@ -115,7 +114,7 @@ def strips(
     for row in range(min(count, len(responses.samples))):
         own = rollout.batch.mask[row]
         numbers = {name: _row(column[row], own) for name, column in columns.items()}
-        yield {"step": step, **strip(responses, row), "as_marked": as_marked, "value": [], **numbers}
+        yield {"step": step, **strip(responses, row), "value": [], **numbers}
 
 
 def probe_strips(

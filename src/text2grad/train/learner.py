@@ -152,8 +152,7 @@ class Learner:
             return None
         responses, rollout = self.batch
         count = len(responses.samples) if count is None else count
-        marked = self.credit.as_marked
-        return strips(step, responses, rollout, count, valued=self.settings.valued, as_marked=marked)
+        return strips(step, responses, rollout, count, valued=self.settings.valued)
 
 
 @dataclass

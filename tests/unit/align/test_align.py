@@ -446,7 +446,6 @@ def test_step_end_pays_the_label_of_a_step_at_its_last_token_and_nothing_else() 
     paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": "step_end", **others}))
     assert paid.delta.tolist() == [0, 0, 1, 0, 0, 0, -1, 0, 0]
     assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 0, 0, False)
-    assert not CreditSettings(scheme="step_end").as_marked
 
 
 def test_steps_that_end_in_one_token_are_paid_once_and_cancel_where_they_disagree() -> None:
@@ -555,7 +554,7 @@ def own_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_scheme_of_ones_own_pays_what_it_gives(own_scheme: str) -> None:
     settings = CreditSettings(scheme=f"{own_scheme}:halves")
-    assert not settings.by_score and not settings.as_marked
+    assert not settings.by_score
     paid = credit(critique(TEXT, score=1.0), words(TEXT), settings)
     assert paid.delta.tolist() == [0.5] * 9 and paid.delta.dtype == np.float32 and paid.labelled == 9
     assert delta(TEXT, critique(TEXT, score=0.25), scheme=f"{own_scheme}:verdict") == [0.25] * 9
