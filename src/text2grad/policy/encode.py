@@ -2,6 +2,11 @@
 
 A response is tokenised here only as a *target* of supervised training. Sampled responses keep the ids they were
 sampled as. The text of a message or target is data: only the template writes control tokens.
+
+Templates differ in how they begin an answer. As a generation prompt some write less than before a finished answer
+(an empty `<think>` block comes only with the answer), some more (an open `<think>` that a finished answer lacks).
+Training and sampling both use what precedes a finished answer: an answer follows what the template itself writes
+before it, and never begins inside a block that the template has opened.
 """
 
 from __future__ import annotations
@@ -9,21 +14,28 @@ from __future__ import annotations
 import copy
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
+from jinja2 import TemplateError
 from tokenizers import AddedToken
 
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Example, Message
-from text2grad.policy.template import TEMPLATE, TURN, Frame, Turn, beginning, frame, render, rewrites
 
-_ASKED = Message(role="user", content="x")
+TEMPLATE = "--policy.chat_template FILE.jinja"
+OTHER_TURNS = f"move the system text into the first user turn, or {TEMPLATE}"
+PROBE, TURN = "\u2756probe\u2756", "\u2756turn\u2756"
+QUESTION = Message(role="user", content="x")
+SWITCHES = ("enable_thinking", "thinking")
+"""Arguments that keep a model from thinking if they are false (of Qwen 3 and GLM; of DeepSeek and Granite)."""
+
+Turn = Mapping[str, str]
 
 
 def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    """Token ids of a conversation, and of all that the template writes before an answer (`policy.template`).
+    """Return the ids of a conversation, up to where the template lets an answer begin.
 
     A message that spells the name of a special token is encoded as those characters, in ordinary tokens: no message
     can end its turn or begin another, and no character is lost.
@@ -31,268 +43,121 @@ def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     Raises:
         UserError: the template refuses or drops a turn.
     """
-    return _read(tokenizer, _opening(tokenizer, messages)[0])
+    chat = chat_format(tokenizer)
+    return chat.ids(chat.opening(messages)[0])
 
 
 def encode_prompts(tokenizer: Any, examples: Sequence[Example], limit: int | None, room: int) -> list[list[int]]:
-    """Prompt ids of examples, each with room for `room` new tokens (see `check_lengths`)."""
+    """Return the prompt ids of examples, each with room for `room` new tokens (see `check_lengths`)."""
     prompts = [encode_prompt(tokenizer, example.prompt) for example in examples]
     check_lengths([(example.id, ids) for example, ids in zip(examples, prompts, strict=True)], limit, room)
     return prompts
 
 
 def encode_target(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of an assistant's answer as a training target: the text and the end of its turn.
+    """Return the ids of an assistant's answer as a training target: the text and the end of its turn.
 
-    It is read behind what the template writes before it, and cut there: some tokenizers put a space in front of a
-    text that stands alone. It is read alone where this would move the tokens before it (a line break joins one),
-    or lose white space to a control token that strips what follows it.
+    The text is encoded behind what the template writes before it, and cut there: some tokenizers put a space in
+    front of a text that stands alone. It is encoded alone where this would move the tokens before it (a line break
+    joins one), or lose white space to a control token that strips what follows it.
 
     Raises:
-        UserError: the template writes such an answer otherwise, as one with a block of reasoning of its own.
+        UserError: the template rewrites such an answer, for example one with a block of reasoning of its own.
     """
-    hidden = _control(tokenizer).hide(text)
-    _refuse_rewritten(tokenizer, hidden)
-    header, lead = _opening(tokenizer, [_ASKED])
+    chat = chat_format(tokenizer)
+    hidden = chat.hide(text)
+    chat.refuse_rewritten(hidden)
+    header, space = chat.opening([QUESTION])
     answer = hidden + turn_end(tokenizer)
-    before, bare = _read(tokenizer, header), header.rstrip()
-    whole = _read(tokenizer, header + lead + answer)
-    stripping = bare != header and _read(tokenizer, bare) == before
-    alone = stripping or whole[: len(before)] != before
-    return _read(tokenizer, answer) if alone else whole[len(before) :]
+    before, bare = chat.ids(header), header.rstrip()
+    joined = chat.ids(header + space + answer)
+    stripping = bare != header and chat.ids(bare) == before
+    if stripping or joined[: len(before)] != before:
+        return chat.ids(answer)
+    return joined[len(before) :]
 
 
 def encode_between(
     tokenizer: Any, asked: Sequence[Message], words: str, others: Sequence[Message]
 ) -> list[int] | None:
-    """Token ids of what the template writes behind a finished turn of the policy, up to where its next one begins.
+    """Return the ids that the template writes between a finished turn of the policy and its next one.
 
-    The turn said `words` in the conversation `asked`, and `others` answered. Its end is its own last token. None
-    where the template, once others have answered, writes what stands before them in another way (it leaves out
-    reasoning, say): then the model reads other tokens than those that were sampled. White space at the ends of a
-    turn is the turn's own, whether the template keeps it or not.
+    The turn said `words` in the conversation `asked`, and `others` answered. Its end is its own last token.
+    White space at the ends of a turn is the turn's own, whether the template keeps it or not. None if the template,
+    once others have answered, writes the turns before them differently (it leaves out reasoning, for example): then
+    the model reads other tokens than those that were sampled.
 
     Raises:
         UserError: the template refuses or drops a turn.
     """
+    chat = chat_format(tokenizer)
 
-    def written(said: str) -> str:
-        turn = Message(role="assistant", content=said)
-        return _opening(tokenizer, [*asked, turn, *others])[0]
+    def written(words: str) -> str:
+        return chat.opening([*asked, Message(role="assistant", content=words), *others])[0]
 
-    before = "".join(_opening(tokenizer, asked))
     head, _, tail = written(TURN).partition(TURN)
-    hide = _control(tokenizer).hide
-    if head != before or written(words.strip()) != head + hide(words.strip()) + tail:
+    words = words.strip()
+    if head != "".join(chat.opening(asked)) or written(words) != head + chat.hide(words) + tail:
         return None
-    if _template_end(tokenizer):  # which may be another token inside a conversation: the sampled one stands for it
-        tail = tail.lstrip().removeprefix(_control(tokenizer).first_name(tail.lstrip()))
-    # Read behind the end of the turn, as some tokenizers put a space in front of a text that stands alone.
-    ended, whole = _read(tokenizer, turn_end(tokenizer)), _read(tokenizer, turn_end(tokenizer) + tail)
-    return whole[len(ended) :] if whole[: len(ended)] == ended else _read(tokenizer, tail)
-
-
-def _refuse_rewritten(tokenizer: Any, answer: str) -> None:
-    chat = _chat(tokenizer, [_ASKED])
-    known = _asked(tokenizer, str(tokenizer.chat_template))
-    if rewrites(tokenizer, chat, answer, known) and rewrites(tokenizer, chat, answer, frame(tokenizer, chat)):
-        raise UserError(
-            f"the chat template rewrites the answer that begins {answer.strip()[:40]!r}",
-            f"leave reasoning out of the answers, or {TEMPLATE}, one that writes answers as they are",
-        )
+    if chat.end:  # which may be another token inside a conversation: the sampled one stands for it
+        tail = tail.lstrip().removeprefix(chat.first_name(tail.lstrip()))
+    # Encoded behind the end of the turn, as some tokenizers put a space in front of a text that stands alone.
+    end, joined = chat.ids(turn_end(tokenizer)), chat.ids(turn_end(tokenizer) + tail)
+    return joined[len(end) :] if joined[: len(end)] == end else chat.ids(tail)
 
 
 def rendering_of(tokenizer: Any, messages: Iterable[Message]) -> Iterator[str]:
-    """What the ids of messages depend on: the template, and the ids of each message alone.
+    """Yield what the ids of messages depend on: the template, and the ids of each message alone.
 
     Not the ids of a rendered conversation: a template may write today's date.
     """
+    chat = chat_format(tokenizer)
     yield str(tokenizer.chat_template)
-    hide = _control(tokenizer).hide
-    yield from (str(_read(tokenizer, hide(message.content))) for message in messages)
+    yield from (str(chat.ids(chat.hide(message.content))) for message in messages)
 
 
 def turn_end(tokenizer: Any) -> str:
-    """What the chat template writes right after an assistant's answer, up to the token that ends generation.
+    """Return what the template writes right after an answer, up to the token that ends generation.
 
-    Found by rendering a probe answer. A template that writes nothing there gets the tokenizer's
-    end-of-sequence token, without which a policy would never learn to stop.
+    A template that writes nothing there gets the tokenizer's end-of-sequence token, without which a policy would
+    never learn to stop.
     """
-    return _template_end(tokenizer) or str(tokenizer.eos_token)
-
-
-def _template_end(tokenizer: Any) -> str:
-    """The token that the template writes right after an answer; empty where it writes none."""
-    after = _asked(tokenizer, str(tokenizer.chat_template)).after or ""
-    return _control(tokenizer).first_name(after.strip())
+    return chat_format(tokenizer).end or str(tokenizer.eos_token)
 
 
 def stop_ids(tokenizer: Any, model: Any = None) -> list[int]:
-    """Ids that end a response: the template's end of turn, the tokenizer's end of sequence, and those of a model.
+    """Return the ids that end a response: the template's end of turn, the tokenizer's end of sequence, the model's.
 
     A model has them in its generation config, one or a list. Only special tokens count: where the config is derived
     from a model class's defaults, its id may be any word of this vocabulary.
     """
-    config = getattr(model, "generation_config", None)
-    listed = getattr(config, "eos_token_id", None)
-    own = {listed} if isinstance(listed, int) else set(listed or ())
-    special = set(_control(tokenizer).names.values())
-    return sorted({tokenizer.convert_tokens_to_ids(turn_end(tokenizer)), tokenizer.eos_token_id} | own & special)
+    listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    of_model = {listed} if isinstance(listed, int) else set(listed or ())
+    special = set(chat_format(tokenizer).names.values())
+    return sorted(
+        {tokenizer.convert_tokens_to_ids(turn_end(tokenizer)), tokenizer.eos_token_id} | of_model & special
+    )
 
 
-def _opening(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, str]:
-    """What the template writes before the answer to a conversation, and a space that the answer takes from it."""
-    before = frame(tokenizer, _chat(tokenizer, messages)).before
-    space = _space(tokenizer, str(tokenizer.chat_template))
-    return before.removesuffix(space), space if before.endswith(space) else ""
+def written_turn(tokenizer: Any, reasoning: str, content: str, calls: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a turn with its reasoning and tool calls, as the template writes it after a question.
 
-
-@lru_cache(maxsize=8)
-def _space(tokenizer: Any, template: str) -> str:
-    """The space that a `template`, the tokenizer's, writes before an answer, if tokens of words include it.
-
-    Such a space is part of the first token of most answers, and is sampled and learned with it.
+    None if it does not write them, or not between what it writes around any answer.
     """
-    begun = beginning(tokenizer)
-    added = begun.finished if begun else ""
-    space = added[len(added.rstrip(" ")) :]
-    before = _asked(tokenizer, template).before
-    ids = _read(tokenizer, before)
-    taken = any(_read(tokenizer, before + word)[: len(ids)] != ids for word in ("The", "a", "yes", "{", "1"))
-    return space if taken else ""
-
-
-def _chat(tokenizer: Any, messages: Iterable[Message]) -> list[Turn]:
-    """Turns for the template, in which no text spells a special token."""
-    hide = _control(tokenizer).hide
-    return [{"role": _role(tokenizer, each.role), "content": hide(each.content)} for each in messages]
-
-
-def _role(tokenizer: Any, role: str) -> str:
-    """The role under which the template writes a turn: what a tool says is the user's where there are no tools."""
-    if role != "tool" or _knows_tools(tokenizer, str(tokenizer.chat_template)):
-        return role
-    warn_once("the chat template has no turns of tools: they are written as the user's")
-    return "user"
-
-
-@lru_cache(maxsize=8)
-def _knows_tools(tokenizer: Any, template: str) -> bool:
-    """Whether a `template`, the tokenizer's, writes what a tool says, and not as if the policy had said it."""
-
-    def written(role: str) -> str:
-        turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
-        try:
-            return render(tokenizer, [*turns, {"role": role, "content": TURN}])
-        except UserError:
-            return ""
-
-    return TURN in written("tool") and written("tool") != written("assistant")
-
-
-@lru_cache(maxsize=8)
-def _asked(tokenizer: Any, template: str) -> Frame:
-    """What a `template`, which is the tokenizer's, writes around the answer of a short conversation."""
-    return frame(tokenizer, _chat(tokenizer, [_ASKED]))
-
-
-def _read(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of a rendered text. Only hidden names take another road than the tokenizer's own."""
-    control = _control(tokenizer)
-    if control.hides(text):
-        return control.read(text)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-class _Control:
-    """The special tokens of a tokenizer by name, and how a text that spells such a name is encoded as text.
-
-    Names in messages are replaced by marks before the template is rendered, so that the special tokens in the
-    rendered text are the template's own. These are then replaced by aliases and the marks by the names, and a twin
-    of the tokenizer that knows the aliases but no special token encodes the whole: nothing else is read
-    differently.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        added = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-        own = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
-        self.names: dict[str, int] = {name: index for name, index in {**own, **added}.items() if name}
-        self._tokenizer = tokenizer
-        self._pattern = _any_of(self.names)
-        self._secret = secrets.token_hex(8)  # so that no message can spell a mark or an alias
-        self._marks = {name: f"{self._secret}m{index}m" for name, index in self.names.items()}
-        self._aliases = {name: f"{self._secret}a{index}a" for name, index in self.names.items()}
-        self._hidden = {mark: name for name, mark in self._marks.items()}
-        self._marked = _any_of(self._hidden)
-
-    def hide(self, text: str) -> str:
-        """The text with a mark for each special token's name."""
-        return self._pattern.sub(lambda found: self._marks[found[0]], text)
-
-    def first_name(self, text: str) -> str:
-        """The special token that a rendered text begins with, the longest of several; else empty."""
-        return max((name for name in self.names if text.startswith(name)), key=len, default="")
-
-    def hides(self, text: str) -> bool:
-        """Whether there is a mark in the text."""
-        return self._secret in text
-
-    def read(self, text: str) -> list[int]:
-        """Ids of a text in which special tokens are control and marks are the characters of their names."""
-        if getattr(self._tokenizer, "backend_tokenizer", None) is None:
-            return self._read_pieces(text)
-        twin, own = self._twin
-        controlled = self._pattern.sub(lambda found: self._aliases[found[0]], text)
-        ids = twin.encode(self._shown(controlled), add_special_tokens=False).ids
-        return [own.get(index, index) for index in ids]
-
-    @cached_property
-    def _twin(self) -> tuple[Any, dict[int, int]]:
-        """A tokenizer that takes special tokens' names for text, and the ids for which its aliases stand."""
-        twin = copy.deepcopy(self._tokenizer.backend_tokenizer)
-        twin.encode_special_tokens = True
-        twin.no_padding()
-        twin.no_truncation()
-        flags = {index: _flags(token) for index, token in self._tokenizer.added_tokens_decoder.items()}
-        own = {}
-        for name, alias in self._aliases.items():
-            options = flags.get(self.names[name], {"normalized": False})
-            twin.add_tokens([AddedToken(alias, special=False, **options)])
-            own[twin.token_to_id(alias)] = self.names[name]
-        return twin, own
-
-    def _read_pieces(self, text: str) -> list[int]:
-        """For a tokenizer in Python, of which there is no twin: what stands between control tokens, each alone."""
-        options = {"add_special_tokens": False, "split_special_tokens": True}
-        ids, place = [], 0
-        for found in self._pattern.finditer(text):
-            ids += self._tokenizer(self._shown(text[place : found.start()]), **options)["input_ids"]
-            ids.append(self.names[found[0]])
-            place = found.end()
-        return [*ids, *self._tokenizer(self._shown(text[place:]), **options)["input_ids"]]
-
-    def _shown(self, text: str) -> str:
-        return self._marked.sub(lambda found: self._hidden[found[0]], text)
-
-
-def _control(tokenizer: Any) -> _Control:
-    """Made once for a tokenizer of so many tokens: special ones may be added later."""
-    return _made(tokenizer, len(tokenizer))
-
-
-@lru_cache(maxsize=8)
-def _made(tokenizer: Any, size: int) -> _Control:
-    return _Control(tokenizer)
-
-
-def _any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """Any of these, the longest that fits."""
-    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
-
-
-def _flags(token: Any) -> dict[str, bool]:
-    """How the text around a special token is read."""
-    return {name: getattr(token, name) for name in ("lstrip", "rstrip", "single_word", "normalized")}
+    chat, asked = chat_format(tokenizer), [{"role": "user", "content": TURN}]
+    numbered = enumerate(calls, start=1)
+    listed = [{"type": "function", "id": f"{number:09d}", "function": dict(call)} for number, call in numbered]
+    parts = {"reasoning_content": reasoning, "tool_calls": listed}
+    turn = {**_answer(content), **{name: value for name, value in parts.items() if value}}
+    try:
+        around, text = chat.frame(asked), chat.render([*asked, turn])
+    except UserError:
+        return None
+    if around.after is None or not (text.startswith(around.before) and text.endswith(around.after)):
+        return None
+    written = text[len(around.before) : len(text) - len(around.after)]
+    expected = [reasoning.strip(), content.strip(), *(str(call["name"]) for call in calls)]
+    return written if all(part in written for part in expected) else None
 
 
 def check_lengths(prompts: Sequence[tuple[str, list[int]]], limit: int | None, room: int) -> None:
@@ -311,3 +176,265 @@ def check_lengths(prompts: Sequence[tuple[str, list[int]]], limit: int | None, r
             f" {room} new ones exceeds the model's {limit}",
             "shorten the prompts, lower generation.max_new_tokens, or take a model with a longer context",
         )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, else its type."""
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+
+
+class Frame(NamedTuple):
+    """The text that a template writes before and after an answer; `after` is None where it writes no answers."""
+
+    before: str
+    after: str | None
+
+
+class Beginning(NamedTuple):
+    """The beginnings of a finished and of a requested answer, from where the two part."""
+
+    finished: str
+    requested: str
+
+
+class ChatFormat:
+    """A tokenizer with its chat template: what the template writes, and how that text becomes ids.
+
+    Names of special tokens in messages are replaced by marks before the template is rendered, so that the special
+    tokens in the rendered text are the template's own. These are then replaced by aliases and the marks by the
+    names, and a twin of the tokenizer that knows the aliases but no special token encodes the whole: nothing else
+    is read differently. `names`: the ids of the special tokens.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        added = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+        listed = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+        self.names: dict[str, int] = {name: index for name, index in {**listed, **added}.items() if name}
+        self._tokenizer = tokenizer
+        self._pattern = _any_of(self.names)
+        self._secret = secrets.token_hex(8)  # so that no message can spell a mark or an alias
+        self._marks = {name: f"{self._secret}m{index}m" for name, index in self.names.items()}
+        self._aliases = {name: f"{self._secret}a{index}a" for name, index in self.names.items()}
+        self._names_of_marks = {mark: name for name, mark in self._marks.items()}
+        self._marked = _any_of(self._names_of_marks)
+
+    # Text to ids.
+
+    def hide(self, text: str) -> str:
+        """Return the text with a mark for each special token's name."""
+        return self._pattern.sub(lambda match: self._marks[match[0]], text)
+
+    def first_name(self, text: str) -> str:
+        """Return the special token that a rendered text begins with, the longest of several; else ""."""
+        return max((name for name in self.names if text.startswith(name)), key=len, default="")
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of a rendered text; marks become the characters of the names they hide."""
+        if self._secret not in text:
+            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self.ids_by_twin(text)
+
+    def ids_by_twin(self, text: str) -> list[int]:
+        """Return the ids of a rendered text as the twin of the tokenizer reads it."""
+        twin, ids_of_aliases = self._twin
+        aliased = self._pattern.sub(lambda match: self._aliases[match[0]], text)
+        shown = self._marked.sub(lambda match: self._names_of_marks[match[0]], aliased)
+        return [ids_of_aliases.get(index, index) for index in twin.encode(shown, add_special_tokens=False).ids]
+
+    @cached_property
+    def _twin(self) -> tuple[Any, dict[int, int]]:
+        """A tokenizer that takes special tokens' names for text, and the ids for which its aliases stand."""
+        twin = copy.deepcopy(self._tokenizer.backend_tokenizer)
+        twin.encode_special_tokens = True
+        twin.no_padding()
+        twin.no_truncation()
+        ids_of_aliases = {}
+        for name, alias in self._aliases.items():
+            token = self._tokenizer.added_tokens_decoder.get(self.names[name], AddedToken(name, normalized=False))
+            strips = {flag: getattr(token, flag) for flag in ("lstrip", "rstrip", "single_word", "normalized")}
+            twin.add_tokens([AddedToken(alias, special=False, **strips)])
+            ids_of_aliases[twin.token_to_id(alias)] = self.names[name]
+        return twin, ids_of_aliases
+
+    # Messages to text.
+
+    def render(self, turns: Sequence[Mapping[str, Any]], **arguments: bool) -> str:
+        """Return the conversation as the template writes it, in the sandbox of transformers.
+
+        The sandbox ends a `range` of more than 100,000 and a text that does not fit into memory with errors of
+        Python.
+
+        Raises:
+            UserError: the template refuses the conversation.
+        """
+        refusals = (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RecursionError)
+        try:
+            return str(self._tokenizer.apply_chat_template(list(turns), tokenize=False, **arguments))
+        except refusals as error:
+            roles = ", ".join(turn["role"] for turn in turns)
+            problem = f"the chat template refuses the turns {roles}: {first_line(error)}"
+            raise UserError(problem, OTHER_TURNS if "system" in roles else TEMPLATE) from error
+
+    def opening(self, messages: Iterable[Message]) -> tuple[str, str]:
+        """Return the text before the answer to a conversation, and a space at its end that the answer takes over.
+
+        Raises:
+            UserError: see `frame`.
+        """
+        before = self.frame(self._turns(messages)).before
+        return before.removesuffix(self.space), self.space if before.endswith(self.space) else ""
+
+    def frame(self, turns: Sequence[Turn]) -> Frame:
+        """Return what the template writes around the answer to a conversation.
+
+        For a template that cannot write a finished conversation (it has no answers, or has the system's text only
+        in the last turn) its generation prompt is taken.
+
+        Raises:
+            UserError: the template refuses the conversation, or drops a turn.
+        """
+        finished = [*turns, _answer(PROBE)]
+        try:
+            before, probe, after = self.render(finished).rpartition(PROBE)
+        except UserError:
+            probe = ""
+        if probe and self._dropped_role(finished, before) is None:
+            return Frame(before, after)
+        generated = self.render(turns, add_generation_prompt=True)
+        if (role := self._dropped_role(turns, generated, add_generation_prompt=True)) is not None:
+            raise UserError(
+                f"the chat template drops the {role} turn", OTHER_TURNS if role == "system" else TEMPLATE
+            )
+        if self.beginning is not None and generated.endswith(self.beginning.requested):
+            generated = generated.removesuffix(self.beginning.requested) + self.beginning.finished
+        return Frame(generated, None)
+
+    def refuse_rewritten(self, answer: str) -> None:
+        """Refuse an answer that the template writes differently; white space at its ends is the answer's own.
+
+        Raises:
+            UserError: the template rewrites the answer.
+        """
+        turns = self._turns([QUESTION])
+        written = self.render([*turns, _answer(answer)]) if answer.strip() else ""
+        # A template may write a date: the cached frame may be yesterday's.
+        if not (_is_inside(self.asked, written, answer) or _is_inside(self.frame(turns), written, answer)):
+            raise UserError(
+                f"the chat template rewrites the answer that begins {answer.strip()[:40]!r}",
+                f"leave reasoning out of the answers, or {TEMPLATE}, one that writes answers as they are",
+            )
+
+    def _turns(self, messages: Iterable[Message]) -> list[Turn]:
+        """Turns for the template, in which no text spells a special token."""
+        return [{"role": self._role(message.role), "content": self.hide(message.content)} for message in messages]
+
+    def _role(self, role: str) -> str:
+        """The role under which the template writes a turn; a tool's turn is the user's where there are no tools."""
+        if role != "tool" or self.knows_tools:
+            return role
+        warn_once("the chat template has no turns of tools: they are written as the user's")
+        return "user"
+
+    def _dropped_role(self, turns: Sequence[Turn], text: str, **arguments: bool) -> str | None:
+        """The role of the first turn of which `text`, before the answer, has nothing.
+
+        A turn that the template changes is named on stderr.
+        """
+        for place, turn in enumerate(turns):
+            role, content = turn["role"], turn["content"]
+            if content == PROBE or content.strip() in text:
+                continue
+            probed = self.render([*turns[:place], {**turn, "content": TURN}, *turns[place + 1 :]], **arguments)
+            if TURN not in (probed.rpartition(PROBE)[0] if PROBE in probed else probed):
+                return role
+            reasons = role == "assistant" and "</" in content
+            change = (
+                "leaves the reasoning out of earlier answers" if reasons else f"changes the text of {role} turns"
+            )
+            warn_once(f"the chat template {change}, and the model reads them so")
+        return None
+
+    # Facts about the template, each found once by rendering probes.
+
+    @cached_property
+    def asked(self) -> Frame:
+        """The frame of the answer to a short question."""
+        return self.frame(self._turns([QUESTION]))
+
+    @cached_property
+    def end(self) -> str:
+        """The token that the template writes right after an answer; "" if it writes none."""
+        return self.first_name((self.asked.after or "").strip())
+
+    @cached_property
+    def beginning(self) -> Beginning | None:
+        """How a finished and a requested answer begin; None if the template refuses to write either."""
+        asked = [{"role": "user", "content": TURN}]
+        try:
+            before, probe, _ = self.render([*asked, _answer(PROBE)]).rpartition(PROBE)
+            generated = self.render(asked, add_generation_prompt=True)
+        except UserError:
+            return None
+        pairs = zip(before, generated, strict=False)
+        shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(before), len(generated)))
+        shared = len(before[:shared].rstrip("<"))  # no tag is cut
+        return Beginning(before[shared:], generated[shared:]) if probe else None
+
+    @cached_property
+    def switch(self) -> str | None:
+        """The argument that makes a requested answer begin like a finished one, if it is false."""
+        asked = [{"role": "user", "content": TURN}]
+        before = self.render([*asked, _answer(PROBE)]).partition(PROBE)[0]
+        silent = (n for n in SWITCHES if self.render(asked, add_generation_prompt=True, **{n: False}) == before)
+        return next(silent, None)
+
+    @cached_property
+    def space(self) -> str:
+        """The space that the template writes before an answer, if tokens of words include it.
+
+        Such a space is part of the first token of most answers, and is sampled and learned with it.
+        """
+        added = self.beginning.finished if self.beginning else ""
+        before = self.asked.before
+        ids = self.ids(before)
+        joins = any(self.ids(before + word)[: len(ids)] != ids for word in ("The", "a", "yes", "{", "1"))
+        return added[len(added.rstrip(" ")) :] if joins else ""
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """True if the template writes a tool's turn, and not as if the policy had said it."""
+
+        def written(role: str) -> str:
+            turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
+            try:
+                return self.render([*turns, {"role": role, "content": TURN}])
+            except UserError:
+                return ""
+
+        return TURN in written("tool") and written("tool") != written("assistant")
+
+
+def chat_format(tokenizer: Any) -> ChatFormat:
+    """Return the format of a tokenizer, made once for a template and so many tokens: special ones may be added."""
+    return _made(tokenizer, str(tokenizer.chat_template), len(tokenizer))
+
+
+@lru_cache(maxsize=8)
+def _made(tokenizer: Any, template: str, size: int) -> ChatFormat:
+    return ChatFormat(tokenizer)
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """A pattern of any of these, the longest that fits."""
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
+
+
+def _is_inside(around: Frame, written: str, answer: str) -> bool:
+    """True if a frame and an answer make up a written conversation, or the template writes no answers."""
+    if around.after is None:
+        return True
+    return written.removeprefix(around.before).removesuffix(around.after).strip() == answer.strip()
+
+
+def _answer(text: str) -> Turn:
+    return {"role": "assistant", "content": text}

@@ -17,11 +17,10 @@ from text2grad.align import Aligned, TokenTable
 from text2grad.align.trajectory import Trajectory, own_tokens
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Environment, Example, Message, turns_of
-from text2grad.policy.encode import check_lengths, encode_between, encode_prompt, encode_target
+from text2grad.policy.encode import TEMPLATE, check_lengths, encode_between, encode_prompt, encode_target
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.policy.template import TEMPLATE
 
 MakeEnvironment = Callable[[], Environment]
 """Makes the environment of one episode, before its `reset`."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import UserError
+from text2grad.policy.encode import first_line
 from text2grad.policy.files.gguf import local_model
 from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
 from text2grad.policy.files.tokenizer import load_tokenizer
@@ -29,7 +30,6 @@ from text2grad.policy.files.weights import load_head, load_whole, refuse_not_fin
 from text2grad.policy.forward.cache import refuse_uncached
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.policy.template import first_line
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 BASE = "base_model_name_or_path"

@@ -14,7 +14,7 @@ from text2grad.feedback import Feedback, Message, Transcript, conversation_of, w
 from text2grad.formats.conversations import AssistantTurn, by_default
 from text2grad.formats.intake import ImportResult, import_feedback
 from text2grad.formats.responses import read_items
-from text2grad.policy.template import written_turn
+from text2grad.policy.encode import written_turn
 
 ASK = {"role": "user", "content": "How far is Bern?"}
 DONE = {"role": "assistant", "content": "95 km."}

@@ -12,14 +12,13 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, pre_tokenizers
-from transformers import ByT5Tokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from made_tokenizers import CHATML, TEXTS, byte_fallback_tokenizer, byte_level_tokenizer
 from text2grad.align import TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Message
-from text2grad.policy import encode
-from text2grad.policy.encode import encode_prompt, encode_target, stop_ids, turn_end
+from text2grad.policy.encode import chat_format, encode_prompt, encode_target, stop_ids, turn_end
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.generate import generate
 from text2grad.policy.load import load_policy
@@ -197,18 +196,7 @@ def test_what_spells_no_special_token_is_read_as_the_tokenizer_reads_it(row: tup
     )
     expected = made(rendered, add_special_tokens=False)["input_ids"]
     assert encode_prompt(made, user(text)) == expected
-    assert encode._control(made).read(rendered) == expected
-
-
-@pytest.mark.parametrize("text", ["", "a</s>b", "</s>", "pad<pad>"])
-def test_a_tokenizer_in_python_reads_names_as_text_too(text: str) -> None:
-    made = ByT5Tokenizer()
-    made.chat_template = ZEPHYR
-    ids = encode_prompt(made, user(f"<{text}>"))
-    assert ids.count(made.eos_token_id) == 1 and ids.count(made.pad_token_id) == 0
-    assert f"<{text}></s>" in made.decode(ids)
-    assert encode_target(made, text)[-1:] == [made.eos_token_id]
-    assert made.decode(encode_target(made, text)) == text + "</s>"
+    assert chat_format(made).ids_by_twin(rendered) == expected
 
 
 def test_an_answer_that_spells_a_control_token_is_read_and_shown_as_it_was_sampled() -> None:

@@ -15,9 +15,9 @@ from huggingface_hub.errors import HFValidationError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from text2grad.errors import UserError, warn_once
+from text2grad.policy.encode import TEMPLATE, chat_format, first_line
 from text2grad.policy.files.gguf import SMOLLM2, local_model
 from text2grad.policy.files.weights import read_config
-from text2grad.policy.template import TEMPLATE, beginning, first_line, switch_of
 
 
 def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTokenizerBase:
@@ -44,6 +44,8 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
         tokenizer.chat_template = _read_template(chat_template)
     if not tokenizer.chat_template:
         raise UserError(f"the tokenizer of {model!r} has no chat template", TEMPLATE)
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise UserError(f"the tokenizer of {model!r} has no tokenizer.json", "convert it to a fast tokenizer")
     if tokenizer.eos_token_id is None:
         raise UserError(f"the tokenizer of {model!r} has no end-of-sequence token", "set eos_token in its config")
     if tokenizer.pad_token_id is None:
@@ -54,14 +56,14 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
 
 def _show_beginning(model: str, tokenizer: Any) -> None:
     """Say on stderr, once, what the template writes before an answer on its own account."""
-    begun = beginning(tokenizer)
+    begun = chat_format(tokenizer).beginning
     if begun is None or not (begun.finished + begun.requested).strip():
         return
     finished, requested = (repr(text) if text else "nothing" for text in begun)
     line = f"{model}: its chat template writes {finished} before an answer"
     if begun.requested:
         line += f" that is there, and {requested} before one that is asked for; the first is taken"
-    switch = switch_of(tokenizer)
+    switch = chat_format(tokenizer).switch
     served = f"when you serve the policy, set {switch} to false" if switch else "serve the policy with the same"
     warn_once(f"{line}: it belongs to the prompt, and is neither trained nor judged ({served})")
 

@@ -49,7 +49,7 @@ def writer_of(config: Config) -> Callable[[AssistantTurn], str]:
         return load_tokenizer(config.policy.model, config.policy.chat_template)
 
     def write(said: AssistantTurn) -> str:
-        from text2grad.policy.template import written_turn
+        from text2grad.policy.encode import written_turn
 
         text = written_turn(tokenizer(), *said)
         cure = f"the chat template of {config.policy.model} does not write it"

@@ -20,10 +20,10 @@ from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Preference, conversation_of, record_json
 from text2grad.policy.batch import TokenBatch
+from text2grad.policy.encode import TEMPLATE
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.heads.head import Head
 from text2grad.policy.model import Policy
-from text2grad.policy.template import TEMPLATE
 from text2grad.rl.preference import implicit_rewards, pair_accuracy, pair_loss
 from text2grad.train.pairs import plan_batches, refuse_long, supervised_identity
 from text2grad.train.passes import PassSize, accumulate
