@@ -38,7 +38,7 @@ SMALL: Mapping[str, tuple[str, ...]] = {
     "train-reward": (*_GENERATION, *_CRITIQUES),
     "train": (
         *(*_GENERATION, *_CRITIQUES, "--ppo.steps", "1", "--ppo.epochs", "1", "--ppo.value_warmup", "0"),
-        *("--critic.reward_model.gate", "false", "--run.shown_prompts", "0"),
+        *("--critic.reward_model.gate", "false"),
     ),
     "refine": (*_GENERATION, *_CRITIQUES),
     "imitate": ("--run.threads", "1"),

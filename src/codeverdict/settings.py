@@ -18,4 +18,3 @@ class SandboxSettings(BaseModel):
     )
     workers: int = Field(default=1, ge=1, description="programs at a time")
     seconds: float = Field(default=2.0, gt=0, description="processor time of one program under all its tests")
-    memory_mb: int = Field(default=1024, ge=128, description="MiB that one process of a program may use")

@@ -116,12 +116,12 @@ def _show_before_and_after(config: Config, name: str) -> None:
     from text2grad.stages.measure.talk import before_and_after
 
     try:
-        results = before_and_after(config, name) if config.run.shown_prompts else []
+        results = before_and_after(config, name)
     except UserError as error:  # the training is done, whatever is wrong with these prompts
         _print(f"no answers to held-out prompts: {error}")
         return
     if results:
-        _print("", f"the first {len(results)} held-out prompts, likeliest words (--run.shown_prompts 0: none):")
+        _print("", f"the first {len(results)} held-out prompts, answered greedily:")
     for each in results:
         show_answers(Console(stderr=True), each.prompt, each.answers)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from commands import TOY, Command
 
-LORA = ("--policy.lora.r", "2", "--sft.epochs", "4", "--ppo.steps", "1", "--run.shown_prompts", "0")
+LORA = ("--policy.lora.r", "2", "--sft.epochs", "4", "--ppo.steps", "1")
 STAGES = (
     ("sft",),
     ("annotate",),

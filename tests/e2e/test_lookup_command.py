@@ -13,7 +13,7 @@ from text2grad.feedback import BETWEEN_TURNS, Feedback, Transcript, conversation
 
 SMALL = (
     *("--config", "lookup", "--task.limit", "96"),
-    *("--sft.epochs", "8", "--sft.lr", "2e-2", "--run.shown_prompts", "0"),
+    *("--sft.epochs", "8", "--sft.lr", "2e-2"),
     *("--ppo.steps", "1", "--ppo.rollouts", "8", "--ppo.max_kl", "null"),
     *("--evaluate.limit", "2", "--evaluate.samples", "1", "--generation.max_turns", "3"),
     *("--annotate.prompts", "4", "--annotate.samples_per_prompt", "2", "--annotate.heldout", "1"),

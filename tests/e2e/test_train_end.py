@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import TOY, Command
 
-SHOWN = "the first 2 held-out prompts, likeliest words (--run.shown_prompts 0: none):"
+SHOWN = "the first 2 held-out prompts, answered greedily:"
 PROMPTS = ["Write f(x): double it, please.", "Write f(x): halve it, please."]
 
 
@@ -29,10 +29,7 @@ def test_train_ends_with_answers_before_and_after_and_the_next_command(
     assert "grad_norm" not in said and "add one, please" not in said
 
 
-def test_it_can_be_turned_off_and_says_nothing_beside_json(command: Command, run: Path) -> None:
-    train = ("train", "--run.folder", run, *TOY, "--ppo.steps", "1", "--name")
-    ended = command(*train, "y", "--run.shown_prompts", "0")
-    assert ended.code == 0 and SHOWN not in ended.err and "next: " in ended.err
-    ended = command(*train, "z", "--json")
+def test_it_says_nothing_beside_json(command: Command, run: Path) -> None:
+    ended = command("train", "--run.folder", run, *TOY, "--ppo.steps", "1", "--name", "z", "--json")
     assert ended.code == 0 and "next: " not in ended.err and SHOWN not in ended.err
     assert json.loads(ended.out) == {"steps": 1, "out": str(run / "ppo" / "z" / "policy")}

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "examples" / "engines"))
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 SMALL = (
     *("--task.limit", "96"),
-    *("--sft.epochs", "1", "--run.shown_prompts", "0"),
+    *("--sft.epochs", "1"),
 )
 
 

@@ -204,7 +204,6 @@ def test_settings_may_stand_anywhere(run: Run, stages: Stages) -> None:
         "--name",
         "x",
         "--ppo.lr=2e-3",
-        "--run.shown_prompts=0",
     )
     [(_, (config, name, _))] = stages.calls
     assert (config.ppo.lr, config.run.folder, name, config.generation.max_new_tokens) == (

@@ -23,7 +23,7 @@ from text2grad_lab.compare.methods import COMMON, REWARD_MODEL, Work, is_shared,
 
 DONE = "done"
 """The folder of a seed with a note of every command that has succeeded."""
-UNREAD = {"run": {"folder", "threads", "loggers", "shown_prompts"}}
+UNREAD = {"run": {"folder", "threads", "loggers"}}
 UNSTOPPED = {"ppo.max_kl": None, "ppo.max_failed": 1.0}
 GATE = "critic.reward_model.gate"
 """With `UNREAD`, settings that no result depends on."""

@@ -89,8 +89,8 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
     second. Its settings are in the section offline.
 
     Ctrl-C and SIGTERM drop the current step and end the run (exit codes 130 and 143). If stopped, run the same
-    command to resume before that step, if killed from the last checkpoint (ppo.checkpoint_every); the result is
-    the same as that of an uninterrupted run.
+    command to resume before that step, if killed from the last checkpoint; the result is the
+    same as that of an uninterrupted run.
 
     With --pairs there is no critic and nothing is sampled: direct preference optimisation (DPO) of the SFT policy
     on chosen and rejected answers.

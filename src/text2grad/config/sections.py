@@ -60,23 +60,10 @@ class RunSettings(Settings):
         description="where metrics go beside metrics.jsonl: tensorboard, trackio, wandb",
         json_schema_extra=MAY_CHANGE,
     )
-    shown_prompts: int = Field(
-        default=2,
-        ge=0,
-        description="held-out prompts, the first ones, that are answered before and after at the end of train",
-        json_schema_extra=MAY_CHANGE,
-    )
     parallel: Literal["auto", "ddp", "fsdp"] = Field(
         default="auto",
         description="weights in several processes: ddp: whole in each; fsdp: split; auto: as accelerate's profile"
         " says, else ddp",
-        json_schema_extra=MAY_CHANGE,
-    )
-    checkpoint_every: int | None = Field(
-        default=None,
-        ge=0,
-        description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped;"
-        " null: 20 of PPO, 200 of other training",
         json_schema_extra=MAY_CHANGE,
     )
 
@@ -210,20 +197,8 @@ class AnnotateSettings(Settings):
         default=None, ge=1, description="held-out prompts, to measure reward models on; null: as evaluate.limit"
     )
     samples_per_prompt: int = Field(default=1, ge=1)
-    swapped: float = Field(
-        default=0.0, ge=0, le=1, description="share shown with the response to a similar prompt: hard negatives"
-    )
     run_tests: bool = Field(
         default=False, description="of sampled programs, before a chat model judges them: it is shown the outcome"
-    )
-    pairs_per_prompt: int = Field(
-        default=4, ge=1, description="with --pairs: at most this many pairs of a passing and a failing program"
-    )
-    moved_canaries: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="share of the canaries a chat model may misjudge; with more, nothing else is asked",
     )
 
 

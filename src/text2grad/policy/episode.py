@@ -39,7 +39,6 @@ class Thread:
         self._tokenizer = tokenizer
         self._asked: list[Message] = [*prompt, *begun]  # what stands before the turn that comes next
         self.prompt = encode_prompt(tokenizer, self._asked)
-        self._begun = len(self.prompt)
         self.ids: list[int] = []
         self.mask: list[bool] = []
         self.between: list[tuple[Message, ...]] = [tuple(begun)]
@@ -48,11 +47,6 @@ class Thread:
     def whole(self) -> list[int]:
         """All ids, as the model reads them."""
         return [*self.prompt, *self.ids]
-
-    @property
-    def said(self) -> int:
-        """How many ids there are of all turns and of what stands between them, those that became a prompt too."""
-        return len(self.prompt) - self._begun + len(self.ids)
 
     def copy(self) -> Thread:
         """As it is now, whatever becomes of this one."""
@@ -168,8 +162,7 @@ def play(
     check_lengths(prompts, policy.context, tokens)
 
     def has_room(thread: Thread) -> bool:
-        fits = settings.max_length is None or thread.said + tokens <= settings.max_length
-        return fits and (policy.context is None or len(thread.whole) + tokens <= policy.context)
+        return policy.context is None or len(thread.whole) + tokens <= policy.context
 
     for turn in range(settings.max_turns):
         last = turn + 1 == settings.max_turns

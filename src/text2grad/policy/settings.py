@@ -67,11 +67,6 @@ class GenerationSettings(SamplingSettings):
         ge=1,
         description="most turns of the policy, each of max_new_tokens, in a task with an environment",
     )
-    max_length: int | None = Field(
-        default=None,
-        ge=1,
-        description="most tokens of all turns and of what stands between them; null: what the model reads",
-    )
 
 
 class TinySettings(Settings):

@@ -7,7 +7,7 @@ from text2grad.durable.identity import changed, flatten
 from text2grad.settings import Settings, value_at
 
 MAY_CHANGE = {
-    "run": {"folder", "loggers", "shown_prompts", "parallel", "checkpoint_every"},
+    "run": {"folder", "loggers", "parallel"},
     "policy": {"model"},
     "training": set(),
     "sft": set(),

@@ -111,12 +111,12 @@ def test_random_numbers_of_an_episode_are_its_own(policy: Policy) -> None:
 
 @pytest.mark.parametrize(
     ("limits", "environment_turns", "most_turns"),
-    [({"max_turns": 2}, 9, 2), ({"max_length": 20}, 9, 3), ({}, 2, 2), ({}, 4, 4)],
+    [({"max_turns": 2}, 9, 2), ({}, 2, 2), ({}, 4, 4)],
 )
 def test_an_episode_that_was_cut_is_truncated(
     policy: Policy, limits: dict[str, int], environment_turns: int, most_turns: int
 ) -> None:
-    """By the number of turns or of tokens; one that the environment ends is not."""
+    """By the number of turns; one that the environment ends is not."""
     torch.manual_seed(1)
     settings = SETTINGS.model_copy(update=limits)
     samples = play(policy, EXAMPLES * 4, lambda: Echo(environment_turns), settings)
@@ -124,23 +124,7 @@ def test_an_episode_that_was_cut_is_truncated(
     assert by_itself and all(len(turns(each)) <= most_turns for each in samples)
     for sample in by_itself:
         assert sample.truncated == (len(turns(sample)) < environment_turns)
-        assert len(sample.ids) <= limits.get("max_length", 1000)
         assert sample.between is not None and len(sample.between) == len(turns(sample)) + 1 and sample.between[-1]
-
-
-def test_turns_that_the_template_writes_anew_count_as_well(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are in the prompt of the last turn then, which is all that can be trained."""
-    shown = "{{ message.content if loop.last or message.role != 'assistant' else message.content.split(' ')[-1] }}"
-    template = policy.tokenizer.chat_template.replace("{{ message.content }}", shown)
-    monkeypatch.setattr(policy.tokenizer, "chat_template", template)
-    torch.manual_seed(1)
-    limit = 30
-    samples = play(policy, EXAMPLES * 4, lambda: Echo(99), SETTINGS.model_copy(update={"max_length": limit}))
-    asked = [len(encode_prompt(policy.tokenizer, example.prompt)) for example in EXAMPLES * 4]
-    lengths = [len(each.prompt or []) + len(each.ids) - own for each, own in zip(samples, asked, strict=True)]
-    assert max(lengths) <= limit and any(
-        len(each.prompt or []) > own for each, own in zip(samples, asked, strict=True)
-    )
 
 
 def test_an_episode_ends_where_the_model_can_read_no_more(policy: Policy) -> None:

@@ -243,5 +243,3 @@ def test_a_policy_that_writes_every_held_out_answer_has_little_to_gain(
         "sft: it writes 32 of 32 held-out reference answers word for word; train can hardly gain\n"
     )
     assert supervised.word_for_word(policy, config, others) == []
-    quiet = small_config(tmp_path, "--run.shown_prompts", "0")
-    assert supervised.word_for_word(policy, quiet, asked) == []

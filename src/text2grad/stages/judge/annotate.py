@@ -30,6 +30,9 @@ from text2grad.stages.judge.records import PairsSummary, criticise
 from text2grad.stages.run.summary import Summary
 from text2grad.tasks.base import feedback_split
 
+PAIRS_PER_PROMPT = 4
+"""Most preference pairs that are written for one prompt."""
+
 
 def run_annotate(
     config: Config,
@@ -170,15 +173,14 @@ def write_pairs(config: Config, source: Path, heldout: Path) -> PairsSummary:
     Those of held-out prompts go into `pairs_heldout.jsonl`.
     """
     path, beside = (config.run.folder / f"{name}.jsonl" for name in ("pairs", "pairs_heldout"))
-    most = config.annotate.pairs_per_prompt
-    found = _write_pairs(source, path, most)
-    held = len(_write_pairs(heldout, beside, most).pairs) if heldout.is_file() else None
+    found = _write_pairs(source, path)
+    held = len(_write_pairs(heldout, beside).pairs) if heldout.is_file() else None
     return PairsSummary(
         pairs=len(found.pairs), heldout_pairs=held, unpaired=dict(found.left_out), pairs_out=str(path)
     )
 
 
-def _write_pairs(source: Path, path: Path, most: int) -> Pairs:
-    found = pairs_of(read_jsonl(source, Feedback), most)
+def _write_pairs(source: Path, path: Path) -> Pairs:
+    found = pairs_of(read_jsonl(source, Feedback), PAIRS_PER_PROMPT)
     write_rows([preference_row(pair) for pair in found.pairs], "preference", path)
     return found

@@ -48,7 +48,7 @@ TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
 def runner_of(config: Config) -> Runner:
     """The sandbox; its workers start with the first program."""
     settings = config.sandbox
-    return Runner(settings.seconds, settings.workers, settings.tier, memory_mb=settings.memory_mb)
+    return Runner(settings.seconds, settings.workers, settings.tier)
 
 
 def materials_of(

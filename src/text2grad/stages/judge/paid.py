@@ -23,6 +23,9 @@ from text2grad.page.quality import Quality
 from text2grad.stages.judge.critics import annotator_prompt, prompted_critic
 from text2grad.stages.run.summary import Summary, inlined
 
+MOST_MOVED = 0.5
+"""Share of the canaries that a critic may misjudge."""
+
 
 @dataclass(frozen=True)
 class AnnotateOptions:
@@ -159,7 +162,7 @@ def plan_for(config: Config, items: Items, target: Path, options: AnnotateOption
 def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict[str, Any]:
     """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost.
 
-    A critic that misjudges more than `annotate.moved_canaries` of them, or all, is not asked anything else.
+    A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else.
     """
     found = [Item(*pair) for pair in canary_items(config.critic.prompted.prompt or annotator_prompt(config))]
     own = AnnotateOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)
@@ -172,7 +175,7 @@ def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict
     cure = f"read {place}; another model or prompt, or --no-canaries"
     if not judged and not summary.tally["pending"]:
         raise UserError("this critic gave no readable answer to any canary", cure)
-    if moved > config.annotate.moved_canaries * judged:
+    if moved > MOST_MOVED * judged:
         raise UserError(f"{moved} of {judged} canaries moved: this critic misses plain faults, or obeys them", cure)
     if moved:
         _say(f"{moved} of {len(found)} canaries moved: read {place} before you trust this critic")

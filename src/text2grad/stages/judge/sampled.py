@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,10 +19,7 @@ from text2grad.sandbox import Runner
 from text2grad.stages.judge.paid import AnnotateOptions
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.sampling import TOKEN_IDS, sample, sample_episodes
-from text2grad.tasks.base import Task, conversation_text, environment_of, feedback_split
-
-SWAP_GROUP = 16
-
+from text2grad.tasks.base import Task, environment_of, feedback_split
 
 Admit = Callable[[Sequence[Example]], list[Example]]
 """Leaves out the prompts that nothing can be judged by."""
@@ -55,8 +51,8 @@ def sources_of(
     else:
         policy = load_frozen(start_policy(config, options.start))
         make = environment_of(task)
-        items = sampled_items(policy, train, config, samples, config.annotate.swapped, make)
-        held = sampled_items(policy, heldout, config, few, environment=make)
+        items = sampled_items(policy, train, config, samples, make)
+        held = sampled_items(policy, heldout, config, few, make)
     items, held = items[: options.limit], held[: options.limit]
     if runner and not options.anchor:
         items, held = tested_items(runner, items), tested_items(runner, held)
@@ -73,22 +69,20 @@ def sampled_items(
     examples: Sequence[Example],
     config: Config,
     samples: int,
-    swapped: float = 0.0,
     environment: MakeEnvironment | None = None,
 ) -> list[Item]:
-    """`samples` responses per example, to be judged; a share of them swapped."""
+    """Sample `samples` responses per example, to be judged."""
     repeated = [example for example in examples for _ in range(samples)]
     if not repeated:
         return []
-    sampled: Sequence[tuple[Sequence[Any], str]]
-    if environment is None:
-        sampled = sample(policy, repeated, config.generation)
-    else:
-        sampled = sample_episodes(policy, repeated, config.generation, environment)
-    order = swap_similar(repeated, swapped, config.run.seed)
+    sampled: Sequence[tuple[Any, str]] = (
+        sample(policy, repeated, config.generation)
+        if environment is None
+        else sample_episodes(policy, repeated, config.generation, environment)
+    )
     items = []
-    for example, index in zip(repeated, order, strict=True):
-        ids, response = sampled[index]  # with its ids the response is not tokenised again
+    for example, answer in zip(repeated, sampled, strict=True):
+        ids, response = answer  # with its ids the response is not tokenised again
         one_turn = environment is not None and not isinstance(response, Transcript)
         meta = {**example.meta, TOKEN_IDS: ids[0] if one_turn else ids}
         items.append(_sampled(example.model_copy(update={"meta": meta}), response))
@@ -112,23 +106,6 @@ def drafted_items(examples: Sequence[Example]) -> list[Item]:
         for item in drafted
         if DRAFT in item.example.meta and human_feedback_on(item.example, item.response).strip()
     ]
-
-
-def swap_similar(examples: Sequence[Example], share: float, seed: int) -> list[int]:
-    """For each example the index of the response it is shown with; for a `share` of them, one to a similar prompt.
-
-    A reward model that starts from the policy can guess most of a response from its prompt, and then never
-    reads the response. Swapped ones cannot be guessed, and similar wording makes them hard to dismiss.
-    """
-    rng = random.Random(seed)
-    order = list(range(len(examples)))
-    chosen = rng.sample(order, round(share * len(order)))
-    chosen.sort(key=lambda index: conversation_text(examples[index].prompt))
-    for start in range(0, len(chosen), SWAP_GROUP):
-        group = chosen[start : start + SWAP_GROUP]
-        for index, other in zip(group, rng.sample(group, len(group)), strict=True):
-            order[index] = other
-    return order
 
 
 def _sampled(example: Example, response: str) -> Item:

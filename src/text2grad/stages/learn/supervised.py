@@ -109,7 +109,7 @@ def word_for_word(
     tokens = max((_tokens(policy, each) for each in short), default=0)
     room = None if policy.context is None else policy.context - tokens
     asked = [each for each in short if room is None or len(encode_prompt(policy.tokenizer, each.prompt)) <= room]
-    asked = asked[:ASKED] if config.run.shown_prompts else []
+    asked = asked[:ASKED]
     if not asked:
         return []
     greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})

@@ -34,6 +34,7 @@ from text2grad.stages.run.sampling import sample, sample_episodes
 from text2grad.tasks.base import conversation_text, environment_of
 
 BEFORE = "before"
+SHOWN_PROMPTS = 2
 SHOWN_TOKENS = 64
 """Of an answer that is only shown."""
 FORGET, LEAVE = "/new", "/quit"
@@ -218,7 +219,7 @@ def _answer(talk: Conversations, words: str, show: Callable[[PromptAnswers], Non
 
 
 def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
-    """What a trained policy and the one it was made of answer to the first held-out prompts (`run.shown_prompts`).
+    """What a trained policy and the one it was made of answer to the first `SHOWN_PROMPTS` held-out prompts.
 
     The likeliest words, at most `SHOWN_TOKENS`; nobody chose the prompts. None where no prompt is held out.
 
@@ -226,7 +227,7 @@ def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
         UserError: a prompt is too long.
     """
     task = task_of(config)
-    examples = task.examples("heldout")[: config.run.shown_prompts]
+    examples = task.examples("heldout")[:SHOWN_PROMPTS]
     if not examples:
         return []
     tokens = min(SHOWN_TOKENS, config.generation.max_new_tokens)

@@ -106,7 +106,6 @@ class TrainingRun:
             ranks=stage.ranks,
             on_step=on_step,
             loggers=run.loggers,
-            checkpoint_every=run.checkpoint_every,
             course=self.config.training,
         )
         if stage.ranks.first:

@@ -473,9 +473,6 @@ def test_a_judge_is_tried_first_and_one_that_misjudges_most_is_asked_nothing_mor
     code, summary, err = annotate(server, file, "--canaries")
     assert code == 1 and not summary and "2 of 3 canaries moved" in err and len(err.splitlines()) == 1
     assert len(server.bodies) == 3 and not (tmp_path / "feedback.jsonl").exists()
-    code, summary, _ = annotate(server, file, "--canaries", "--annotate.moved_canaries", "0.7")
-    assert (code, summary["ok"], summary["canaries_moved"], len(server.bodies)) == (0, 2, 2, 5)
-    assert annotate(server, file, "--canaries", "--annotate.moved_canaries", "0")[0] == 1
 
 
 def test_a_judge_that_says_nothing_readable_of_any_canary_is_asked_nothing_more(

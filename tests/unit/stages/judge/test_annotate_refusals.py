@@ -25,6 +25,7 @@ from chat_server import (
 from text2grad.chat import asking
 from text2grad.cli import main
 from text2grad.feedback import Feedback, read_jsonl
+from text2grad.stages.judge import paid
 
 Annotate = Callable[..., tuple[int, dict[str, Any], str]]
 NAMES = [f"n{n}" for n in range(12)]
@@ -107,7 +108,9 @@ def test_what_a_model_does_not_take_is_left_out_once_for_the_whole_job(
     assert {record.meta.get("asked_without") == ["temperature"] for record in records(tmp_path)} == {sampled}
 
 
-def test_a_refusal_is_met_once_for_each_journal_and_said_once(judge: Any, annotate: Annotate) -> None:
+def test_a_refusal_is_met_once_for_each_journal_and_said_once(
+    judge: Any, annotate: Annotate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Canaries and records have a journal each, which knows the form from then on."""
 
     def answer(name: str, turn: int, body: dict[str, Any]) -> Reply:
@@ -115,11 +118,12 @@ def test_a_refusal_is_met_once_for_each_journal_and_said_once(judge: Any, annota
             return error(400, "unsupported_parameter", NOT_MAX)
         return said(json.dumps({**Z, "good_spans": []}))
 
+    monkeypatch.setattr(paid, "MOST_MOVED", 1.0)
     server = judge(answer)
-    code, summary, err = annotate(server, NAMES, "--canaries", "--annotate.moved_canaries", "1")
+    code, summary, err = annotate(server, NAMES, "--canaries")
     assert code == 0 and summary["ok"] == 12 and err.count("takes no max_tokens") == 1
     assert sum("max_tokens" in body for body in server.bodies) == 2
-    annotate(server, [*NAMES, "more"], "--canaries", "--annotate.moved_canaries", "1")
+    annotate(server, [*NAMES, "more"], "--canaries")
     assert sum("max_tokens" in body for body in server.bodies) == 2
 
 
