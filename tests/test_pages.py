@@ -22,6 +22,7 @@ PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 BOOK = sorted((ROOT / "lab" / "book").glob("*.md"))
 METHOD = (ROOT / "docs" / "method.md").read_text("utf-8")
 METRICS = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+FOLDERS = ("src", "docs", "tests", "benchmarks", "experiments", "examples", "configs", "lab", ".ci")
 LOGGING = {
     "train/account.py": {"describe"},
     "train/update.py": {"loss_terms"},
@@ -80,15 +81,31 @@ def test_every_logged_name_is_explained() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_option_and_file_named_exists(page: Path) -> None:
+def test_every_option_and_module_named_exists(page: Path) -> None:
     text = page.read_text("utf-8")
     options = set(re.findall(rf"--((?:{'|'.join(Config.model_fields)})\.[\w.]*\w)", text))
     assert {option for option in options if not setting_exists(option)} == set()
-    folders = "docs|benchmarks|experiments|examples|configs|tests|src|lab"
-    files = set(re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*\w)", text))
-    files |= set(re.findall(r"(?<![\w./-])((?:\w+/)+\w+\.py)\b", text))
+    modules = set(re.findall(r"(?<![\w./-])((?:\w+/)+\w+\.py)\b", text))
     homes = [ROOT, ROOT / "lab", *(ROOT / "src").iterdir()]
-    assert {name for name in files if not any((home / name).exists() for home in homes)} == set()
+    assert {name for name in modules if not any((home / name).exists() for home in homes)} == set()
+
+
+def test_every_file_named_in_a_page_or_in_the_code_exists() -> None:
+    names = re.compile(rf"(?<![\w/.~{{-])(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./*-]*\w")
+    texts = [*PAGES, *(file for folder in FOLDERS for file in (ROOT / folder).rglob("*") if is_text(file))]
+    missing = {
+        str(file.relative_to(ROOT)): {
+            name for name in names.findall(file.read_text("utf-8")) if not any(ROOT.glob(name))
+        }
+        for file in texts
+    }
+    assert len(texts) > 300 and {file: names for file, names in missing.items() if names} == {}
+
+
+def is_text(file: Path) -> bool:
+    """True for code, settings and pages; not for corpora, for what is generated, and for the lab book."""
+    skipped = {"__pycache__", "data", "book"} & set(file.parts) or ".egg-info" in str(file) or file.is_symlink()
+    return file.suffix in (".py", ".md", ".yaml", ".toml", ".j2", ".js") and not skipped
 
 
 @pytest.mark.parametrize("page", [*PAGES, *BOOK], ids=lambda page: page.name)

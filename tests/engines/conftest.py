@@ -7,5 +7,5 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BESIDE = ("tests/plugins", "tests/unit/report", "benchmarks")
+BESIDE = ("tests/plugins", "benchmarks")
 sys.path[:0] = [str(ROOT / folder) for folder in BESIDE]
