@@ -1,34 +1,28 @@
-"""The size and shape of src: lines, functions, comments, folders, settings, import cycles, broken layers.
+"""Measure the size and shape of the code: lines, functions, folders, settings, import cycles, broken layers.
 
-A function's length is its lines from `def` to its end, both counted; functions inside functions and methods are
-functions of their own. Every parameter counts, `self`, `*args` and `**kwargs` too. Layers and cycles are what
-tests/layers.py says they are. Lines include blank ones and comments. Functions, signatures and prose are those
-outside the sandbox package, which has lines of its own in the figures.
+    python benchmarks/house.py [--root .]
 
-`files_in_largest_folder` counts the Python files directly in a folder. `comments_per_100` counts comments in 100
-lines, not those that instruct a tool (`type:`, `noqa`, `fmt:`, `pragma:`). `longest_prose_line` is the longest
-line, in characters, of a docstring or a comment. `settings` are the keys of a run's configuration, and
-`lines_imported_by_train_ppo` the lines of all our modules that `import text2grad.train.ppo` loads in a fresh
-process; both are 0 in a tree without these modules.
+The worst offenders come first. The last line of stdout is one JSON object:
 
-    python benchmarks/house.py [--source src]
-
-The worst offenders stand in a table above the last line of stdout, which is one JSON object. Wanted: median at
-most 8, largest at most 80, over_8_parameters at most 6, cycles 0, upward 0, files_in_largest_folder at most 14,
-settings at most 220, lines_imported_by_train_ppo at most 8,000, longest_prose_line at most 100.
+- `src_lines`, `lab_lines`, `test_lines`: Python lines, blank ones and comments included, of src/text2grad, of lab
+  without its tests, and of tests and lab/tests.
+- `settings`: keys of a run's configuration. `lines_imported_by_train_ppo`: lines of our modules that
+  `import text2grad.train.ppo` loads in a fresh process. Both are 0 in a tree without these modules.
+- `largest_folder`: the most Python files directly in one folder of src. `longest_function`: lines from `def` to the
+  end, in src/text2grad; nested functions and methods count as functions.
+- `cycles` and `upward`: import cycles, and imports that break a rule of tests/layers.py.
+- `suite_seconds`: duration of the last `make test`, null if there was none.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import io
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,9 +32,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import layers
 
+ROOT = Path(__file__).resolve().parents[1]
 MOST_PARAMETERS = 8
 SHOWN = 5
-INSTRUCTIONS = ("type:", "noqa", "fmt:", "pragma:")
+SUITE_SECONDS = ".pytest_cache/text2grad_suite_seconds"
 COUNT_SETTINGS = """
 from text2grad.config.reference import describe_settings
 print(sum(1 for _ in describe_settings()))
@@ -56,75 +51,67 @@ print(sum(len(open(file, encoding="utf-8").read().splitlines()) for file in file
 
 @dataclass(frozen=True)
 class Function:
-    """One function: where it stands, its lines and its parameters."""
+    """A function: its place, its lines and its number of parameters."""
 
-    where: str
+    place: str
     lines: int
     parameters: int
 
 
 def functions(file: Path, source: Path) -> Iterator[Function]:
-    """Every function of a file, nested ones and methods included."""
+    """Yield every function of a file, nested ones and methods included."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            yield Function(f"{file.relative_to(source)}:{node.lineno} {node.name}", lines, parameters(node.args))
+            place = f"{file.relative_to(source)}:{node.lineno} {node.name}"
+            yield Function(place, lines, count_parameters(node.args))
 
 
-def parameters(given: ast.arguments) -> int:
-    several = [given.vararg, given.kwarg]
-    return len(given.posonlyargs + given.args + given.kwonlyargs) + sum(each is not None for each in several)
+def count_parameters(arguments: ast.arguments) -> int:
+    variadic = [arguments.vararg, arguments.kwarg]
+    named = arguments.posonlyargs + arguments.args + arguments.kwonlyargs
+    return len(named) + sum(argument is not None for argument in variadic)
 
 
-def measure(source: Path) -> tuple[dict[str, Any], list[str]]:
-    """The figures, and a table of the worst offenders, of the packages below a folder."""
-    files = sorted(source.rglob("*.py"))
-    of_sandbox = {file for file in files if file.relative_to(source).parts[0] == layers.SANDBOX}
-    found = [each for file in files if file not in of_sandbox for each in functions(file, source)]
+def measure(root: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the figures of a repository and a table of the worst offenders."""
+    source, lab = root / "src", root / "lab"
+    files = python_files(source / layers.PACKAGE)
+    all_functions = [function for file in files for function in functions(file, source)]
     house = layers.read_house(source)
     rings, broken = layers.cycles(house), layers.violations(house)
-    lengths = sorted(each.lines for each in found)
-    ours = [file.read_text(encoding="utf-8") for file in files if file not in of_sandbox]
-    comments = [comment for text in ours for comment in comments_of(text)]
-    prose = [line.strip() for text in ours for line in docstring_lines(text)]
+    lab_tests = python_files(lab / "tests")
     figures = {
-        "src_lines": count_lines(set(files) - of_sandbox),
-        "sandbox_lines": count_lines(of_sandbox),
-        "median": statistics.median(lengths),
-        "p90": lengths[int(0.9 * len(lengths))],
-        "largest": lengths[-1],
-        "over_8_parameters": sum(each.parameters > MOST_PARAMETERS for each in found),
-        "files_in_largest_folder": max(Counter(file.parent for file in files).values()),
-        "comments_per_100": round(100 * len(comments) / count_lines(set(files) - of_sandbox), 2),
-        "longest_prose_line": max(map(len, [*comments, *prose]), default=0),
+        "src_lines": count_lines(files),
+        "lab_lines": count_lines(set(python_files(lab)) - set(lab_tests)),
+        "test_lines": count_lines([*python_files(root / "tests"), *lab_tests]),
         "settings": count_in_process(COUNT_SETTINGS, source, "config/reference.py"),
-        "lines_imported_by_train_ppo": count_in_process(COUNT_IMPORTED, source, "train/ppo.py"),
+        "largest_folder": max(folder_sizes(source).values(), default=0),
+        "longest_function": max((function.lines for function in all_functions), default=0),
         "cycles": len(rings),
         "upward": len(broken),
+        "lines_imported_by_train_ppo": count_in_process(COUNT_IMPORTED, source, "train/ppo.py"),
+        "suite_seconds": suite_seconds(root),
     }
-    return figures, [*table(found), *(f"cycle      {' <-> '.join(ring)}" for ring in rings), *broken]
+    cycles = [f"cycle      {' <-> '.join(ring)}" for ring in rings]
+    return figures, [*table(all_functions, folder_sizes(source)), *cycles, *broken]
 
 
-def comments_of(text: str) -> Iterator[str]:
-    """The comments of a file's text, without those that instruct a tool."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT and not token.string.lstrip("# ").startswith(INSTRUCTIONS):
-            yield token.string
+def python_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
 
 
-def docstring_lines(text: str) -> Iterator[str]:
-    """The lines of all strings that stand alone as a statement: docstrings, and what is said of a constant."""
-    for node in ast.walk(ast.parse(text)):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            yield from node.value.value.splitlines()
+def folder_sizes(source: Path) -> Counter[str]:
+    """Count the Python files directly in each folder."""
+    return Counter(str(file.parent.relative_to(source)) for file in python_files(source))
+
+
+def count_lines(files: Iterable[Path]) -> int:
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
 
 def count_in_process(program: str, source: Path, needed: str) -> int:
-    """The number that a program prints which imports the packages of a folder; 0 without the module it needs."""
+    """Run a program that imports the packages of a folder and return the number that it prints."""
     if not (source / layers.PACKAGE / needed).is_file():
         return 0
     environment = {**os.environ, "PYTHONPATH": str(source)}
@@ -134,24 +121,27 @@ def count_in_process(program: str, source: Path, needed: str) -> int:
     return int(done.stdout)
 
 
-def count_lines(files: Iterable[Path]) -> int:
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+def suite_seconds(root: Path) -> float | None:
+    """Return the seconds that tests/conftest.py noted at the end of the last `make test`."""
+    note = root / SUITE_SECONDS
+    return float(note.read_text(encoding="utf-8")) if note.is_file() else None
 
 
-def table(found: list[Function]) -> list[str]:
-    """The longest functions, and those with too many parameters."""
-    longest = sorted(found, key=lambda each: -each.lines)[:SHOWN]
-    widest = sorted(
-        (each for each in found if each.parameters > MOST_PARAMETERS), key=lambda each: -each.parameters
-    )
-    rows = [f"{each.lines:4} lines  {each.where}" for each in longest]
-    return rows + [f"{each.parameters:4} parameters  {each.where}" for each in widest]
+def table(all_functions: list[Function], folders: Counter[str]) -> list[str]:
+    """List the longest functions, those with too many parameters, and the largest folders."""
+    longest = sorted(all_functions, key=lambda function: -function.lines)[:SHOWN]
+    widest = [function for function in all_functions if function.parameters > MOST_PARAMETERS]
+    rows = [f"{function.lines:4} lines       {function.place}" for function in longest]
+    rows += [f"{function.parameters:4} parameters  {function.place}" for function in widest]
+    rows += [f"{count:4} files       {folder}" for folder, count in folders.most_common(SHOWN)]
+    median = statistics.median(function.lines for function in all_functions) if all_functions else 0
+    return [*rows, f"{median:4.0f} lines       median of {len(all_functions)} functions"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", type=Path, default=layers.SOURCE, help="the folder that holds the packages")
-    figures, worst = measure(parser.parse_args().source)
+    parser.add_argument("--root", type=Path, default=ROOT, help="the repository")
+    figures, worst = measure(parser.parse_args().root)
     print("\n".join(worst))
     print(json.dumps(figures))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,20 @@ settings.load_profile("text2grad")
 # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+STARTED = time.monotonic()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Note the seconds of a run of the whole default suite, which benchmarks/house.py prints."""
+    options = session.config.option
+    is_worker = hasattr(session.config, "workerinput")
+    is_nightly = options.markexpr != "not nightly"
+    if not (is_worker or is_nightly or options.file_or_dir or options.keyword or options.collectonly):
+        note = session.config.rootpath / ".pytest_cache" / "text2grad_suite_seconds"
+        note.parent.mkdir(exist_ok=True)
+        note.write_text(f"{time.monotonic() - STARTED:.0f}\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
