@@ -221,7 +221,7 @@ def human_reward_model(chosen: argparse.Namespace) -> Row:
     if chosen.units:
         place = config.run.folder / "unit_model" / "tokens" / "policy" / "units.json"
         if not place.exists():  # what is finished would be trained again
-            command("train-reward", "--units", "tokens", *words)
+            command("train-units", "tokens", *words)
         return of_units(json.loads(place.read_text(encoding="utf-8"))["heldout"])
     for stage, product in {"sft": "sft/policy", "train-reward": "evaluation/reward_model.json"}.items():
         if not (config.run.folder / product).exists():
@@ -261,7 +261,7 @@ def command(*words: str) -> Row:
     Raises:
         SystemExit: it failed, and has said why.
     """
-    whole = [sys.executable, "-m", "text2grad.cli", *words, "--json"]
+    whole = [sys.executable, "-m", "text2grad_lab", *words, "--json"]
     done = subprocess.run(whole, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(done.returncode)

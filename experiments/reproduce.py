@@ -59,9 +59,9 @@ TRAINED_A_SECOND, WRITTEN_A_SECOND = 2_000, 1_000
 """Tokens a second of one GPU with 80 GB at 8 billion parameters: trained on with adapters (a fifth of an A100's
 bfloat16 peak at 4 FLOPs a weight and token), and sampled 64 answers at a time. Assumed, not measured."""
 CHAT_MODEL = "gpt-4o"
-SPREAD = ("sft", "imitate", "train-reward", "train")
+SPREAD = ("sft", "imitate", "train-reward", "train-units", "train")
 """Commands that share their work over several processes; the others take one GPU of the node."""
-LAB = ("refine", "imitate", "reflect")
+LAB = ("refine", "imitate", "reflect", "train-units")
 """Commands of the lab: `python -m text2grad_lab`."""
 WENT_WELL = (0, 3)
 """Exit codes after which the list goes on; 3: some records failed, and the summary says how many."""

@@ -42,6 +42,7 @@ SMALL: Mapping[str, tuple[str, ...]] = {
     ),
     "refine": (*_GENERATION, *_CRITIQUES),
     "imitate": ("--run.threads", "1"),
+    "train-units": (*_GENERATION, *_CRITIQUES),
     "reflect": (*_GENERATION, *_CRITIQUES, "--evaluate.limit", "2"),
     "evaluate": (*_GENERATION, *_CRITIQUES, "--evaluate.limit", "2"),
 }

@@ -70,7 +70,7 @@ def planted(house: House, module: str, code: str) -> House:
         ("stages", "from text2grad.cli import app"),
         ("stages.run.planted", "from text2grad.stages.judge import critics"),
         ("stages.judge.planted", "def f():\n    from text2grad.stages.learn.ppo import run_train"),
-        ("stages.measure.planted", "import text2grad.stages.learn.units"),
+        ("stages.measure.planted", "import text2grad.stages.learn.offline"),
         ("stages.planted", "def f():\n    from text2grad_lab.compare import run_compare"),
         ("helpers", "x = 1"),
     ],

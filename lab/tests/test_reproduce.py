@@ -26,6 +26,7 @@ from text2grad.console import split_overrides
 from text2grad.errors import UsageError
 from text2grad.tasks.base import TASKS
 
+UNIT_MODEL = "text2grad_lab.baselines.units:UNIT_MODEL"
 PAGE = ROOT / "docs" / "reproduce.md"
 STEPS = reproduce.steps()
 
@@ -110,14 +111,14 @@ def found_by(words: Sequence[str], config: Config | None) -> list[str]:
     folder, critic, name = config.run.folder, config.critic, words[1]
     if words[0] in ("evaluate", "reflect") and re.fullmatch(r"\w+", name):
         return [str(folder / "sft" / "policy" if name == "sft" else folder / "ppo" / name / "policy")]
-    if words[0] == "train-reward" and "--pairs" not in words:
+    if words[0] in ("train-reward", "train-units") and "--pairs" not in words:
         return [str(folder / "feedback.jsonl")]
     if words[0] != "train" or "--pairs" in words:
         return []
     models = {
         "reward_model": (critic.reward_model.folder, "reward_model"),
         "scalar_model": (critic.scalar_model.folder, "scalar_model"),
-        "unit_model": (critic.unit_model.folder, f"unit_model/{critic.unit_model.units}"),
+        UNIT_MODEL: (None, f"unit_model/{config.extra.get('unit_model', {}).get('units')}"),
     }
     named, own = models[critic.kind]
     return [str(named or folder / own / "policy")]
@@ -134,9 +135,9 @@ def made_by(words: Sequence[str], config: Config | None) -> list[str]:
         on = f"{config.task.name}-{Path(config.task.data).name}"
         names = ["evaluation/reward_model.said.jsonl", f"evaluation/{on}/{Path(words[1]).name}.answers.json"]
     elif words[0] == "train-reward":
-        units = option(words, "--units")
-        model = "scalar_model" if "--pairs" in words else f"unit_model/{units}" if units else "reward_model"
-        names = [f"{model}/policy"]
+        names = [f"{'scalar_model' if '--pairs' in words else 'reward_model'}/policy"]
+    elif words[0] == "train-units":
+        names = [f"unit_model/{words[1]}/policy"]
     elif words[0] == "sft":
         names = ["sft/policy"]
     elif words[0] == "imitate":
@@ -158,12 +159,12 @@ def option(words: Sequence[str], name: str) -> str:
 
 
 OF_A_SHAPE = ("--pairs", "--responses", "--anchor", "--answers", "--against", "--plan")
-"""Options, beside --task and --units with their value, that make a command another one."""
+"""Options, beside --task with its value, that make a command another one."""
 
 
 def shape(words: Sequence[str]) -> tuple[str, ...]:
     """What two commands have in common that differ in data, sizes and names alone."""
-    valued = [f"{name} {option(words, name)}" for name in ("--task", "--units") if name in words]
+    valued = [f"{name} {option(words, name)}" for name in ("--task",) if name in words]
     return (words[0], *valued, *(name for name in OF_A_SHAPE if name in words))
 
 

@@ -75,7 +75,6 @@ EXTRAS = {
     "llguidance": "grounded",
     "sacrebleu": "evaluate",
     **dict.fromkeys(("starlette", "uvicorn"), "page"),
-    "textblob": "tagger",
     "vega_datasets": "reports",
     **{name: name for name in ("tensorboard", "trackio", "trl", "verl", "wandb")},
 }

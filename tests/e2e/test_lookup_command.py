@@ -100,10 +100,9 @@ def test_a_reward_model_of_turns_is_taught_checked_and_trained_against(folder: P
             0,
             "answers: 8",
         ),
-        (("train-reward", "--units", "tokens"), 1, "a unit model learns from single answers"),
         (("evaluate", "sft", "--evaluate.reference", "sft"), 1, "has an environment"),
     ],
-    ids=["offline", "units", "reference"],
+    ids=["offline", "reference"],
 )
 def test_what_learns_from_transcripts_and_what_refuses_them(
     folder: Path, command: Command, words: tuple[str, ...], code: int, said: str

@@ -27,7 +27,7 @@ from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
-from text2grad.feedback import Example, Failure, Judgement, Message, Overlap, Preference, Source, Span
+from text2grad.feedback import Example, Failure, Judgement, Message, Overlap, Preference, Source
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.files.tokenizer import load_tokenizer
@@ -39,7 +39,7 @@ from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
 from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
-from text2grad.train.objectives.head_model import JudgedAnswer, train_scalar_model, train_unit_model
+from text2grad.train.objectives.head_model import train_scalar_model
 from text2grad.train.objectives.offline import LoggedAnswer, train_offline
 from text2grad.train.objectives.preference import train_dpo
 from text2grad.train.pairs import MarkedText, Pair
@@ -221,21 +221,6 @@ def by_pairs(
         train_scalar_model(policy, pairs, settings, options)
 
 
-def by_units(
-    model: Path, folder: Path, on_step: Any = None, title: str = "steps", lora: bool = False, **changes: Any
-) -> None:
-    seed_everything(5)
-    policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
-    answers = []
-    for number, text in enumerate(TEXTS):
-        poor = Span(start=0, end=2, label=-1, text=text[:2])
-        places = ((0, 2), (2, len(text))) if title == "steps" and text[2:].strip() else ((0, 2),)
-        prompt = (Message(role="user", content=text),)
-        answers.append(JudgedAnswer(str(number), prompt, text, (poor,), places if title == "steps" else None))
-    options = RunOptions(folder, title, 5, on_step=on_step, **COURSE)
-    train_unit_model(policy, answers, TRAINING.model_copy(update=changes), options)
-
-
 def start_of(policy: Policy) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in policy.policy_parameters()]
 
@@ -264,8 +249,6 @@ def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
                     by_ppo(model, folder, Lots(), **changes)
                 elif title in ("dpo", "scalar"):
                     by_pairs(model, folder, title=title, **changes)
-                elif title in ("steps", "tokens"):
-                    by_units(model, folder, title=title, **changes)
                 else:
                     by_supervision(model, folder, title=title, **changes)
             made[key] = folder, found[-1]
@@ -392,23 +375,6 @@ def test_ppo_goes_back_to_the_last_checkpoint(
     assert len((tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()) == 5
     by_ppo(model, tmp_path / "stopped", Lots())
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
-
-
-@pytest.mark.parametrize(("title", "lora"), [("steps", False), ("tokens", True)])
-def test_training_on_units_goes_on_as_if_it_had_never_stopped(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, title: str, lora: bool
-) -> None:
-    def stop(step: int, _: dict[str, float]) -> None:
-        if step == 3:
-            killed()
-
-    with pytest.raises(Killed):
-        by_units(model, tmp_path / "stopped", stop, title, lora)
-    with pytest.raises(UserError, match=r"other settings or inputs: unit_model\.training\.lr"):
-        by_units(model, tmp_path / "stopped", title=title, lora=lora, lr=0.5)
-    by_units(model, tmp_path / "stopped", title=title, lora=lora)
-    assert_same(straight(title=title, lora=lora), (tmp_path / "stopped", seen[-1]))
-    assert leftovers(tmp_path / "stopped") == ["policy"]
 
 
 @pytest.mark.parametrize(("title", "lora"), [("dpo", False), ("dpo", True), ("scalar", False), ("scalar", True)])

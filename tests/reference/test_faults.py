@@ -18,7 +18,6 @@ import test_credit
 import test_loss
 import test_offline
 import test_preference
-import test_unit_loss
 import test_vocabulary
 
 import text2grad
@@ -31,7 +30,6 @@ TESTS = {
     "loss": test_loss,
     "offline": test_offline,
     "preference": test_preference,
-    "units": test_unit_loss,
     "vocabulary": test_vocabulary,
 }
 

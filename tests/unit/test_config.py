@@ -88,8 +88,6 @@ def test_a_section_given_in_part_keeps_the_rest_of_its_own_default() -> None:
 
 OTHER_CRITICS: dict[str, dict[str, Any]] = {
     "scalar_rm": {"kind": "scalar_model"},
-    "prm": {"kind": "unit_model", "unit_model": {"units": "steps"}},
-    "dense": {"kind": "unit_model", "unit_model": {"units": "tokens"}},
 }
 """What recipes change of the critic."""
 
@@ -265,11 +263,6 @@ def test_what_unmarked_text_earns_is_said_and_differs_on_programs() -> None:
         "ultrafeedback": 0.0,
     }
     assert "unlabelled: 1.0" in find_config("kodcode").read_text("utf-8")
-
-
-def test_the_former_name_of_a_scheme_is_named_anew(minimal: Path) -> None:
-    said = usage_error(minimal, "--credit.scheme", "every_token")
-    assert said.startswith("credit.scheme = 'every_token': did you mean 'spread_score'")
 
 
 @pytest.mark.parametrize("name", PAPER)

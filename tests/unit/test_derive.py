@@ -61,7 +61,6 @@ def test_every_stage_has_a_rule_and_says_where_its_settings_are() -> None:
         ("sft", 1e-3, 11.0, 108),
         ("reward_model", 1e-3, 16.0, 156),
         ("scalar_model", 3e-4, 11.0, 108),
-        ("unit_model", 1e-3, 11.0, 108),
         ("offline", 3e-4, 11.0, 108),
         ("dpo", 5e-5, 3.0, 30),
     ],
@@ -95,7 +94,6 @@ def test_of_many_pairs_one_pass_is_enough() -> None:
     ("stage", "settings"),
     [
         ("scalar_model", ["--scalar_model.training.lr", "1e-5", "--scalar_model.training.epochs", "1"]),
-        ("unit_model", ["--unit_model.training.lr", "1e-5", "--unit_model.training.micro_batch_size", "8"]),
         ("offline", ["--offline.lr", "1e-5", "--offline.epochs", "3"]),
         ("dpo", ["--dpo.training.lr", "1e-6", "--dpo.training.epochs", "1"]),
         ("reward_model", ["--reward_model.training.lr", "1e-5", "--reward_model.training.batch_size", "8"]),
@@ -126,7 +124,7 @@ def test_a_rate_that_was_tuned_is_set(stage: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
-@pytest.mark.parametrize("stage", ["scalar_model", "unit_model", "dpo"])
+@pytest.mark.parametrize("stage", ["scalar_model", "dpo"])
 def test_of_the_papers_baselines_memory_alone_is_planned(name: str, stage: Any) -> None:
     assert set(values(stage, load_config(find_config(name)), MAILS)) == {"micro_batch_size"}
 

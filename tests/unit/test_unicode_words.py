@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score.tokenizers import DefaultTokenizer
 
-from text2grad.align.closed_class import content_characters
 from text2grad.critics.damage import DAMAGE, spoiled
 from text2grad.critics.reference import ReferenceCritic
-from text2grad.critics.steps import text_steps
 from text2grad.eval.metrics import rouge
 from text2grad.eval.texts import text_figures
 from text2grad.feedback import Critique, Example, Feedback, Message, Source, Span
@@ -215,23 +213,7 @@ def test_answers_of_every_script_can_be_spoiled(language: str, kind: str) -> Non
     assert (" " in found.response) == (" " in text)
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("今天下雨。我们在家！你呢？", 3),
-        ("「好。」他说。", 2),
-        ("यह सही है। वह गलत है।", 2),
-        ("ما هذا؟ هذا كتاب.", 2),
-    ],
-)
-def test_sentences_end_without_a_space_behind_them(text: str, count: int) -> None:
-    assert len(text_steps(text)) == count
-
-
-def test_content_words_of_other_scripts_are_content() -> None:
-    for text in ("हिन्दी", "苹果", "Übung", unicodedata.normalize("NFD", "Übung")):
-        assert content_characters(text).all()
-    assert not content_characters("THE don’t 。").any()
+def test_an_apostrophe_joins_a_word() -> None:
     assert [*spoken_words("don't my_name")] == [(0, 5), (6, 13)]
 
 

@@ -1,9 +1,10 @@
-"""The commands of the baselines: refine, imitate, reflect."""
+"""The commands of the baselines: refine, imitate, reflect, train-units."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from text2grad.commands.base import (
     ConfiguredAsDemo,
@@ -94,3 +95,25 @@ class Reflect(Stage, ConfiguredAsRun):
         from text2grad_lab.baselines.reflect import run_reflect
 
         return Work(partial(run_reflect, config, self.target, self.rounds))
+
+
+@command("train-units")
+class TrainUnits(Stage, ConfiguredAsDemo, Resumable):
+    """Train a model that labels the steps or the tokens of an answer.
+
+    Steps (statements of a program, sentences and clauses) are right or wrong; tokens are good, poor or neither. The
+    model writes nothing and learns from <run.folder>/feedback.jsonl. PPO on it: train --config text2grad_lab:prm
+    for steps, --config text2grad_lab:dense for tokens. The settings are in extra.unit_model.
+
+    \b
+    Example:
+      python -m text2grad_lab train-units steps --config mine.yaml
+    """
+
+    units: Literal["steps", "tokens"] = argument("steps|tokens", "The units that the model labels.")
+
+    def work(self) -> Work:
+        config, mode = self.configuration(), self.mode()
+        from text2grad_lab.baselines.train_units import run_train_units
+
+        return Work(partial(run_train_units, config, self.units, mode))

@@ -58,8 +58,8 @@ SHARED = {
         restart=False,
     ),
     "scalar model": Work(("train-reward", "--pairs", PAIRS), "", ("pairs",), ("scalar_model",)),
-    "step model": Work(("train-reward", "--units", "steps"), "", ("annotate",), ("unit_model",)),
-    "token model": Work(("train-reward", "--units", "tokens"), "", ("annotate",), ("unit_model",)),
+    "step model": Work(("train-units", "steps"), "", ("annotate",), ("extra",)),
+    "token model": Work(("train-units", "tokens"), "", ("annotate",), ("extra",)),
     "refiner": Work(("imitate", FEEDBACK, "--name", "refiner", "--revise"), "", ("annotate",), ("sft", "extra")),
     "refine": Work(
         ("refine", FEEDBACK, "--from", "refiner", "--out", REFINED), "", ("refiner",), ("extra",), restart=False
@@ -71,7 +71,7 @@ ANNOTATE, IMPORT = "annotate", "import"
 
 def ppo_run(name: str, recipe: str = "") -> Work:
     """A run of PPO with this recipe."""
-    return Work(("train", "--name", name), recipe, ("sft",), ("critic", "credit", "ppo"), "ppo.lr")
+    return Work(("train", "--name", name), recipe, ("sft",), ("critic", "credit", "ppo", "extra"), "ppo.lr")
 
 
 def _imitating(name: str, records: str, after: str) -> Work:
@@ -79,10 +79,13 @@ def _imitating(name: str, records: str, after: str) -> Work:
     return Work(words, after=(after,), reads=("sft",), rate="sft.lr")
 
 
-PPO = ("scalar", "grpo", "paper", "scalar_rm", "prm", "dense")
-"""Runs of PPO named after their recipe."""
+PPO = {
+    **{name: name for name in ("scalar", "grpo", "paper", "scalar_rm")},
+    **{name: f"text2grad_lab:{name}" for name in ("prm", "dense")},
+}
+"""The recipes of runs of PPO."""
 OWN = {
-    **{name: ppo_run(name, name) for name in PPO},
+    **{name: ppo_run(name, recipe) for name, recipe in PPO.items()},
     OURS: ppo_run(OURS),
     "dpo": Work(("train", "--name", "dpo", "--pairs", PAIRS), "", ("pairs",), ("dpo",), "dpo.training.lr"),
     "offline": Work(
@@ -185,7 +188,8 @@ def fitted(name: str, work: Work, config: Config) -> Work:
         raise UsageError(f"{name}: {settings.ppo.still}", cure)
     critic = settings.critic
     kind = spec_of(critic.kind).kind
-    model = UNIT_MODELS[critic.unit_model.units] if kind == "unit_model" else MODELS.get(kind)
+    units = settings.extra.get("unit_model", {}).get("units", "steps")
+    model = UNIT_MODELS[units] if kind == "unit_model" else MODELS.get(kind)
     reads = (*work.reads, "reward_model") if model == REWARD_MODEL else work.reads  # its decoding is set there
     return replace(work, after=(model,), reads=reads) if model else work
 

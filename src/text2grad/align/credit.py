@@ -1,22 +1,20 @@
 """From a critique to token rewards: span labels -> delta (paper, section 3.3), under a named credit scheme.
 
 A method is a (critic, credit scheme) pair. `spans` is Text2Grad, `last_token` scalar PPO, `spread_score` the score
-on every token; `dense_labels` pays a label per token, `step_end` one per span at its last token (PRM-PPO),
-`linear_decay` and `token_importance` weigh the tokens within a span (paper, appendix I.1).
+on every token. `span_credit` takes the weights of tokens within a span, for schemes of your own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.util import find_spec
+from functools import cache
 from types import FunctionType
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field
 
 from text2grad.align.tokens import Aligned
 from text2grad.errors import UserError
@@ -25,20 +23,15 @@ from text2grad.named import known_name, load_named
 from text2grad.settings import Settings
 
 Weighting = Literal["token", "span", "balanced"]
-Importance = Literal["content", "nouns_verbs"]
 Weights = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Shape = Callable[[Flags, Aligned, "CreditSettings"], Weights]
 """The weight of each token within each span, (S, T) or (T,), from the members of spans, (S, T)."""
 
-_LAST_OF_DECAY = 0.1  # linear decay: weight of a span's last token (paper, appendix I.1)
 _LEAST_SUM = 1e-9  # under the lightest token of any scheme; what a span without tokens is divided by
-_FUNCTION_WORD = 0.2  # token importance: weight of words and signs without content (paper, appendix I.1)
 
 
 def _scheme_name(name: str) -> str:
-    if name == "every_token":
-        raise ValueError("did you mean 'spread_score'? (the score on every token; dense_labels labels each)")
     return known_name(name, SCHEMES, "module:name")
 
 
@@ -48,18 +41,10 @@ class CreditSettings(Settings):
     scheme: Annotated[str, AfterValidator(_scheme_name)] = Field(
         default="spans",
         description="spans: every token of a span (Text2Grad); last_token: the score there (scalar PPO);"
-        " spread_score: the score on every token; dense_labels: a label per token and nothing else, of a critic"
-        " that labels tokens (paper, dense reward); step_end: a span's label at its last token and nothing else, of"
-        " a critic that labels steps (PRM-PPO); linear_decay, token_importance: spans whose tokens weigh less from"
-        " the first to the last, or without content; module:name: a function of your own",
+        " spread_score: the score on every token; module:name: a function of your own",
     )
     weighting: Weighting = Field(
         default="token", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
-    )
-    importance: Importance = Field(
-        default="content",
-        description="words that token_importance pays in full: all but a list of function words; nouns_verbs: those"
-        " alone, as in the paper, found by textblob (pip install 'text2grad[tagger]'); English both",
     )
     span_weight: float = Field(default=1.0, description="factor on all span rewards")
     poor_weight: float = Field(default=1.0, description="further factor on poor spans")
@@ -67,13 +52,6 @@ class CreditSettings(Settings):
         default=1.0, description="alpha: the verdict times this is added to the last token (span schemes)"
     )
     unlabelled: float = Field(default=0.0, description="reward of tokens in no span (span schemes)")
-
-    @field_validator("importance")
-    @classmethod
-    def _has_its_tagger(cls, value: Importance) -> Importance:
-        if value == "nouns_verbs" and find_spec("textblob") is None:
-            raise ValueError("nouns_verbs needs textblob: pip install 'text2grad[tagger]'")
-        return value
 
     @property
     def by_score(self) -> bool:
@@ -194,19 +172,13 @@ def scored(judgement: Judgement, settings: CreditSettings) -> Judgement:
 
 def token_labels(spans: Sequence[Span], aligned: Aligned) -> NDArray[np.int8]:
     """+1, -1 or 0 of each token (T,): the signs of `credit`, before any weighting."""
-    return _union(_members(spans, aligned), _labels(spans))
+    return signed_union(membership(spans, aligned), labels_of(spans))
 
 
-def _union(members: Flags, labels: NDArray[np.int64]) -> NDArray[np.int8]:
+def signed_union(members: Flags, labels: NDArray[np.int64]) -> NDArray[np.int8]:
     """+1, -1 or 0 of each token, (T,), from the spans it is in, (S, T), and their labels, (S,)."""
     good, poor = members[labels > 0].any(axis=0), members[labels < 0].any(axis=0)
     return np.subtract(good, poor, dtype=np.int8)
-
-
-def _last(members: Flags) -> Flags:
-    """Of each span's tokens the last one alone, (S, T)."""
-    after = np.cumsum(members[:, ::-1], axis=1)[:, ::-1]
-    return np.asarray(members & (after == 1))
 
 
 def _last_token_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
@@ -259,34 +231,15 @@ def _at_ends(critique: Critique, aligned: Aligned) -> Weights:
     return paid
 
 
-def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings, ends: bool = False) -> Credit:
-    """The label of each token, good +1 and poor -1, however long the span that gives it; no weights, no verdict.
-
-    With `ends` only the last token of a span has its label; where several spans end in one token it is paid
-    once if they agree, and 0 if they do not.
-    """
-    spans = [span for span in critique.spans if span.label]
-    members = _members(spans, aligned)
-    if ends:
-        members = _last(members)
-    labels = _union(members, _labels(spans))
-    return Credit(
-        labels.astype(np.float32),
-        labelled=int(np.count_nonzero(labels)),
-        cancelled=int(np.count_nonzero(members.any(axis=0) & (labels == 0))),
-        uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
-    )
-
-
-def _span_credit(
+def span_credit(
     critique: Critique, aligned: Aligned, settings: CreditSettings, shape: Shape | None = None
 ) -> Credit:
     """Good spans pay +1 a token, poor ones -1, where they meet nothing; the verdict is added to the last token.
 
     `shape` weighs the tokens within each span.
     """
-    members = _members(critique.spans, aligned)
-    labels = _labels(critique.spans)
+    members = membership(critique.spans, aligned)
+    labels = labels_of(critique.spans)
     sureness = np.array([span.weight for span in critique.spans], dtype=np.float64)
     weights = _within_spans(members, sureness, aligned, settings, shape)
     good, poor = _strongest(weights[labels > 0]), _strongest(weights[labels < 0])
@@ -313,11 +266,12 @@ def _span_credit(
     )
 
 
-def _labels(spans: Sequence[Span]) -> NDArray[np.int64]:
+def labels_of(spans: Sequence[Span]) -> NDArray[np.int64]:
+    """Return the label of each span, (S,)."""
     return np.array([span.label for span in spans], dtype=np.int64)
 
 
-def _members(spans: Sequence[Span], aligned: Aligned) -> Flags:
+def membership(spans: Sequence[Span], aligned: Aligned) -> Flags:
     """Membership of tokens in spans, (S, T): a token belongs to each span of which it wrote a character.
 
     Interior whitespace belongs to the span, whitespace at its edges does not. A token without text belongs to none.
@@ -350,24 +304,6 @@ def _within_spans(
     return weights
 
 
-def _decay(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weights:
-    """1 - (i - 1) * 0.9 / (n - 1) for the i-th of a span's n tokens."""
-    place = np.cumsum(members, axis=1) - 1
-    steps = np.maximum(members.sum(axis=1, keepdims=True) - 1, 1)
-    return np.asarray(1 - place * (1 - _LAST_OF_DECAY) / steps)
-
-
-def _importance(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weights:
-    """1 for tokens with a letter or digit of a word that says something, less for others and punctuation, (T,)."""
-    if settings.importance == "content":
-        from text2grad.align.closed_class import content_characters as full
-    else:
-        from text2grad.align.parts_of_speech import noun_and_verb_characters as full
-    before = np.concatenate(([0], np.cumsum(full(aligned.text))))
-    content = before[aligned.core_ends] > before[aligned.core_starts]
-    return np.where(content, 1.0, _FUNCTION_WORD)
-
-
 def _strongest(weights: Weights) -> Weights:
     """Union of same-sign spans, (S, T) -> (T,): a token in several takes its largest weight, never a sum."""
     return np.asarray(np.maximum.reduce(weights, axis=0, initial=0))
@@ -379,12 +315,8 @@ def _to_sum_one(weights: Weights) -> Weights:
 
 
 SCHEMES: Mapping[str, CreditScheme] = {
-    "spans": CreditScheme(_span_credit),
+    "spans": CreditScheme(span_credit),
     "last_token": CreditScheme(_last_token_credit, by_score=True),
     "spread_score": CreditScheme(_spread_credit, by_score=True),
-    "dense_labels": CreditScheme(_label_credit),
-    "step_end": CreditScheme(partial(_label_credit, ends=True)),
-    "linear_decay": CreditScheme(partial(_span_credit, shape=_decay)),
-    "token_importance": CreditScheme(partial(_span_credit, shape=_importance)),
 }
 """The schemes of the package by their names."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from text2grad.commands.base import ConfiguredAsDemo, Resumable, Stage, Work, command, option
 from text2grad.console import show_fitted, show_reward_model, show_trained
@@ -46,27 +45,16 @@ class TrainReward(Stage, ConfiguredAsDemo, Resumable):
     With --pairs it is a scalar reward model instead: one number for an answer, learned from chosen and rejected
     answers. train --config scalar_rm is PPO on it.
 
-    With --units it labels each step of an answer (the statements of a program, sentences and clauses), right or
-    wrong, or each token, and writes nothing. train --config prm and --config dense are PPO on them.
-
     \b
     Examples:
       text2grad train-reward --config mine.yaml --reward_model.training.lr 1e-5
       text2grad train-reward --config mine.yaml --pairs pairs.jsonl
-      text2grad train-reward --config mine.yaml --units steps
     """
 
     pairs: str | None = option(*PAIRS)
-    units: Literal["steps", "tokens"] | None = option("--units", "Learn which units of an answer are right.")
 
     def work(self) -> Work:
-        if self.pairs is not None and self.units is not None:
-            raise UsageError("--pairs and --units are two models", "one run each")
         config, mode = self.configuration(), self.mode()
-        if self.units is not None:
-            from text2grad.stages.learn.units import run_train_unit_model
-
-            return Work(partial(run_train_unit_model, config, self.units, mode))
         if self.pairs is not None:
             from text2grad.stages.learn.preference import run_train_scalar_model
 

@@ -13,7 +13,6 @@ from text2grad.critics.prompted.settings import PromptedSettings, RewardModelCri
 from text2grad.critics.reference import ReferenceSettings
 from text2grad.critics.scalar import ScalarModelCriticSettings
 from text2grad.critics.table import CRITICS
-from text2grad.critics.units import UnitModelCriticSettings
 from text2grad.durable.settings import CourseSettings
 from text2grad.named import known_name
 from text2grad.policy.settings import (
@@ -34,7 +33,6 @@ from text2grad.train.settings import (
     OfflineSettings,
     PairSettings,
     SFTSettings,
-    SupervisedSettings,
 )
 
 TINY = "tiny"
@@ -158,12 +156,6 @@ class ScalarModelSettings(Settings):
     training: PairSettings = PairSettings()
 
 
-class UnitModelSettings(Settings):
-    """A unit model: which steps or tokens of an answer are right (paper, appendix N, and the dense reward)."""
-
-    training: SupervisedSettings = SupervisedSettings()
-
-
 def _critic_name(name: str) -> str:
     return known_name(name, CRITICS, "module:Class")
 
@@ -185,7 +177,6 @@ class CriticSettings(Settings):
     reference: ReferenceSettings = ReferenceSettings()
     reward_model: RewardModelCriticSettings = RewardModelCriticSettings()
     scalar_model: ScalarModelCriticSettings = ScalarModelCriticSettings()
-    unit_model: UnitModelCriticSettings = UnitModelCriticSettings()
 
 
 class AnnotateSettings(Settings):
@@ -278,7 +269,6 @@ class Config(Settings):
     sft: SFTSettings = SFTSettings()
     reward_model: RewardModelSettings = RewardModelSettings()
     scalar_model: ScalarModelSettings = ScalarModelSettings()
-    unit_model: UnitModelSettings = UnitModelSettings()
     critic: CriticSettings = CriticSettings()
     credit: CreditSettings = CreditSettings()
     ppo: PPOSettings = PPOSettings()

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from pydantic import Field
 
-from text2grad.align.closed_class import CLOSED_CLASS
+from text2grad.critics.closed_class import CLOSED_CLASS
 from text2grad.critics.spec import CriticSpec, Need
 from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Place, Source, Span
 from text2grad.settings import Settings

@@ -14,14 +14,12 @@ from text2grad.critics.prompted.critic import PROMPTED, REWARD_MODEL
 from text2grad.critics.reference import REFERENCE
 from text2grad.critics.scalar import SCALAR_MODEL
 from text2grad.critics.spec import CriticSpec
-from text2grad.critics.units import UNIT_MODEL
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
 from text2grad.named import load_named
 
 CRITICS: Mapping[str, CriticSpec] = {
-    spec.kind: spec
-    for spec in (REWARD_MODEL, SCALAR_MODEL, UNIT_MODEL, PROGRAM, REFERENCE, FIELDS, FACTS, PROMPTED, HUMAN)
+    spec.kind: spec for spec in (REWARD_MODEL, SCALAR_MODEL, PROGRAM, REFERENCE, FIELDS, FACTS, PROMPTED, HUMAN)
 }
 
 

@@ -163,7 +163,6 @@ class Policy(nn.Module):
         self.label_head: Head | None = None  # only while a reward model is trained with it
         self.span_head: Head | None = None  # only of a reward model that marks a response by it
         self.score_head: Head | None = None  # only of a scalar model, or a reward model that gives a verdict by it
-        self.unit_head: Head | None = None  # only of a unit model
         self.reader = Reader(model)
         fresh = isinstance(model, PeftModel) and not continued
         self.reference = Reference(model, self.reader) if fresh else None
@@ -269,8 +268,7 @@ class Policy(nn.Module):
         """The models and heads that it is made of, a frozen copy as reference included."""
         frozen = self.reference.model if self.reference and self.reference.model is not self.model else None
         parts = [self.model, self.value_head, self.value_trunk, self.label_head, self.span_head, self.score_head]
-        parts += [self.unit_head, frozen]
-        return [part for part in parts if part is not None]
+        return [part for part in (*parts, frozen) if part is not None]
 
     def with_parameters(self, instead: Mapping[nn.Parameter, nn.Parameter]) -> Policy:
         """A copy with other parameters in the place of these, equal ones tied as before, without the reference."""
@@ -292,9 +290,7 @@ class Policy(nn.Module):
         trunk = list(self.value_trunk.parameters()) if self.value_trunk is not None else []
         return [*self.value_head.parameters(), *(p for p in trunk if p.requires_grad)]
 
-    def add_head(
-        self, name: Literal["score_head", "unit_head", "span_head", "label_head"], step: float = STEP
-    ) -> Head:
+    def add_head(self, name: Literal["score_head", "span_head", "label_head"], step: float = STEP) -> Head:
         """Give the policy a head that scores answers or labels tokens, before its weights are split."""
         head = Head(self.hidden_size, SCORE if name == "score_head" else LABEL, step).to(self.device)
         setattr(self, name, head)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from credit_cases import critique, delta, span, words
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, token_labels
 from text2grad.align.credit import SCHEMES
-from text2grad.align.parts_of_speech import noun_and_verb_characters
 from text2grad.align.tokens import align_by_prefixes
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Label, Span
@@ -38,35 +37,10 @@ def tables(tokenizers: dict[str, PreTrainedTokenizerFast]) -> dict[str, TokenTab
     return {kind: TokenTable(tokenizer) for kind, tokenizer in tokenizers.items()}
 
 
-def words(text: str) -> Aligned:
-    """A text with its words as tokens, the space before each included, and an empty last token (EOS)."""
-    pieces = text.replace(" ", "\0 ").split("\0")
-    ends = np.cumsum([len(piece) for piece in pieces])
-    starts = ends - [len(piece) for piece in pieces]
-    return Aligned.of(text, np.append(starts, len(text)), np.append(ends, len(text)))
-
-
 def cores(aligned: Aligned, chosen: Any) -> list[str]:
     """The visible text of the chosen tokens."""
     places = zip(aligned.core_starts[chosen], aligned.core_ends[chosen], strict=True)
     return [aligned.text[start:end] for start, end in places]
-
-
-def span(text: str, quote: str, label: Label) -> Span:
-    start = text.index(quote)
-    return Span(start=start, end=start + len(quote), label=label, text=quote)
-
-
-def critique(
-    text: str, good: tuple[str, ...] = (), poor: tuple[str, ...] = (), score: float | None = None
-) -> Critique:
-    spans = [span(text, quote, 1) for quote in good] + [span(text, quote, -1) for quote in poor]
-    return Critique(text="", spans=tuple(spans), score=score)
-
-
-def delta(text: str, case: Critique, **settings: Any) -> list[float]:
-    chosen = CreditSettings(**{"weighting": "span", "outcome_weight": 0.0, **settings})
-    return [round(value, 4) for value in credit(case, words(text), chosen).delta.tolist()]
 
 
 # --- ids -> characters
@@ -280,7 +254,7 @@ def test_credit_never_exceeds_one_and_knows_no_order(case: Any, dice: Any, schem
     paid = credit(Critique(text="", spans=tuple(spans), score=-1.0), aligned, settings)
     assert paid.delta.dtype == np.float32 and paid.delta.shape == (len(aligned),)
     assert np.abs(paid.delta).max() <= 1
-    if scheme not in ("last_token", "spread_score", "step_end"):
+    if scheme not in ("last_token", "spread_score"):
         labels = token_labels(spans, aligned)
         assert np.sign(paid.delta).tolist() == labels.tolist()
         assert paid.labelled == np.count_nonzero(labels)
@@ -348,7 +322,7 @@ def test_what_could_be_better_pays_nothing(scheme: Any, weighting: Any) -> None:
     assert token_labels(suggested, aligned).tolist() == [0] * len(aligned)
     alone = Critique(text="", spans=tuple(suggested))
     paid = credit(alone, aligned, settings.model_copy(update={"unlabelled": 0.5})).delta.tolist()
-    rest = 0.5 if scheme in ("spans", "linear_decay", "token_importance") else 0.0
+    rest = 0.5 if scheme == "spans" else 0.0
     assert paid == [rest, *[0.0] * (len(aligned) - 2), rest], (
         "the first word and the end of the text are in no span"
     )
@@ -357,50 +331,6 @@ def test_what_could_be_better_pays_nothing(scheme: Any, weighting: Any) -> None:
 def test_a_cancelled_token_is_not_an_unlabelled_one() -> None:
     case = critique(TEXT, good=("fox",), poor=("fox",))
     assert delta(TEXT, case, unlabelled=0.5)[3] == 0
-
-
-def test_linear_decay() -> None:
-    case = critique(TEXT, good=("quick red fox ,",), poor=("dog",))
-    assert delta(TEXT, case, scheme="linear_decay", weighting="token") == [0, 1, 0.7, 0.4, 0.1, 0, 0, -1, 0]
-
-
-def test_token_importance() -> None:
-    case = critique(TEXT, poor=("fox , and a dog",))
-    paid = delta(TEXT, case, scheme="token_importance", weighting="token")
-    assert paid == [0, 0, 0, -1, -0.2, -0.2, -0.2, -1, 0]
-
-
-def test_token_importance_judges_words_and_not_pieces() -> None:
-    """`a` inside `staff` is no article."""
-    spelled = Aligned.of("staff", np.arange(5), np.arange(1, 6))
-    settings = CreditSettings(scheme="token_importance", weighting="token")
-    assert credit(critique("staff", good=("staff",)), spelled, settings).delta.tolist() == [1] * 5
-    assert delta("a b", critique("a b", good=("a b",)), **settings.model_dump()) == [0.2, 1, 0]
-
-
-def test_token_importance_by_part_of_speech() -> None:
-    """The paper pays nouns and verbs in full; here an adjective and an adverb are no content either."""
-    pytest.importorskip("textblob")
-    text = "The quick dog barked loudly , and 走った"
-    case = critique(text, poor=(text,))
-    weighted = {"scheme": "token_importance", "weighting": "token", "importance": "nouns_verbs"}
-    assert delta(text, case, **weighted) == [-0.2, -0.2, -1, -1, -0.2, -0.2, -0.2, -1, 0]
-    assert delta(text, case, **{**weighted, "importance": "content"})[1] == -1
-
-
-@given(st.text(max_size=30))
-@example("a/b  \u2028 x\r\ny \x1c z")
-def test_any_text_has_parts_of_speech(text: str) -> None:
-    pytest.importorskip("textblob")
-    flags = noun_and_verb_characters(text)
-    assert len(flags) == len(text)
-    assert not any(flag for flag, char in zip(flags, text, strict=True) if char.isspace())
-
-
-def test_without_a_tagger_its_setting_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("text2grad.align.credit"), "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'text2grad\[tagger\]'"):
-        CreditSettings(importance="nouns_verbs")
 
 
 def test_last_token_is_the_last_id_sampled() -> None:
@@ -430,66 +360,9 @@ def test_spread_score(weighting: str, each: float) -> None:
     assert delta(TEXT, critique(TEXT, score=0.9), scheme="spread_score", weighting=weighting) == [each] * 9
 
 
-def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
-    """What is set for spans has no say: a label per token has no span to share, weigh or cancel the rest of."""
-    case = critique(TEXT, good=("quick red",), poor=("red fox",), score=0.9)
-    others = {"weighting": "span", "outcome_weight": 1.0, "span_weight": 0.3, "unlabelled": 1.0}
-    paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": "dense_labels", **others}))
-    assert paid.delta.tolist() == [0, 1, 0, -1, 0, 0, 0, 0, 0]
-    assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 1, 0, False)
-    assert delta(TEXT, case, scheme="spread_score") != paid.delta.tolist()
-
-
-def test_step_end_pays_the_label_of_a_step_at_its_last_token_and_nothing_else() -> None:
-    case = critique(TEXT, good=("quick red",), poor=("fox , and a",), score=0.9)
-    others = {"weighting": "span", "outcome_weight": 1.0, "span_weight": 0.3, "unlabelled": 1.0, "poor_weight": 2.0}
-    paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": "step_end", **others}))
-    assert paid.delta.tolist() == [0, 0, 1, 0, 0, 0, -1, 0, 0]
-    assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 0, 0, False)
-
-
-def test_steps_that_end_in_one_token_are_paid_once_and_cancel_where_they_disagree() -> None:
-    agreed = credit(critique(TEXT, poor=("red fox", "fox")), words(TEXT), CreditSettings(scheme="step_end"))
-    assert (agreed.delta.tolist(), agreed.labelled) == ([0, 0, 0, -1, 0, 0, 0, 0, 0], 1)
-    case = critique(TEXT, good=("red fox",), poor=("fox",))
-    opposed = credit(case, words(TEXT), CreditSettings(scheme="step_end"))
-    assert (opposed.delta.any(), opposed.labelled, opposed.cancelled) == (False, 0, 1)
-
-
-@given(data=st.data())
-def test_step_end_against_a_walk_over_the_tokens(tables: dict[str, TokenTable], data: st.DataObject) -> None:
-    table = tables[data.draw(st.sampled_from(KINDS))]
-    aligned = table.align_text(data.draw(st.text(min_size=1, max_size=20)))
-    edges = st.integers(0, len(aligned.text) - 1)
-    spans = [
-        Span(start=min(a, b), end=max(a, b) + 1, label=sign, text=aligned.text[min(a, b) : max(a, b) + 1])
-        for a, b, sign in data.draw(st.lists(st.tuples(edges, edges, st.sampled_from((1, -1))), max_size=4))
-    ]
-    paid: dict[int, set[int]] = {}
-    uncovered = 0
-    for each in spans:
-        for index in reversed(range(len(aligned))):
-            here = set(range(aligned.starts[index], aligned.ends[index]))
-            visible = [i for i in range(each.start, each.end) if not aligned.text[i].isspace()]
-            if here & set(range(visible[0], visible[-1] + 1) if visible else range(each.start, each.end)):
-                paid.setdefault(index, set()).add(each.label)
-                break
-        else:
-            uncovered += 1
-    found = credit(Critique(text="", spans=tuple(spans)), aligned, CreditSettings(scheme="step_end"))
-    assert found.delta.tolist() == [float(sum(paid.get(index, ()))) for index in range(len(aligned))]
-    assert found.uncovered == uncovered
-
-
-def test_the_former_name_of_the_spread_score_is_refused_with_the_new_one() -> None:
-    with pytest.raises(ValueError, match="did you mean 'spread_score'"):
-        CreditSettings.model_validate({"scheme": "every_token"})
-
-
-@pytest.mark.parametrize("scheme", ["spans", "linear_decay", "token_importance"])
-def test_the_outcome_is_added_to_the_last_token(scheme: str) -> None:
+def test_the_outcome_is_added_to_the_last_token() -> None:
     case = critique(TEXT, poor=("dog",), score=0.5)
-    assert delta(TEXT, case, scheme=scheme, outcome_weight=2.0)[-2:] == [-1, 1]
+    assert delta(TEXT, case, outcome_weight=2.0)[-2:] == [-1, 1]
 
 
 @pytest.mark.parametrize("scheme", ["spans", "last_token", "spread_score"])

@@ -122,7 +122,7 @@ def test_one_answer_is_a_trajectory_of_one_turn(data: st.DataObject, tables: dic
 def test_a_turns_verdict_is_paid_within_its_turn(data: st.DataObject, tables: dict[str, TokenTable]) -> None:
     """The oracle: what the whole is paid without turns' verdicts, and each of these at its turn's own ids."""
     table, trajectory = data.draw(trajectories(tables))
-    scheme = data.draw(st.sampled_from(["spans", "last_token", "spread_score", "linear_decay"]))
+    scheme = data.draw(st.sampled_from(["spans", "last_token", "spread_score"]))
     settings = CreditSettings(scheme=scheme)
     own = runs(trajectory.mask)
     some = st.none() | st.sampled_from([-1.0, 0.5, 0.25])

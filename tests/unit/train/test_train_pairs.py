@@ -15,7 +15,7 @@ from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Preference
 from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.heads.model import HeadModel
+from text2grad.policy.heads.model import ScalarModel
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
@@ -120,9 +120,9 @@ def test_a_scalar_model_learns_the_pairs_and_is_the_same_on_disk(model: Path, tm
     assert metrics["loss"] < 0.5
     loaded = load_frozen(PolicySettings(model=str(tmp_path / "policy")))
     prompts, answers = [each.prompt for each in PAIRS], [each.chosen for each in PAIRS]
-    found = HeadModel(loaded, 2).scores(prompts, answers)
-    assert found == pytest.approx(HeadModel(policy, 3).scores(prompts, answers), abs=1e-6)
-    assert HeadModel(loaded, 2).scores(prompts[:1], ["rain " * 200]) == [None]
+    found = ScalarModel(loaded, 2).scores(prompts, answers)
+    assert found == pytest.approx(ScalarModel(policy, 3).scores(prompts, answers), abs=1e-6)
+    assert ScalarModel(loaded, 2).scores(prompts[:1], ["rain " * 200]) == [None]
 
 
 @pytest.mark.parametrize("lora", [False, True])

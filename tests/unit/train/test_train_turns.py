@@ -12,9 +12,9 @@ import torch
 from text2grad.align import CreditSettings
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Failure, Feedback, Message, Preference, Source, Span, Transcript
+from text2grad.feedback import Critique, Feedback, Message, Preference, Source, Span, Transcript
 from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.heads.model import HeadModel
+from text2grad.policy.heads.model import ScalarModel
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
@@ -137,16 +137,8 @@ def test_a_scalar_model_reads_the_whole_transcript(policy: Policy) -> None:
     pair = Preference(id="1", prompt=ASK, chosen=TURNS, rejected=transcript("look up lamps", "answer 7", said="no"))
     with torch.no_grad():
         trained = head_model.scored(policy, preference.encode_preferences(policy, [pair]))
-    scores = HeadModel(policy, 2).scores([ASK, ASK], [pair.chosen, pair.rejected])
+    scores = ScalarModel(policy, 2).scores([ASK, ASK], [pair.chosen, pair.rejected])
     assert [float(each) for each in trained] == pytest.approx(scores, abs=1e-5) and scores[0] != scores[1]
-
-
-def test_a_unit_model_says_that_it_labels_no_transcripts(policy: Policy) -> None:
-    policy.add_head("unit_head")
-    found = HeadModel(policy, 2).label([ASK, ASK], [TURNS, "answer 7"], None)
-    assert (
-        isinstance(found[0], Failure) and "several turns" in found[0].message and not isinstance(found[1], Failure)
-    )
 
 
 def test_both_trainings_run_and_write_a_policy(policy: Policy, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 
-HEADS: tuple[Literal["score_head", "unit_head", "span_head"], ...] = ("score_head", "unit_head", "span_head")
+HEADS: tuple[Literal["score_head", "span_head"], ...] = ("score_head", "span_head")
 """Heads that are saved with what they read, each as NAME.safetensors, as the value head is."""
 VALUE_FILE = "value_head.safetensors"
 

@@ -22,13 +22,13 @@ from text2grad.align import Aligned, TokenTable
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, LabelledPlace, Message, Overlap, Place, Transcript, turns_of
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.heads.head import DEPTH, unweighted
-from text2grad.policy.heads.model import NOT_FINITE, TOO_LONG
+from text2grad.policy.heads.head import DEPTH, likeliest_labels, unweighted
 from text2grad.policy.model import Policy
-from text2grad.rl.units import unit_labels
 
 LEAST = 0.001
 """The weight of a mark of which good and poor are equally likely: a span has one above 0."""
+TOO_LONG = Failure(kind="unsupported", message="prompt and response are longer than the model's context")
+NOT_FINITE = Failure(kind="invalid", message="the reward model's numbers are not finite")
 CHANGED = Failure(kind="unsupported", message="the response is not in the judge's prompt to the letter")
 
 
@@ -173,7 +173,7 @@ class HeadChat:
         A token's label is the likeliest, and its weight what it may be expected to pay: the probability of good
         less that of poor. Neighbours share the mean.
         """
-        labels = unit_labels(read.logits, True).tolist()
+        labels = likeliest_labels(read.logits).tolist()
         chances = read.logits.softmax(dim=-1)  # (N, 3) of poor, neither and good
         sure = (chances[:, 2] - chances[:, 0]).abs().clamp(min=LEAST).tolist()
         found = []

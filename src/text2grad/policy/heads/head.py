@@ -3,7 +3,7 @@
 A model with a `score` head alone is a scalar reward model (paper, appendix N), read after the answer. A reward
 model with `reward_model.verdict: head` learns one beside z from the annotator's scores (Critique-out-Loud, Ankner
 et al. 2024), read before z: behind z, training would show it the spans of the annotator, and use those of the
-model. A model with a `label` head alone is a unit model, which labels each step or token of an answer.
+model.
 
 `label_loss` is a second loss for the reward model, ours and not the paper's. Most of z can be guessed from the
 question: a small model learns to write the lines it expects and hardly looks at the response. So each token of the
@@ -98,3 +98,9 @@ def unweighted(logits: Tensor) -> Tensor:
     A class of weight w is called w times as likely, against the others, as it is.
     """
     return logits - logits.new_tensor(CLASSES).log()
+
+
+def likeliest_labels(logits: Tensor) -> Tensor:
+    """Return the likeliest label of each token, (N, 3) -> (N,) of -1, 0 and 1; ties go to the better one."""
+    poor, neither, good = logits.float().unbind(dim=-1)
+    return torch.where(poor > torch.maximum(neither, good), -1, torch.where(neither > good, 0, 1))

@@ -18,7 +18,6 @@ from text2grad.critics.prompted import HeadCritic, Prompt, PromptedCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
 from text2grad.critics.spec import CriticSpec, Materials
 from text2grad.critics.table import CRITICS, spec_of
-from text2grad.critics.units import UnitCritic
 from text2grad.durable.identity import digest_of_texts, flatten, own_code, sha256
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
@@ -39,8 +38,6 @@ SCALE_FILE = "scale.json"
 """Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
 GATES_FILE = "gates.json"
 """In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
-UNITS_FILE = "units.json"
-"""Beside a unit model: which units it labels, and its figures on held-out answers."""
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
 """Prompts that show the tests' outcome, by those that do not."""
 
@@ -68,7 +65,6 @@ def materials_of(
         "prompted": lambda: prompted_critic(config, chat or OpenAIChat(config.critic.prompted), task),
         "reward_model": lambda: reward_model_critic(config, policy),
         "scalar_model": lambda: scalar_model_critic(config),
-        "unit_model": lambda: unit_model_critic(config),
     }
     return Materials(
         settings=critic_settings(config, spec),
@@ -108,8 +104,7 @@ def imported_feedback(config: Config) -> list[Feedback]:
 def model_folder(config: Config, kind: str) -> Path:
     """Where the model of a trained critic is: the one named, or this run's own."""
     settings = getattr(config.critic, kind, None)
-    place = config.run.folder / kind / getattr(settings, "units", "")
-    return getattr(settings, "folder", None) or place / "policy"
+    return getattr(settings, "folder", None) or config.run.folder / kind / "policy"
 
 
 def digest_of_path(path: Path) -> str:
@@ -340,32 +335,14 @@ def scalar_model_critic(config: Config) -> ScalarCritic:
     Raises:
         UserError: there is none, or its training was not finished.
     """
-    from text2grad.policy.heads.model import HeadModel
+    from text2grad.policy.heads.model import ScalarModel
 
     folder = model_folder(config, "scalar_model")
     facts = _facts(config, folder / SCALE_FILE, f"no scalar reward model in {folder}", "--pairs FILE")
-    scorer = HeadModel(_frozen(config, folder))
+    scorer = ScalarModel(_frozen(config, folder))
     return ScalarCritic(
         scorer, Scale(**facts), Source(kind="reward_model", model=str(folder), prompt_version="scalar")
     )
-
-
-def unit_model_critic(config: Config) -> UnitCritic:
-    """The unit model that was trained on this run's feedback.
-
-    Raises:
-        UserError: there is none, its training was not finished, or it labels other units.
-    """
-    from text2grad.policy.heads.model import HeadModel
-
-    folder, settings = model_folder(config, "unit_model"), config.critic.unit_model
-    units = settings.units
-    facts = _facts(config, folder / UNITS_FILE, f"no unit model of {units} in {folder}", f"--units {units}")
-    if facts["units"] != units:
-        problem = f"the unit model in {folder} labels {facts['units']}"
-        raise UserError(problem, f"--critic.unit_model.units {facts['units']}")
-    labeller = HeadModel(_frozen(config, folder), poor_threshold=settings.poor_threshold)
-    return UnitCritic(labeller, units, Source(kind="reward_model", model=str(folder), prompt_version=units))
 
 
 def _facts(config: Config, file: Path, problem: str, options: str) -> Any:

@@ -15,7 +15,7 @@ from text2grad.eval.critics.preference import preference_report
 from text2grad.feedback import Preference
 from text2grad.formats.preference import Pairs, read_pairs
 from text2grad.policy.encode import encode_target
-from text2grad.policy.heads.model import HeadModel
+from text2grad.policy.heads.model import ScalarModel
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
@@ -126,7 +126,7 @@ def standardise_and_measure(config: Config, folder: Path, pairs: SplitData[Prefe
     """Write the scale of a new scalar model's scores beside it; its figures on the held-out pairs."""
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
     model = load_frozen(settings)
-    scorer = HeadModel(model)
+    scorer = ScalarModel(model)
     seen = [score for side in scored(scorer, pairs.train[: ANSWERS_TO_STANDARDISE // 2]) for score in side]
     spread = statistics.pstdev(seen)
     if not spread:
@@ -139,7 +139,7 @@ def standardise_and_measure(config: Config, folder: Path, pairs: SplitData[Prefe
     return figures
 
 
-def scored(scorer: HeadModel, pairs: Sequence[Preference]) -> tuple[list[float], list[float]]:
+def scored(scorer: ScalarModel, pairs: Sequence[Preference]) -> tuple[list[float], list[float]]:
     """The scores of the chosen answers and of the rejected ones, which fit the model."""
     prompts = [pair.prompt for pair in pairs]
     sides = ([pair.chosen for pair in pairs], [pair.rejected for pair in pairs])

@@ -65,9 +65,8 @@ def resolved_config(
 
 
 def _of_other_stages(config: Config, stage: Stage) -> dict[str, Any]:
-    """What was derived for the other models of the run; of unit models that which the critic is."""
-    units = f"unit_model/{config.critic.unit_model.units}"
-    kept = [config.run.folder / name / DERIVED_FILE for name in ("sft", "reward_model", "scalar_model", units)]
+    """What was derived for the other models of the run."""
+    kept = [config.run.folder / name / DERIVED_FILE for name in ("sft", "reward_model", "scalar_model")]
     found = {key: each.value for path in kept for key, each in (_read(path, {}, config) or {}).items()}
     return {key: value for key, value in found.items() if not key.startswith(f"{section_of(stage)}.")}
 

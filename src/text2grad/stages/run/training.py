@@ -36,7 +36,7 @@ class TrainingStage:
     """
 
     config: Config
-    kind: Stage
+    kind: Stage | None
     place: Path
     title: str
     resume: ResumeMode
@@ -64,10 +64,17 @@ class TrainingStage:
         Raises:
             UserError: see `resolved_config`.
         """
+        assert self.kind is not None, "this stage has no derived settings"
         config = resolved_config(self.config, self.kind, self.place, policy, data, self.resume, self.ranks)
         if self.named:  # other models continue from the random state that initialised their adapters
             seed_everything(config.run.seed)
         return TrainingRun(self, config)
+
+    def as_given(self) -> TrainingRun:
+        """Begin with the settings as given: for a command whose settings are in `extra`, `kind` None."""
+        if self.named:
+            seed_everything(self.config.run.seed)
+        return TrainingRun(self, self.config)
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ def run_inputs(config: Config, trained: PolicySettings) -> dict[str, str]:
 
 @contextmanager
 def training(
-    config: Config, kind: Stage, place: str, resume: ResumeMode, title: str = ""
+    config: Config, kind: Stage | None, place: str, resume: ResumeMode, title: str = ""
 ) -> Iterator[TrainingStage]:
     """A training command in the folder `place` of the run, in each of the processes that a launcher started."""
     with processes(config) as ranks:

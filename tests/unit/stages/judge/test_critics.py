@@ -159,16 +159,6 @@ def test_a_spec_of_ones_own_is_made_of_what_the_run_has(tmp_path: Path, monkeypa
     assert critic_inputs(config)["the critic"] != before
 
 
-def test_a_unit_model_judges_by_its_threshold(tmp_path: Path) -> None:
-    """A run that was begun with another does not resume."""
-    words = (f"--run.folder={tmp_path}", "--critic.kind=unit_model")
-    without, within = (
-        critic_inputs(load_config([find_config("demo")], [*words, *more]))
-        for more in ((), ("--critic.unit_model.poor_threshold=0.25",))
-    )
-    assert {name for name in within if within[name] != without.get(name)} == {"critic.unit_model.poor_threshold"}
-
-
 def test_a_reward_model_without_a_head_has_no_verdict_but_in_words(judge: Judge, tmp_path: Path) -> None:
     config = settings(tmp_path, judge(""))
     model: Any = SimpleNamespace(score_head=None)

@@ -11,9 +11,7 @@ import pytest
 
 from chat_server import KEY, ChatServer, last_message, said
 from text2grad.cli import main
-from text2grad.feedback import Feedback, Source, Span, read_jsonl
-from text2grad.stages.learn.units import judged_answer
-from text2grad.train.objectives.head_model import JudgedAnswer
+from text2grad.feedback import Feedback, read_jsonl
 
 PROGRAM = "def f(xs):\n    t = 0\n    for x in xs:\n        t -= x\n    return t\n"
 OURS = {
@@ -26,12 +24,6 @@ OURS = {
     "score": -1,
 }
 PAPER = {"Code Feedback": "It subtracts.", "wrong_code": ["t -= x"], "improvement_code": ["for x in xs"]}
-STEPS = {
-    "critique": "The third is wrong.",
-    "good_spans": ["t = 0", "for x in xs:", "return t"],
-    "poor_spans": [{"quote": "t -= x", "reason": "adds"}],
-    "score": -1,
-}
 
 
 @pytest.fixture
@@ -96,29 +88,3 @@ def test_reports_and_exports_of_suggestions(
         assert ran(["export", file, "--as", kind, "--out", str(tmp_path / kind), "--json"]) == 0
         told = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert told["left_out"] == {"improvable_spans": 1}, kind
-
-
-def test_a_critic_that_was_asked_for_steps_has_cut_them_itself(tmp_path: Path, answers: dict[str, Any]) -> None:
-    record = annotated(tmp_path, answers, "steps", STEPS)
-    shown = answers["bodies"][0]["messages"][-1]["content"]
-    assert "assert f([1]) == 1" in shown and "sum(xs)" in shown
-    found = judged_answer(record, "steps")
-    assert isinstance(found, JudgedAnswer) and found.places == tuple((s.start, s.end) for s in found.spans)
-    steps = [("t = 0", 1), ("for x in xs:", 1), ("t -= x", -1), ("return t", 1)]
-    assert [(span.text, span.label) for span in found.spans] == steps
-
-
-def test_steps_that_overlap_are_cut_and_a_record_without_steps_says_so() -> None:
-    spans = [
-        Span(start=start, end=end, label=label, text=PROGRAM[start:end])
-        for start, end, label in ((15, 37, 1), (25, 37, -1), (25, 38, 1), (0, 3, 0))
-    ]
-    source = Source(kind="llm", prompt_version="steps@1")
-    turns = ({"role": "user", "content": "?"},)
-    record = Feedback.model_validate(
-        {"id": "1", "prompt": turns, "response": PROGRAM, "source": source, "spans": spans, "score": -1.0}
-    )
-    found = judged_answer(record, "steps")
-    assert isinstance(found, JudgedAnswer)
-    assert [(span.text, span.label) for span in found.spans] == [("t = 0", 1), ("for x in xs:"[:12], -1)]
-    assert judged_answer(record.model_copy(update={"spans": (), "score": 1.0}), "steps") == "without_steps"

@@ -30,7 +30,6 @@ from text2grad.settings import value_at
 from text2grad.stages.learn.offline import run_train_offline
 from text2grad.stages.learn.preference import run_train_dpo, run_train_scalar_model
 from text2grad.stages.learn.supervised import run_sft
-from text2grad.stages.learn.units import run_train_unit_model
 from text2grad.stages.run import settle
 from text2grad.stages.run.settle import (
     DERIVED_FILE,
@@ -132,29 +131,23 @@ def test_the_run_says_what_the_models_of_its_critics_derived(tmp_path: Path, fol
     for place, stage, examples in (
         ("reward_model", "reward_model", 40),
         ("scalar_model", "scalar_model", 40),
-        ("unit_model/steps", "unit_model", 40),
-        ("unit_model/tokens", "unit_model", 400),
     ):
         data = replace(DATA, examples=examples)
-        found = resolved_config(config(tmp_path, folder), stage, tmp_path / place, policy, data, "auto", ALONE)  # type: ignore[arg-type]
-        assert found.unit_model.training.batch_size == {"unit_model/tokens": 8, "unit_model/steps": 4}.get(place, 8)
-    dense = config(tmp_path, folder, "--critic.unit_model.units", "tokens", "--scalar_model.training.lr", "1e-6")
-    run = resolved_config(dense, "dpo", tmp_path / "ppo" / "dpo", policy, DATA, "auto", ALONE)
+        resolved_config(config(tmp_path, folder), stage, tmp_path / place, policy, data, "auto", ALONE)  # type: ignore[arg-type]
+    given = config(tmp_path, folder, "--scalar_model.training.lr", "1e-6")
+    run = resolved_config(given, "dpo", tmp_path / "ppo" / "dpo", policy, DATA, "auto", ALONE)
     assert run.reward_model.training.epochs == 15.0 and run.scalar_model.training.epochs == 10.0
     assert run.scalar_model.training.lr == 1e-6, "set"
-    assert (run.unit_model.training.batch_size, run.unit_model.training.lr) == (8, 1e-3), "those of tokens"
 
 
 def test_a_run_that_began_without_takes_nothing_from_a_sibling(
     tmp_path: Path, folder: Path, policy: Policy
 ) -> None:
-    resolved_config(
-        config(tmp_path, folder), "unit_model", tmp_path / "unit_model/steps", policy, DATA, "auto", ALONE
-    )
-    begun = tmp_path / "unit_model" / "tokens"
+    resolved_config(config(tmp_path, folder), "offline", tmp_path / "ppo" / "one", policy, DATA, "auto", ALONE)
+    begun = tmp_path / "ppo" / "two"
     (begun / CHECKPOINTS).mkdir(parents=True)
     bare = config(tmp_path, folder)
-    assert resolved_config(bare, "unit_model", begun, policy, DATA, "auto", ALONE).unit_model == bare.unit_model
+    assert resolved_config(bare, "offline", begun, policy, DATA, "auto", ALONE).offline == bare.offline
 
 
 def test_a_tiny_model_and_a_run_that_began_without_get_nothing(
@@ -246,12 +239,10 @@ def train(stage: str, config: Config, folder: Path) -> Path:
         return Path(run_train_scalar_model(config, str(pairs)).out).parent
     if stage == "dpo":
         return Path(run_train_dpo(config, "dpo", str(pairs)).out).parent
-    if stage == "unit_model":
-        return Path(run_train_unit_model(config, "tokens").out).parent
     return Path(run_train_offline(config, run / "feedback.jsonl", "offline").out).parent
 
 
-@pytest.mark.parametrize("stage", ["scalar_model", "unit_model", "offline", "dpo"])
+@pytest.mark.parametrize("stage", ["scalar_model", "offline", "dpo"])
 def test_a_stage_trains_at_what_was_derived_for_it(
     stage: Stage, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

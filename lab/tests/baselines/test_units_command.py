@@ -11,16 +11,17 @@ from commands import TOY, Command
 from text2grad.errors import EXIT_FAILED, EXIT_USAGE
 from text2grad.feedback import Feedback, read_jsonl, write_jsonl
 
-TRAINING = ("--unit_model.training.epochs", "3", "--unit_model.training.batch_size", "4")
-ALL_POOR = ("--critic.unit_model.poor_threshold", "1e-30")
+TRAINING = ("--extra.unit_model.training.epochs", "3", "--extra.unit_model.training.batch_size", "4")
+ALL_POOR = ("--extra.unit_model.poor_threshold", "1e-30")
 
 
 @pytest.mark.parametrize(("units", "recipe"), [("steps", "prm"), ("tokens", "dense")])
 def test_a_unit_model_and_ppo_on_it(command: Command, run: Path, units: str, recipe: str) -> None:
-    training = ("train", "--config", "demo", "--config", recipe, "--name", recipe, "--run.folder", run, *TOY)
+    configs = ("--config", "demo", "--config", f"text2grad_lab:{recipe}")
+    training = ("train", *configs, "--name", recipe, "--run.folder", run, *TOY)
     early = command(*training)
-    assert early.code == EXIT_FAILED and f"train-reward --units {units}" in early.err
-    ended = command("train-reward", "--units", units, "--run.folder", run, *TOY, *TRAINING, "--json")
+    assert early.code == EXIT_FAILED and f"train-units {units}" in early.err
+    ended = command("train-units", units, "--run.folder", run, *TOY, *TRAINING, "--json")
     assert ended.code == 0, ended.err
     found = json.loads(ended.out.splitlines()[-1])
     assert found["records"] == found["trained_on"] + found["heldout"] and found["heldout"] > 0
@@ -29,7 +30,7 @@ def test_a_unit_model_and_ppo_on_it(command: Command, run: Path, units: str, rec
         assert [0, *(values := list(bounds)), 1] == sorted([0, *values, 1])
     beside = json.loads((Path(found["out"]) / "units.json").read_text(encoding="utf-8"))
     assert beside["units"] == units and beside["heldout"]["units"] == found["heldout_units"]
-    again = command("train-reward", "--units", units, "--run.folder", run, *TOY, *TRAINING, *ALL_POOR, "--json")
+    again = command("train-units", units, "--run.folder", run, *TOY, *TRAINING, *ALL_POOR, "--json")
     assert json.loads(again.out.splitlines()[-1])["heldout_poor_recall"] == 1, again.err
     ended = command(*training)
     assert ended.code == 0, ended.err
@@ -44,16 +45,11 @@ def test_a_unit_model_and_ppo_on_it(command: Command, run: Path, units: str, rec
         paid = {n for n, delta in enumerate(sample["delta"]) if delta}
         assert set(sample["delta"]) <= {-1, 0, 1}
         assert paid == ends if recipe == "prm" else paid >= ends
-    wrong = command(*training, "--critic.unit_model.folder", found["out"], "--critic.unit_model.units", "other")
+    wrong = command(*training, "--extra.unit_model.folder", found["out"], "--extra.unit_model.units", "other")
     assert wrong.code == EXIT_USAGE
     swapped = {"steps": "tokens", "tokens": "steps"}[units]
-    wrong = command(*training, "--critic.unit_model.folder", found["out"], "--critic.unit_model.units", swapped)
+    wrong = command(*training, "--extra.unit_model.folder", found["out"], "--extra.unit_model.units", swapped)
     assert (wrong.code, f"labels {units}" in wrong.err) == (EXIT_FAILED, True)
-
-
-def test_pairs_and_units_are_two_models(command: Command, tmp_path: Path) -> None:
-    ended = command("train-reward", "--pairs", "p.jsonl", "--units", "steps", "--run.folder", tmp_path / "run")
-    assert (ended.code, "--pairs and --units" in ended.err) == (EXIT_USAGE, True)
 
 
 def test_records_that_label_no_step_are_left_out_and_counted(command: Command, run: Path) -> None:
@@ -62,8 +58,7 @@ def test_records_that_label_no_step_are_left_out_and_counted(command: Command, r
     records = list(read_jsonl(feedback, Feedback))
     records[0] = records[0].model_copy(update={"spans": (), "score": -1.0})
     write_jsonl(feedback, records)
-    words = ("train-reward", "--run.folder", run, *TOY, *TRAINING)
-    ended = command(*words, "--units", "steps", "--json")
+    ended = command("train-units", "steps", "--run.folder", run, *TOY, *TRAINING, "--json")
     assert ended.code == 0, ended.err
     assert "left out of the feedback: 1 poor without a place" in ended.err
     assert json.loads(ended.out.splitlines()[-1])["left_out"] == {"poor_without_a_place": 1}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from text2grad.eval.critics.spans import SpanCase
-from text2grad.eval.critics.units import unit_report
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
-from text2grad.policy.heads.model import Unit, as_tokens
+from text2grad_lab.baselines.train_units import unit_report
+from text2grad_lab.baselines.unit_model import Unit, as_tokens
 
 TEXT = "one two three"
 PLACES = ((0, 3), (4, 7), (8, 13))

@@ -1,16 +1,17 @@
-"""`rl.units` against literal numbers and a softmax written out.
-
-No test here takes an argument: test_faults.py runs every one of them against faulty copies of the module.
-"""
+"""The loss and labels of units against literal numbers and a softmax written out; planted faults must fail."""
 
 from __future__ import annotations
 
 import math
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
-from text2grad.rl import units
+from text2grad_lab.baselines import unit_model as units
 
 
 def test_the_loss_is_minus_the_log_of_the_labels_share() -> None:
@@ -57,3 +58,26 @@ def test_shapes_are_checked() -> None:
     for logits, labels in ((torch.zeros(2, 3), torch.zeros(3)), (torch.zeros(2, 2), torch.zeros(2))):
         with pytest.raises(ValueError, match="expected"):
             units.unit_loss(logits, labels)
+
+
+FAULTS = tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))["fault"]
+CHECKS = [function for name, function in list(globals().items()) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault["name"])
+def test_a_planted_fault_is_caught(fault: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(str(units.__file__)).read_text("utf-8")
+    assert source.count(fault["line"] + "\n") == 1, "the list of faults is stale"
+    planted = ModuleType(units.__name__)
+    exec(compile(source.replace(fault["line"], fault["fault"]), fault["name"], "exec"), planted.__dict__)
+    monkeypatch.setattr(sys.modules[__name__], "units", planted)
+    assert not all(_passes(check) for check in CHECKS)
+
+
+def _passes(check: object) -> bool:
+    assert callable(check)
+    try:
+        check()
+    except (AssertionError, ValueError, RuntimeError, IndexError, pytest.fail.Exception):
+        return False
+    return True

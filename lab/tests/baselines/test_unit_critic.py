@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
-from text2grad.critics.units import UnitCritic, judgement_of
+from text2grad.config import find_config, load_config
 from text2grad.feedback import Critique, Example, Failure, LabelledPlace, Message, Place, Source
+from text2grad.stages.judge.critics import critic_inputs
+from text2grad_lab.baselines.units import UnitCritic, judgement_of
 
 SOURCE = Source(kind="reward_model", model="m", prompt_version="steps")
 ASKED = Example(id="1", prompt=(Message(role="user", content="?"),))
@@ -72,3 +75,14 @@ def test_the_steps_of_each_answer_are_asked_about() -> None:
     labeller, answers = Known(), ["One. Two. Six.", "Three: four."]
     UnitCritic(labeller, "steps", SOURCE).critique([ASKED, ASKED], answers)
     assert labeller.places == [[(0, 4), (5, 9), (10, 14)], [(0, 12)]]
+
+
+def test_a_run_with_another_threshold_does_not_resume(tmp_path: Path) -> None:
+    words = [f"--run.folder={tmp_path}", "--critic.kind=text2grad_lab.baselines.units:UNIT_MODEL"]
+    (tmp_path / "unit_model" / "steps" / "policy").mkdir(parents=True)
+    plain, poor, trained = (
+        critic_inputs(load_config(find_config("demo"), [*words, *more]))
+        for more in ((), ("--extra.unit_model.poor_threshold=0.25",), ("--extra.unit_model.training.lr=0.25",))
+    )
+    assert {name for name in poor if poor[name] != plain.get(name)} == {"extra.unit_model.poor_threshold"}
+    assert trained == plain

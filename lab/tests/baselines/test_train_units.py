@@ -7,19 +7,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from text2grad.critics.units import UnitCritic, Units
-from text2grad.durable.run import RunOptions
+from text2grad.durable.run import OnStep, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Failure, Message, Place, Source, Span
+from text2grad.feedback import Example, Failure, Message, Place, Source, Span, Transcript
 from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.heads.model import Divider, HeadModel
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.train.objectives.head_model import JudgedAnswer, accumulate_gradient, encode_units, train_unit_model
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
+from text2grad_lab.baselines.unit_model import (
+    Divider,
+    JudgedAnswer,
+    UnitModel,
+    accumulate_gradient,
+    add_unit_head,
+    encode_units,
+    load_unit_head,
+    train_unit_model,
+    unit_head,
+)
+from text2grad_lab.baselines.units import UnitCritic, UnitKind
 from tiny_runs import TEXTS, tiny_model
 
 TRAINING = SupervisedSettings(epochs=25, batch_size=2, micro_batch_size=2, lr=5e-3)
@@ -52,8 +61,12 @@ def readable(model: Path) -> Policy:
     seed_everything(1)
     policy = load_policy(PolicySettings(model=str(model)))
     with torch.no_grad():
-        policy.add_head("unit_head").map.weight.normal_()
+        add_unit_head(policy).map.weight.normal_()
     return policy.eval()
+
+
+def on_disk(folder: Path) -> Policy:
+    return load_unit_head(load_frozen(PolicySettings(model=str(folder))), folder)
 
 
 def units_of(policy: Policy, each: JudgedAnswer) -> list[tuple[int, int]]:
@@ -83,16 +96,15 @@ def test_the_gradient_is_that_of_the_mean_loss_of_all_units(
     model: Path, answers: list[JudgedAnswer], size: int
 ) -> None:
     policy = readable(model)
-    assert policy.unit_head is not None
     losses = []
     for each in answers:
         prompt, ids = encode_prompt(policy.tokenizer, each.prompt), encode_target(policy.tokenizer, each.response)
         for last, label in units_of(policy, each):
             seen = torch.tensor([[*prompt, *ids[: last + 1]]])  # nothing that comes after the unit
             state = policy.model(seen, output_hidden_states=True).hidden_states[-1][0, -1]
-            losses.append(-policy.unit_head(state[None])[0].log_softmax(dim=0)[label + 1])
+            losses.append(-unit_head(policy)(state[None])[0].log_softmax(dim=0)[label + 1])
     loss = torch.stack(losses).mean()
-    trained = [*policy.policy_parameters(), *policy.unit_head.parameters()]
+    trained = [*policy.policy_parameters(), *unit_head(policy).parameters()]
     wanted = torch.autograd.grad(loss, trained)
     metrics = accumulate_gradient(policy, encode_units(policy, answers), PassSize(size))
     assert metrics["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
@@ -110,8 +122,8 @@ def test_a_unit_model_learns_its_labels_and_is_the_same_on_disk(
     assert metrics["loss"] < (0.9 if lora else 0.2)
     places = [each.places or () for each in answers] if answers[0].places else None
     asked = [each.prompt for each in answers], [each.response for each in answers], places
-    loaded = HeadModel(load_frozen(PolicySettings(model=str(tmp_path / "policy"))), 2).label(*asked)
-    assert loaded == HeadModel(policy, 3).label(*asked)
+    loaded = UnitModel(on_disk(tmp_path / "policy"), 2).label(*asked)
+    assert loaded == UnitModel(policy, 3).label(*asked)
     if not lora:
         labels = [[unit.label for unit in each] for each in loaded if not isinstance(each, Failure)]
         assert labels == [[label for _, label in units_of(policy, each)] for each in answers]
@@ -119,19 +131,19 @@ def test_a_unit_model_learns_its_labels_and_is_the_same_on_disk(
 
 def test_what_cannot_be_labelled_is_a_failure(model: Path) -> None:
     policy = readable(model)
-    labeller = HeadModel(policy, 2)
+    labeller = UnitModel(policy, 2)
     long, fine = labeller.label([ASKED] * 2, ["rain " * 200, "ok"], None)
     assert isinstance(long, Failure) and long.kind == "unsupported"
     assert not isinstance(fine, Failure) and {place for *edges, _ in fine for place in edges} >= {0, 2}
     assert labeller.label([ASKED], [" "], [[]]) == [[]]
     with torch.no_grad():
-        policy.add_head("unit_head").map.weight.fill_(float("nan"))
+        add_unit_head(policy).map.weight.fill_(float("nan"))
     (broken,) = labeller.label([ASKED], ["ok"], None)
     assert isinstance(broken, Failure) and broken.kind == "invalid"
 
 
 @pytest.mark.parametrize("units", ["steps", "tokens"])
-def test_the_tokens_of_a_critic_are_those_that_its_model_was_given(model: Path, units: Units) -> None:
+def test_the_tokens_of_a_critic_are_those_that_its_model_was_given(model: Path, units: UnitKind) -> None:
     """Padding is none of them, nor is an answer that does not fit; what is read again counts again."""
     policy, given = readable(model), 0
 
@@ -140,7 +152,7 @@ def test_the_tokens_of_a_critic_are_those_that_its_model_was_given(model: Path, 
         given += int(inputs["attention_mask"].sum())
 
     policy.model.model.register_forward_pre_hook(reads, with_kwargs=True)
-    critic = UnitCritic(HeadModel(policy, 2), units, Source(kind="reward_model"))
+    critic = UnitCritic(UnitModel(policy, 2), units, Source(kind="reward_model"))
     texts = ["keep x. or y", "return x + 2", "ok", "rain " * 200]
     asked = [Example(id=text, prompt=(Message(role="user", content=f"? {text[:9]}"),)) for text in texts]
     read = [
@@ -157,9 +169,9 @@ def test_the_tokens_of_a_critic_are_those_that_its_model_was_given(model: Path, 
 def test_a_step_is_right_or_wrong_and_nothing_in_between(model: Path) -> None:
     policy = readable(model)
     with torch.no_grad():
-        policy.add_head("unit_head").map.bias[1] = 100.0
-    (steps,) = HeadModel(policy, 2).label([ASKED], ["ok ok"], [[(0, 2), (3, 5)]])
-    (tokens,) = HeadModel(policy, 2).label([ASKED], ["ok ok"], None)
+        add_unit_head(policy).map.bias[1] = 100.0
+    (steps,) = UnitModel(policy, 2).label([ASKED], ["ok ok"], [[(0, 2), (3, 5)]])
+    (tokens,) = UnitModel(policy, 2).label([ASKED], ["ok ok"], None)
     assert steps == [(0, 2, 1, 1.0), (3, 5, 1, 1.0)]
     assert not isinstance(tokens, Failure) and {unit.label for unit in tokens} == {0}
 
@@ -167,10 +179,10 @@ def test_a_step_is_right_or_wrong_and_nothing_in_between(model: Path) -> None:
 def test_a_threshold_says_from_which_probability_on_a_unit_is_poor(model: Path) -> None:
     policy = readable(model)
     with torch.no_grad():
-        policy.add_head("unit_head").map.bias.copy_(torch.tensor([0.3, 0.6, 0.1]).log())
+        add_unit_head(policy).map.bias.copy_(torch.tensor([0.3, 0.6, 0.1]).log())
     labels = []
     for threshold in (None, 0.29, 0.31):
-        (found,) = HeadModel(policy, 2, threshold).label([ASKED], ["ok ok"], None)
+        (found,) = UnitModel(policy, 2, threshold).label([ASKED], ["ok ok"], None)
         assert not isinstance(found, Failure)
         labels.append({unit.label for unit in found})
     assert labels == [{0}, {-1}, {0}]
@@ -201,3 +213,36 @@ def test_what_cannot_be_trained_on_is_refused(
     with pytest.raises(UserError, match=said):
         train_unit_model(policy, answers, TRAINING, RunOptions(tmp_path / "run", "units"))
     assert not (tmp_path / "run").exists()
+
+
+def test_transcripts_are_not_labelled(model: Path) -> None:
+    turns = Transcript.of_messages([Message(role="assistant", content="a"), Message(role="assistant", content="b")])
+    several, single = UnitModel(readable(model), 2).label([ASKED] * 2, [turns, "ok"], None)
+    assert isinstance(several, Failure) and several.kind == "unsupported" and not isinstance(single, Failure)
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def test_a_stopped_training_resumes_as_if_never_stopped(model: Path, tmp_path: Path) -> None:
+    def kill(step: int, metrics: dict[str, float]) -> None:
+        if step == 3:
+            raise Killed
+
+    def train(folder: Path, on_step: OnStep | None = None, **changes: float) -> None:
+        seed_everything(5)
+        policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(r=4)))
+        settings = TRAINING.model_copy(update={"epochs": 3, **changes})
+        options = RunOptions(folder, "units", 5, on_step=on_step, checkpoint_every=1)
+        train_unit_model(policy, BY_STEPS, settings, options)
+
+    train(tmp_path / "straight")
+    with pytest.raises(Killed):
+        train(tmp_path / "stopped", kill)
+    with pytest.raises(UserError, match=r"extra\.unit_model\.training\.lr"):
+        train(tmp_path / "stopped", lr=0.5)
+    train(tmp_path / "stopped")
+    for name in ("adapter_model.safetensors", "unit_head.safetensors"):
+        files = [tmp_path / run / "policy" / name for run in ("straight", "stopped")]
+        assert files[0].read_bytes() == files[1].read_bytes(), name

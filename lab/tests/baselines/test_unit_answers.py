@@ -11,8 +11,8 @@ from places import DATA
 from text2grad.config import find_config, load_config
 from text2grad.errors import EXIT_USAGE, UsageError
 from text2grad.feedback import Failure, Feedback, Message, Source, Span
-from text2grad.stages.learn.units import judged_answer, refuse_no_steps, run_train_unit_model
-from text2grad.train.objectives.head_model import JudgedAnswer
+from text2grad_lab.baselines.train_units import judged_answer, refuse_no_steps, run_train_units
+from text2grad_lab.baselines.unit_model import JudgedAnswer
 
 CODE = "def f(x):\n    y = x\n    return y\n"
 POOR = Span(start=28, end=29, label=-1, text=CODE[28:29])
@@ -64,9 +64,9 @@ def test_a_poor_answer_without_a_place_still_labels_tokens() -> None:
 def test_steps_of_ultrafeedback_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     config = load_config(find_config("ultrafeedback"), ["--run.folder", str(tmp_path / "run")])
     with pytest.raises(UsageError, match="no steps") as refused:
-        run_train_unit_model(config, "steps")
+        run_train_units(config, "steps")
     assert refused.value.exit_code == EXIT_USAGE
-    assert "--units tokens" in str(refused.value) and "\n" not in str(refused.value)
+    assert "train-units tokens" in str(refused.value) and "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
     refuse_no_steps(config, "tokens")
 
@@ -105,3 +105,22 @@ def test_files_are_ultrafeedback_by_their_rows_whatever_they_are_called(
 @pytest.mark.parametrize("name", ["slf5k", "kodcode", "human_qa"])
 def test_other_answers_have_steps(name: str) -> None:
     refuse_no_steps(load_config(find_config(name)), "steps")
+
+
+TOTAL = "def f(xs):\n    t = 0\n    for x in xs:\n        t -= x\n    return t\n"
+
+
+def test_steps_that_overlap_are_cut_and_a_record_without_steps_says_so() -> None:
+    spans = [
+        Span(start=start, end=end, label=label, text=TOTAL[start:end])
+        for start, end, label in ((15, 37, 1), (25, 37, -1), (25, 38, 1), (0, 3, 0))
+    ]
+    source = Source(kind="llm", prompt_version="steps@1")
+    turns = ({"role": "user", "content": "?"},)
+    record = Feedback.model_validate(
+        {"id": "1", "prompt": turns, "response": TOTAL, "source": source, "spans": spans, "score": -1.0}
+    )
+    found = judged_answer(record, "steps")
+    assert isinstance(found, JudgedAnswer)
+    assert [(span.text, span.label) for span in found.spans] == [("t = 0", 1), ("for x in xs:"[:12], -1)]
+    assert judged_answer(record.model_copy(update={"spans": (), "score": 1.0}), "steps") == "without_steps"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text2grad.critics.steps import labelled_steps, steps_of, text_steps
 from text2grad.feedback import Example, Message, Place, Span
+from text2grad_lab.baselines.steps import labelled_steps, steps_of, text_steps
 
 PROGRAM = """def f(xs):
     total = 0
@@ -110,3 +110,16 @@ def test_a_step_is_poor_where_a_poor_span_overlaps_it() -> None:
 def test_a_span_that_ends_where_a_step_begins_does_not_touch_it() -> None:
     (first, second) = labelled_steps([(0, 4), (5, 9)], "One. Two.", [Span(start=0, end=5, label=-1, text="One. ")])
     assert (first.label, second.label) == (-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("今天下雨。我们在家！你呢？", 3),
+        ("「好。」他说。", 2),
+        ("यह सही है। वह गलत है।", 2),
+        ("ما هذا؟ هذا كتاب.", 2),
+    ],
+)
+def test_sentences_end_without_a_space_behind_them(text: str, count: int) -> None:
+    assert len(text_steps(text)) == count

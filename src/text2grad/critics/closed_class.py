@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from text2grad.unicode_words import folded, spoken_words
-
 _LIST = """
 a an the this that these those such each every either neither both all any some no none few
 i me my mine myself we us our ours ourselves you your yours yourself yourselves
@@ -27,11 +22,3 @@ isn't aren't wasn't weren't haven't hasn't hadn't don't doesn't didn't can't can
 mightn't mustn't shan't shouldn't won't wouldn't needn't
 """
 CLOSED_CLASS = frozenset(_LIST.split())
-
-
-def content_characters(text: str) -> NDArray[np.bool_]:
-    """Which characters belong to a content word (any word or number not in the list), one flag each."""
-    content = np.zeros(len(text), dtype=np.bool_)
-    for start, end in spoken_words(text):
-        content[start:end] = folded(text[start:end]).replace("’", "'") not in CLOSED_CLASS
-    return content

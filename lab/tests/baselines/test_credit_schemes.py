@@ -1,0 +1,116 @@
+"""The credit schemes of the baselines, in literal numbers."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from credit_cases import critique, delta, words
+from text2grad.align import Aligned, CreditSettings, TokenTable, credit
+from text2grad.feedback import Critique, Span
+from text2grad_lab.baselines.schemes import content_characters, noun_and_verb_characters
+
+SCHEMES = "text2grad_lab.baselines.schemes:"
+TEXT = "The quick red fox , and a dog"  # 8 words, and an end-of-text token
+
+
+def test_linear_decay() -> None:
+    case = critique(TEXT, good=("quick red fox ,",), poor=("dog",))
+    paid = delta(TEXT, case, scheme=SCHEMES + "linear_decay", weighting="token")
+    assert paid == [0, 1, 0.7, 0.4, 0.1, 0, 0, -1, 0]
+
+
+def test_token_importance() -> None:
+    case = critique(TEXT, poor=("fox , and a dog",))
+    paid = delta(TEXT, case, scheme=SCHEMES + "token_importance", weighting="token")
+    assert paid == [0, 0, 0, -1, -0.2, -0.2, -0.2, -1, 0]
+
+
+def test_token_importance_judges_words_and_not_pieces() -> None:
+    """`a` inside `staff` is no article."""
+    spelled = Aligned.of("staff", np.arange(5), np.arange(1, 6))
+    settings = CreditSettings(scheme=SCHEMES + "token_importance", weighting="token")
+    assert credit(critique("staff", good=("staff",)), spelled, settings).delta.tolist() == [1] * 5
+    assert delta("a b", critique("a b", good=("a b",)), **settings.model_dump()) == [0.2, 1, 0]
+
+
+def test_token_importance_by_part_of_speech() -> None:
+    """The paper pays nouns and verbs in full; here an adjective and an adverb are no content either."""
+    pytest.importorskip("textblob")
+    text = "The quick dog barked loudly , and 走った"
+    case = critique(text, poor=(text,))
+    expected = [-0.2, -0.2, -1, -1, -0.2, -0.2, -0.2, -1, 0]
+    assert delta(text, case, scheme=SCHEMES + "nouns_verbs", weighting="token") == expected
+    assert delta(text, case, scheme=SCHEMES + "token_importance", weighting="token")[1] == -1
+
+
+@given(st.text(max_size=30))
+@example("a/b  \u2028 x\r\ny \x1c z")
+def test_any_text_has_parts_of_speech(text: str) -> None:
+    pytest.importorskip("textblob")
+    flags = noun_and_verb_characters(text)
+    assert len(flags) == len(text)
+    assert not any(flag for flag, char in zip(flags, text, strict=True) if char.isspace())
+
+
+def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
+    """What is set for spans has no say: a label per token has no span to share, weigh or cancel the rest of."""
+    case = critique(TEXT, good=("quick red",), poor=("red fox",), score=0.9)
+    others = {"weighting": "span", "outcome_weight": 1.0, "span_weight": 0.3, "unlabelled": 1.0}
+    paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "dense_labels", **others}))
+    assert paid.delta.tolist() == [0, 1, 0, -1, 0, 0, 0, 0, 0]
+    assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 1, 0, False)
+    assert delta(TEXT, case, scheme="spread_score") != paid.delta.tolist()
+
+
+def test_step_end_pays_the_label_of_a_step_at_its_last_token_and_nothing_else() -> None:
+    case = critique(TEXT, good=("quick red",), poor=("fox , and a",), score=0.9)
+    others = {"weighting": "span", "outcome_weight": 1.0, "span_weight": 0.3, "unlabelled": 1.0, "poor_weight": 2.0}
+    paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "step_end", **others}))
+    assert paid.delta.tolist() == [0, 0, 1, 0, 0, 0, -1, 0, 0]
+    assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 0, 0, False)
+
+
+def test_steps_that_end_in_one_token_are_paid_once_and_cancel_where_they_disagree() -> None:
+    settings = CreditSettings(scheme=SCHEMES + "step_end")
+    agreed = credit(critique(TEXT, poor=("red fox", "fox")), words(TEXT), settings)
+    assert (agreed.delta.tolist(), agreed.labelled) == ([0, 0, 0, -1, 0, 0, 0, 0, 0], 1)
+    case = critique(TEXT, good=("red fox",), poor=("fox",))
+    opposed = credit(case, words(TEXT), settings)
+    assert (opposed.delta.any(), opposed.labelled, opposed.cancelled) == (False, 0, 1)
+
+
+@given(data=st.data())
+def test_step_end_against_a_walk_over_the_tokens(tokenizer: PreTrainedTokenizerFast, data: st.DataObject) -> None:
+    table = TokenTable(tokenizer)
+    aligned = table.align_text(data.draw(st.text(min_size=1, max_size=20)))
+    edges = st.integers(0, len(aligned.text) - 1)
+    spans = [
+        Span(start=min(a, b), end=max(a, b) + 1, label=sign, text=aligned.text[min(a, b) : max(a, b) + 1])
+        for a, b, sign in data.draw(st.lists(st.tuples(edges, edges, st.sampled_from((1, -1))), max_size=4))
+    ]
+    paid: dict[int, set[int]] = {}
+    uncovered = 0
+    for each in spans:
+        for index in reversed(range(len(aligned))):
+            here = set(range(aligned.starts[index], aligned.ends[index]))
+            visible = [i for i in range(each.start, each.end) if not aligned.text[i].isspace()]
+            if here & set(range(visible[0], visible[-1] + 1) if visible else range(each.start, each.end)):
+                paid.setdefault(index, set()).add(each.label)
+                break
+        else:
+            uncovered += 1
+    found = credit(Critique(text="", spans=tuple(spans)), aligned, CreditSettings(scheme=SCHEMES + "step_end"))
+    assert found.delta.tolist() == [float(sum(paid.get(index, ()))) for index in range(len(aligned))]
+    assert found.uncovered == uncovered
+
+
+def test_content_words_of_other_scripts_are_content() -> None:
+    for text in ("हिन्दी", "苹果", "Übung", unicodedata.normalize("NFD", "Übung")):
+        assert content_characters(text).all()
+    assert not content_characters("THE don’t 。").any()

@@ -1,0 +1,131 @@
+"""Credit schemes of the baselines, named `text2grad_lab.baselines.schemes:NAME` in `credit.scheme`.
+
+`dense_labels` pays a label per token (the dense reward of the paper's Tables 2 and 11), `step_end` one per span at
+its last token (PRM-PPO, appendix N). `linear_decay`, `token_importance` and `nouns_verbs` weigh the tokens within a
+span (appendix I.1).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from text2grad.align import Aligned, Credit, CreditScheme, CreditSettings
+from text2grad.align.credit import Flags, Weights, labels_of, membership, signed_union, span_credit
+from text2grad.critics.closed_class import CLOSED_CLASS
+from text2grad.errors import UserError
+from text2grad.feedback import Critique
+from text2grad.unicode_words import folded, spoken_words, units
+
+LAST_OF_DECAY = 0.1
+"""Linear decay: the weight of a span's last token (paper, appendix I.1)."""
+FUNCTION_WORD = 0.2
+"""Token importance: the weight of words and signs without content (paper, appendix I.1)."""
+_TAGS = ("NN", "VB")  # prefixes of the Penn Treebank's tags of nouns and verbs
+
+
+def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings, ends: bool = False) -> Credit:
+    """Pay the label of each token, good +1 and poor -1; no weights, no verdict.
+
+    With `ends` only the last token of a span has its label. Where spans that end in one token disagree, it earns 0.
+    """
+    spans = [span for span in critique.spans if span.label]
+    members = membership(spans, aligned)
+    if ends:
+        members = _last(members)
+    labels = signed_union(members, labels_of(spans))
+    return Credit(
+        labels.astype(np.float32),
+        labelled=int(np.count_nonzero(labels)),
+        cancelled=int(np.count_nonzero(members.any(axis=0) & (labels == 0))),
+        uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
+    )
+
+
+def _last(members: Flags) -> Flags:
+    """Keep the last token of each span, (S, T)."""
+    after = np.cumsum(members[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray(members & (after == 1))
+
+
+def _decay(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weights:
+    """1 - (i - 1) * 0.9 / (n - 1) for the i-th of a span's n tokens, (S, T)."""
+    place = np.cumsum(members, axis=1) - 1
+    steps = np.maximum(members.sum(axis=1, keepdims=True) - 1, 1)
+    return np.asarray(1 - place * (1 - LAST_OF_DECAY) / steps)
+
+
+CharacterFlags = Callable[[str], NDArray[np.bool_]]
+
+
+def _importance(
+    members: Flags, aligned: Aligned, settings: CreditSettings, content: CharacterFlags
+) -> NDArray[np.float64]:
+    """1 for tokens with a character of a content word, less for others and punctuation, (T,)."""
+    before = np.concatenate(([0], np.cumsum(content(aligned.text))))
+    has_content = before[aligned.core_ends] > before[aligned.core_starts]
+    return np.where(has_content, 1.0, FUNCTION_WORD)
+
+
+def content_characters(text: str) -> NDArray[np.bool_]:
+    """Flag the characters of content words: any word or number not in the list of function words; English."""
+    content = np.zeros(len(text), dtype=np.bool_)
+    for start, end in spoken_words(text):
+        content[start:end] = folded(text[start:end]).replace("’", "'") not in CLOSED_CLASS
+    return content
+
+
+def noun_and_verb_characters(text: str) -> NDArray[np.bool_]:
+    """Flag the characters of nouns and verbs by TextBlob's tagger; a word that the tagger does not know is a noun.
+
+    Raises:
+        UserError: textblob is not installed.
+    """
+    flags = np.zeros(len(text), dtype=np.bool_)
+    for line_start, line in _lines(text):
+        places = list(units(line))
+        tags = _tagger().tag(" ".join(line[start:end] for start, end in places), tokenize=False)
+        for (start, end), (_, tag) in zip(places, tags, strict=True):
+            word = any(map(str.isalnum, line[start:end]))
+            flags[line_start + start : line_start + end] = word and tag.startswith(_TAGS)
+    return flags
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Return the lines that are not blank with their offsets: a word is tagged by its neighbours in the line."""
+    start, lines = 0, []
+    for line in text.splitlines(keepends=True):
+        if line.strip():
+            lines.append((start, line))
+        start += len(line)
+    return lines
+
+
+@cache
+def _tagger() -> Any:
+    try:
+        from textblob.taggers import PatternTagger
+    except ModuleNotFoundError as error:
+        raise UserError("the scheme nouns_verbs needs textblob", "pip install textblob") from error
+    tagger = PatternTagger()
+    with warnings.catch_warnings():  # its lexicon is read by the first call, from a file that it leaves open
+        warnings.simplefilter("ignore", ResourceWarning)
+        tagger.tag("lexicon", tokenize=False)
+    return tagger
+
+
+dense_labels = CreditScheme(_label_credit)
+"""A label per token and nothing else, of a critic that labels tokens."""
+step_end = CreditScheme(partial(_label_credit, ends=True))
+"""The label of a span at its last token and nothing else, of a critic that labels steps."""
+linear_decay = CreditScheme(partial(span_credit, shape=_decay))
+"""Spans whose tokens weigh less from the first to the last."""
+token_importance = CreditScheme(partial(span_credit, shape=partial(_importance, content=content_characters)))
+"""Spans whose function words and punctuation weigh less."""
+nouns_verbs = CreditScheme(partial(span_credit, shape=partial(_importance, content=noun_and_verb_characters)))
+"""Spans in which nouns and verbs alone are paid in full, as in the paper; needs textblob."""
