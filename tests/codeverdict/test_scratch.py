@@ -309,23 +309,23 @@ def in_folders(process: int) -> list[str]:
     return [str(path) for name in folders_of(process) for path in Path("/tmp", name).glob("*/*")]
 
 
-@pytest.mark.parametrize("what", LEAVING)
-def test_the_next_job_finds_nothing(runner: Runner, what: str) -> None:
-    verdict = runner.run(LEAVING[what] + RIGHT, TESTS)
-    assert verdict.outcome == ("crashed" if what == TOO_MUCH else "passed")
-    [server] = runner._servers
-    assert in_folders(server.process) == []
-    verdict = runner.run(f"{LOOKING}# after {what}", TESTS)
-    assert verdict.passed, verdict
+def test_the_next_job_finds_nothing(runner: Runner) -> None:
+    for what, program in LEAVING.items():
+        verdict = runner.run(program + RIGHT, TESTS)
+        assert verdict.outcome == ("crashed" if what == TOO_MUCH else "passed"), what
+        [server] = runner._servers
+        assert in_folders(server.process) == [], what
+        assert runner.run(f"{LOOKING}# after {what}", TESTS).passed, what
 
 
-@pytest.mark.parametrize("what", FILLING)
-def test_who_fills_the_folder_is_ended(runner: Runner, what: str) -> None:
-    verdict = runner.run(FILLING[what] + "import time\ntime.sleep(60)\n" + RIGHT, TESTS)
-    assert (verdict.outcome, verdict.error) == ("crashed", "more output or files than a program may make")
-    [server] = runner._servers
-    assert in_folders(server.process) == []
-    assert runner.run(f"{LOOKING}# after {what}", TESTS).passed
+def test_who_fills_the_folder_is_ended(runner: Runner) -> None:
+    for what, program in FILLING.items():
+        verdict = runner.run(program + "import time\ntime.sleep(60)\n" + RIGHT, TESTS)
+        outcome = (verdict.outcome, verdict.error)
+        assert outcome == ("crashed", "more output or files than a program may make"), what
+        [server] = runner._servers
+        assert in_folders(server.process) == [], what
+        assert runner.run(f"{LOOKING}# after {what}", TESTS).passed, what
 
 
 def test_what_a_program_may_have_it_can_use(runner: Runner) -> None:
