@@ -1,4 +1,4 @@
-"""Pages in the browser that one works on: a small server on this machine alone, what `view` shows and `mark` keeps.
+"""Pages for the browser and tables for the terminal, made from the files of a run; no model is loaded here.
 
-`report` makes the pages from files; here they are served, kept up to date, and what a person marks is written down.
+`report` renders the page of runs, `view` serves it while they train, `mark` serves answers to annotators.
 """
