@@ -27,8 +27,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from text2grad.data.preference import read_pairs
 from text2grad.errors import UserError
-from text2grad.formats.preference import read_pairs
 
 CASES = Path(__file__).resolve().parents[1] / "tests" / "formats"
 

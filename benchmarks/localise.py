@@ -30,10 +30,11 @@ from typing import Any, NamedTuple
 from mutants import KINDS, Mutant, mutant
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.program.source import Lines
+from text2grad.data.published import read_examples
 from text2grad.feedback import Critique, Example
 from text2grad.sandbox import Runner
 from text2grad.tasks.code import SHAPES
-from text2grad.tasks.loaders import read_examples
+from text2grad_lab.readers.ilf import SHAPE
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SOURCES = ("mbpp/mbpp.jsonl", "humaneval/HumanEval.jsonl")
@@ -171,7 +172,7 @@ def share_right(
 
 def people_mended(critic: ProgramCritic, notes: Notes) -> dict[str, Any]:
     """Lines that people changed against lines of poor spans, over all programs together."""
-    examples = read_examples(str(DATA / PAIRS), SHAPES)
+    examples = read_examples(str(DATA / PAIRS), [SHAPE])
     rows = [notes.of(f"mended {example.id}", partial(_lines_of, example, critic)) for example in examples]
     changed, blamed, both, first = map(sum, zip(*rows, strict=True))
     return {

@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from text2grad.formats.importer import Importer, Mark, Names, Opinion
-from text2grad.formats.intake import import_feedback
+from text2grad.data.opinions import Importer, Mark, Names, Opinion
+from text2grad.data.records import import_feedback
 
 TICKETS = [
     {"ticket": 7, "asked": "When is it due?", "reply": "It is due next week.", "stars": 2,

@@ -50,10 +50,10 @@ from typing import Any
 from noisy_critic import NoiseSettings, noisy_spans
 from recipe import LATER, recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
+from text2grad.data.responses import Item
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.eval.critics.spans import span_report
 from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
-from text2grad.formats.responses import Item
 from text2grad.stages.judge.annotate import run_annotate
 from text2grad.stages.judge.critics import make_critic, runner_of
 from text2grad.stages.judge.records import criticise

@@ -46,9 +46,9 @@ from unittest import mock
 
 import tiny_world
 from text2grad.chat.prices import read_prices
+from text2grad.data import files
 from text2grad.errors import exit_on_user_error
 from text2grad.strict_yaml import parse_yaml
-from text2grad.tasks import loaders
 
 LIST = Path(__file__).with_suffix(".yaml")
 NOTES = Path("runs/reproduce")
@@ -266,7 +266,7 @@ def check(wanted: Sequence[Step]) -> dict[str, Any]:
 def check_part(part: Sequence[Step]) -> list[tuple[str, str]]:
     """Run steps one after the other in the current folder; of each its name with its line, "" if it ended well."""
     found = []
-    with tiny_world.chat_endpoint() as url, mock.patch.object(loaders, "_hub_rows", tiny_world.hub_rows):
+    with tiny_world.chat_endpoint() as url, mock.patch.object(files, "_hub_rows", tiny_world.hub_rows):
         os.environ["OPENAI_BASE_URL"] = url
         for step in part:
             started = time.perf_counter()

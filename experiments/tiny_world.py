@@ -148,7 +148,7 @@ def _make_encoder(folder: Path) -> None:
 
 
 def hub_rows(name: str, split: str) -> Iterator[Row]:
-    """In the place of `tasks.loaders._hub_rows`: rows of the data sets of the list, in their published shapes.
+    """In the place of `data.files._hub_rows`: rows of the data sets of the list, in their published shapes.
 
     Raises:
         UserError: the list has no such data set, or it has no such split.

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 import text2grad
 from chat_server import GOOD, KEY, ChatServer, said
 from places import DATA
+from text2grad.data.export import WRITERS
 from text2grad.errors import EXTRAS
-from text2grad.formats.export import WRITERS
 
 TEXT = "The fair is next week, they say."
 
@@ -94,8 +94,8 @@ def judges_programs(folder: Path) -> None:
 
 
 def imports_and_exports(folder: Path) -> None:
-    for name, count in (("finegrained_qa.json", 2), ("squality/all-responses.jsonl", 2)):
-        found = text2grad.import_feedback(DATA / name)
+    for name, count in (("prodigy-spans/annotations.jsonl", 2), ("markdown-table/review.md", 1)):
+        found = text2grad.import_feedback(DATA.parent / "formats" / name)
         assert len(found.records) == count
         for kind in sorted(WRITERS.keys() - {"preference"}):  # one answer to a prompt makes no pair
             text2grad.export(found.records, kind, folder / f"{kind}.out")

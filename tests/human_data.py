@@ -22,42 +22,41 @@ def small_config(folder: Path, *overrides: str) -> Config:
     return load_config(find_config("human_qa"), ["--run.folder", str(folder), *SMALL, *overrides])
 
 
-def finegrained_file(path: Path, count: int = 30, corrected: str = "It was {n}.") -> Path:
-    """FineGrainedRLHF's shape: `count` questions, each answer with one error at its end."""
-    rows = [_finegrained_row(n, corrected.format(n=n)) for n in range(count)]
-    path.write_text(json.dumps(rows), encoding="utf-8")
+def corrected_file(path: Path, count: int = 30, corrected: str = "It was {n}.") -> Path:
+    """Remarks that correct the answers to `count` questions, each with one error at its end."""
+    rows = [_corrected_row(n, corrected.format(n=n)) for n in range(count)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return path
 
 
-def squality_file(path: Path, count: int = 30) -> Path:
-    """SQuALITY's flat shape: two reviewers on each of `count` questions."""
+def reviews_file(path: Path, count: int = 30) -> Path:
+    """Reviews without a corrected answer: two reviewers on each of `count` questions."""
     rows = [_review(n, worker) for n in range(count) for worker in ("a", "b")]
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return path
 
 
-def _finegrained_row(n: int, corrected: str) -> dict[str, Any]:
+def _corrected_row(n: int, corrected: str) -> dict[str, Any]:
     answer = f"It was {n}, long ago."
-    error = {"error type": "Unverifiable", "explanation": "", "start": answer.index(","), "end": len(answer)}
+    error = {"start": answer.index(","), "end": len(answer), "label": "poor", "reason": "Unverifiable"}
     return {
-        "question": f"What is number {n}?",
-        "passages": [["Numbers", f"The number is {n}."]],
-        "gold": f"Number {n}.",
-        "prediction 1": answer,
-        "feedback": {"errors": [error], "missing-info": [], "corrected-prediction": corrected},
+        "id": f"dev_feedback-{n + 1}",
+        "prompt": f"What is number {n}?\n\nNumbers: The number is {n}.",
+        "response": answer,
+        "spans": [error],
+        "critique": '", long ago." is not supported by the passages.',
+        "score": -0.18,
+        "corrected": corrected,
     }
 
 
 def _review(n: int, worker: str) -> dict[str, Any]:
     return {
-        "passage_id": str(n),
-        "question_index": "0",
-        "question": "What is the plot?",
-        "system": "bart",
+        "id": f"review-{n}-{worker}",
+        "prompt": f"What is the plot? (story {n})",
         "response": f"Robot {n} lands. It never leaves.",
-        "worker_id": worker,
-        "spans": [{"selection": "It never leaves.", "comment": ["Incorrect"]}],
-        "correctness": 40,
-        "selection": 50,
-        "overall": 45,
+        "spans": [{"text": "It never leaves.", "label": "poor", "reason": "Incorrect"}],
+        "critique": '"It never leaves.": Incorrect',
+        "score": 0.0,
+        "annotator": worker,
     }

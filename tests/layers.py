@@ -32,9 +32,9 @@ FLOORS = {
         "wire",
         "align",
         "chat",
+        "data",
         "tasks",
         "critics",
-        "formats",
     ],
     "numbers": ["rl"],
     "policy": ["policy", "durable"],
@@ -46,14 +46,15 @@ FLOORS = {
 FLOOR = {part: number for number, parts in enumerate(FLOORS.values()) for part in parts}
 WORDS = FLOORS["words"]
 NEVER = {
-    "chat": {"critics", "tasks", "formats"},
-    "tasks": {"critics", "formats"},
-    "align": {"chat", "tasks", "critics", "formats"},
-    "wire": {"align", "chat", "tasks", "critics", "formats"},
-    "feedback": {"wire", "align", "chat", "tasks", "critics", "formats"},
-    "policy": {"tasks", "critics", "formats", "durable"},
-    "durable": {"tasks", "critics", "formats"},
-    "train": {"critics", "chat", "formats"},
+    "chat": {"critics", "tasks", "data"},
+    "data": {"align", "chat", "tasks", "critics"},
+    "tasks": {"critics"},
+    "align": {"chat", "tasks", "critics", "data"},
+    "wire": {"align", "chat", "tasks", "critics", "data"},
+    "feedback": {"wire", "align", "chat", "tasks", "critics", "data"},
+    "policy": {"tasks", "critics", "data", "durable"},
+    "durable": {"tasks", "critics", "data"},
+    "train": {"critics", "chat", "data"},
     "eval": {"train"},
     "plugins": {"policy", "durable", "train", "eval", "page"},
 }
@@ -61,7 +62,7 @@ NEVER = {
 ONLY = {
     "sandbox": {"sandbox", "errors", "signals"},
     "rl": {"rl"},
-    "page": {"page", "eval", "formats", "feedback", "errors", "strict_yaml", "unicode_words"},
+    "page": {"page", "eval", "data", "feedback", "errors", "strict_yaml", "unicode_words"},
 }
 """What these parts may import of the house at all."""
 STAGES = ["", "run", "judge", "measure", "learn"]

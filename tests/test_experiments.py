@@ -32,8 +32,8 @@ import text_task
 from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, laid_over, load_config
+from text2grad.data.marks import corrections
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
-from text2grad.formats.corrections import corrections
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.reward_data import reward_data
 from text2grad.tasks.base import TaskSettings, feedback_split, load_task

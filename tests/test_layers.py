@@ -133,7 +133,7 @@ def test_the_loop_loads_neither_a_client_nor_what_reads_models_from_disk() -> No
         "chat",
         "wire",
         "critics",
-        "formats",
+        "data",
         "policy.files.gguf",
         "policy.grounded",
         "policy.load",

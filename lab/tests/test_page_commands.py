@@ -22,8 +22,8 @@ from blocks import commands_of, filled
 from places import CONFIGS, ROOT
 from text2grad import cli
 from text2grad.config import find_config
-from text2grad.formats.export import WRITERS
-from text2grad.formats.intake import KINDS
+from text2grad.data.export import WRITERS
+from text2grad.data.records import KINDS
 from text2grad.named import is_own_name
 from text2grad_lab.__main__ import repeat_listed
 from text2grad_lab.compare.methods import METHODS

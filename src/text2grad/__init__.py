@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from text2grad.critics.prompted import PromptedCritic as PromptedCritic
     from text2grad.critics.reference import ReferenceCritic as ReferenceCritic
     from text2grad.critics.spec import CriticSpec as CriticSpec
+    from text2grad.data.export import export as export
+    from text2grad.data.published import responses_of as responses_of
+    from text2grad.data.records import import_feedback as import_feedback
     from text2grad.durable.run import RunOptions as RunOptions
     from text2grad.errors import UserError as UserError
     from text2grad.feedback import Critic as Critic
@@ -47,9 +50,6 @@ if TYPE_CHECKING:
     from text2grad.feedback import conversation_of as conversation_of
     from text2grad.feedback import read_records as read_records
     from text2grad.feedback import write_records as write_records
-    from text2grad.formats.export import export as export
-    from text2grad.formats.intake import import_feedback as import_feedback
-    from text2grad.formats.published import responses_of as responses_of
     from text2grad.policy.load import load_frozen as load_frozen
     from text2grad.policy.load import load_policy as load_policy
     from text2grad.policy.local_chat import LocalChat as LocalChat
@@ -87,9 +87,9 @@ _MODULES = {
     "errors": "UserError",
     "feedback": "Critic Critique Example Failure Feedback Message Source Span Transcript conversation_of"
     " read_records write_records",
-    "formats.export": "export",
-    "formats.intake": "import_feedback",
-    "formats.published": "responses_of",
+    "data.export": "export",
+    "data.records": "import_feedback",
+    "data.published": "responses_of",
     "policy.load": "load_frozen load_policy",
     "policy.local_chat": "LocalChat",
     "policy.model": "Policy",

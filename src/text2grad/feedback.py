@@ -149,6 +149,14 @@ def conversation_of(response: str) -> list[Message]:
     return [*found, *(response.after if isinstance(response, Transcript) else ())]
 
 
+def conversation_text(prompt: Iterable[Message]) -> str:
+    """A conversation as text: one user turn as it is, several with their roles in front."""
+    turns = list(prompt)
+    if len(turns) == 1 and turns[0].role == "user":
+        return turns[0].content
+    return "\n\n".join(f"{turn.role}: {turn.content}" for turn in turns)
+
+
 def key_of(response: str) -> str:
     """What tells a response from every other: its text, or all messages of a transcript as JSON."""
     if not isinstance(response, Transcript):

@@ -79,7 +79,7 @@ MISTAKES: list[tuple[str, int, list[str]]] = [
     (f"import ok.jsonl {OUT} --map response=answer", FAILED, ["no column 'answer'", "columns: prompt"]),
     (f"import ok.jsonl {OUT} --map answer=response", USAGE, ["no field 'answer'", "fields: "]),
     (f"import ok.jsonl {OUT} --kind jsonl", USAGE, ["unknown kind", "remarks"]),
-    (f"import ok.jsonl {OUT} --kind squality --map response=answer", USAGE, ["--map is for tables and remarks"]),
+    (f"import ok.jsonl {OUT} --kind slf5k --map response=answer", USAGE, ["--map is for tables and remarks"]),
     # where to write
     ("import ok.jsonl", USAGE, ["where to write", "--out FILE"]),
     ("import ok.jsonl --out .", FAILED, ["cannot write"]),

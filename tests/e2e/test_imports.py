@@ -11,7 +11,7 @@ import pytest
 from commands import Command
 
 from text2grad.commands.judge import READ_KINDS
-from text2grad.formats.intake import KINDS
+from text2grad.data.records import KINDS
 
 ROOT = Path(__file__).parents[2]
 CASES = sorted(path.parent for path in (ROOT / "tests" / "formats").glob("*/expected.json"))

@@ -91,9 +91,9 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
     ("words", "stage", "rest"),
     [
         (
-            ["import", "in.json", "--kind", "squality", "--out", "o.jsonl"],
+            ["import", "in.json", "--kind", "argilla", "--out", "o.jsonl"],
             "run_import",
-            (Path("in.json"), "squality", Path("o.jsonl"), [], []),
+            (Path("in.json"), "argilla", Path("o.jsonl"), [], []),
         ),
         (
             ["import", "in.json", "--config", "human_qa"],
@@ -293,7 +293,7 @@ def test_a_bug_keeps_its_traceback(stages: Stages) -> None:
         (["train", "--config", "paper"], "paper is a recipe .*--config mine.yaml --config paper"),
         (["train", "--config", "demo", "--config", "papr"], r"no preset 'papr' \(did you mean 'paper'\?\)"),
         (["train", "--name", "../x"], r"'../x' cannot name a run"),
-        (["import", "x", "--kind", "squality"], r"import does not know where to write \(give --out FILE"),
+        (["import", "x", "--kind", "argilla"], r"import does not know where to write \(give --out FILE"),
     ],
 )
 def test_usage_mistakes_are_one_line_and_exit_code_2(run: Run, stages: Stages, words: list[str], says: str) -> None:

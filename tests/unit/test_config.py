@@ -25,10 +25,10 @@ from text2grad.config import (
     recipe_names,
 )
 from text2grad.config.sections import CriticSettings
+from text2grad.data.files import hub_data
 from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
 from text2grad.settings import is_set
 from text2grad.strict_yaml import parse_yaml
-from text2grad.tasks.loaders import hub_data
 
 MINIMAL = "task: {name: demo}\npolicy: {model: tiny}\n"
 

@@ -155,8 +155,8 @@ def test_a_calm_record_is_written_as_it_always_was() -> None:
 
 
 def test_every_writer_of_json_writes_half_a_pair(tmp_path: Path) -> None:
+    from text2grad.data.export import WRITERS, export
     from text2grad.durable.log import RunLog
-    from text2grad.formats.export import WRITERS, export
     from text2grad.page.render import embedded
     from text2grad.stages.run.results import write_json
 

@@ -15,11 +15,11 @@ import pytest
 from codeverdict import launch
 from places import SHARED
 from text2grad.config import find_config, load_config
+from text2grad.data.published import read_examples
 from text2grad.errors import UsageError, UserError
 from text2grad.sandbox import Runner, SandboxSettings
 from text2grad.signals import StopRequest
 from text2grad.tasks.code import SHAPES
-from text2grad.tasks.loaders import read_examples
 
 SECONDS = 60.0  # mbpp-123 takes ten on a busy machine
 

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from text2grad.critics.human import HumanCritic
+from text2grad.data.records import merged, write_feedback
+from text2grad.data.responses import read_items
 from text2grad.errors import UserError
 from text2grad.feedback import (
     BETWEEN_TURNS,
@@ -32,9 +34,6 @@ from text2grad.feedback import (
     record_json,
     write_records,
 )
-from text2grad.formats.intake import merged
-from text2grad.formats.records import write_feedback
-from text2grad.formats.responses import read_items
 from text2grad.stages.judge.records import judged
 
 PROMPT = (Message(role="user", content="How far?"),)

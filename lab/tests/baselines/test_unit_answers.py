@@ -78,7 +78,6 @@ def test_steps_of_ultrafeedback_are_refused_before_anything_is_read(tmp_path: Pa
         ("ultrafeedback_binarized.jsonl", True),
         ("ultrafeedback_text2grad.json", True),
         ("slf5k.jsonl", False),
-        ("finegrained_qa.json", False),
         ("questions", False),
         ("answers", False),
     ],

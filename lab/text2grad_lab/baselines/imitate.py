@@ -13,10 +13,10 @@ from pathlib import Path
 from text2grad.chat import LimitedChat
 from text2grad.config import Config
 from text2grad.critics.prompted import Prompt
+from text2grad.data.export import MORE_ANSWERS
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
-from text2grad.formats.export import MORE_ANSWERS
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.learn.logged import answers_in, refuse_transcripts

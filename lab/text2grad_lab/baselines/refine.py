@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from text2grad.config import Config
+from text2grad.data.responses import Item
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import OF_A_JUDGEMENT, Critique, Example, Feedback, read_jsonl
-from text2grad.formats.responses import Item
 from text2grad.policy.load import load_frozen
 from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.judge.critics import open_critic, runner_of

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from text2grad.feedback import Feedback, Span
 
 READ_KINDS = (
-    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, "
-    "langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback, or "
-    "module:NAME."
+    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, langsmith, langfuse, phoenix, slf5k, "
+    "ultrafeedback, or module:NAME."
 )
 WRITTEN_KINDS = "label_studio, argilla, prodigy, csv or preference (TRL)."
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
@@ -87,8 +86,8 @@ class Export(Stage):
 
     def export(self) -> dict[str, Any]:
         """Write the file."""
+        from text2grad.data.export import export, left_out
         from text2grad.feedback import Feedback, read_jsonl
-        from text2grad.formats.export import export, left_out
 
         rows = export(read_jsonl(self.source, Feedback), self.kind, self.out, self.pairs_per_prompt)
         return {"rows": rows, **left_out(read_jsonl(self.source, Feedback), self.kind), "out": str(self.out)}

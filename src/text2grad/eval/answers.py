@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from text2grad.data.files import Row, bad_record, load_rows, reference_of
+from text2grad.data.published import refuse_shared_ids
 from text2grad.errors import UserError
 from text2grad.eval.judge import AnswerPair
 from text2grad.feedback import Example, Message
-from text2grad.tasks.base import refuse_shared_ids
-from text2grad.tasks.loaders import Row, bad_record, load_rows, reference_of
 
 REFERENCES = "references"
 """In the place of a file to compare with: the reference answers."""

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.critics.program import Attempt
+from text2grad.data.files import Row, bad_record, load_rows
 from text2grad.errors import UserError
 from text2grad.eval.metrics import pass_at_k
 from text2grad.feedback import Example, Record
 from text2grad.sandbox import NO_VERDICT, Runner, Verdict
-from text2grad.tasks.loaders import Row, bad_record, load_rows
 
 KS = (1, 5, 10, 100)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
+from text2grad.data.responses import read_items
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import numbered
 from text2grad.feedback import OF_A_JUDGEMENT, Example, Failure, Feedback, Source, from_json, read_jsonl, reading
 from text2grad.feedback import key_of as response_key
-from text2grad.formats.responses import read_items
 from text2grad.page.runs import Sample, read_methods
 
 NOT_MARKED = Failure(kind="unsupported", message="nobody has judged this answer yet")
@@ -37,7 +37,7 @@ Items = Mapping[str, Item]
 
 
 def read_answers(path: Path) -> Items:
-    """Read the answers of a run folder, of feedback records, or of a file of answers (`formats.responses`).
+    """Read the answers of a run folder, of feedback records, or of a file of answers (`data.responses`).
 
     Raises:
         UserError: nothing there can be read, or there is no answer in it.

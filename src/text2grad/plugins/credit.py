@@ -11,9 +11,9 @@ import numpy as np
 
 from text2grad.align.rewards import Payment, Rewards, TokenCredit
 from text2grad.align.trajectory import Trajectory
+from text2grad.data.conversations import by_default, plain_message
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Example, Message
-from text2grad.formats.conversations import by_default, plain_message
 
 with optional_packages():
     import torch

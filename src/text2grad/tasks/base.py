@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, cast
 from pydantic import Field, field_validator
 
 from text2grad.errors import UserError, warn_once
-from text2grad.feedback import Environment, Example, Feedback, Message, Preference
+from text2grad.feedback import Environment, Example, Feedback, Preference, conversation_text
 from text2grad.named import is_own_name, load_named
 from text2grad.settings import Settings
 from text2grad.tasks.prompt_files import prompt_version as prompt_version
@@ -132,14 +132,6 @@ def environment_of(task: Task) -> Callable[[], Environment] | None:
     return found
 
 
-def conversation_text(prompt: Iterable[Message]) -> str:
-    """A conversation as text: one user turn as it is, several with their roles in front."""
-    turns = list(prompt)
-    if len(turns) == 1 and turns[0].role == "user":
-        return turns[0].content
-    return "\n\n".join(f"{turn.role}: {turn.content}" for turn in turns)
-
-
 def split_of(question: str, settings: TaskSettings) -> Literal["train", "heldout"]:
     """Which split a question belongs to: decided by its words alone.
 
@@ -210,23 +202,6 @@ def refuse_shares(settings: TaskSettings) -> None:
 def question_of(example: Example | Feedback | Preference) -> str:
     """The words that tell one question from another: `meta["question"]` where given, else the prompt."""
     return str(example.meta.get("question") or conversation_text(example.prompt))
-
-
-def refuse_shared_ids(examples: Iterable[Example], source: str) -> None:
-    """Refuse two prompts with one id: what is known of the one would be taken for the other. One prompt may repeat.
-
-    Raises:
-        UserError: names the id and both prompts.
-    """
-    asked: dict[str, Example] = {}
-    for example in examples:
-        first = asked.setdefault(example.id, example)
-        if first.prompt != example.prompt:
-            prompts = " and ".join(repr(conversation_text(each.prompt)[:40]) for each in (first, example))
-            raise UserError(
-                f"{source}: two prompts have the id {example.id!r}: {prompts}",
-                "give each prompt an id of its own, or leave the ids out",
-            )
 
 
 def rouge_l_scores(reference: str, response: str) -> dict[str, float]:

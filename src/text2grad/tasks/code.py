@@ -6,17 +6,18 @@ Whatever the source, `meta["tests"]` is one module in KodCode's shape: it import
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from text2grad.data.files import Row, optional_text, text_of
+from text2grad.data.published import KODCODE, Shape, one_turn, python_lines, read_examples
 from text2grad.errors import UserError
-from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Message
+from text2grad.feedback import Example, Message
 from text2grad.tasks.base import TaskSettings
 from text2grad.tasks.benchmarks.evalplus import NAMES as PLUS_NAMES
 from text2grad.tasks.benchmarks.evalplus import cached_file, plus_module
 from text2grad.tasks.checks import as_test, check_module, import_line, names_defined, names_used, parsed
-from text2grad.tasks.loaders import Benchmark, DataTask, Row, Shape, one_turn, optional_text, read_examples, text_of
+from text2grad.tasks.data_task import Benchmark, DataTask
 
 DATA_FOLDERS = (Path("data"), Path("../shared/data"))
 """Folders searched for a benchmark's file before the hub, relative to the working directory."""
@@ -34,9 +35,6 @@ MBPP_SPLITS = {
     "train": range(601, 975),
 }
 """Numbers of MBPP's problems by published split."""
-
-FIXED = "unedited_annotator_completion"
-"""Where ILF keeps the program as corrected by a person."""
 
 
 class CodeTask(DataTask):
@@ -90,39 +88,6 @@ def benchmark_data(name: str) -> str:
     return next((str(folder / file) for folder in DATA_FOLDERS if (folder / file).is_file()), hub)
 
 
-def _kodcode(row: Row, fallback_id: str) -> Example:
-    tests = text_of(row, "test", "test_code")
-    entry_point, declaration = _entry_point(row)
-    question = text_of(row, "question").rstrip()
-    # The question often leaves the function's name open; the tests do not.
-    if declaration:
-        question += f"\n\nStart from this declaration: `{declaration}`"
-    meta = {"question": text_of(row, "question"), "tests": tests, "entry_point": entry_point}
-    return one_turn(
-        optional_text(row, "question_id", "conversation_id") or fallback_id,
-        question,
-        python_lines(optional_text(row, "solution")),
-        meta,
-    )
-
-
-def python_lines(program: str) -> str:
-    """A program with line ends of one character; MBPP's have two, which a policy would learn to write."""
-    return program.replace("\r\n", "\n")
-
-
-def _entry_point(row: Row) -> tuple[str, str]:
-    """Name and declaration of the function the tests call, "" where the row does not say."""
-    functions = row.get("test_info") or []
-    first = functions[0] if isinstance(functions, list) and functions else {}
-    if not isinstance(first, dict):
-        raise ValueError("test_info is not a list of objects")
-    return (
-        optional_text(first, "function_name") or optional_text(row, "test_entry_point"),
-        optional_text(first, "function_declaration"),
-    )
-
-
 def _mbpp(row: Row, fallback_id: str) -> Example:
     checks, solution = row["test_list"], python_lines(text_of(row, "code"))
     if not isinstance(checks, list) or not checks or not all(isinstance(check, str) for check in checks):
@@ -170,29 +135,11 @@ def _plus(row: Row, fallback_id: str) -> Example:
     return example.model_copy(update={"prompt": prompt, "meta": {**example.meta, "question": question.strip()}})
 
 
-def _ilf(row: Row, fallback_id: str) -> Example:
-    start = text_of(row, "prompt")
-    declared = re.findall(r"^def[ \t]+(\w+)", start, re.M)  # Python cannot parse the beginning of a program
-    if not declared:
-        raise ValueError("the prompt declares no function")
-    content = f"Complete this program. Answer with all of it.\n\n```python\n{start.rstrip()}\n```"
-    meta = {
-        "question": start,
-        "tests": check_module(text_of(row, "test"), declared[-1]),
-        "entry_point": declared[-1],
-        DRAFT: text_of(row, "original_model_completion"),
-        HUMAN_FEEDBACK: optional_text(row, "Feedback"),
-    }
-    return one_turn(f"mbpp-{row.get('task_id', fallback_id)}", content, python_lines(text_of(row, FIXED)), meta)
-
-
 SHAPES = (
-    Shape("ILF", frozenset({"prompt", "test", "original_model_completion", FIXED}), _ilf),
     Shape(
         "EvalPlus", frozenset({"prompt", "canonical_solution", "entry_point", "base_input", "plus_input"}), _plus
     ),
     Shape("HumanEval", frozenset({"prompt", "canonical_solution", "test", "entry_point"}), _humaneval),
     Shape("MBPP", frozenset({"code", "test_list"}), _mbpp),
-    Shape("KodCode", frozenset({"question", "solution", "test"}), _kodcode),
-    Shape("KodCode SFT", frozenset({"question", "solution", "test_code"}), _kodcode),
+    *KODCODE,
 )

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from text2grad.data.published import one_turn
 from text2grad.feedback import Example
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import TaskSettings, refuse_shares
-from text2grad.tasks.loaders import one_turn
 
 SLIPS = {"habit": 0.6, "rare": 0.15}
 DEFAULT_DEMONSTRATIONS = 8192

@@ -11,12 +11,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from text2grad.data.published import one_turn
 from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.settings import TinyShape
 from text2grad.tasks.base import Split, TaskSettings, digest, refuse_shares, rouge_scores, split_of
 from text2grad.tasks.library import DocumentedFunction, documented_functions, installed_functions, words
-from text2grad.tasks.loaders import one_turn
 
 REST, SIGNATURE = 90, 40
 """Characters that `docstrings` shows of what follows the first line (unless `task.context_characters` says

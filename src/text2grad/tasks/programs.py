@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 
+from text2grad.data.published import read_examples
 from text2grad.feedback import Example
 from text2grad.tasks.base import Split, TaskSettings
 from text2grad.tasks.code import SHAPES, benchmark_data, of_mbpp_split
 from text2grad.tasks.demo import DemoTask
-from text2grad.tasks.loaders import read_examples
 
 MBPP_SHARE = 4
 """Every fourth demonstration is MBPP's, while there are any."""

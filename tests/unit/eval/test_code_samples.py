@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from places import DATA
+from text2grad.data.published import read_examples
 from text2grad.errors import UserError
 from text2grad.eval.code import SampleResult, judge_samples, sample_summary
 from text2grad.feedback import Example, Message
 from text2grad.sandbox import Runner
 from text2grad.tasks import code
-from text2grad.tasks.loaders import read_examples
 
 BOX = """
 import solution

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from places import ROOT, SHARED
+from text2grad.data.published import read_examples
 from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.sandbox import Runner
@@ -20,7 +21,6 @@ from text2grad.tasks.base import TaskSettings, load_task
 from text2grad.tasks.benchmarks.evalplus import cached_file
 from text2grad.tasks.benchmarks.plus_oracle import Expected
 from text2grad.tasks.checks import check_module
-from text2grad.tasks.loaders import read_examples
 
 needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
 
@@ -201,25 +201,6 @@ def test_a_torn_gzip_file_is_one_line(tmp_path: Path) -> None:
 
 
 # ILF, and the benchmarks as tasks.
-
-ILF = {
-    "task_id": 7,
-    "prompt": '"""\nDouble a number.\n"""\n\ndef helper():\n    return 1\n\ndef double(n):\n',
-    "test": 'from pytest import approx\n\ndef check(candidate):\n\tassert candidate(2) ==approx( 4), "x"\n',
-    "Feedback": "It adds one.",
-    "original_model_completion": "def double(n):\n    return n + 1\n",
-    "unedited_annotator_completion": "def double(n):\r\n    return n * 2\r\n",
-}
-
-
-def test_ilf_brings_the_models_program_and_the_mended_one(tmp_path: Path, runner: Runner) -> None:
-    (tmp_path / "ilf.jsonl").write_text(json.dumps(ILF))
-    (problem,) = read_examples(str(tmp_path / "ilf.jsonl"), code.SHAPES)
-    assert (problem.id, problem.meta["entry_point"]) == ("mbpp-7", "double")
-    assert problem.meta["human_feedback"] == "It adds one."
-    assert runner.run(problem.meta["draft"], problem.meta["tests"]).outcome == "failed"
-    assert problem.reference == "def double(n):\n    return n * 2\n"
-    assert runner.run(problem.reference, problem.meta["tests"]).passed
 
 
 @needs_data

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from places import DATA, SHARED
+from text2grad.data import files
+from text2grad.data.files import convert_rows, load_rows, read_rows
+from text2grad.data.published import QUESTIONS, SLF5K, read_examples
 from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.sandbox import Runner
-from text2grad.tasks import code, loaders, qa, summarization
-from text2grad.tasks.loaders import convert_rows, load_rows, read_examples, read_rows
+from text2grad.tasks import code
 
 
 def read(name: str, shapes: Any) -> list[Example]:
@@ -27,7 +29,7 @@ def read(name: str, shapes: Any) -> list[Example]:
 
 
 def test_slf5k() -> None:
-    first, second = read("slf5k.jsonl", summarization.SHAPES)
+    first, second = read("slf5k.jsonl", SLF5K)
     assert first.id == "t3_a1"
     assert "Title: My tomatoes split\n\nI watered them every day" in first.prompt[0].content
     assert first.reference.startswith("Half of the author's")
@@ -39,50 +41,25 @@ def test_slf5k() -> None:
 
 
 def test_the_papers_own_slf5k_file_has_posts_by_id() -> None:
-    (post,) = read("slf5k_text2grad.json", summarization.SHAPES)
+    (post,) = read("slf5k_text2grad.json", SLF5K)
     assert (post.id, post.reference) == ("t3_c3", "")
     assert post.prompt[0].content.endswith("Is she bored?")
 
 
 def test_ultrafeedback_binarized_keeps_the_whole_conversation() -> None:
-    (example,) = read("ultrafeedback_binarized.jsonl", qa.shapes())
+    (example,) = read("ultrafeedback_binarized.jsonl", QUESTIONS)
     assert [turn.role for turn in example.prompt] == ["user", "assistant", "user"]
     assert example.reference == "Mild, about 12 degrees."
 
 
 def test_of_several_responses_only_the_chosen_one_is_a_reference() -> None:
-    (example,) = read("ultrafeedback_text2grad.json", qa.shapes())
+    (example,) = read("ultrafeedback_text2grad.json", QUESTIONS)
     assert (example.id, example.reference) == ("p1", "23")
 
 
 def test_original_ultrafeedback_takes_the_best_scored_completion() -> None:
-    (example,) = read("ultrafeedback.jsonl", qa.shapes())
+    (example,) = read("ultrafeedback.jsonl", QUESTIONS)
     assert example.reference == "Air scatters short wavelengths most."
-
-
-def test_finegrained_qa() -> None:
-    first, second = read("finegrained_qa.json", qa.shapes())
-    assert first.prompt[0].content == (
-        "Who was mayor when it flooded?\n\n"
-        "Flood: The town flooded in 1991. Ann Lee was mayor.\n\n"
-        "Weather: Rain fell for a week. The bridge was lost 🌉."
-    )
-    assert first.reference == "Ann Lee was mayor when the town flooded in 1991."
-    assert second.reference == "In the flood.", "nothing was left of the answer: the gold answer"
-    assert second.meta["corrected"] == ""
-
-
-@pytest.mark.parametrize(
-    ("characters", "context"),
-    [
-        (0, ""),
-        (44, "\n\nFlood: The town flooded in 1991. Ann Lee was mayor."),
-        (30, "\n\nFlood: The town flooded in 1991."),
-    ],
-)
-def test_passages_are_limited_at_the_ends_of_sentences(characters: int, context: str) -> None:
-    (first, _) = read("finegrained_qa.json", qa.shapes(characters))
-    assert first.prompt[0].content == "Who was mayor when it flooded?" + context
 
 
 def test_kodcode() -> None:
@@ -113,7 +90,7 @@ def test_real_references_pass_real_tests() -> None:
 def test_a_packed_file_that_unpacks_to_far_too_much_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaders, "LEAST_UNPACKED", 100_000)
+    monkeypatch.setattr(files, "LEAST_UNPACKED", 100_000)
     row = b'{"id": 1}\n'
     bomb, calm = tmp_path / "bomb.jsonl.gz", tmp_path / "calm.jsonl.gz"
     for content in (b" " * 50_000_000, row * 5_000_000):
@@ -173,7 +150,7 @@ def test_bad_input_is_one_line_that_says_where(tmp_path: Path, name: str) -> Non
     if content is not None:
         (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=words) as caught:
-        read_examples(str(tmp_path / name), summarization.SHAPES)
+        read_examples(str(tmp_path / name), SLF5K)
     assert "\n" not in str(caught.value)
 
 
@@ -189,25 +166,7 @@ def test_a_line_separator_inside_a_string_does_not_end_a_record(tmp_path: Path) 
     assert load_rows(str(tmp_path / "x.jsonl")) == [row]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"passages": [["only a title"]]},
-        {"passages": [["t", 3]]},
-        {"passages": "none"},
-        {"feedback": []},
-        {"question": ""},
-    ],
-)
-def test_a_bad_finegrained_record_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
-    rows = json.loads((DATA / "finegrained_qa.json").read_text(encoding="utf-8"))
-    rows[1].update(change)
-    (tmp_path / "x.json").write_text(json.dumps(rows))
-    with pytest.raises(UserError, match="record 2: "):
-        read_examples(str(tmp_path / "x.json"), qa.shapes())
-
-
-@pytest.mark.parametrize("name", [*loaders.HUB, "KodCode/KodCode-Light-RL-10K", "someone/else"])
+@pytest.mark.parametrize("name", [*files.HUB, "KodCode/KodCode-Light-RL-10K", "someone/else"])
 def test_hub_names_are_asked_for_as_published_and_offline_names_the_cure(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +194,7 @@ def test_a_hub_data_set_is_read_row_by_row(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("datasets.load_dataset", lambda name, split: rows)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(DATA / "slf5k.jsonl"))
     assert len(read_examples("KodCode/KodCode-Light-RL-10K", code.SHAPES, limit=1)) == 1
-    assert len(read_examples("JeremyAlain/SLF5K", summarization.SHAPES)) == 2
+    assert len(read_examples("JeremyAlain/SLF5K", SLF5K)) == 2
 
 
 def test_tables_are_rows_as_well(tmp_path: Path) -> None:
@@ -243,7 +202,7 @@ def test_tables_are_rows_as_well(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text('title\tpost\nt\t"one\n', encoding="utf-8")
     assert load_rows(str(tmp_path / "x.csv")) == [{"title": "t", "post": 'one, "two"\nthree'}]
     assert load_rows(str(tmp_path / "x.tsv")) == [{"title": "t", "post": '"one'}]
-    assert len(read_examples(str(tmp_path / "x.csv"), summarization.SHAPES)) == 1
+    assert len(read_examples(str(tmp_path / "x.csv"), SLF5K)) == 1
     (tmp_path / "x.csv").write_text("title,post\nt\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"x.csv: row 2: not as many cells as the header"):
         load_rows(str(tmp_path / "x.csv"))
@@ -252,7 +211,7 @@ def test_tables_are_rows_as_well(tmp_path: Path) -> None:
 def test_a_row_of_another_form_is_one_line_not_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"instruction": "a", "completions": 3}', encoding="utf-8")
     with pytest.raises(UserError, match="record 1: not a row of UltraFeedback"):
-        read_examples(str(tmp_path / "x.jsonl"), qa.shapes())
+        read_examples(str(tmp_path / "x.jsonl"), QUESTIONS)
 
 
 def write_rows(path: Path, *rows: dict[str, Any]) -> str:
@@ -276,17 +235,17 @@ def test_two_prompts_with_one_id_are_not_taken_for_one(kind: str, tmp_path: Path
     with pytest.raises(
         UserError, match=r"two prompts have the id .* and .*\(give each prompt an id of its own, or"
     ):
-        read_examples(data, qa.shapes())
+        read_examples(data, QUESTIONS)
 
 
 def test_without_the_ids_they_are_two(tmp_path: Path) -> None:
     data = write_rows(tmp_path / "f.jsonl", {"prompt": "One?"}, {"prompt": "Two?"}, {"prompt": "One?"})
-    assert len(read_examples(data, qa.shapes())) == 3
+    assert len(read_examples(data, QUESTIONS)) == 3
 
 
 def test_a_second_reference_answer_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"id": "a", "prompt": "One?", "reference": text} for text in ("", "Yes.", "Yes.", "No.")]
-    (example,) = read_examples(write_rows(tmp_path / "f.jsonl", *rows), qa.shapes())
+    (example,) = read_examples(write_rows(tmp_path / "f.jsonl", *rows), QUESTIONS)
     assert example.reference == "Yes."
     assert (
         "1 rows have another reference answer to a prompt and id seen before: not used" in capsys.readouterr().err

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from text2grad.data import files
 from text2grad.errors import UserError
-from text2grad.tasks.loaders import placed_rows
 
 ROW = {"response": "Größe, 5", "critique": "für"}
 
@@ -21,7 +21,7 @@ ROW = {"response": "Größe, 5", "critique": "für"}
 def rows(folder: Path, name: str, data: str | bytes) -> list[tuple[str, dict[str, Any]]]:
     file = folder / name
     file.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return list(placed_rows(file))
+    return list(files.rows(file))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_cure_of_a_code_page_cures(tmp_path: Path) -> None:
     command = str(caught.value).partition("if that is right: ")[2].partition(" (")[0]
     subprocess.run(command, shell=True, check=True)
     converted = Path(shlex.split(command)[-1])
-    assert [row for _, row in placed_rows(converted)] == [ROW]
+    assert [row for _, row in files.rows(converted)] == [ROW]
 
 
 CELLS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
@@ -138,4 +138,4 @@ def test_what_the_csv_module_writes_is_read_as_it_was(
     file = tmp_path_factory.mktemp("csv") / "x.csv"
     with file.open("w", encoding="utf-8", newline="") as out:
         csv.writer(out, delimiter=mark).writerows([("a", "b"), *table])
-    assert [(row["a"], row["b"]) for _, row in placed_rows(file)] == table
+    assert [(row["a"], row["b"]) for _, row in files.rows(file)] == table

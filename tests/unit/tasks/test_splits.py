@@ -15,7 +15,7 @@ from text2grad.config import find_config, load_config
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message, Source, write_jsonl
 from text2grad.stages.learn.reward_data import reward_data
-from text2grad.tasks import code, loaders
+from text2grad.tasks import code, data_task
 from text2grad.tasks.base import SHARES, TaskSettings, feedback_split, in_split, load_task, words_of
 
 PAPER = (0.3, 0.5, 0.2)
@@ -135,7 +135,7 @@ def test_a_data_set_that_comes_with_a_held_out_split_uses_it(
         seen.append(split)
         return [example(f"{split}-{n}", f"{split} {n}") for n in range(3)]
 
-    for module in (loaders, code):
+    for module in (data_task, code):
         monkeypatch.setattr(module, "read_examples", read)
     task = load_task(TaskSettings(name=name, data=data))
     assert seen == asked

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from places import DATA, SHARED
+from text2grad.data.published import question_example
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Message
+from text2grad.feedback import Example, Message, conversation_text
 from text2grad.tasks.base import (
     TaskSettings,
-    conversation_text,
     in_split,
     load_task,
     prompt_version,
@@ -24,7 +24,6 @@ from text2grad.tasks.base import (
     split_of,
 )
 from text2grad.tasks.code import CodeTask
-from text2grad.tasks.qa import question_example
 
 
 def example(id: str, content: str, **meta: str) -> Example:
@@ -162,7 +161,6 @@ def test_prompts_are_found_by_stem_or_path_and_their_version_follows_the_text(tm
 @pytest.mark.parametrize(
     ("name", "file", "count"),
     [
-        ("qa", "finegrained_rlhf_qa/dev_feedback.json", 500),
         ("summarization", "slf5k_excerpt/slf5k_dev50.jsonl", 50),
         ("code", "mbpp/mbpp.jsonl", 974),
         ("code", "mbpp/sanitized-mbpp.json", 427),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from human_data import finegrained_file, small_config
+from human_data import corrected_file, small_config
 from span_cases import TEXT, critique, word_span, words_aligned
 from text2grad.config import load_config
 from text2grad.errors import UserError
@@ -120,7 +120,7 @@ def test_the_metric_is_the_mean_of_both_f1(tmp_path: Path) -> None:
 def test_training_with_it_measures_critiques_and_says_where_it_stopped(tmp_path: Path) -> None:
     stop = ("--reward_model.early_stopping", "1")
     config = small_config(tmp_path / "run", *stop, "--reward_model.training.epochs", "3")
-    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     run_sft(config)
     found = run_train_reward(config).metrics
     assert 0 <= found["best_span_f1"] <= 1
@@ -132,7 +132,7 @@ def test_training_with_it_measures_critiques_and_says_where_it_stopped(tmp_path:
 def test_a_shared_reward_model_is_written_as_an_adapter_and_used_as_one(tmp_path: Path) -> None:
     options = ("--policy.lora.r", "2", "--reward_model.shared", "true", "--ppo.value_warmup", "0")
     config = small_config(tmp_path / "run", *options)
-    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     run_sft(config)
     run_train_reward(config)
     folder = config.run.folder / "reward_model" / "policy"
@@ -151,7 +151,7 @@ def test_what_was_trained_is_gone_when_the_reward_model_is_measured(
 ) -> None:
     """At the size of 8B a second model does not fit, and there is no need of a third."""
     config = small_config(tmp_path / "run")
-    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     run_sft(config)
     loaded: list[weakref.ref[object]] = []
     beside: list[int] = []
@@ -172,7 +172,7 @@ def test_a_reward_model_beside_a_policy_may_have_an_adapter_of_its_own(tmp_path:
     """It starts from the plain base then, and the policy from the adapter of its fine-tuning."""
     options = ["--policy.lora.r", "2", "--reward_model.shared", "true", "--ppo.value_warmup", "0"]
     config = small_config(tmp_path / "run", *options)
-    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     run_sft(config)
     base = str(config.run.folder / "base")
     own = ("--reward_model.policy.model", base, "--reward_model.policy.lora.r", "4")
@@ -215,7 +215,7 @@ def test_a_floor_ends_training_once_a_window_of_losses_is_below_it() -> None:
 
 def test_sft_ends_before_its_policy_has_one_answer_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = small_config(tmp_path / "run", "--sft.least_loss", "100", "--sft.epochs", "6")
-    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     summary = run_sft(config)
     said = capsys.readouterr().err
     assert summary.metrics["steps"] == 1 and "sft: ended after 1 of 10 updates, with a loss below 100" in said

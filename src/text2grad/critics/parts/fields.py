@@ -8,8 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from text2grad.critics.spec import CriticSpec, Need
-from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Place, Source, Span
-from text2grad.tasks.base import conversation_text
+from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Place, Source, Span, conversation_text
 from text2grad.tasks.parts.objects import Fields, Mark, Member, read_members
 
 FORMS = {"date": (r"\d{4}-\d\d-\d\d", "YYYY-MM-DD"), "time": (r"\d\d:\d\d", "HH:MM")}

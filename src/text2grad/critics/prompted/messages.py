@@ -18,9 +18,9 @@ from text2grad.feedback import (
     Message,
     Transcript,
     conversation_of,
+    conversation_text,
     human_feedback_on,
 )
-from text2grad.tasks.base import conversation_text
 from text2grad.wire.shown import TAGS, as_data, tags_for
 
 _HEADING = re.compile(r"^=== (system|user) ===\n", re.MULTILINE)

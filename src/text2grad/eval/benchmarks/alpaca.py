@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from text2grad.data.files import Row, convert_rows, load_rows
 from text2grad.errors import UserError, warn_once
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
 from text2grad.tasks.benchmarks.alpaca_eval import DATASET
-from text2grad.tasks.loaders import Row, convert_rows, load_rows
 
 NO_LENGTH_CONTROL = "no length-controlled win rate without alpaca_eval: pip install alpaca_eval"
 LENGTH_CONTROLLED = "length_controlled_win_rate"

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.chat import Answer, Chat, Completion
+from text2grad.data.files import Row, convert_rows, read_rows, text_of
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example, Message
 from text2grad.tasks.benchmarks.mt_bench import CATEGORY, REFERENCES, TURNS
-from text2grad.tasks.loaders import Row, convert_rows, read_rows, text_of
 
 PROMPTS = "judge_prompts.jsonl"
 FAILED = -1.0

@@ -10,11 +10,10 @@ from itertools import islice
 from pathlib import Path
 
 from text2grad.config import Config, CriticKind
+from text2grad.data.export import Pairs, pairs_of, preference_row, write_rows
+from text2grad.data.responses import Item, Items, check_items, read_items
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Example, Feedback, read_jsonl, refuse_folder
-from text2grad.formats.export import write_rows
-from text2grad.formats.preference import Pairs, pairs_of, preference_row
-from text2grad.formats.responses import Item, Items, check_items, read_items
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.critics import admitted, make_critic, refuse_unfit, runner_of
 from text2grad.stages.judge.intake import writer_of

@@ -14,12 +14,12 @@ from text2grad.stages.run.results import write_json
 from text2grad.stages.run.summary import Summary, inlined
 
 if TYPE_CHECKING:
-    from text2grad.formats.conversations import AssistantTurn
+    from text2grad.data.conversations import AssistantTurn
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSummary(Summary):
-    """What was found (`formats.intake.ImportReport`), and the records of each data set that the file now holds.
+    """What was found (`data.records.ImportReport`), and the records of each data set that the file now holds.
 
     `scales` says how ratings were read, `losses` names the lines of which something was not used, `ignored` the
     columns that were not read.
@@ -37,7 +37,7 @@ class ImportSummary(Summary):
 
 def writer_of(config: Config) -> Callable[[AssistantTurn], str]:
     """How the policy writes a turn that calls tools or reasons: as its chat template does, where one is known."""
-    from text2grad.formats.conversations import by_default
+    from text2grad.data.conversations import by_default
 
     if config.policy.model == TINY:
         return by_default
@@ -68,10 +68,10 @@ def run_import(
 ) -> ImportSummary:
     """Add people's feedback to our records; say what was found, and what the file holds of each data set.
 
-    `names` says where remarks are, `scales` what ratings are on, as `formats.intake.import_feedback` takes them.
+    `names` says where remarks are, `scales` what ratings are on, as `data.records.import_feedback` takes them.
     Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
     """
-    from text2grad.formats.intake import import_feedback, merged, reports_by_data_set
+    from text2grad.data.records import import_feedback, merged, reports_by_data_set
 
     write = writer_of(config)
     imported = import_feedback(source, kind, config.task.context_characters, names, scales, write)

@@ -15,10 +15,10 @@ from text2grad.chat.questions import Question
 from text2grad.config import Config
 from text2grad.critics.canaries import canaries_path, canary_items
 from text2grad.critics.prompted import Pair, PromptedCritic
+from text2grad.data.records import write_feedback
+from text2grad.data.responses import Item, Items
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.feedback import Feedback, read_jsonl, reading
-from text2grad.formats.records import write_feedback
-from text2grad.formats.responses import Item, Items
 from text2grad.page.quality import Quality
 from text2grad.stages.judge.critics import annotator_prompt, prompted_critic
 from text2grad.stages.run.summary import Summary, inlined

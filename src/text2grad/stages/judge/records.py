@@ -11,10 +11,10 @@ from typing import Any
 
 from text2grad.chat.journal import STATE_OF, STATES
 from text2grad.critics.program import outcome_counts
+from text2grad.data.records import write_feedback
+from text2grad.data.responses import Item, Items
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Failure, Feedback, judgements_of
-from text2grad.formats.records import write_feedback
-from text2grad.formats.responses import Item, Items
 from text2grad.stages.run.summary import Summary, inlined
 
 AT_A_TIME = 8192

@@ -9,9 +9,9 @@ from typing import Any
 from text2grad.config import Config
 from text2grad.config.sections import AnnotateSettings
 from text2grad.critics.program import run_outcomes
+from text2grad.data.responses import Item
 from text2grad.errors import UserError
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Transcript, human_feedback_on
-from text2grad.formats.responses import Item
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from text2grad.config import Config
+from text2grad.data.export import Pairs
+from text2grad.data.files import hub_data
+from text2grad.data.preference import read_pairs
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UserError
 from text2grad.eval.critics.preference import preference_report
 from text2grad.feedback import Preference
-from text2grad.formats.preference import Pairs, read_pairs
 from text2grad.policy.encode import encode_target
 from text2grad.policy.heads.model import ScalarModel
 from text2grad.policy.load import load_frozen, load_policy
@@ -28,7 +30,6 @@ from text2grad.stages.run.settle import facts_of_preferences
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
 from text2grad.tasks.base import question_of, split_of, words_of
-from text2grad.tasks.loaders import hub_data
 from text2grad.train.objectives.head_model import train_scalar_model
 from text2grad.train.objectives.preference import encode_preferences, read_preferences, train_dpo
 

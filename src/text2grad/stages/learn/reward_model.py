@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from text2grad.align import TokenTable, token_labels
 from text2grad.chat import Chat
 from text2grad.config import Config
+from text2grad.data.marks import with_corrections
 from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import ResumeMode
@@ -21,7 +22,6 @@ from text2grad.eval.critics.spans import SpanCase, span_report
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
 from text2grad.feedback import Feedback, Source, record_json, write_jsonl
-from text2grad.formats.corrections import with_corrections
 from text2grad.page import signs
 from text2grad.page.quality import FEW_REMARKS
 from text2grad.policy.adapters import BASE_DIGEST, digest_of_base

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from text2grad.config import Config
+from text2grad.data.files import bad_record
+from text2grad.data.published import refuse_shared_ids
 from text2grad.errors import UsageError, optional_packages
 from text2grad.eval.answers import Known, SystemAnswers, name_of, pair_with, read_answers, theirs_of
 from text2grad.eval.benchmarks.letters import choice_figures, has_choices, letter_rows
@@ -21,8 +23,7 @@ from text2grad.stages.measure.judging import judged_against, refuse_no_judge
 from text2grad.stages.run.prompts import heldout_prompts, task_of
 from text2grad.stages.run.results import measured_on, refuse_unwritable, write_results
 from text2grad.stages.run.summary import Summary, inlined
-from text2grad.tasks.base import question_of, refuse_shared_ids
-from text2grad.tasks.loaders import bad_record
+from text2grad.tasks.base import question_of
 
 if TYPE_CHECKING:
     pass

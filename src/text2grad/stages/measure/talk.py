@@ -19,6 +19,7 @@ from text2grad.feedback import (
     Message,
     Record,
     Source,
+    conversation_text,
     judgements_of,
 )
 from text2grad.page.terminal import PolicyAnswer
@@ -31,7 +32,7 @@ from text2grad.stages.run.folder import prepare
 from text2grad.stages.run.policies import policies_of, start_policy
 from text2grad.stages.run.prompts import task_of, typed_prompt
 from text2grad.stages.run.sampling import sample, sample_episodes
-from text2grad.tasks.base import conversation_text, environment_of
+from text2grad.tasks.base import environment_of
 
 BEFORE = "before"
 SHOWN_PROMPTS = 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from text2grad.config import Config
+from text2grad.data.files import convert_rows, read_rows
+from text2grad.data.published import question_example
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Example, Message, reading
 from text2grad.tasks.base import Task, load_task
-from text2grad.tasks.loaders import convert_rows, placed_rows
-from text2grad.tasks.qa import question_example
 
 IMPORTED = "imported"
 """The value of `task.data` for prompts of people's feedback."""
@@ -72,7 +72,7 @@ def _prompts_of(file: Path) -> list[Example]:
             typed_prompt(f"{file.stem}-{number}", line) for number, line in enumerate(lines, 1) if line.strip()
         ]
     else:
-        rows = [row for _, row in placed_rows(file)]
+        rows = list(read_rows(file))
         read = frozenset({"prompt"})
         found = list(
             convert_rows(rows, file, read, lambda row, id: [question_example(row, id)], "row with a prompt")

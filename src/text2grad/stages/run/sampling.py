@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.align import TokenTable
+from text2grad.data.export import table_row, write_rows
+from text2grad.data.markup import read_markup
 from text2grad.durable.progress import counting
 from text2grad.feedback import Example, Failure, Feedback, Source, write_jsonl
-from text2grad.formats.export import write_rows
-from text2grad.formats.remarks import table
-from text2grad.formats.remarks.markup import read_markup
 from text2grad.page.terminal import PolicyAnswer
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
@@ -90,5 +89,5 @@ def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
 
 def _row_to_mark(record: Feedback) -> dict[str, Any]:
     """A row with nothing said yet; that there are no spans is said only where the answer looks like mark-up."""
-    row = table.row_of(record)
+    row = table_row(record)
     return row if read_markup(record.response).text != record.response else {**row, "spans": ""}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from text2grad.data.files import Row, optional_text, text_of
+from text2grad.data.published import Shape, one_turn, read_examples
 from text2grad.feedback import Example
 from text2grad.tasks.base import TaskSettings, rouge_l_scores
-from text2grad.tasks.loaders import Benchmark, Row, Shape, one_turn, optional_text, read_examples, text_of
+from text2grad.tasks.data_task import Benchmark
 
 HUB_NAME = "tatsu-lab/alpaca_eval"
 DATASET = "dataset"

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from string import ascii_uppercase
 
+from text2grad.data.files import Row, text_of
+from text2grad.data.published import Shape, one_turn, read_examples
 from text2grad.feedback import Example, Message
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.loaders import Benchmark, Row, Shape, one_turn, read_examples, text_of
+from text2grad.tasks.data_task import Benchmark
 
 CHOICES, ANSWER = "choices", "answer"
 """Keys of an example's `meta`: the texts to choose from, and the index of the right one."""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from text2grad.data.published import one_turn
 from text2grad.feedback import Environment, Example, Message, Transcript, turns_of
 from text2grad.settings import TinyShape
 from text2grad.tasks.base import TaskSettings, refuse_shares
 from text2grad.tasks.demo import SLIPS, Part
-from text2grad.tasks.loaders import one_turn
 from text2grad.tasks.lookup.tools import Table, Tools, value_of
 
 DEFAULT_DEMONSTRATIONS = 6144

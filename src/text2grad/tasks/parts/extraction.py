@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
+from text2grad.data.published import one_turn
 from text2grad.feedback import Example
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, refuse_shares
-from text2grad.tasks.loaders import one_turn
 from text2grad.tasks.parts.objects import Fields
 from text2grad.tasks.parts.sorts import sorts_of
 from text2grad.tasks.parts.values import Value, draw

@@ -20,11 +20,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from text2grad.data.published import one_turn
 from text2grad.errors import optional_packages
-from text2grad.feedback import Example
+from text2grad.feedback import Example, conversation_text
 from text2grad.strict_yaml import parse_yaml
-from text2grad.tasks.base import Split, TaskSettings, conversation_text, refuse_shares
-from text2grad.tasks.loaders import one_turn
+from text2grad.tasks.base import Split, TaskSettings, refuse_shares
 from text2grad.tasks.parts.sorts import sorts_of
 from text2grad.tasks.parts.statements import WORDS, Fact, Report
 

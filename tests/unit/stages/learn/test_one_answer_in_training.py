@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from human_data import finegrained_file, small_config
+from human_data import corrected_file, small_config
 from text2grad.durable.processes import ALONE
 from text2grad.errors import UserError
 from text2grad.stages.judge.intake import run_import
@@ -57,7 +57,7 @@ def test_through_the_stage_answers_that_are_all_the_same_are_refused(tmp_path: P
         *("--ppo.samples_per_prompt", "4", "--ppo.rollouts", "8", "--ppo.steps", "2"),
         *("--generation.temperature", "1e-4", "--critic.kind", "reference"),
     )
-    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     run_sft(config)
     with pytest.raises(UserError, match="all 4 answers to each prompt are the same"):
         run_train(config, "text2grad")

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from human_data import finegrained_file, small_config
+from human_data import corrected_file, small_config
 from text2grad.config import Config
 from text2grad.critics.damage import DAMAGE, GIBBERISH, OTHER
+from text2grad.data.marks import corrections, human_record, with_corrections
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback, read_jsonl
-from text2grad.formats.corrections import corrections, with_corrections
-from text2grad.formats.marks import human_record
 from text2grad.stages.judge.critics import critic_inputs
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.gate import FRESH, gate_file, read_gate, refuse_unfit_reward_model, verdict_line
@@ -33,7 +32,7 @@ def with_gate(folder: Path, text: str, *settings: str) -> Config:
 
 def test_a_reward_model_is_checked_when_it_is_trained(tmp_path: Path) -> None:
     config = small_config(tmp_path / "run", *REFUSING)
-    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     run_sft(config)
     summary = run_train_reward(config)
     written = read_gate(gate_file(config))
@@ -182,7 +181,7 @@ def test_the_setting_does_not_change_what_a_run_depends_on(tmp_path: Path) -> No
 
 def test_a_few_records_are_joined_by_spoiled_ones(tmp_path: Path) -> None:
     config = small_config(tmp_path / "run")
-    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     records = list(read_jsonl(config.run.folder / "feedback.jsonl", Feedback))
     few = with_damage(records, config.reward_model, seed=0)
     assert few[:30] == records and {each.meta["damage"] for each in few[30:]} == set(GIBBERISH)

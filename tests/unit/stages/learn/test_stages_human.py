@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from human_data import finegrained_file, small_config, squality_file
+from human_data import corrected_file, reviews_file, small_config
 from text2grad import wire
 from text2grad.config import Config, RewardModelSettings, load_config
 from text2grad.critics.prompted import CUT
+from text2grad.data.records import other_feedback
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, Span, read_jsonl, write_jsonl
-from text2grad.formats.records import other_feedback
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.stages.judge.intake import run_import
@@ -37,8 +37,8 @@ from text2grad.train.pairs import Pair
 def config(tmp_path: Path) -> Config:
     """A run folder with both kinds of feedback in it."""
     chosen = small_config(tmp_path / "run")
-    run_import(chosen, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
-    run_import(chosen, squality_file(tmp_path / "flat.jsonl"), "auto", None)
+    run_import(chosen, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
+    run_import(chosen, reviews_file(tmp_path / "reviews.jsonl"), "csv", None)
     return chosen
 
 
@@ -56,24 +56,24 @@ def import_figures(config: Config) -> dict[str, Any]:
 
 def test_a_second_import_adds_to_the_first(config: Config) -> None:
     data_sets = [record.meta["dataset"] for record in feedback(config)]
-    assert data_sets == ["finegrained_qa"] * 30 + ["squality"] * 60
+    assert data_sets == ["remarks"] * 30 + ["csv"] * 60
     figures = import_figures(config)
-    assert set(figures) == {"import_finegrained_qa", "import_squality"}
-    assert (figures["import_finegrained_qa"]["records"], figures["import_finegrained_qa"]["spans"]) == (30, 30)
-    assert (figures["import_squality"]["records"], figures["import_squality"]["unmatched"]) == (60, 0)
+    assert set(figures) == {"import_remarks", "import_csv"}
+    assert (figures["import_remarks"]["records"], figures["import_remarks"]["spans"]) == (30, 30)
+    assert (figures["import_csv"]["records"], figures["import_csv"]["unmatched"]) == (60, 0)
 
 
 def test_importing_a_file_twice_changes_nothing(config: Config, tmp_path: Path) -> None:
     before, figures = feedback(config), import_figures(config)
-    report = run_import(config, tmp_path / "dev_feedback.json", "auto", None)
+    report = run_import(config, tmp_path / "dev_feedback.jsonl", "auto", None)
     assert (feedback(config), import_figures(config)) == (before, figures)
     assert (report.report["records"], report.added, report.replaced) == (30, 0, 30)
-    assert report.file_holds == {"finegrained_qa": 30, "squality": 60}
+    assert report.file_holds == {"remarks": 30, "csv": 60}
 
 
 def test_a_record_imported_again_takes_the_place_of_the_old_one(config: Config, tmp_path: Path) -> None:
-    finegrained_file(tmp_path / "dev_feedback.json", corrected="Mended: {n}.")
-    run_import(config, tmp_path / "dev_feedback.json", "auto", None)
+    corrected_file(tmp_path / "dev_feedback.jsonl", corrected="Mended: {n}.")
+    run_import(config, tmp_path / "dev_feedback.jsonl", "auto", None)
     again = feedback(config)
     assert len(again) == 90
     assert [record.meta["corrected"] for record in again[:2]] == ["Mended: 0.", "Mended: 1."]
@@ -83,13 +83,13 @@ def test_a_file_that_cannot_be_read_leaves_the_earlier_import_intact(config: Con
     before = feedback(config)
     (tmp_path / "broken.json").write_text('[{"question": "What"}]', encoding="utf-8")
     with pytest.raises(UserError):
-        run_import(config, tmp_path / "broken.json", "finegrained_qa", None)
+        run_import(config, tmp_path / "broken.json", "remarks", None)
     assert feedback(config) == before
 
 
 def test_figures_stay_out_of_the_run_when_the_records_do(tmp_path: Path) -> None:
     chosen = small_config(tmp_path / "run")
-    source = finegrained_file(tmp_path / "dev_feedback.json")
+    source = corrected_file(tmp_path / "dev_feedback.jsonl")
     run_import(chosen, source, "auto", tmp_path / "own" / "feedback.jsonl")
     assert not chosen.run.folder.exists()
 
@@ -112,7 +112,7 @@ def test_without_an_import_the_cure_is_named(tmp_path: Path) -> None:
 
 def test_reviews_alone_are_no_prompts(tmp_path: Path) -> None:
     chosen = small_config(tmp_path / "run")
-    run_import(chosen, squality_file(tmp_path / "flat.jsonl"), "auto", None)
+    run_import(chosen, reviews_file(tmp_path / "reviews.jsonl"), "csv", None)
     with pytest.raises(UserError, match="no answers that people corrected"):
         run_sft(chosen)
 

@@ -1,0 +1,423 @@
+"""Readers of research data sets: what is read, what is counted, and that nothing is guessed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from places import SHARED
+from text2grad import wire
+from text2grad.data.files import read_rows
+from text2grad.data.published import read_examples
+from text2grad.data.records import import_feedback
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Example, Feedback, Span
+from text2grad.sandbox import Runner
+from text2grad_lab.readers.finegrained import finegrained_example, shortened, span_score
+from text2grad_lab.readers.ilf import SHAPE
+from text2grad_lab.readers.polarity import polarity
+from text2grad_lab.readers.squality import find
+
+DATA = Path(__file__).parent / "data"
+FINEGRAINED, SQUALITY_KIND, MQM, DEFACTO, ILF_KIND = (
+    f"text2grad_lab.readers.{module}:{module.upper()}"
+    for module in ("finegrained", "squality", "mqm", "defacto", "ilf")
+)
+real = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
+QA = DATA / "finegrained_qa.json"
+SQUALITY = DATA / "squality" / "all-responses.jsonl"
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner() as started:
+        yield started
+
+
+def finegrained(characters: int | None = None) -> list[Example]:
+    rows = json.loads(QA.read_text(encoding="utf-8"))
+    return [finegrained_example(row, f"{QA.stem}-{n}", characters) for n, row in enumerate(rows, start=1)]
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def quoted(record: Feedback) -> list[tuple[str, int, str]]:
+    return [(span.text, span.label, span.reason) for span in record.spans]
+
+
+def test_finegrained_errors_are_poor_spans_with_their_evidence() -> None:
+    first, second = import_feedback(QA, FINEGRAINED).records
+    assert quoted(first) == [
+        ("1990", -1, "Wrong-Grounding: the passage says: The town flooded in 1991."),
+        ("Rain was heavy in 1990.", -1, "Redundant: Rain was heavy in 1990."),
+        ("swam home.", -1, "Unverifiable"),
+    ]
+    assert first.spans[1].start == 24, "the second occurrence, as the offsets say"
+    assert first.critique == (
+        '"1990" contradicts the passages. "Rain was heavy in 1990." is redundant. '
+        '"swam home." is not supported by the passages. '
+        'The answer is missing: "Rain fell for a week. The bridge was lost 🌉."'
+    )
+    assert (second.spans, second.critique, second.score) == ((), "No error was found.", 1.0)
+
+
+def test_feedback_and_task_agree_on_id_prompt_and_reference() -> None:
+    records = import_feedback(QA, FINEGRAINED, context_characters=30).records
+    examples = finegrained(30)
+    assert [r.example().model_dump() for r in records] == [e.model_dump() for e in examples]
+
+
+@pytest.mark.parametrize(
+    ("spans", "score"),
+    [([], 1.0), ([(0, 10)], -1.0), ([(0, 5)], 0.0), ([(0, 3), (2, 5)], 0.0), ([(0, 1)], 0.8)],
+)
+def test_span_score_is_the_share_of_characters_outside_poor_spans(
+    spans: list[tuple[int, int]], score: float
+) -> None:
+    text = "0123456789"
+    poor = [Span(start=a, end=b, label=-1, text=text[a:b]) for a, b in spans]
+    good = Span(start=6, end=8, label=1, text=text[6:8])
+    assert span_score(text, [*poor, good]) == score
+
+
+@pytest.mark.parametrize(
+    ("response", "missing", "score"),
+    [("0123456789", "x" * 10, 0.0), ("01234", "x" * 15, -0.5), ("", "x", -1.0), ("", "", 0.0)],
+)
+def test_what_is_missing_counts_so_that_silence_does_not_win(response: str, missing: str, score: float) -> None:
+    assert span_score(response, [], missing) == score
+
+
+def test_squality_every_highlight_is_a_span_or_counted() -> None:
+    imported = import_feedback(SQUALITY, SQUALITY_KIND)
+    first, second = imported.records
+    assert quoted(first) == [
+        ("The captain lands on Mars.", 1, "This is an excellent opening"),
+        ("He stays\n\nthere for ever.", -1, "Incorrect: he leaves."),
+    ]
+    assert first.id == "squality-101-0-bart-3" and first.score == 0.5
+    assert first.prompt[0].content == "What is the plot of the story? (story 101)"
+    assert (first.meta["unmatched"], first.meta["ambiguous"], first.meta["no_polarity"]) == (1, 1, 2)
+    report = imported.report
+    counted = report.unmatched + report.ambiguous + report.no_polarity + report.repeated
+    assert (report.records, report.spans, counted, report.no_spans, report.failed) == (2, 2, 4, 1, 0)
+    assert second.spans == () and second.critique == (
+        "Rated from 0 to 100: correctness 100, selection 90, overall 95."
+    )
+
+
+def test_what_the_person_wrote_stays_even_where_no_span_comes_of_it() -> None:
+    first = import_feedback(SQUALITY, SQUALITY_KIND).records[0]
+    assert '"robots": incorrect' in first.critique and '"s, and": comma?' in first.critique
+
+
+@pytest.mark.parametrize(
+    ("selection", "response", "places"),
+    [
+        ("aa", "aaa", [(0, 2), (1, 3)]),
+        ("a b", "a b a\n b", [(0, 3)]),
+        ("a b", "x a\n\nb", [(2, 6)]),
+        (" a b ", "a\tb", [(0, 3)]),
+        ("(a+", "x(a+b", [(1, 4)]),
+        ("a", "b", []),
+        (" ", "a b", []),
+        ("", "ab", []),
+    ],
+)
+def test_find(selection: str, response: str, places: list[tuple[int, int]]) -> None:
+    assert find(selection, response) == places
+
+
+@given(st.text(min_size=1), st.data())
+def test_whatever_is_cut_from_a_response_is_found_there(response: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(response) - 1))
+    end = data.draw(st.integers(start + 1, len(response)))
+    if response[start:end].strip():
+        assert (start, end) in find(response[start:end], response)
+
+
+PRAISE = ["Good", "Excellent description of the robots!", "This is a very strong response.", "Well said!"]
+CRITICISM = [
+    "Incorrect",
+    "Incorrect: he never left, but wanted to",
+    "This isn’t true; he came because he was chasing someone else",
+    "None of this is accurate",
+    "repeated but also untrue",
+    "makes no sense",
+    "This is both confusing and repetitive",
+    "Not in the story",
+]
+NEITHER = [
+    "",
+    "?",
+    "comma",
+    "repeat?",
+    "Great summary but doesn't go all the way to the end",
+    "This is a good opportunity to explain why",
+    "This is true, and it contradicts the earlier statement",
+    "Incorrect. Even though all of it is false, the sentence structure is good.",
+    "None of this is accurate, although it is creative.",
+    "not sure this is accurate",
+    "This is slightly more correct than the rest",
+    "Tholon is her last name not her first, so this is an odd way to refer to her",
+    "goodness, what a typographer",
+]
+
+
+@pytest.mark.parametrize(
+    ("comment", "label"),
+    [*((c, 1) for c in PRAISE), *((c, -1) for c in CRITICISM), *((c, None) for c in NEITHER)],
+)
+def test_polarity(comment: str, label: int | None) -> None:
+    assert polarity(comment) == label
+
+
+def test_shortened() -> None:
+    assert shortened("one\n two") == '"one two"'
+    assert shortened("a b c", words=2) == '"a b …"'
+
+
+def test_flat_reviews_read_like_the_published_ones(tmp_path: Path) -> None:
+    nested = json.loads(SQUALITY.read_text(encoding="utf-8"))
+    answer = nested["questions"]["0"]["bart"]
+    rows = [
+        {
+            "passage_id": "101",
+            "question_index": "0",
+            "question": "What is the plot of the story?",
+            "system": "bart",
+            "response": answer["response"],
+            "worker_id": review["worker_id"],
+            "spans": [{"selection": m["selection"], "comment": m["annotation"]} for m in review["annotations"]],
+            **{name: review[f"{name}-rating"] for name in ("correctness", "selection", "overall")},
+        }
+        for review in answer["reviews"]
+    ]
+    flat = tmp_path / "flat.jsonl"
+    flat.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert import_feedback(flat, SQUALITY_KIND).report == import_feedback(SQUALITY, SQUALITY_KIND).report
+
+
+def change(rows: list[dict[str, Any]], record: int, *path: Any, value: Any) -> list[dict[str, Any]]:
+    target: Any = rows[record]
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    return rows
+
+
+ERROR = ("feedback", "errors", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ((*ERROR, "end"), 999, "error span"),
+        ((*ERROR, "start"), "3", "error span"),
+        ((*ERROR, "error type"), "", "error type"),
+        (("feedback", "errors"), {}, "not a list of objects"),
+        (("feedback", "errors", 1, "explanation"), '{"passage_id": 9, "sentence_id": [0]}', "no sentence"),
+        (("feedback", "errors", 1, "explanation"), '{"passage_id": 0, "sentence_id": [0]}', "no sentence"),
+        (("feedback", "errors", 1, "explanation"), '{"passage', "neither text nor a pointer"),
+        (("prediction 1",), "", "no text in 'prediction 1'"),
+    ],
+)
+def test_a_bad_finegrained_record_is_named(tmp_path: Path, path: tuple[Any, ...], value: Any, words: str) -> None:
+    rows = change(json.loads(QA.read_text(encoding="utf-8")), 0, *path, value=value)
+    file = tmp_path / "bad.json"
+    file.write_text(json.dumps([rows[1], rows[0]]), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"bad.json: record 2: .*{words}"):
+        import_feedback(file, FINEGRAINED)
+
+
+BART = ("questions", "0", "bart")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ((*BART, "response"), "", "no text in 'response'"),
+        ((*BART, "reviews"), 3, "not a SQuALITY review"),
+        ((*BART, "reviews", 0, "overall-rating"), 101, "overall rating 101"),
+        (("passage-id",), "999", "story 999 has no question 0"),
+    ],
+)
+def test_a_bad_squality_record_is_named(tmp_path: Path, path: tuple[Any, ...], value: Any, words: str) -> None:
+    (row,) = change([json.loads(SQUALITY.read_text(encoding="utf-8"))], 0, *path, value=value)
+    questions = SQUALITY.with_name("questions_and_references.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "questions_and_references.jsonl").write_text(questions, encoding="utf-8")
+    (tmp_path / "bad.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"bad.jsonl: record 1: .*{words}"):
+        import_feedback(tmp_path / "bad.jsonl", SQUALITY_KIND)
+
+
+def test_squality_without_question_texts_says_what_to_put_where(tmp_path: Path) -> None:
+    (tmp_path / "all-responses.jsonl").write_bytes(SQUALITY.read_bytes())
+    with pytest.raises(UserError, match="put questions_and_references"):
+        import_feedback(tmp_path / "all-responses.jsonl", SQUALITY_KIND)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
+@pytest.mark.parametrize(
+    ("file", "figures"),
+    [
+        (
+            "finegrained_rlhf_qa/dev_feedback.json",
+            {"source": "finegrained_qa", "records": 500, "spans": 1373, "exact": 1373, "no_spans": 36},
+        ),
+        (
+            "squality_human_eval/all-responses.jsonl",
+            {
+                "source": "squality",
+                "records": 900,
+                "spans": 771,
+                "unmatched": 5,
+                "ambiguous": 313,
+                "no_polarity": 2050,
+                "repeated": 3,
+                "exact": 3040,
+                "normalised": 97,
+                "no_spans": 623,
+            },
+        ),
+    ],
+)
+def test_real_files(file: str, figures: dict[str, Any]) -> None:
+    kind = FINEGRAINED if figures["source"] == "finegrained_qa" else SQUALITY_KIND
+    imported = import_feedback(SHARED / file, kind)
+    assert imported.report.model_dump() == {
+        **dict.fromkeys(("unmatched", "ambiguous", "no_polarity", "repeated", "normalised", "failed"), 0),
+        **figures,
+    }
+    assert len({record.id for record in imported.records}) == len(imported.records)
+    for record in imported.records:
+        judgement = record.judgement()
+        assert isinstance(judgement, Critique)
+        read = wire.parse(wire.render(judgement, record.response), record.response)
+        assert isinstance(read, Critique)
+        assert (read.text, read.spans, read.score) == (judgement.text, judgement.spans, judgement.score)
+
+
+def test_mqm_groups_the_errors_of_one_person(tmp_path: Path) -> None:
+    head = "system\tdoc\tseg_id\trater\tsource\ttarget\tcategory\tseverity"
+    rows = [
+        "s\td\t1\tanna\tEs regnet heute.\tIt <v>snows</v>.\tAccuracy/Mistranslation\tMajor",
+        "s\td\t1\tanna\tEs regnet <v>heute</v>.\tIt snows.\tAccuracy/Omission\tMinor",
+        "s\td\t1\tbert\tEs regnet heute.\tIt snows.\tNo-error\tNo-error",
+    ]
+    (tmp_path / "x.tsv").write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
+    anna, bert = import_feedback(tmp_path / "x.tsv", MQM).records
+    assert [(s.text, s.label) for s in anna.spans] == [("snows", -1)] and anna.score == pytest.approx(1 - 6 / 12.5)
+    assert anna.meta["omissions"] == ["Accuracy/Omission (minor): heute"] and anna.response == "It snows."
+    assert (bert.spans, bert.score, bert.meta["annotator"]) == ((), 1.0, "bert")
+
+
+@real
+def test_defacto_arrives_whole_and_every_error_without_a_span_is_explained() -> None:
+    records = []
+    for name in ("train", "val", "test"):
+        rows = lines_of(SHARED / f"defacto/{name}.jsonl")
+        imported = import_feedback(SHARED / f"defacto/{name}.jsonl", DEFACTO)
+        assert imported.report.records == len(rows) and imported.report.failed == 0
+        for row, record in zip(rows, imported.records, strict=True):
+            assert (record.response, record.meta["has_error"]) == (row["candidate"], row["has_error"])
+            assert row["feedback"]["explanation"] in record.critique
+        records += imported.records
+    assert len(records) == 2561 and sum(record.meta["has_error"] for record in records) == 701 + 341 + 779
+    bare = [record for record in records if record.meta["has_error"] and not record.spans]
+    why = Counter("omission" if "omissions" in record.meta else "unchanged" for record in bare)
+    assert why == {"omission": 19, "unchanged": 15}
+    assert all(record.meta["unchanged"] for record in bare if "omissions" not in record.meta)
+
+
+@real
+def test_squality_counts_equal_the_datas_own() -> None:
+    path = SHARED / "squality_human_eval"
+    reviews = lines_of(path / "span_comments_flat.jsonl")
+    marks = [(mark["selection"], review["response"]) for review in reviews for mark in review["spans"]]
+    report = import_feedback(path / "all-responses.jsonl", SQUALITY_KIND).report
+    assert report.exact + report.normalised + report.unmatched == len(marks) == 3142
+    assert report.spans + report.unmatched + report.ambiguous + report.no_polarity + report.repeated == 3142
+    assert report.exact == sum(bool(text.strip()) and text in response for text, response in marks)
+    assert report.unmatched == sum(not text.strip() for text, _ in marks)
+
+
+def test_finegrained_qa() -> None:
+    first, second = finegrained()
+    assert first.prompt[0].content == (
+        "Who was mayor when it flooded?\n\n"
+        "Flood: The town flooded in 1991. Ann Lee was mayor.\n\n"
+        "Weather: Rain fell for a week. The bridge was lost 🌉."
+    )
+    assert first.reference == "Ann Lee was mayor when the town flooded in 1991."
+    assert second.reference == "In the flood.", "nothing was left of the answer: the gold answer"
+    assert second.meta["corrected"] == ""
+
+
+@pytest.mark.parametrize(
+    ("characters", "context"),
+    [
+        (0, ""),
+        (44, "\n\nFlood: The town flooded in 1991. Ann Lee was mayor."),
+        (30, "\n\nFlood: The town flooded in 1991."),
+    ],
+)
+def test_passages_are_limited_at_the_ends_of_sentences(characters: int, context: str) -> None:
+    (first, _) = finegrained(characters)
+    assert first.prompt[0].content == "Who was mayor when it flooded?" + context
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"passages": [["only a title"]]},
+        {"passages": [["t", 3]]},
+        {"passages": "none"},
+        {"feedback": []},
+        {"question": ""},
+    ],
+)
+def test_a_bad_finegrained_question_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    rows = json.loads((DATA / "finegrained_qa.json").read_text(encoding="utf-8"))
+    rows[1].update(change)
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    with pytest.raises(UserError, match="record 2: "):
+        import_feedback(tmp_path / "x.json", FINEGRAINED)
+
+
+ILF = {
+    "task_id": 7,
+    "prompt": '"""\nDouble a number.\n"""\n\ndef helper():\n    return 1\n\ndef double(n):\n',
+    "test": 'from pytest import approx\n\ndef check(candidate):\n\tassert candidate(2) ==approx( 4), "x"\n',
+    "Feedback": "It adds one.",
+    "original_model_completion": "def double(n):\n    return n + 1\n",
+    "unedited_annotator_completion": "def double(n):\r\n    return n * 2\r\n",
+}
+
+
+def test_ilf_brings_the_models_program_and_the_corrected_one(tmp_path: Path, runner: Runner) -> None:
+    (tmp_path / "ilf.jsonl").write_text(json.dumps(ILF))
+    (problem,) = read_examples(str(tmp_path / "ilf.jsonl"), [SHAPE])
+    assert (problem.id, problem.meta["entry_point"]) == ("mbpp-7", "double")
+    assert problem.meta["human_feedback"] == "It adds one."
+    assert runner.run(problem.meta["draft"], problem.meta["tests"]).outcome == "failed"
+    assert problem.reference == "def double(n):\n    return n * 2\n"
+    assert runner.run(problem.reference, problem.meta["tests"]).passed
+
+
+@real
+def test_real_feedback_on_programs_comes_with_the_program_it_is_about() -> None:
+    path = SHARED / "ilf_code_feedback" / "surge_annotations.jsonl"
+    rows, records = list(read_rows(path)), import_feedback(path, ILF_KIND).records
+    assert [record.response for record in records] == [row["original_model_completion"] for row in rows]
+    assert [record.critique for record in records] == [row["Feedback"] for row in rows]
+    assert all(record.meta["corrected"] for record in records)

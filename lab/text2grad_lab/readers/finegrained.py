@@ -1,0 +1,169 @@
+"""FineGrainedRLHF's QA feedback: error spans that people marked in an answer, and the information they missed.
+
+Every error span is poor; text outside is neutral, since good text was not marked. Offsets are characters
+of "prediction 1", as published. The verdict is `span_score`.
+
+    text2grad import dev_feedback.json --kind text2grad_lab.readers.finegrained:FINEGRAINED --config human_qa
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from text2grad.data.files import Row, optional_text, text_of
+from text2grad.data.opinions import NO_ERROR, Importer, Names, Opinion
+from text2grad.feedback import Example, Message, Span
+
+FINEGRAINED_KEYS = frozenset({"question", "passages", "prediction 1", "feedback"})
+SENTENCES = {
+    "Irrelevant": "{quote} does not answer the question.",
+    "Redundant": "{quote} is redundant.",
+    "Wrong-Grounding": "{quote} contradicts the passages.",
+    "Unverifiable": "{quote} is not supported by the passages.",
+    "Incoherent": "{quote} is incoherent.",
+    "Missing-Answer": "The answer is missing: {quote}",
+    "Missing-Major-Auxiliary": "Important context is missing: {quote}",
+    "Missing-Minor-Auxiliary": "Helpful context is missing: {quote}",
+}
+"""What an error type says, as a sentence of the critique."""
+
+
+def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """The opinion on a published answer."""
+    example = finegrained_example(row, fallback_id, names.context_characters)
+    response, passages = text_of(row, "prediction 1"), row["passages"]
+    errors, missing = (_objects(row["feedback"], key) for key in ("errors", "missing-info"))
+    spans = sorted((_span(error, response, passages) for error in errors), key=lambda span: span.start)
+    left_out = [passage_sentence(passages, item) for item in missing]
+    sentences = [_sentence(span.reason.partition(":")[0], shortened(span.text)) for span in spans]
+    for item, text in zip(missing, left_out, strict=True):
+        sentences.append(_sentence(text_of(item, "error type"), shortened(text, 30)))
+    yield Opinion(
+        fallback_id,
+        response,
+        example.prompt,
+        comments=[" ".join(sentences) or NO_ERROR],
+        spans=tuple(spans),
+        score=span_score(response, spans, "".join(left_out)),
+        meta=example.meta,
+    )
+
+
+def span_score(response: str, spans: Sequence[Span], missing: str = "") -> float:
+    """A verdict from what is wrong and what is missing: 1 - 2 · (share of either), so in [-1, 1].
+
+    The share is of characters, of the response and of the `missing` passage text together. No error and nothing
+    missing is 1, an answer wrong from end to end is -1; overlaps count once. What is missing has to count: spans
+    cannot quote it, and by spans alone the shorter answer is the better one. Rounded to two digits, because a
+    model has to learn to write it.
+    """
+    poor = {position for span in spans if span.label == -1 for position in range(span.start, span.end)}
+    whole = len(response) + len(missing)
+    return round(1 - 2 * (len(poor) + len(missing)) / whole, 2) if whole else 0.0
+
+
+def shortened(text: str, words: int = 8) -> str:
+    """The text on one line, in quotes, cut after this many words."""
+    parts = text.split()
+    return f'"{" ".join(parts[:words])}{" …" if len(parts) > words else ""}"'
+
+
+def _sentence(kind: str, quote: str) -> str:
+    return SENTENCES.get(kind, kind + ": {quote}").replace("{quote}", quote)
+
+
+def _span(error: Mapping[str, Any], response: str, passages: Sequence[Sequence[str]]) -> Span:
+    start, end = error.get("start"), error.get("end")
+    if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start < end <= len(response):
+        raise ValueError(f"error span [{start}, {end}) is not inside the {len(response)} characters")
+    kind, explanation = text_of(error, "error type"), str(error.get("explanation", ""))
+    evidence = " ".join(explanation.split())
+    if explanation.startswith("{"):  # of wrong grounding, a pointer to the sentence that is right
+        try:
+            pointer = json.loads(explanation)
+        except json.JSONDecodeError as fault:
+            raise ValueError(f"explanation is neither text nor a pointer: {fault.msg}") from fault
+        evidence = f"the passage says: {passage_sentence(passages, pointer)}"
+    reason = f"{kind}: {evidence}" if evidence else kind
+    return Span(start=start, end=end, label=-1, text=response[start:end], reason=reason)
+
+
+def _objects(feedback: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    value = feedback.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise ValueError(f"feedback.{key} is not a list of objects")
+    return value
+
+
+FINEGRAINED = Importer("finegrained_qa", opinions, FINEGRAINED_KEYS, noun="FineGrainedRLHF record")
+
+
+# The question with its passages.
+
+
+def finegrained_example(row: Row, fallback_id: str, context_characters: int | None = None) -> Example:
+    """A FineGrainedRLHF question with its passages.
+
+    The reference is the answer as people corrected it. Where they left nothing of it (13 of the 500 in
+    dev_feedback.json), it is the human-written gold answer.
+    """
+    question = text_of(row, "question")
+    feedback = row["feedback"]
+    if not isinstance(feedback, dict):
+        raise ValueError("feedback is not an object")
+    corrected, gold = optional_text(feedback, "corrected-prediction"), optional_text(row, "gold")
+    meta = {"dataset": "finegrained_qa", "question": question, "corrected": corrected, "gold": gold}
+    prompt = (Message(role="user", content=_with_passages(question, row["passages"], context_characters)),)
+    return Example(id=fallback_id, prompt=prompt, reference=corrected or gold, meta=meta)
+
+
+def passage_sentence(passages: Sequence[Sequence[str]], where: Mapping[str, Any]) -> str:
+    """The text behind `{"passage_id": p, "sentence_id": [s, ...]}`: passages count from 1, and sentence 0 is
+    the title.
+
+    Raises:
+        ValueError: there is no such sentence.
+    """
+    try:
+        passage = _without_repeated_title(passages[_counted(where["passage_id"], 1)])
+        return " ".join(passage[_counted(number, 0)].strip() for number in where["sentence_id"])
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"no sentence {dict(where)} in the passages") from error
+
+
+def _counted(number: Any, first: int) -> int:
+    if not isinstance(number, int) or number < first:
+        raise IndexError(number)
+    return number - first
+
+
+def _with_passages(question: str, passages: Any, context_characters: int | None) -> str:
+    if not isinstance(passages, list) or not all(isinstance(p, list) and len(p) > 1 for p in passages):
+        raise ValueError("passages is not a list of [title, sentence, ...]")
+    if not all(isinstance(sentence, str) for passage in passages for sentence in passage):
+        raise ValueError("a passage has something else than text")
+    left = context_characters
+    parts = [question]
+    for passage in passages:
+        title, *sentences = _without_repeated_title(passage)
+        if left is not None:
+            sentences = _fitting(sentences, left)
+            left -= sum(map(len, sentences))
+        if sentences:
+            parts.append(f"{title}: {' '.join(sentences)}")
+    return "\n\n".join(parts)
+
+
+def _without_repeated_title(passage: Sequence[str]) -> list[str]:
+    """[title, sentence, ...]; about half of the published passages repeat the title in the first sentence."""
+    title, first, *rest = passage
+    return [title, first.removeprefix(f"{title}\n\n"), *rest]
+
+
+def _fitting(sentences: Sequence[str], characters: int) -> list[str]:
+    """Whole sentences from the start that fit into this many characters."""
+    written = accumulate(map(len, sentences))
+    return [sentence for sentence, end in zip(sentences, written, strict=True) if end <= characters]

@@ -1,0 +1,50 @@
+"""ILF-for-code (Chen et al. 2024): what people wrote about a model's program, and the program as they corrected it.
+
+text2grad import surge_annotations.jsonl --kind text2grad_lab.readers.ilf:ILF --out feedback.jsonl
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from text2grad.data.files import Row, optional_text, text_of
+from text2grad.data.opinions import Importer, Names, Opinion
+from text2grad.data.published import Shape, one_turn, python_lines
+from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example
+from text2grad.tasks.checks import check_module
+
+CORRECTED = "unedited_annotator_completion"
+"""The key of the program as corrected by a person."""
+
+
+def problem(row: Row, fallback_id: str) -> Example:
+    """The problem of a row with its tests; the reference is the corrected program, `draft` the model's."""
+    start = text_of(row, "prompt")
+    declared = re.findall(r"^def[ \t]+(\w+)", start, re.M)  # Python cannot parse the beginning of a program
+    if not declared:
+        raise ValueError("the prompt declares no function")
+    content = f"Complete this program. Answer with all of it.\n\n```python\n{start.rstrip()}\n```"
+    meta = {
+        "question": start,
+        "tests": check_module(text_of(row, "test"), declared[-1]),
+        "entry_point": declared[-1],
+        DRAFT: text_of(row, "original_model_completion"),
+        HUMAN_FEEDBACK: optional_text(row, "Feedback"),
+    }
+    return one_turn(f"mbpp-{row.get('task_id', fallback_id)}", content, python_lines(text_of(row, CORRECTED)), meta)
+
+
+def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """The words of a person about the draft of a row; nothing where nobody wrote any."""
+    example = problem(row, fallback_id)
+    if words := optional_text(row, "Feedback"):
+        meta = {name: value for name, value in example.meta.items() if name not in (DRAFT, HUMAN_FEEDBACK)}
+        opinion = Opinion(example.id, example.meta[DRAFT], example.prompt, comments=[words], meta=meta)
+        opinion.corrected = example.reference
+        yield opinion
+
+
+KEYS = frozenset({"prompt", "test", "original_model_completion", CORRECTED})
+SHAPE = Shape("ILF", KEYS, problem)
+ILF = Importer("ilf", opinions, KEYS)

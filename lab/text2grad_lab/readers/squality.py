@@ -1,0 +1,145 @@
+"""SQuALITY's human evaluation: reviewers highlighted parts of summaries, commented, and gave 0-100 ratings.
+
+A highlight is published as text without its position, so only one that occurs once in the response can be
+placed; and as a comment without a label, so only one whose comment says so plainly is praise or criticism
+(`polarity`). Everything that yields no span is counted. The verdict is the reviewer's overall rating.
+
+    text2grad import all-responses.jsonl --kind text2grad_lab.readers.squality:SQUALITY --config human_qa
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from text2grad.data.files import Row, optional_text, read_rows, text_of
+from text2grad.data.marks import without_empty
+from text2grad.data.opinions import Importer, Names, Opinion
+from text2grad.errors import UserError
+from text2grad.feedback import QuoteCounts, Span
+from text2grad_lab.readers.finegrained import shortened
+from text2grad_lab.readers.polarity import polarity
+
+NESTED_KEYS = frozenset({"passage-id", "questions"})
+FLAT_KEYS = frozenset({"passage_id", "question", "system", "spans", "worker_id"})
+"""Of all-responses.jsonl as published, and of its flat form, a review to a row."""
+Question = tuple[str, tuple[str, ...]]
+"""The text of a question and its references."""
+RATINGS = ("correctness", "selection", "overall")
+
+
+def find(selection: str, response: str) -> list[tuple[int, int]]:
+    """Where a highlighted text occurs in the response (characters, end exclusive), overlaps included.
+
+    First literally; if it is not found, with any white space in place of its own (copying from a web
+    page joins lines). Word boundaries do not matter: people drag over parts of words.
+    """
+    if not selection.strip():
+        return []
+    patterns = re.escape(selection), r"\s+".join(map(re.escape, selection.split()))
+    # A look-ahead finds overlapping occurrences too.
+    found = ([match.span(1) for match in re.finditer(f"(?=({each}))", response)] for each in patterns)
+    return next(filter(None, found), [])
+
+
+def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """The opinion of each review of a row. The published rows have no question texts: `names.beside` has them."""
+    return (_opinion(each, names.beside) for each in (_reviews(row, names.beside) if _is_nested(row) else [row]))
+
+
+def _is_nested(row: Row) -> bool:
+    return row.keys() >= NESTED_KEYS
+
+
+def _opinion(row: Row, questions: Mapping[tuple[str, str], Question]) -> Opinion:
+    """The opinion of one review. `row["spans"]`: what was highlighted, and the comment on it."""
+    place = [str(row[key]) for key in ("passage_id", "question_index", "system", "worker_id")]
+    story, index, system, worker = place
+    words, references = questions.get((story, index), (text_of(row, "question"), ()))
+    question, response = f"{words} (story {story})", text_of(row, "response")
+    marks = [(mark["selection"], " ".join(" ".join(mark["comment"]).split())) for mark in row["spans"]]
+    ratings = {name: row[name] for name in RATINGS}
+    for name, value in ratings.items():
+        if not isinstance(value, int | float) or not 0 <= value <= 100:
+            raise ValueError(f"{name} rating {value!r} is not between 0 and 100")
+    spans, counts = _spans(marks, response)
+    remarks = [f"{shortened(selection)}: {comment}" for selection, comment in marks if comment]
+    rated = ", ".join(f"{name} {value:g}" for name, value in ratings.items())
+    return Opinion(
+        "-".join(["squality", *place]),
+        response,
+        question,
+        comments=[*remarks, f"Rated from 0 to 100: {rated}."],
+        spans=spans,
+        counts=counts,
+        score=round(ratings["overall"] / 50 - 1, 2),  # a model has to learn to write it
+        meta=without_empty(
+            question=question, gold="".join(references[:1]), system=system, worker=worker, ratings=ratings
+        ),
+    )
+
+
+def _spans(marks: Sequence[tuple[str, str]], response: str) -> tuple[tuple[Span, ...], QuoteCounts]:
+    """The spans that can be placed and labelled, sorted, and why the others cannot: each mark counts once."""
+    counts: Counter[str] = Counter()
+    spans: dict[tuple[int, int, int], Span] = {}
+    for selection, comment in marks:
+        places, label = find(selection, response), polarity(comment)
+        counts["normalised"] += bool(places) and selection not in response
+        if len(places) != 1:
+            counts["ambiguous" if places else "unmatched"] += 1
+        elif label is None:
+            counts["no_polarity"] += 1
+        else:
+            start, end = places[0]
+            counts["repeated"] += (start, end, -label) in spans
+            quote = response[start:end]
+            spans[start, end, -label] = Span(start=start, end=end, label=label, text=quote, reason=comment)
+    return tuple(spans[key] for key in sorted(spans)), QuoteCounts(**counts)
+
+
+def _reviews(row: Row, questions: Mapping[tuple[str, str], Question]) -> Iterator[Row]:
+    """The reviews of a published row, flat."""
+    story = str(row["passage-id"])
+    for index, systems in row["questions"].items():
+        if (story, index) not in questions:
+            raise ValueError(f"story {story} has no question {index} among the question texts")
+        place = {"passage_id": story, "question_index": index, "question": questions[story, index][0]}
+        for system, answer in systems.items():
+            for review in answer["reviews"]:
+                marks = [{"selection": m["selection"], "comment": m["annotation"]} for m in review["annotations"]]
+                who = {"system": system, "response": answer["response"], "worker_id": review["worker_id"]}
+                yield {**place, **who, "spans": marks, **{name: review[f"{name}-rating"] for name in RATINGS}}
+
+
+def read_names(path: Path, rows: Sequence[Row]) -> Names:
+    """The question texts and references by (story, index of the question): of questions_and_references.jsonl beside
+    the file, or of v1-3/txt/test.jsonl where the repository has it.
+
+    Raises:
+        UserError: the rows have no question texts, and neither file is there.
+    """
+    beside = path.with_name("questions_and_references.jsonl")
+    published = path.parent.parent / "v1-3" / "txt" / "test.jsonl"
+    source = next((file for file in (beside, published) if file.is_file()), None)
+    if source is None and any(map(_is_nested, rows)):
+        raise UserError(f"{path} has no question texts", f"put {beside.name} or {published.name} beside it")
+    questions: dict[tuple[str, str], Question] = {}
+    for row in read_rows(source) if source else ():
+        story = optional_text(row, "passage_id") or text_of(row["metadata"], "passage_id")
+        for index, question in enumerate(row["questions"]):
+            answers = (response["response_text"] for response in question.get("responses", []))
+            references = tuple(question.get("references") or answers)
+            questions[story, str(index)] = text_of(question, "question_text"), references
+    return Names(beside=questions)
+
+
+SQUALITY = Importer(
+    "squality",
+    opinions,
+    known=lambda row: row.keys() >= NESTED_KEYS or row.keys() >= FLAT_KEYS,
+    names=read_names,
+    noun="SQuALITY review",
+)

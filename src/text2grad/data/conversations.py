@@ -1,0 +1,326 @@
+"""Conversations as others write them: a row's prompt, and its response as turns of plain text.
+
+Read are OpenAI's messages (`messages`, or `prompt` and `completion` as verifiers and TRL have them, rollouts of
+SkyRL and verl among them), trees of LangSmith runs, and spans of OpenTelemetry. A turn is the text that a policy
+writes, so structured calls of tools and reasoning become text, in the policy's own way or in a default one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from text2grad.data.files import Row, RowError
+from text2grad.errors import warn_once
+from text2grad.feedback import Message, Transcript, from_json, to_json
+
+TALKS = ("messages", "conversation", "chat_history", "trajectory")
+"""Keys of a whole conversation: its first turn of the assistant begins the response."""
+ANSWERS = ("completion", "response")
+"""Keys of what was answered to `prompt`."""
+ROLES = ("system", "user", "assistant", "tool")
+_ROLES = {"developer": "system", "human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
+_TEXTS = ("text", "input_text", "output_text")
+_THOUGHTS = ("reasoning", "thinking")
+_CALLS = ("tool_call", "tool_use")
+_RESULTS = ("tool_call_response", "tool_result")
+_REPR_OF_TURNS = re.compile(r"""\s*\[?\s*\{\s*'(?:role|content)'\s*:""")
+_INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+
+
+class AssistantTurn(NamedTuple):
+    """What a turn of the assistant holds: its reasoning, its text, and its calls of tools, each with `name` and
+    `arguments`."""
+
+    reasoning: str
+    content: str
+    calls: Sequence[Mapping[str, Any]]
+
+
+Write = Callable[[AssistantTurn], str]
+"""A turn as the policy writes it."""
+
+
+def by_default(said: AssistantTurn, cure: str = "the policy's own way: --policy.model NAME") -> str:
+    """A turn in the frames that most open models are trained on, Qwen's among them; stderr says so, once.
+
+    Reasoning stands between <think> tags, and each call, as JSON, between <tool_call> tags.
+    """
+    if said.calls:
+        warn_once(f"calls of tools are written as <tool_call>JSON</tool_call> ({cure})")
+    if said.reasoning:
+        warn_once(f"reasoning is written as <think>...</think> ({cure})")
+    thoughts = f"<think>\n{said.reasoning.strip()}\n</think>\n" if said.reasoning else ""
+    calls = [f"<tool_call>\n{json.dumps(dict(call), ensure_ascii=False)}\n</tool_call>" for call in said.calls]
+    return "\n".join(filter(None, [thoughts, said.content, *calls]))
+
+
+def with_conversation(row: Row, write: Write = by_default) -> Row:
+    """The row with its conversation as `prompt` and `response`, lists of plain messages; a response of one turn is
+    text. A row that holds none is left as it is.
+
+    Raises:
+        ValueError: a message is malformed, or holds what is no text.
+    """
+    if not all(map(_trace_id, _spans(row))):  # `by_trace` has joined all others
+        raise RowError("a span of OpenTelemetry has no traceId", "export it: it says what belongs together")
+    found = _parts(row)
+    if found is None:
+        return row
+    prompt, answer = ([plain_message(each, write) for each in part] for part in found)
+    if prompt and answer[: len(prompt)] == prompt:  # the conversation from the prompt on
+        answer = answer[len(prompt) :]
+    first = next((place for place, turn in enumerate(answer) if turn.role == "assistant"), len(answer))
+    if not prompt:
+        prompt, answer = answer[:first], answer[first:]
+    if not any(turn.role == "assistant" for turn in answer):
+        raise RowError("no message of the assistant in the conversation", "leave it out: nothing in it is judged")
+    single = answer[0].content if len(answer) == 1 else [turn.model_dump() for turn in answer]
+    shown: Row = {"prompt": [turn.model_dump() for turn in prompt]} if prompt else {}
+    kept = {name: value for name, value in row.items() if name not in (*TALKS, *ANSWERS) or not _is_talk(value)}
+    return {**kept, **shown, "response": single}
+
+
+def response_of(row: Row) -> str:
+    """The response of a row that `with_conversation` gave."""
+    value = row["response"]
+    return value if isinstance(value, str) else Transcript.of_messages(map(Message.model_validate, value))
+
+
+def by_trace(rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Placed rows, with the spans of each OpenTelemetry trace as one."""
+    traces: dict[str, list[Row]] = {}
+    for place, row in rows:
+        found = list(_spans(row)) if isinstance(row, dict) else []
+        if not found or not all(map(_trace_id, found)):
+            yield place, row
+            continue
+        for span in found:
+            traces.setdefault(_trace_id(span), []).append(span)
+    yield from ((f"trace {id}", {"id": id, "spans": spans}) for id, spans in traces.items())
+
+
+def _spans(row: Row) -> Iterator[Row]:
+    for each in _objects(row.get("resourceSpans")):
+        for scope in _objects(each.get("scopeSpans")):
+            yield from _objects(scope.get("spans"))
+    if _trace_id(row) and "attributes" in row:
+        yield row
+
+
+def _trace_id(span: Row) -> str:
+    inner = span["context"] if isinstance(span.get("context"), dict) else span
+    return str(inner.get("trace_id") or inner.get("traceId") or "")
+
+
+def _parts(row: Row) -> tuple[Sequence[Any], Sequence[Any]] | None:
+    """The messages of the prompt, and of what was answered or the whole conversation; None: there are none."""
+    asked = row.get("prompt")
+    if isinstance(asked, str):
+        asked = [{"role": "user", "content": asked}]
+    prompt: list[Any] = asked if isinstance(asked, list) and _is_talk(asked) else []
+    for name in ANSWERS:
+        if _is_talk(row.get(name)) and (name == "completion" or _is_new(row)):
+            if name == "completion" and row.get("response"):
+                raise RowError("both a completion and a response", "leave out the one that is not meant")
+            return prompt, row[name]
+    if "response" not in row:
+        for name in TALKS:
+            if _is_talk(row.get(name)):
+                return [], row[name]
+    calls = list(_model_calls(row))
+    whole = max(calls, key=len, default=[])
+    if any(call[:-1] != whole[: len(call) - 1] for call in calls):
+        warn_once("of a trace with several conversations (of agents within an agent) the longest is read")
+    return ([], whole) if calls else None
+
+
+def _is_talk(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) and _role(each) for each in value)
+
+
+def _is_new(row: Row) -> bool:
+    """Whether a response is more than one plain answer after its prompt, which every reader takes.
+
+    Of a published file whose responses are whole conversations (`tasks.qa.repeats_prompt`) the last turn is meant.
+    """
+    messages = row["response"]
+    if is_structured(messages):
+        return True
+    several = any(_role(each) in ("assistant", "tool") for each in messages[:-1])
+    return several and not repeats_prompt({"prompt": None, **row})
+
+
+def is_structured(messages: object) -> bool:
+    """Whether there is more in a list of messages than roles and plain texts."""
+    listed = _objects(messages)
+    return any(each.keys() - {"role", "content"} or not isinstance(each.get("content"), str) for each in listed)
+
+
+def _role(message: Mapping[str, Any]) -> str:
+    """The role of a message in our words; "" of what is no message."""
+    inner = message["kwargs"] if isinstance(message.get("kwargs"), dict) else message
+    if not inner.keys() & {"content", "parts", "tool_calls", "function_call"}:
+        return ""
+    name = str(inner.get("role") or inner.get("type") or "").lower()
+    name = _ROLES.get(name, name)
+    return name if name in ROLES else ""
+
+
+def plain_message(message: Mapping[str, Any], write: Write = by_default) -> Message:
+    """A message as plain text; calls and reasoning of the assistant as it writes them.
+
+    Raises:
+        ValueError: it is none, or holds what is no text.
+    """
+    role = _role(message)
+    inner = message["kwargs"] if isinstance(message.get("kwargs"), dict) else message
+    thoughts, texts, calls = [str(inner.get("reasoning_content") or inner.get("reasoning") or "")], [], []
+    content = inner.get("content", inner.get("parts"))
+    if not role or isinstance(content, dict):
+        problem = (
+            f"a message of the {role} has an object as content" if role else f"no message: {str(message)[:40]}"
+        )
+        raise RowError(problem, "write it as text, or as a list of parts")
+    for part in content if isinstance(content, list) else [content]:
+        kind = part.get("type") or next(iter(part), "") if isinstance(part, dict) else "text"
+        said = _text_of(part)
+        if kind in _CALLS:
+            calls.append(part)
+        elif kind in _THOUGHTS:
+            thoughts.append(said)
+        elif kind in (*_TEXTS, *_RESULTS):
+            texts.append(said)
+        else:
+            cure = "only text is read: leave such records out, or say in words what it shows"
+            raise RowError(f"a message of the {role} has a part {str(kind)[:40]!r}", cure)
+    calls += [*_listed(inner.get("tool_calls")), *_listed(inner.get("function_call"))]
+    turn = AssistantTurn("\n".join(filter(None, thoughts)), "".join(texts), [_call(call) for call in calls])
+    if role != "assistant" or not (turn.calls or turn.reasoning):
+        return Message.model_validate({"role": role, "content": turn.content})
+    return Message(role="assistant", content=write(turn))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
+
+
+def _text_of(part: Any) -> str:
+    """The text of a part, whatever its name there is; what a tool answered may be any JSON."""
+    if part is None or isinstance(part, str):
+        return part or ""
+    if not isinstance(part, dict):
+        raise ValueError(f"a message has {str(part)[:40]!r} in place of text")
+    names = ("text", "content", "thinking", "response", "result")
+    value = next((part[name] for name in names if part.get(name) is not None), "")
+    if not isinstance(value, str) and part.get("type") in (None, *_TEXTS, *_THOUGHTS):
+        raise ValueError(f"a message has {str(value)[:40]!r} in place of text")
+    return value if isinstance(value, str) else to_json(value)
+
+
+def _call(value: Any) -> dict[str, Any]:
+    """A call of a tool: its name, and its arguments as a value."""
+    value = _loaded(value)
+    called = value.get("function", value) if isinstance(value, dict) else {}
+    if not isinstance(called, dict) or not isinstance(called.get("name"), str):
+        raise ValueError(f"a call of a tool has no name: {str(value)[:60]}")
+    given: Any = next((called[name] for name in ("arguments", "args", "input") if name in called), {})
+    with suppress(json.JSONDecodeError):  # what a model wrote need not be JSON
+        given = from_json(given) if isinstance(given, str) else given
+    return {"name": called["name"], "arguments": given}
+
+
+def _model_calls(value: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """The conversation of every model call in a tree of runs or spans: what it was shown, and what it answered.
+
+    Each call of an agent is shown all that was said before, so the longest is the whole.
+    """
+    known = _attributes(value)
+    asked, answered = _loaded(known.get(_INPUT)), _loaded(known.get(_OUTPUT))
+    if value.get("run_type") in ("llm", "chat_model"):
+        asked, answered = (_messages_in(value.get(name)) for name in ("inputs", "outputs"))
+    if _is_talk(asked) and _is_talk(answered):
+        yield [*asked, *answered]
+    for name in ("child_runs", "resourceSpans", "scopeSpans", "spans", "children"):
+        for each in _objects(value.get(name)):
+            yield from _model_calls(each)
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The attributes of a span: an object, or as OTLP writes them a list of keys and values."""
+    found = span.get("attributes", span)
+    if isinstance(found, list):
+        pairs = [(each.get("key"), each.get("value") or {}) for each in _objects(found)]
+        return {str(key): value.get("stringValue") if isinstance(value, dict) else value for key, value in pairs}
+    return found if isinstance(found, dict) else {}
+
+
+def _loaded(value: Any) -> Any:
+    """A value that may be written as a JSON text."""
+    try:
+        return from_json(value) if isinstance(value, str) else value
+    except json.JSONDecodeError:
+        return None
+
+
+def _messages_in(value: Any) -> list[Any]:
+    """The messages in the inputs or outputs of a run, however deep: the first list of some, or the only one."""
+    if isinstance(value, dict) and _role(value):
+        return [value]
+    if _is_talk(value):
+        return list(value)
+    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next(filter(None, map(_messages_in, inner)), [])
+
+
+def repeats_prompt(row: Mapping[str, Any]) -> bool:
+    """Whether a row's response is a conversation from the prompt on, as published, and not what was answered."""
+    response = row["response"]
+    first = response[0] if isinstance(response, list) and response else None
+    return isinstance(first, dict) and ("is_chosen" in row or first.get("content") == row["prompt"])
+
+
+def turns_of(value: Any, name: str) -> tuple[Message, ...]:
+    """The chat turns of a cell that has some: a list of them, one alone, or a list as JSON text; empty: it is text.
+
+    Raises:
+        ValueError: it is another list or object, or a turn has something else than text.
+    """
+    if isinstance(value, str):
+        if _REPR_OF_TURNS.match(value):
+            raise ValueError(f"the {name} is chat turns as Python prints them; write them as JSON")
+        found = _loaded(value) if value.lstrip().startswith(("[", "{")) else None
+        listed = [found] if isinstance(found, dict) else found if isinstance(found, list) else []
+        value = listed if all(map(is_turn, listed)) else None
+    if isinstance(value, dict):
+        value = [{"role": "assistant", **value} if name != "prompt" and "content" in value else value]
+    if not isinstance(value, list):
+        return ()
+    return tuple(_turn(turn, name) for turn in value)
+
+
+def is_turn(value: Any) -> bool:
+    """Whether this is a chat turn."""
+    return isinstance(value, dict) and value.get("role") in ROLES and "content" in value
+
+
+def _turn(value: Any, name: str) -> Message:
+    if not is_turn(value):
+        shape = '{"role": "assistant", "content": "..."}'
+        raise ValueError(f"the {name} is neither text nor a list of turns such as {shape}: {str(value)[:40]!r}")
+    content = value["content"]
+    if isinstance(content, list) and all(
+        isinstance(part, dict) and set(part) == {"type", "text"} and isinstance(part["text"], str)
+        for part in content
+    ):
+        content = "".join(part["text"] for part in content)
+    if value.get("tool_calls") or not isinstance(content, str):
+        raise ValueError(f"a turn of the {name} calls tools or has something else than text; write the text alone")
+    return Message(role=value["role"], content=content)

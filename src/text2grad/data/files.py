@@ -1,0 +1,302 @@
+"""Read the rows of a file, the first of three passes: rows -> opinions -> records.
+
+A file is JSON Lines, JSON or a table (`data.tables`); what is in it decides, not its name. Rows may also come from
+a data set on the Hugging Face hub.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from text2grad.data.tables import decode, is_table, table_rows
+from text2grad.errors import UserError, optional_packages
+from text2grad.feedback import first_error, from_json, json_lines, reading
+
+Row = dict[str, Any]
+Placed = tuple[str, Row]
+"""A row behind its place in the file: `line 3`, `record 3` of a .json file, `row 3` of a table."""
+T = TypeVar("T")
+SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
+_OTHER_KINDS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(SPREADSHEETS, ("is a spreadsheet, not text", "save it as CSV (UTF-8) first")),
+    **dict.fromkeys(
+        (".diff", ".patch"), ("is a diff", "write the text before it as response, after it as corrected")
+    ),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z"), ("is an archive", "unpack it, and give one of its files")),
+    **dict.fromkeys((".docx", ".doc", ".odt", ".pdf", ".html", ".htm"), ("is a document", "save its table as CSV")),
+    **dict.fromkeys((".xml", ".xmi"), ("is XML", "export JSON")),
+    **dict.fromkeys((".conll", ".iob", ".bio", ".conllu"), ("has tokens and no text", "export JSON with offsets")),
+    ".parquet": (
+        "is a Parquet file, not text",
+        "python -c \"import pandas; pandas.read_parquet('{path}').to_json("
+        "'{path}.jsonl', orient='records', lines=True)\"",
+    ),
+}
+_LISTS = ("examples", "records", "rows", "items", "tasks", "runs", "results", "annotations", "conversations")
+"""Keys under which tools put the one list of an export."""
+LEAST_UNPACKED, MOST_TIMES = 64 << 20, 100
+"""A packed file may unpack to 64 MiB, or to 100 times its size: text of tasks packs to a tenth, a bomb to a
+thousandth."""
+
+
+class RowError(ValueError):
+    """A row that cannot be used, with its cure: the cure is for the file where all rows are alike."""
+
+    def __init__(self, message: str, cure: str) -> None:
+        super().__init__(message)
+        self.cure = cure
+
+
+@dataclass(frozen=True)
+class HubData:
+    """A data set on the hub: the split to train on, and the split it comes with to measure on ("": none).
+
+    A split that ends in .json or .jsonl is a file of the data set, for sets that have only a loading script:
+    `datasets` no longer runs those. Of a set with several configurations, "configuration/split".
+    """
+
+    train: str = "train"
+    heldout: str = ""
+
+
+HUB: Mapping[str, HubData] = {
+    "JeremyAlain/SLF5K": HubData("train.jsonl", "validation.jsonl"),
+    "HuggingFaceH4/ultrafeedback_binarized": HubData("train_prefs", "test_prefs"),
+    "openai/openai_humaneval": HubData("test"),
+    "google-research-datasets/mbpp": HubData("train", "test"),
+}
+
+
+def hub_data(name: str) -> HubData:
+    """The splits of a data set on the hub; `train` alone for a set that is not listed here."""
+    return HUB.get(name, HubData())
+
+
+def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]:
+    """Load the rows of a local file if `data` is one (or is named like one), else of the hub data set.
+
+    `split` is of the hub data set; "": the one to train on.
+
+    Raises:
+        UserError: the file or data set cannot be loaded, or has no rows.
+    """
+    path = Path(data)
+    local = path.exists() or is_table(path) or path.name.lower().endswith((".json", ".jsonl", ".jsonl.gz"))
+    split = split or hub_data(data).train
+    loaded = list(islice(read_rows(path) if local else _hub_rows(data, split), limit))
+    if not loaded:
+        raise UserError(f"{data} has no records", "check that it is the right file")
+    return loaded
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file without their places; see `rows`."""
+    return (row for _, row in rows(path))
+
+
+def rows(path: Path) -> Iterator[Placed]:
+    """The rows of JSON Lines (packed or not), of JSON with a list of objects or objects by id, or of a table with a
+    header, each with its place.
+
+    Raises:
+        UserError: the file is missing, is not UTF-8 or not of its kind, has something else than objects, or unpacks
+            to more than `LEAST_UNPACKED` and `MOST_TIMES` allow; says where.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _OTHER_KINDS:
+        kind, cure = _OTHER_KINDS[suffix]
+        raise UserError(f"{path} {kind}", cure.replace("{path}", str(path)))
+    if path.is_dir():
+        inside = ", ".join(sorted(file.name for file in path.iterdir() if file.is_file())[:6]) or "there are none"
+        raise UserError(f"cannot read {path}: Is a directory", f"give one of its files: {inside}")
+    with reading(path):
+        text = decode(path, _unpacked(path) if suffix == ".gz" else path.read_bytes())
+    if is_table(path, text):
+        yield from table_rows(path, text)
+        return
+    for noun, number, row in _objects(path, text) if text.strip() else ():
+        if not isinstance(row, dict):
+            raise UserError(f"{path}: {noun} {number} is not an object", "one object per record")
+        yield f"{noun} {number}", row
+
+
+def _objects(path: Path, text: str) -> Iterator[tuple[str, int, Any]]:
+    """The objects of JSON Lines or of JSON, each with its noun and number. The content decides: a list, or an
+    object over several lines, is JSON under any name, and lines of objects are JSON Lines.
+    """
+    named_lines = any(suffix.lower() in (".jsonl", ".ndjson") for suffix in path.suffixes)
+    # Not splitlines(): JSON allows U+2028 inside a string.
+    lines = text.split("\n")
+    filled = [line for line in lines[:3] if line.strip()]
+    one_each = len(filled) > 1 and all(line.strip()[0] == "{" and line.strip()[-1] == "}" for line in filled)
+    if one_each or (named_lines and not text.lstrip().startswith(("[", "{\n", "{\r"))):
+        yield from (("line", number, row) for number, row in json_lines(lines, path, _not_json(path)))
+    else:
+        yield from (("record", number, row) for number, row in enumerate(_json_rows(path, text), start=1))
+
+
+def _json_rows(path: Path, text: str) -> list[Any]:
+    try:
+        content = from_json(text, keys_once=True)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", _not_json(path)) from error
+    if isinstance(content, dict):
+        listed = next((content[key] for key in _LISTS if _is_list_of_objects(content.get(key))), None)
+        if listed is not None and not {"data", "content", "response", "text"} & content.keys():
+            return list(listed)
+        if all(isinstance(row, dict) for row in content.values()):
+            return [{"id": key, **row} for key, row in content.items()]
+        return [content]
+    if not isinstance(content, list):
+        raise UserError(f"{path} is neither a list nor an object", "a list of objects is expected")
+    return content
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _not_json(path: Path) -> str:
+    """The cure for a file that is not JSON."""
+    if path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".gz"):
+        return "correct that line, or export the file again"
+    return "import reads .json, .jsonl, .csv, .tsv or .md: rename it, or save it as one of these"
+
+
+def _unpacked(path: Path) -> bytes:
+    most = max(LEAST_UNPACKED, MOST_TIMES * path.stat().st_size)
+    try:
+        with gzip.open(path) as file:
+            data = file.read(most + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"cannot read {path}: not a whole gzip file", "check the path") from error
+    if len(data) > most:
+        raise UserError(f"{path} unpacks to more than {most >> 20} MiB", "unpack it yourself, if you trust it")
+    return data
+
+
+def _hub_rows(name: str, split: str) -> Iterator[Row]:
+    with optional_packages():
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetsError
+        from huggingface_hub import hf_hub_download
+
+    try:
+        if split.endswith((".json", ".jsonl")):
+            return read_rows(Path(hf_hub_download(name, split, repo_type="dataset")))
+        configuration, _, split = split.rpartition("/")
+        return iter(load_dataset(name, *filter(None, [configuration]), split=split))
+    except (OSError, ValueError, DatasetsError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"cannot load {name!r} from the hub: {reason}",
+            "is there a network? or give a local .json or .jsonl file of the same shape as task.data",
+        ) from error
+
+
+# Rows that cannot be used.
+
+
+def convert_rows(
+    rows: Iterable[Row],
+    data: str | Path,
+    keys: frozenset[str],
+    convert: Callable[[Row, str], Iterable[T]],
+    noun: str,
+) -> Iterator[T]:
+    """Yield everything that `convert(row, id for a row without one)` makes of the rows, which have at least `keys`.
+
+    Raises:
+        UserError: rows are no records of `noun`: which, and why; where all are alike, what is wrong with the file.
+    """
+    faults: dict[int, ValueError] = {}
+    number = 0
+    for number, row in enumerate(rows, start=1):
+        try:
+            converted = _converted(row, keys, convert, f"{Path(data).stem}-{number}", noun)
+        except ValueError as error:
+            faults[number] = error
+        else:
+            yield from () if faults else converted
+    if faults:
+        raise _bad_records(data, faults, number)
+
+
+def _converted(
+    row: Row, keys: frozenset[str], convert: Callable[[Row, str], Iterable[T]], id: str, noun: str
+) -> list[T]:
+    try:
+        if missing := sorted(keys - row.keys()):
+            raise ValueError(f"no {missing[0]!r}")
+        return list(convert(row, id))
+    except (AttributeError, KeyError, TypeError) as error:
+        # Only shapes are wrong here: a list where an object belongs, or a key that is not there.
+        raise ValueError(f"not a {noun}: {error}") from error
+
+
+def _bad_records(data: str | Path, faults: Mapping[int, ValueError], of: int) -> UserError:
+    """One line for all rows that cannot be used."""
+    (first, error), *others = faults.items()
+    if not others:
+        return bad_record(data, first, error)
+    if len(faults) == of:
+        message = f"{data}: none of its {of} records can be read, the first: record {first}: {detail(error)}"
+        return UserError(message, getattr(error, "cure", "") or "is it the right file?")
+    more = ", ".join(map(str, list(faults)[1:20])) + (" ..." if len(faults) > 20 else "")
+    where = f"{len(faults)} of {of} records cannot be read, the first: record {first}: {detail(error)}"
+    return UserError(f"{data}: {where}", f"fix or remove record {first}, and look at {more}")
+
+
+def bad_record(data: str | Path, number: int, error: ValueError) -> UserError:
+    """One line that names the file and the record (from 1) that cannot be used."""
+    cure = getattr(error, "cure", "") or f"fix or remove record {number}"
+    return UserError(f"{data}: record {number}: {detail(error)}", cure)
+
+
+def detail(error: ValueError) -> str:
+    """The problem with a row, in one line."""
+    return first_error(error) if isinstance(error, ValidationError) else str(error)
+
+
+# Texts in a row.
+
+
+def text_of(row: Mapping[str, Any], *keys: str) -> str:
+    """The first of `keys` that holds non-empty text.
+
+    Raises:
+        ValueError: none does.
+    """
+    if text := optional_text(row, *keys):
+        return text
+    raise ValueError(f"no text in {' or '.join(map(repr, keys))}")
+
+
+def optional_text(row: Mapping[str, Any], *keys: str) -> str:
+    """The first of `keys` that holds non-empty text, else ""."""
+    return next((text for key in keys if isinstance(text := row.get(key), str) and text.strip()), "")
+
+
+def reference_of(row: Mapping[str, Any], *keys: str) -> str:
+    """The reference answer under the first of `keys` with text or a list of one text; else "".
+
+    Raises:
+        ValueError: a list has several.
+    """
+    for key in keys:
+        value = row.get(key)
+        several: Sequence[Any] = value if isinstance(value, list) else [value]
+        if len(several) > 1:
+            raise ValueError(f"{key!r} is a list of {len(several)} answers: put the one to learn or compare with")
+        if text := optional_text({key: several[0]} if several else {}, key):
+            return text
+    return ""

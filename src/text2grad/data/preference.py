@@ -1,0 +1,102 @@
+"""Read preference pairs from files and published data sets.
+
+A line is `{"prompt", "chosen", "rejected"}`, with `id` and `meta` if there are some. Each of the three is text or a
+list of turns; an answer given as a whole conversation (UltraFeedback binarized) brings its prompt with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from text2grad.data.export import Pairs
+from text2grad.data.files import Row, convert_rows, load_rows, text_of
+from text2grad.data.marks import as_turns
+from text2grad.data.published import Response, responses_of
+from text2grad.data.records import OWN_KEYS
+from text2grad.errors import UserError
+from text2grad.feedback import Message, Preference, Transcript, key_of
+
+SIDES = ("chosen", "rejected")
+OPENAI_SIDES = ("preferred_output", "non_preferred_output")
+
+
+def read_pairs(data: str, split: str = "") -> Pairs:
+    """The pairs of a local file or a split of a hub data set, without repeated ones and those with equal sides.
+
+    Raises:
+        UserError: it cannot be read or has no records, or a record is no pair (which one, and why).
+    """
+    rows = load_rows(data, None, split)
+    if rows[0].keys() >= OWN_KEYS:
+        cure = f"text2grad export {data} --as preference --out pairs.jsonl"
+        raise UserError(f"{data} has feedback and no pairs", cure)
+    kept: dict[tuple[object, ...], Preference] = {}
+    left_out = Counter[str]()
+    for pair in list(convert_rows(rows, data, frozenset(), _pairs_of, "preference pair")):
+        if pair is None:
+            left_out["undecided"] += 1
+        elif key_of(pair.chosen).strip() == key_of(pair.rejected).strip():
+            left_out["equal_sides"] += 1
+        elif (key := (pair.prompt, pair.chosen, pair.rejected)) in kept:
+            left_out["repeated"] += 1
+        else:
+            kept[key] = pair
+    return Pairs(list(kept.values()), dict(left_out))
+
+
+def _pairs_of(row: Row, fallback_id: str) -> Iterator[Preference | None]:
+    if all(side in row for side in OPENAI_SIDES):
+        chosen, rejected = (row[side][-1]["content"] for side in OPENAI_SIDES)
+        row = {"id": row.get("id"), "prompt": row["input"]["messages"], "chosen": chosen, "rejected": rejected}
+    if any(side in row for side in SIDES):
+        yield _pair(row, fallback_id)
+        return
+    responses = responses_of(row)
+    if responses is None:
+        raise ValueError("no 'chosen'")
+    yield _published(responses)
+
+
+def _pair(row: Row, fallback_id: str) -> Preference:
+    (before, chosen), (other, rejected) = (_answer(row, side) for side in SIDES)
+    if before != other:
+        raise ValueError("'chosen' and 'rejected' answer different prompts")
+    id = row.get("prompt_id") or row.get("id") or fallback_id
+    prompt = before or _turns(row.get("prompt")) or as_turns(text_of(row, "prompt"))
+    return Preference(id=str(id), prompt=prompt, chosen=chosen, rejected=rejected, meta=row.get("meta") or {})
+
+
+def _answer(row: Row, side: str) -> tuple[tuple[Message, ...], str]:
+    """The turns before an answer, if it is a conversation, and its text; one that begins with the assistant is all
+    answer, of several turns."""
+    turns = _turns(row.get(side))
+    if len(turns) > 1 and turns[0].role == "assistant":
+        return (), Transcript.of_messages(turns)
+    if turns and turns[-1].role != "assistant":
+        raise ValueError(f"{side!r} does not end with the assistant")
+    if not turns and not isinstance(row.get(side), str):
+        raise ValueError(f"no {side!r}")
+    return (turns[:-1], turns[-1].content) if turns else ((), row[side])
+
+
+def _turns(value: object) -> tuple[Message, ...]:
+    """The turns of a list of some; of anything else, none."""
+    turns = value if isinstance(value, list) else []
+    return tuple(Message(role=turn["role"], content=turn["content"]) for turn in turns)
+
+
+def _published(responses: Sequence[Response]) -> Preference | None:
+    """Of scored completions the best over the worst; what people corrected over the draft they wrote about."""
+    scored = [(float(score), each) for each in responses if (score := each.meta.get("overall_score")) is not None]
+    if len(scored) > 1:
+        (low, worst), *_, (high, best) = sorted(scored, key=lambda pair: pair[0])
+        return _over(best, best.response, worst.response) if high > low else None
+    draft = responses[0] if len(responses) == 1 else None
+    if draft is None or not (draft.feedback and draft.reference):
+        raise ValueError("neither two scored answers nor a draft that a person corrected")
+    return _over(draft, draft.reference, draft.response)
+
+
+def _over(known: Response, chosen: str, rejected: str) -> Preference:
+    return Preference(id=known.id, prompt=as_turns(known.prompt), chosen=chosen, rejected=rejected)

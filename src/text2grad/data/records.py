@@ -1,0 +1,503 @@
+"""Import people's feedback in three passes: rows -> opinions -> records.
+
+Here are the third pass and `import_feedback`, which runs all three. Nothing is guessed: a mark that is not where it
+says, or whose label is neither praise nor criticism, yields no span and is counted in the record's `meta`; so is a
+quote that is not in the response or occurs more than once. What the person wrote stays in the critique's text.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from text2grad.data import published, remarks
+from text2grad.data.conversations import Write, by_default, by_trace, is_structured, with_conversation
+from text2grad.data.files import Placed, Row, bad_record, detail, rows
+from text2grad.data.marks import human_record, in_code_points, spans_of, subject_of, without_empty
+from text2grad.data.opinions import Importer, Names, Opinion, opinions
+from text2grad.data.remarks import RATINGS, SAYS, parse_map, plain_name
+from text2grad.data.scale import Scale, Scales, parse_scales
+from text2grad.data.tables import bad_rows, is_table
+from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
+from text2grad.errors import UsageError, UserError
+from text2grad.feedback import (
+    Critique,
+    Failure,
+    Feedback,
+    Label,
+    QuoteCounts,
+    Record,
+    key_of,
+    leads_out,
+    read_jsonl,
+    record_json,
+    write_jsonl,
+)
+from text2grad.named import is_own_name, load_named
+
+DATA_SETS = published.IMPORTERS
+"""Published data sets: their shape and their scales are known, so no option says any."""
+IMPORTERS: Sequence[Importer] = (*DATA_SETS, *TOOL_IMPORTERS)
+"""In the order in which a file is tried."""
+REMARKS = ("csv", "remarks")
+KINDS = ("auto", "feedback", *dict.fromkeys(importer.name for importer in IMPORTERS), *REMARKS)
+MAPPED = ("response", "prompt", "score", "critique", "corrected", "good", "poor")
+"""What `--map` may name in the files of tools: fields, questions, and (good, poor) labels."""
+OWN_KEYS = frozenset({"id", "prompt", "response", "source"})
+"""Every record of our own has these."""
+
+
+class ImportReport(Record):
+    """The figures of an import.
+
+    `spans` counts labelled spans; the four counts after it count what yielded none: quotes that are not in the
+    response, quotes that occur more than once, comments without polarity, and quotes that repeat another of the
+    same review. spans + these four = exact + normalised + unmatched = all that was marked: `exact` occurs in the
+    response literally, `normalised` apart from whitespace, quotes or dashes. `no_spans` and `failed` count records.
+    """
+
+    source: str
+    records: int
+    spans: int
+    unmatched: int = 0
+    ambiguous: int = 0
+    no_polarity: int = 0
+    repeated: int = 0
+    exact: int = 0
+    normalised: int = 0
+    no_spans: int = 0
+    failed: int = 0
+
+
+class ImportResult(Record):
+    """All records of a file, in its order, and the figures.
+
+    `scales` says how ratings were read; `losses` names every line of which something was not used, and why;
+    `ignored` the columns that were not read.
+    """
+
+    records: list[Feedback]
+    report: ImportReport
+    scales: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of an import: names of columns, fields and questions (`--map`), scales of ratings by question
+    (`--scale`; "": of the score), and the length of a prompt that the task shows.
+    """
+
+    names: Sequence[str]
+    scales: Mapping[str, Scale]
+    context_characters: int | None
+    write: Write = by_default
+
+    def refuse(self, kind: str) -> None:
+        """Stop where names or scales are given for a kind of file that needs none."""
+        for option, given in (("--map", self.names), ("--scale", self.scales)):
+            if given:
+                why = f"{option} is for tables and remarks, and for tools, not for {kind}"
+                raise UsageError(why, "leave it out")
+
+
+def import_feedback(
+    path: str | Path,
+    kind: str = "auto",
+    context_characters: int | None = None,
+    names: Sequence[str] = (),
+    scales: Sequence[str] = (),
+    write: Write = by_default,
+) -> ImportResult:
+    """Read people's feedback as records.
+
+    `kind`: `remarks` or `csv` (a response and what somebody said about it: `data.remarks`), the name of one of
+    `IMPORTERS` (a tool's export, a published data set), an `Importer` of your own as `module:NAME`, `feedback` (our
+    own records), or `auto`.
+    `context_characters` must be what the policy's task uses (`TaskSettings`), so that both see one prompt.
+    `names` says which columns, keys or fields are meant, where they have other names: `response=answer`.
+    `scales` declares scales of ratings, the worst first: `1..5`, or of one question `helpful=1..5`.
+    `write` is the policy's way to write a turn that calls tools or reasons, where a conversation has such.
+
+    Raises:
+        UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
+    """
+    path, options = Path(path), Options(names, parse_scales(scales), context_characters, write)
+    if kind not in KINDS and not is_own_name(kind):
+        raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
+    placed = [] if kind == "feedback" else list(by_trace(rows(path)))
+    if not placed and kind == "auto":
+        problem = "has no rows" if path.stat().st_size else "is empty"
+        raise UserError(f"{path} {problem}", "check that it is the right file")
+    talks = _with_conversations(path, placed, options)
+    read_as = _kind_of(talks, path, bool(names)) if kind == "auto" else _asked_for(kind, talks)
+    if isinstance(read_as, Importer):
+        return _import_rows(path, read_as, talks, options)
+    if read_as in REMARKS:
+        return _import_remarks(path, read_as, talks, options)
+    options.refuse("feedback")
+    own = list(_own(path, placed, talks))
+    if not own:
+        raise UserError(f"{path} has no records", "check that it is the right file")
+    for number, record in enumerate(own, start=1):
+        if leads_out(record.id):
+            raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} leads out of its folder"))
+    return ImportResult(records=own, report=_report("feedback", own))
+
+
+def _import_rows(path: Path, importer: Importer, placed: list[Placed], options: Options) -> ImportResult:
+    """The records that an importer makes of a file."""
+    if importer in DATA_SETS:
+        options.refuse(importer.name)
+    try:
+        declared = importer.names(path, [row for _, row in placed])
+    except (AttributeError, KeyError, TypeError, ValueError):  # a bad row, which is named when it is read
+        declared = Names()
+    chosen = parse_map(options.names, MAPPED)
+    names = replace(declared, chosen=chosen, context_characters=options.context_characters, write=options.write)
+    found = opinions(importer, path, placed, names)
+    meant = [opinion for opinion in found if not opinion.skipped]
+    _read_choices(meant)
+    values: dict[str, list[object]] = {}
+    for question, value in ((q, v) for opinion in meant for q, v in opinion.ratings.items()):
+        values.setdefault(question, []).append(value)
+    main = next(iter(chosen.get("score", ())), "")
+    scales = Scales.of(values, options.scales, names.scales, main, names.options)
+    kept, losses = records(path, importer, found, scales, names.labels())
+    losses += [*_left(found), *_unlabelled(meant, names.labels()), *scales.problems]
+    if not kept:
+        why = f"{path}: nobody's opinion is in it: {'; '.join(losses)}" if losses else f"{path} has no records"
+        raise UserError(why, "export what people answered")
+    return ImportResult(
+        records=kept, report=_report(importer.name, kept), scales=scales.lines, losses=tuple(losses)
+    )
+
+
+def _import_remarks(path: Path, kind: str, placed: list[Placed], options: Options) -> ImportResult:
+    """The records of a file of remarks."""
+    columns = {ours: theirs[-1] for ours, theirs in parse_map(options.names).items()}
+    inside = [(place, _with_paths(row, columns)) for place, row in placed]
+    read = remarks.opinions(path, inside, columns, options.scales)
+    kept, losses = records(path, Importer(kind, lambda row, id, names: ()), read.opinions, Scales({}), {})
+    return ImportResult(
+        records=kept,
+        report=_report(kind, kept),
+        scales=read.scores.notes,
+        losses=(*losses, *read.scores.problems),
+        ignored=read.ignored,
+    )
+
+
+# The third pass.
+
+
+def records(
+    path: Path, importer: Importer, opinions: Sequence[Opinion], scales: Scales, labels: Mapping[str, Label]
+) -> tuple[list[Feedback], list[str]]:
+    """The records of all opinions of a file, and lines on what of them is not used.
+
+    The same remark of one person twice is one record.
+
+    Raises:
+        UserError: records cannot be written or their ids are taken by another text (all of them are named).
+    """
+    kept: dict[str, tuple[str, list[str]]] = {}
+    subjects: dict[str, tuple[object, str]] = {}
+    found: list[Feedback] = []
+    losses: list[str] = []
+    bad: list[tuple[str, str]] = []
+    for opinion in opinions:
+        lines = opinion.losses
+        if not opinion.skipped:
+            try:
+                record = record_of(importer, opinion, scales, labels)
+            except ValidationError as error:
+                bad.append((opinion.place, detail(error)))
+                continue
+            if first := kept.get(key := record_json(record)):
+                lines = [f"the same remark as in {first[0]}: left out"] if first[1] == lines else lines
+            else:
+                kept[key] = opinion.place, lines
+                found.append(record)
+                bad += [(opinion.place, fault) for fault in _faults(record, opinion.place, subjects)]
+                losses += [] if opinion.losses else _lost_marks(record)
+        losses += [f"{opinion.place}: {line}" for line in lines]
+    if bad:
+        raise bad_rows(path, bad, "correct these rows, or give each text an id of its own")
+    return found, losses
+
+
+def record_of(importer: Importer, opinion: Opinion, scales: Scales, labels: Mapping[str, Label]) -> Feedback:
+    """The record of an opinion."""
+    answers = without_empty(corrected=opinion.corrected, ratings=opinion.ratings, aside=opinion.aside)
+    meta = {**without_empty(dataset=importer.name, annotator=opinion.annotator), **answers, **opinion.meta}
+    judgement: Critique | Failure = Failure(kind="unsupported", message=opinion.failure)
+    if not opinion.failure:
+        marks = in_code_points(opinion.marks, opinion.response, importer.counting)
+        spans, lost = spans_of(marks, opinion.response, labels)
+        counts = Counter(why for why, _ in lost) + Counter(unmatched=opinion.misplaced.total())
+        judgement = Critique(
+            text="\n".join(opinion.comments),
+            spans=opinion.spans or spans,
+            score=scales.score(opinion.ratings) if opinion.score is None else opinion.score,
+            quotes=opinion.counts + QuoteCounts(**counts),
+            lost=tuple(opinion.lost),
+            omissions=tuple(opinion.omissions),
+        )
+    return human_record(opinion.id, opinion.prompt, opinion.response, judgement, meta, opinion.source)
+
+
+def _faults(record: Feedback, place: str, subjects: dict[str, tuple[object, str]]) -> Iterator[str]:
+    """The faults of a record's id; `subjects` holds the text of every id so far, and its place."""
+    subject, first = subjects.setdefault(record.id, (subject_of(record), place))
+    if leads_out(record.id):
+        yield f"the id {record.id[:60]!r} leads out of its folder"
+    if subject != subject_of(record):
+        yield f"the id {record.id[:60]!r} is that of another text in {first}"
+
+
+def _lost_marks(record: Feedback) -> list[str]:
+    """The marks of a record that gave no span, by its id."""
+    counts = record.quotes
+    lost = {
+        "not where they say, or not in the response": counts.unmatched,
+        "in the response more than once": counts.ambiguous,
+        "neither praise nor criticism by their label": counts.no_polarity,
+    }
+    return [f"record {record.id}: marks {why}: {count}" for why, count in lost.items() if count]
+
+
+LONGEST_LABEL = 30
+"""Characters of a choice, in a question that some answered with one word."""
+
+
+def _read_choices(opinions: Sequence[Opinion]) -> None:
+    """Take short texts as ratings where others answered the same question by a label: of correct, partly correct
+    and wrong, all are choices.
+    """
+    rated = {question for opinion in opinions for question in opinion.ratings}
+    answers = [answer for opinion in opinions for answer in opinion.written.items()]
+    long = {question for question, text in answers if len(text) > LONGEST_LABEL}
+    for opinion in opinions:
+        labels = {question: text for question, text in opinion.written.items() if question in rated - long}
+        opinion.ratings |= labels
+        opinion.comments = [text for text in opinion.comments if text not in labels.values()]
+
+
+def _left(opinions: Sequence[Opinion]) -> Iterator[str]:
+    """A line for each kind of entry that is no opinion, or is kept aside, with its count."""
+    why, aside, misplaced = Counter[str](), Counter[str](), Counter[str]()
+    for opinion in opinions:
+        why.update([opinion.skipped] if opinion.skipped else [])
+        aside.update(opinion.aside.keys())
+        misplaced.update(opinion.misplaced)
+    yield from (f"{reason}: {count} not read" for reason, count in why.items())
+    texts = {name for opinion in opinions for name, value in opinion.aside.items() if isinstance(value, str)}
+    for name, count in aside.items():
+        cure = f" (if it is a critique: --map critique={name})" if name in texts else ""
+        yield f"{name}: kept in meta.aside, as no verdict on the response: {count}{cure}"
+    yield from (f"marks {reason}: {count}" for reason, count in misplaced.items())
+    if empty := sum(not (opinion.skipped or opinion.says_something) for opinion in opinions):
+        yield f"records in which nothing was marked, rated or written: {empty}"
+
+
+def _unlabelled(opinions: Iterable[Opinion], labels: Mapping[str, Label]) -> Iterator[str]:
+    """The labels of marks that neither praise nor blame, and the option that says which they do."""
+    marks = [mark for opinion in opinions for mark in opinion.marks]
+    names = Counter(mark.label for mark in marks if mark.label.strip().casefold() not in labels)
+    if names:
+        shown = ", ".join(f"{name!r} ({count})" for name, count in names.most_common(6))
+        example = shlex.quote(f"poor={next(iter(names)) or 'LABEL'}")
+        yield f"labels that neither praise nor blame give no span: {shown} (say which do: --map {example})"
+
+
+# The kind of a file.
+
+
+def _asked_for(kind: str, placed: Sequence[Placed]) -> Importer | str:
+    """The importer of a kind; of several that share a name, the one that knows a row."""
+    if is_own_name(kind):
+        own = load_named("importer", kind, kinds=(object,))
+        if not isinstance(own, Importer):
+            cure = "write NAME = Importer(...) there: text2grad.data.opinions"
+            raise UserError(f"--kind {kind}: it is {type(own).__name__}, and no Importer", cure)
+        return own
+    named = [importer for importer in IMPORTERS if importer.name == kind]
+    knowing = (importer for importer in named if any(importer.knows(row) for _, row in placed))
+    return next(knowing, named[0]) if named else kind
+
+
+def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | str:
+    """The importer that knows the first row; else `feedback`, `csv` or `remarks`. What is `mapped` is never read as
+    one of the kinds that take no names.
+    """
+    first = placed[0][1]
+    own = first.keys() >= OWN_KEYS
+    importer = next((importer for importer in IMPORTERS if not own and importer.knows(first)), None)
+    if importer and not (mapped and importer in DATA_SETS):
+        return importer
+    if own and not mapped:
+        return "feedback"
+    if is_table(path):
+        return "csv"  # which says what column is missing
+    if mapped or "response" in map(plain_name, first):
+        return "remarks"
+    if {"chosen", "rejected"} <= first.keys() or {"preferred_output", "non_preferred_output"} <= first.keys():
+        cure = f"learn from them by: text2grad train-reward --pairs {path}"
+        raise UserError(f"{path}: these are pairs of answers, and no feedback on one", cure)
+    texts = ", ".join(_paths(first))[:300]
+    cure = f"say where what is: --map response=KEY,critique=KEY (or prompt, score, corrected); keys: {texts}"
+    raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
+
+
+def _with_conversations(path: Path, placed: Sequence[Placed], options: Options) -> list[Placed]:
+    """The rows, those with a conversation and something said about it with its turns as prompt and response.
+
+    Raises:
+        UserError: a conversation cannot be read (whose).
+    """
+    mapped = {pair.partition("=")[0].strip() for word in options.names for pair in word.split(",")}
+    if "response" in mapped:
+        return list(placed)
+    said, talks = {*SAYS, *RATINGS}, []
+    for number, (place, row) in enumerate(placed, start=1):
+        try:
+            has_remark = mapped & said or said & set(map(plain_name, row))
+            is_read = is_structured(row.get("response")) if row.keys() >= OWN_KEYS else has_remark
+            talks.append((place, with_conversation(row, options.write) if is_read else row))
+        except ValueError as error:
+            raise bad_record(path, number, error) from error
+    return talks
+
+
+def _own(path: Path, placed: Sequence[Placed], talks: Sequence[Placed]) -> Iterator[Feedback]:
+    """Records of our own: as they are written, or with turns that were read off structured messages."""
+    if all(new is old for (_, new), (_, old) in zip(talks, placed, strict=True)):
+        yield from read_jsonl(path, Feedback)
+        return
+    for number, (_, row) in enumerate(talks, start=1):
+        try:
+            yield Feedback.model_validate(row)
+        except ValidationError as error:
+            raise bad_record(path, number, error) from error
+
+
+def _with_paths(row: Row, names: Mapping[str, str]) -> Row:
+    """A row with what `names` reach by dots inside its values (`outputs.answer`, `feedback.0.comment`) as keys."""
+    inside = {name: _inside(row, name) for name in names.values() if name not in row and "." in name}
+    return {**row, **{name: value for name, value in inside.items() if value is not None}}
+
+
+def _inside(value: Any, name: str) -> Any:
+    for part in name.split("."):
+        if isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
+            return None
+    return value
+
+
+def _paths(value: Any, name: str = "") -> Iterator[str]:
+    """The names of all texts and numbers in a value, by dots."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield from _paths(item, f"{name}.{key}" if name else str(key))
+    if not isinstance(value, dict | list) and value is not None:
+        yield name
+
+
+# Files of records.
+
+
+def merged(existing: Iterable[Feedback], new: Iterable[Feedback]) -> list[Feedback]:
+    """Both, in their order; what the same person said about the same response before is replaced in its place.
+
+    So a second file adds to the first, and importing one file twice changes nothing. Of several remarks of one
+    person on one response, the k-th replaces the k-th.
+    """
+    return list((_by_content(existing) | _by_content(new)).values())
+
+
+def _by_content(records: Iterable[Feedback]) -> dict[tuple[object, ...], Feedback]:
+    """The records by what they are about and their number there. A table and the same remarks from anywhere else
+    are one data set: what is exported comes back edited.
+    """
+    seen: Counter[tuple[str, ...]] = Counter()
+    by_content: dict[tuple[object, ...], Feedback] = {}
+    for record in records:
+        source, annotator = record.source, str(record.meta.get("annotator", ""))
+        key = source.kind, source.model, record.id, record.response, annotator
+        seen[key] += 1
+        by_content[*key, seen[key]] = record
+    return by_content
+
+
+def reports_by_data_set(records: Iterable[Feedback]) -> dict[str, ImportReport]:
+    """The figures of a feedback file for each data set, in order of appearance; `feedback` where none is named."""
+    groups: dict[str, list[Feedback]] = {}
+    for record in records:
+        groups.setdefault(str(record.meta.get("dataset") or "feedback"), []).append(record)
+    return {name: _report(name, group) for name, group in groups.items()}
+
+
+def _report(source: str, records: Sequence[Feedback]) -> ImportReport:
+    counts = sum((record.quotes for record in records), QuoteCounts())
+    spans = sum(len(record.spans) for record in records)
+    placed = spans + counts.ambiguous + counts.no_polarity + counts.repeated
+    return ImportReport(
+        source=source,
+        records=len(records),
+        spans=spans,
+        exact=placed - counts.normalised,
+        no_spans=sum(not record.spans for record in records),
+        failed=sum(record.error is not None for record in records),
+        **counts.model_dump(exclude={"fuzzy", "foreign"}),
+    )
+
+
+def write_feedback(target: Path, records: Iterable[Feedback], replaces: str = "") -> tuple[int, int]:
+    """Write records beside those of other critics; return how many, and how many others stay before them.
+
+    A record about the same response, from the same kind of critic, is replaced; of the kind `replaces`, every one.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(target.name + ".new")
+    about: set[bytes] = set()
+
+    def noted() -> Iterator[Feedback]:
+        for record in records:
+            about.add(_identity(record))
+            yield record
+
+    try:
+        count, stay = write_jsonl(fresh, noted()), 0
+        if count or target.is_file():
+            both = chain(other_feedback(target, replaces, about), read_jsonl(fresh, Feedback))
+            stay = write_jsonl(target, both) - count
+        return count, stay
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def other_feedback(path: Path, kind: str = "", about: Collection[bytes] = ()) -> Iterator[Feedback]:
+    """The records of a file from other kinds of critics (people's, say) and not `about` the same responses."""
+    for record in read_jsonl(path, Feedback) if path.is_file() else ():
+        if record.source.kind != kind and _identity(record) not in about:
+            yield record
+
+
+def _identity(record: Feedback) -> bytes:
+    """The response of a record and its kind of critic: a later judgement of the same takes its place."""
+    words = "\0".join((record.source.kind, record.id, key_of(record.response)))
+    return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,191 @@
+"""What is judged: responses read from a file, one at a time, so that a file of any size fits.
+
+A file is JSON Lines, JSON (a list of objects, or objects by id) or a table. A row has `prompt` (text or turns) and
+`response`, and may have `id`, `reference`, `feedback` (what a person wrote about the response) and `meta`; or it is
+a feedback record of ours, whose judgement is left aside; or it has the shape of a published data set
+(`data.published`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from text2grad.data.conversations import Write, by_default, by_trace, with_conversation
+from text2grad.data.files import rows
+from text2grad.data.published import Response, responses_of
+from text2grad.data.tables import is_table
+from text2grad.errors import UserError
+from text2grad.feedback import (
+    DRAFT,
+    HUMAN_FEEDBACK,
+    Example,
+    Feedback,
+    Message,
+    Record,
+    ResponseText,
+    first_error,
+    json_lines,
+    leads_out,
+    reading,
+)
+
+MOST_CHARACTERS = 100_000
+"""Of a response that is judged."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One response to judge, as an answer to `example`. `ours`: its id is the prompt's, and may repeat."""
+
+    example: Example
+    response: str
+    ours: bool = False
+
+
+Items = Callable[[], Iterable[Item]]
+"""Items, from the start at each call: they are read more than once and never all held."""
+
+
+class ResponseRow(Record):
+    """A row of a file of responses."""
+
+    id: str = ""
+    prompt: str | tuple[Message, ...] = Field(min_length=1)
+    response: ResponseText
+    reference: str = ""
+    feedback: str = ""
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+
+def read_items(path: Path, anchor: bool = False, write: Write = by_default) -> Iterator[Item]:
+    """The items of a file, in order.
+
+    With `anchor`, what a person wrote in a record of ours without spans is feedback on its response, as is a row's
+    `feedback` in any case. `write` is how the policy writes a turn that calls tools or reasons.
+
+    Raises:
+        UserError: the file cannot be read, or a row is not a response (which one, and why).
+    """
+    for where, row in by_trace(_rows(path)):
+        kind, number, *_ = where.split()
+        place = f"{path}:{number}" if kind == "line" else f"{path}: {where}"
+        if not isinstance(row, dict):
+            raise UserError(f"{place}: not an object", "one JSON object per line")
+        for named, each in _by_id(row):
+            try:
+                yield from _items(_with_turns(each, write), f"{path.stem}-{number}", anchor)
+            except ValidationError as error:
+                problem = f"{place}: {named}{first_error(error)}"
+                raise UserError(problem, f"fix or remove {named.rstrip(': ') or where}") from error
+            except ValueError as error:
+                cure = getattr(error, "cure", f"columns: {', '.join(ResponseRow.model_fields)}")
+                raise UserError(f"{place}: {named}{error}", cure) from error
+
+
+def check_items(items: Iterable[Item], longest: int = MOST_CHARACTERS) -> int:
+    """Look at every item before anything is paid for; their number.
+
+    Raises:
+        UserError: an id occurs twice, names a way out of its folder, or a response has more than `longest`
+            characters.
+    """
+    seen: set[bytes] = set()
+    count = 0
+    for count, item in enumerate(items, start=1):  # noqa: B007
+        id, size = item.example.id, len(item.response)
+        shown = repr(id if len(id) <= 60 else f"{id[:60]}…")
+        if leads_out(id):
+            raise UserError(f"the id {shown} leads out of its folder", "take '..' out of it")
+        if not id.isprintable() or len(id) > 500:
+            raise UserError(f"the id {shown} is not a name", "at most 500 printable characters")
+        key = blake2b(id.encode(), digest_size=16).digest()
+        if key in seen and not item.ours:
+            raise UserError(f"the id {shown} occurs twice", "give each response its own id")
+        seen.add(key)
+        if size > longest:
+            message = f"the response of {shown} has {size:,} characters, more than {longest:,}"
+            raise UserError(message, "shorten it")
+    return count
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """The rows, each with where it is: a line at a time of JSON Lines, all at once of anything else."""
+    with reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
+        first = next((line.strip() for line in file if line.strip()), "")
+    if is_table(path):
+        yield from ((where, {name: cell for name, cell in row.items() if cell}) for where, row in rows(path))
+    elif path.suffix == ".gz" or (first and not (first.startswith("{") and first.endswith("}"))):
+        yield from rows(path)
+    else:
+        with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
+            yield from ((f"line {number}", row) for number, row in json_lines(file, path))
+
+
+def _with_turns(row: dict[str, Any], write: Write) -> dict[str, Any]:
+    """The row; of one with a conversation of somebody else's, what is ours of it."""
+    talk = with_conversation(row, write)
+    if talk is row or row.keys() >= {"source", "response"}:
+        return talk
+    if "prompt" in row and "response" in row:
+        _check_columns(row)
+    kinds = {"id": str | int, "reference": str, "feedback": str, "meta": dict}
+    known = {name: talk[name] for name, kind in kinds.items() if isinstance(talk.get(name), kind)}
+    known |= {"id": str(known["id"])} if "id" in known else {}
+    return {**known, "prompt": talk.get("prompt", ""), "response": talk["response"]}
+
+
+def _by_id(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The row itself; of an object that has objects by id each of those, with its id."""
+    known = row.keys() & ResponseRow.model_fields.keys()
+    if row and not known and all(isinstance(each, dict) for each in row.values()):
+        yield from ((f"{id[:60]}: ", {"id": id, **each}) for id, each in row.items())
+    else:
+        yield "", row
+
+
+def _items(row: dict[str, Any], fallback_id: str, anchor: bool) -> Iterator[Item]:
+    if "source" in row and "response" in row:
+        yield _of_feedback(Feedback.model_validate(row), anchor)
+        return
+    if (published := responses_of(row)) is not None:
+        yield from (_of_row(each, fallback_id) for each in published)
+        return
+    _check_columns(row)
+    yield _of_row(ResponseRow.model_validate(row), fallback_id)
+
+
+def _check_columns(row: dict[str, Any]) -> None:
+    known = list(ResponseRow.model_fields)
+    for name in row:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"unknown column {str(name)[:40]!r}{hint}")
+    for name in ("prompt", "response"):
+        if name not in row:
+            raise ValueError(f"no column {name!r}")
+
+
+def _of_row(row: ResponseRow | Response, fallback_id: str) -> Item:
+    turns = (Message(role="user", content=row.prompt),) if isinstance(row.prompt, str) else row.prompt
+    meta = _with_feedback(row.meta, row.feedback) if row.feedback.strip() else row.meta
+    return Item(Example(id=row.id or fallback_id, prompt=turns, reference=row.reference, meta=meta), row.response)
+
+
+def _of_feedback(record: Feedback, anchor: bool) -> Item:
+    meta = record.meta
+    if anchor and record.source.kind == "human" and record.critique.strip() and not record.spans:
+        meta = _with_feedback(meta, record.critique)
+    return Item(record.example().model_copy(update={"meta": meta}), record.response, ours=True)
+
+
+def _with_feedback(meta: dict[str, Any], words: str) -> dict[str, Any]:
+    """`meta` with what a person wrote about the response of its own row."""
+    return {**{name: value for name, value in meta.items() if name != DRAFT}, HUMAN_FEEDBACK: words}

@@ -1,0 +1,692 @@
+"""Read the exports of annotation tools and tracing platforms, by one table: `TOOLS`.
+
+An entry says how rows are recognised and which fields are the response, the prompt, spans, labels, comments and
+ratings. Code stands only where the shape of a tool needs it: Label Studio's regions, Argilla's questions, Prodigy's
+answers.
+"""
+
+from __future__ import annotations
+
+import json
+from ast import literal_eval
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from text2grad.data.conversations import response_of, with_conversation
+from text2grad.data.files import Row, RowError
+from text2grad.data.marks import BROWSER, CODE_POINTS, LABELS, Counting, Mark, fits, in_code_points
+from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, last_turn, own_scales, skip, text_in
+from text2grad.data.scale import Scale, number_of, scale_of_numbers, verdict
+from text2grad.errors import UserError
+from text2grad.feedback import Message, from_json, reading
+
+Prompt = str | tuple[Message, ...]
+
+
+class Answers(NamedTuple):
+    """A list of answers in a row, by their keys: `list` names it, `value` and `comment` are tried in order."""
+
+    list: str
+    question: str
+    value: tuple[str, ...]
+    who: str = ""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """An entry of the table: a row is recognised by `known`, and these keys say what it holds.
+
+    Keys are looked up in the row and in its `meta`. `texts` takes the response and the prompt from a row where no
+    plain key has them. `marks` are keys of spans, of labels, or of both; `answers` is a list of answers; `columns`
+    begins the names of columns that end in `.label`, `.score` and `.explanation`. `judge` adds what is left.
+    """
+
+    name: str
+    known: Callable[[Row], bool]
+    id: tuple[str, ...] = ("id",)
+    response: tuple[str, ...] = RESPONSE_KEYS
+    texts: Callable[[Row, Names], tuple[str, Prompt]] | None = None
+    annotator: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    comments: tuple[str, ...] = ()
+    answers: Answers | None = None
+    columns: str = ""
+    aside: tuple[str, ...] = ()
+    judge: Callable[[Opinion, Row, Names], None] | None = None
+    names: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names(scales=own_scales(rows))
+    counting: Counting | None = None
+
+
+def importer(tool: Tool) -> Importer:
+    """The importer that reads by an entry of the table."""
+    return Importer(tool.name, partial(_opinions, tool), known=tool.known, names=tool.names, counting=tool.counting)
+
+
+def _opinions(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """The opinions on one row: one for each person where its answers name them, else one."""
+    known = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
+    id = text_in(known, *tool.id) or fallback_id
+    if tool.answers and not row[tool.answers.list]:
+        yield skip(id, "runs without feedback")
+        return
+    if row.get("answer") == "ignore":
+        yield skip(id, "answers 'ignore'")
+        return
+    if tool.texts:
+        response, prompt = tool.texts(row, names)
+    else:
+        field = names.response(row, tool.response)
+        response, prompt = row[field], names.prompt(known, without=field)
+    opinion = Opinion(id, response, prompt, text_in(known, *tool.annotator) or _file_of_a_user(row, fallback_id))
+    for key in tool.marks:
+        _add_marks(opinion, key, row.get(key), names)
+    for comment in (comment for key in tool.comments for comment in row.get(key) or ()):
+        text = comment if isinstance(comment, str) else text_in(comment, "text", "comment")
+        opinion.comments += filter(None, [text])
+    for key in tool.aside:
+        opinion.aside |= {key: row[key]} if row.get(key) else {}
+    _add_columns(opinion, tool, row, names)
+    if tool.judge:
+        tool.judge(opinion, known, names)
+    yield from _answered(opinion, tool.answers, row, names) if tool.answers else [opinion]
+
+
+def _file_of_a_user(row: Row, fallback_id: str) -> str:
+    """The user after whom doccano names a file: it writes one for each user, with a column of comments."""
+    stem = fallback_id.rpartition("-")[0]
+    return stem if "Comments" in row and stem not in ("all", "unknown") else ""
+
+
+def _add_marks(opinion: Opinion, key: str, value: Any, names: Names) -> None:
+    """Add spans (objects, or `[start, end, label]`) as marks, and texts as labels of the whole response."""
+    entries = [value] if isinstance(value, str) else value or []
+    opinion.marks += [_entity(entry) for entry in entries if isinstance(entry, dict | list) and entry]
+    words = [entry for entry in entries if isinstance(entry, str)]
+    for word in words if any(" " in word for word in words) else [words]:
+        opinion.answer(key, word, names)
+
+
+def _entity(value: Any) -> Mark:
+    if isinstance(value, dict):
+        start, end = (value.get(f"{name}_offset", value.get(name)) for name in ("start", "end"))
+        return Mark.of({"start": start, "end": end, "label": value.get("label")})
+    start, end, label = value
+    return Mark.of({"start": start, "end": end, "label": label})
+
+
+def _add_columns(opinion: Opinion, tool: Tool, row: Row, names: Names) -> None:
+    """Add the columns `NAME.label` (without one `NAME.score`) as answers and `NAME.explanation` as comments."""
+    for name, value in row.items() if tool.columns else ():
+        question, _, part = name.rpartition(".")
+        if not question.startswith(tool.columns):
+            continue
+        if part == "explanation" and value:
+            opinion.comments.append(str(value))
+        elif part == "label" or (part == "score" and row.get(f"{question}.label") in (None, "")):
+            opinion.answer(question.partition(".")[2], value, names)
+
+
+def _answered(opinion: Opinion, answers: Answers, row: Row, names: Names) -> Iterator[Opinion]:
+    """One opinion for each person who answered."""
+    people: dict[str, Opinion] = {}
+    for answer in row[answers.list]:
+        who = text_in(answer, answers.who) if answers.who else ""
+        person = people.setdefault(
+            who, Opinion(opinion.id, opinion.response, opinion.prompt, who, part=who or None)
+        )
+        value = next((answer[key] for key in answers.value if answer.get(key) is not None), None)
+        person.answer(text_in(answer, answers.question) or answers.list, value, names)
+        person.comments += filter(None, [text_in(answer, "comment")])
+        if isinstance(answer.get("correction"), dict):
+            person.corrected = _only_text(answer["correction"], names, "corrected")
+    yield from people.values()
+
+
+def _within(outputs: str, inputs: str, row: Row, names: Names) -> tuple[str, Prompt]:
+    """The response and the prompt in what went out of a traced run and what went in, as text or in objects.
+
+    Raises:
+        ValueError: no text is the response.
+    """
+    response, prompt = _only_text(row[outputs], names, "response"), _only_text(row.get(inputs), names, "prompt")
+    if "response" not in names.chosen and (talk := with_conversation(row, names.write)) is not row:
+        return response_of(talk), tuple(map(Message.model_validate, talk.get("prompt", ())))
+    if not response:
+        key = next(iter(row[outputs] or ()), "KEY") if isinstance(row[outputs], dict) else "KEY"
+        raise RowError(f"no text, or several, in {outputs!r}", f"say which: --map response={key}")
+    return response, prompt
+
+
+def _only_text(value: Any, names: Names, ours: str) -> str:
+    """A text, or of an object the text that is named so, else its only text."""
+    if not isinstance(value, dict):
+        return value if isinstance(value, str) else ""
+    texts = {name: text for name, text in value.items() if isinstance(text, str) and text}
+    keys = ("question", "input", "prompt") if ours == "prompt" else ("output", "answer")
+    key = names.key(texts, ours, keys) if ours == "prompt" else names.key(texts, "response", keys)
+    return texts[key] if key else next(iter(texts.values())) if len(texts) == 1 else ""
+
+
+# Prodigy: labelled spans, a label, a choice, or the text alone, and what the annotator decided.
+
+_PRODIGY_TEXTS = ("text", "response", "output", "completion", "html")
+_PRODIGY_WRITTEN = ("critique", "user_input", "comment", "corrected", "score")
+
+
+def _is_prodigy(row: Row) -> bool:
+    shown = row.keys() & {"text", "response", "html", "options"}
+    return row.get("answer") in ("accept", "reject", "ignore") and bool(shown)
+
+
+def _prodigy_texts(row: Row, names: Names) -> tuple[str, Prompt]:
+    known = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
+    if "options" in row and not names.key(row, "response", _PRODIGY_TEXTS):
+        raise RowError("options to choose from, and no response that is judged", f"these are pairs: {PAIRS_CURE}")
+    field = names.response(row, _PRODIGY_TEXTS)
+    return row[field], names.prompt(known, without=field)
+
+
+def _judge_prodigy(opinion: Opinion, row: Row, names: Names) -> None:
+    """Add what was written, and what was marked or chosen as far as it was accepted.
+
+    A rejected label is the opposite of an accepted one. Rejected spans, or a rejected choice, are a failure: the
+    annotator does not say what is right instead.
+    """
+    mapped = [name for chosen in names.chosen.values() for name in chosen]
+    for key in dict.fromkeys([*_PRODIGY_WRITTEN, *mapped]):
+        if row.get(key) != opinion.response:
+            opinion.answer(key, row.get(key), names)
+    others = [key for key in row if key.startswith(("field_", "relations")) and key not in opinion.ratings]
+    opinion.aside |= {key: row[key] for key in others}
+    accepted = row["answer"] == "accept"
+    if label := row.get("label"):
+        sign = names.labels().get(str(label).strip().casefold())
+        opposite = f"not {label}" if sign is None else LABELS[-sign]
+        opinion.answer("label", label, names) if accepted else opinion.ratings.update(label=opposite)
+        return
+    if "options" in row:
+        texts = {str(option.get("id")): option.get("text") or option.get("id") for option in row["options"]}
+        picked = [texts.get(str(choice), choice) for choice in row.get("accept") or ()]
+        opinion.answer("choice", picked if accepted else None, names)
+    if row.get("spans") is not None:
+        opinion.marks = list(map(Mark.of, row["spans"])) if accepted else []
+    elif "options" not in row and not opinion.comments and not opinion.ratings:
+        opinion.ratings["answer"] = row["answer"]
+        return
+    opinion.failure = "" if accepted else "the annotator said reject"
+
+
+def _prodigy_names(path: Path, rows: Sequence[Row]) -> Names:
+    """The options of a choice are its scale, where they show numbers."""
+    options: list[Row] = next((row["options"] for row in rows if row.get("options")), [])
+    scale = scale_of_numbers(option.get("text") or option.get("id") for option in options)
+    return Names(scales={**own_scales(rows), **({"choice": scale} if scale else {})}, source=str(path))
+
+
+# Recognition.
+
+_DOCCANO = ("label", "labels", "entities", "cats", "annotations")
+PAIRS_CURE = "write prompt, chosen and rejected, and learn from them by train-reward --pairs FILE"
+
+
+def _is_doccano(row: Row) -> bool:
+    shown = isinstance(row.get("text"), str) or isinstance(row.get("data"), str)
+    labelled = any(isinstance(row.get(key), list | str) for key in _DOCCANO)
+    return shown and labelled and not row.keys() & {"response", "critique", "poor"}
+
+
+def _is_langsmith(row: Row) -> bool:
+    return isinstance(row.get("outputs"), dict) and isinstance(row.get("feedback"), list)
+
+
+def _is_langfuse(row: Row) -> bool:
+    return {"input", "output"} <= row.keys() and isinstance(row.get("scores"), list)
+
+
+def _is_phoenix(row: Row) -> bool:
+    return row.keys() >= {"attributes.input.value", "attributes.output.value"}
+
+
+TOOLS = (
+    Tool(
+        "langsmith",
+        _is_langsmith,
+        id=("id", "run_id"),
+        texts=partial(_within, "outputs", "inputs"),
+        answers=Answers("feedback", question="key", value=("score", "value")),
+    ),
+    Tool(
+        "langfuse",
+        _is_langfuse,
+        texts=partial(_within, "output", "input"),
+        answers=Answers("scores", question="name", value=("stringValue", "value"), who="authorUserId"),
+    ),
+    Tool(
+        "phoenix",
+        _is_phoenix,
+        id=("context.span_id", "span_id", "id"),
+        texts=partial(_within, "attributes.output.value", "attributes.input.value"),
+        columns="annotation",
+    ),
+    Tool(
+        "prodigy",
+        _is_prodigy,
+        texts=_prodigy_texts,
+        annotator=("_annotator_id", "_session_id"),
+        judge=_judge_prodigy,
+        names=_prodigy_names,
+        counting=CODE_POINTS,
+    ),
+    Tool(
+        "doccano",
+        _is_doccano,
+        response=(*RESPONSE_KEYS, "data"),
+        annotator=("annotator", "username", "user"),
+        marks=_DOCCANO,
+        comments=("Comments", "comments"),
+        aside=("relations",),
+    ),
+)
+"""In the order in which a row is tried."""
+
+
+# Argilla, of version 2 (nested, or flat as data sets have them) and 1: the answers of each person. The text of a
+# span question and the scale of a rating question stand in the settings of the data set: `settings.json` (or
+# `.argilla/settings.json`) beside the records, or a file that has both.
+
+
+class Answer(NamedTuple):
+    """One person's answer to one question."""
+
+    question: str
+    value: Any
+    who: str
+    status: str
+
+
+def _is_argilla(row: Row) -> bool:
+    nested = isinstance(row.get("fields"), dict) and "responses" in row
+    flat = any(f"{name}.users" in row for name in row if name.endswith(".responses"))
+    return nested or flat or any(map(_is_column, row.values()))
+
+
+def _is_column(value: Any) -> bool:
+    """True if a column of version 1 holds the answers to a question."""
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, dict) and first.keys() >= {"user_id", "value", "status"}
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    """The texts that were judged. In a flat row these are the columns without a dot that are no answers."""
+    if isinstance(row.get("fields"), dict):
+        return dict(row["fields"])
+    left_out = ("id", "status", "external_id", "metadata", "_server_id")
+    return {
+        name: value
+        for name, value in row.items()
+        if "." not in name and "-suggestion" not in name and name not in left_out and not _is_column(value)
+    }
+
+
+def _answers(row: Row) -> Iterator[Answer]:
+    responses = row.get("responses")
+    if isinstance(responses, dict):  # version 2: question -> answers
+        yield from (_answer(question, entry) for question, entries in responses.items() for entry in entries or ())
+    elif isinstance(responses, list):  # version 1: person -> question -> answer
+        for person in responses:
+            for question, entry in (person.get("values") or {}).items():
+                yield _answer(question, {**person, "value": entry["value"]})
+    for name, column in row.items():
+        if name.endswith(".responses"):
+            columns = {"user_id": f"{name}.users", "status": f"{name}.status"}
+            lists = {"value": _listed(column), **{key: _listed(row.get(named)) for key, named in columns.items()}}
+            for number in range(len(lists["value"])):
+                entry = {key: values[number] for key, values in lists.items() if number < len(values)}
+                yield _answer(name.removesuffix(".responses"), entry)
+        elif _is_column(column) and name != "responses":
+            listed = column if isinstance(column, list) else _transposed(column)
+            yield from (_answer(name, entry) for entry in listed)
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list, also as the text that a table has of it."""
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = literal_eval(value)
+        except (ValueError, SyntaxError) as error:
+            raise ValueError(f"not a list of answers: {value[:40]!r}") from error
+    return value if isinstance(value, list) else [] if value in (None, "") else [value]
+
+
+def _transposed(column: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The answers of a column that is written as an answer of lists."""
+    return [dict(zip(column, values, strict=True)) for values in zip(*column.values(), strict=True)]
+
+
+def _answer(question: str, entry: Mapping[str, Any]) -> Answer:
+    who = entry.get("user_id")
+    status = str(entry.get("status") or "submitted")
+    return Answer(question, entry.get("value"), "" if who is None else str(who), status)
+
+
+def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """One opinion per person who submitted something; drafts, discarded and suggested answers are skipped."""
+    fields = last_turn(_fields(row))
+    field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
+    texts = {name: text for name, text in fields.items() if isinstance(text, str)}
+    prompt = names.prompt(fields, without=field)
+    people: dict[str, Opinion] = {}
+    answers = list(_answers(row))
+    for answer in answers:
+        if answer.status == "submitted":
+            opinion = people.setdefault(answer.who, Opinion(id, texts[field], prompt, answer.who, part=answer.who))
+            _add_argilla(opinion, answer, texts, field, names)
+    yield from people.values()
+    others = [answer.status for answer in answers if answer.status != "submitted"]
+    yield from (skip(id, f"answers with the status {status!r}") for status in others)
+    if not answers:
+        suggested = row.get("suggestions") or any(name.endswith(".suggestion") for name in row)
+        yield skip(id, "records with suggestions alone" if suggested else "records that nobody answered")
+
+
+def _add_argilla(opinion: Opinion, answer: Answer, texts: Mapping[str, str], field: str, names: Names) -> None:
+    question, value = answer.question, answer.value
+    if not (isinstance(value, list) and any(isinstance(entry, dict) for entry in value)):
+        opinion.answer(question, value, names)
+    elif not all("start" in entry for entry in value):
+        opinion.aside[question] = value
+    elif (about := names.about(question, texts, field)) == field:
+        opinion.marks += map(Mark.of, value)
+    else:
+        for _ in value:
+            opinion.misplace(about)
+
+
+def _argilla_names(path: Path, rows: Sequence[Row]) -> Names:
+    """What the settings declare; without them, the one text in which all spans of a question can be."""
+    for source in (path.parent / ".argilla" / "settings.json", path.with_name("settings.json"), path):
+        if source.is_file() and source.suffix.lower() == ".json":
+            with reading(source):
+                content = from_json(source.read_text(encoding="utf-8-sig"))
+            # A file of settings, or one of records that has its settings.
+            settings = content.get("settings", content) if isinstance(content, dict) else {}
+            questions = settings.get("questions") if isinstance(settings, dict) else None
+            if isinstance(questions, list) and questions:
+                return _argilla_settings(questions, str(source))
+    return Names(texts=dict(_only_texts(rows)), scales=own_scales(rows))
+
+
+def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Names:
+    fields: dict[str, str] = {}
+    scales: dict[str, Scale] = {}
+    choices: dict[str, list[str]] = {}
+    written: set[str] = set()
+    for question in questions:
+        settings = {**question, **(question.get("settings") or {})}
+        if "name" not in settings:
+            raise UserError(f"{source}: a question has no name", "take the settings.json that Argilla wrote")
+        name = str(settings["name"])
+        if isinstance(settings.get("field"), str):
+            fields[name] = settings["field"]
+        options = settings.get("options") or settings.get("values") or settings.get("labels") or []
+        values = [option.get("value") if isinstance(option, dict) else option for option in options]
+        if scale := scale_of_numbers(values, f"as {Path(source).name} says"):
+            scales[name] = scale
+        elif settings.get("type") == "label_selection":
+            choices[name] = list(map(str, values))
+        if settings.get("type") == "text":
+            written.add(name)
+    return Names(texts=fields, scales=scales, options=choices, written=frozenset(written), source=source)
+
+
+def _only_texts(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """Each span question with the only text in which all its spans can be."""
+    possible: dict[str, set[str]] = {}
+    for row in rows:
+        texts = {name: text for name, text in _fields(row).items() if isinstance(text, str)}
+        for answer in _answers(row):
+            values = answer.value if isinstance(answer.value, list) else []
+            spans = [value for value in values if isinstance(value, dict) and "start" in value]
+            for mark in map(Mark.of, spans):
+                fitting = {name for name, text in texts.items() if fits(mark, text)}
+                possible[answer.question] = possible.get(answer.question, fitting) & fitting
+    yield from ((question, next(iter(fitting))) for question, fitting in possible.items() if len(fitting) == 1)
+
+
+# Label Studio: labelled regions of a text, choices, ratings and comments, as JSON, JSON-MIN, CSV and TSV. Its
+# editor counts UTF-16 units and a line end as one, and shows a line end as backslash and n. Offsets belong to the
+# text that a region's `to_name` shows. An export does not have the scale of a rating: it is read from the task's
+# `label_config`, or from an .xml file beside the export.
+
+Result = Mapping[str, Any]
+_ASIDE = ("text", "relation", "pairwise", "ranker", "taxonomy")
+_FLAT_COLUMNS = {"annotation_id", "annotator", "lead_time"}
+_OWN_COLUMNS = ("annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement", "id")
+
+
+def _is_studio(row: Row) -> bool:
+    return isinstance(row.get("data"), dict) and bool(row.keys() & {"annotations", "completions", "predictions"})
+
+
+def _read_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """One opinion per annotation of a task; those that were cancelled, and predictions of a model, are skipped."""
+    data = last_turn(row["data"])
+    names.response(data)
+    id = str(data.get("id") or row.get("id") or fallback_id)
+    annotations = row.get("annotations") or row.get("completions") or []
+    meant = [entry for entry in annotations if not (entry.get("was_cancelled") or entry.get("skipped"))]
+    yield from (skip(id, "annotations that were cancelled") for _ in annotations[len(meant) :])
+    yield from (skip(id, "predictions of a model") for _ in row.get("predictions") or ())
+    if not annotations and not row.get("predictions"):
+        yield skip(id, "tasks without an annotation")
+    for number, annotation in enumerate(meant, start=1):
+        results = [result for result in annotation.get("result", []) if isinstance(result, dict)]
+        opinion = _annotation(id, data, results, annotation.get("completed_by"), names)
+        opinion.part = str(annotation.get("id", number))
+        yield opinion
+
+
+def _annotation(id: str, data: Mapping[str, Any], results: Sequence[Result], who: Any, names: Names) -> Opinion:
+    """The opinion of one annotation, from all its results."""
+    field = names.response(data)
+    texts = {name: text for name, text in data.items() if isinstance(text, str)}
+    annotator = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
+    opinion = Opinion(id, texts[field], names.prompt(data), "" if annotator is None else str(annotator))
+    # A result without an id stands alone.
+    results = [{"id": f"result-{number}", **result} for number, result in enumerate(results)]
+    groups = _regions(results)
+    for region, *others in groups.values():
+        if (about := _region_text(region, texts, field, names)) == field:
+            _add_region(opinion, region, others, names)
+        else:
+            opinion.misplace(about)
+    for result in results:
+        if str(result.get("id")) not in groups:
+            _add_result(opinion, result, texts, field, names)
+    if not opinion.comments and isinstance(data.get("critique"), str):
+        opinion.comments += filter(None, [data["critique"]])
+    return opinion
+
+
+def _regions(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Region -> its first result, then the others about it (which repeat its id)."""
+    groups: dict[str, list[Result]] = {}
+    notes = [result for result in results if result.get("type") == "textarea"]
+    for result in results:
+        if "start" in _value(result) and result.get("type") != "textarea":
+            groups.setdefault(str(result.get("id")), []).append(result)
+    for note in notes:
+        groups.get(str(note.get("id")), []).append(note)
+    return {id: sorted(group, key=lambda result: not _labels(result)) for id, group in groups.items()}
+
+
+def _labels(result: Result) -> list[str]:
+    value = _value(result)
+    return [label for kind in ("labels", "hypertextlabels") for label in _words(value.get(kind))]
+
+
+def _value(result: Result) -> Mapping[str, Any]:
+    value = result.get("value")
+    return value if isinstance(value, dict) else {}
+
+
+def _region_text(region: Result, texts: Mapping[str, str], field: str, names: Names) -> str:
+    """The text a region is on: by the configuration, by the name of what it marks, or by its quote."""
+    tag, quote = str(region.get("to_name") or ""), _value(region).get("text")
+    if not tag or tag in names.texts or tag in texts:
+        return names.texts.get(tag, tag or field)
+    if source := str(region.get("source") or "").removeprefix("$"):
+        return source
+    if len(texts) > 1 and isinstance(quote, str) and quote:
+        mark = _region_mark(region, "", quote)
+        fitting = [name for name, text in texts.items() if fits(mark, text)] or [
+            name for name, text in texts.items() if in_code_points([mark], text, BROWSER)[0].start >= 0
+        ]
+        return fitting[0] if len(fitting) == 1 else ""
+    return names.about(tag, texts, field)
+
+
+def _region_mark(region: Result, label: str, quote: str, reason: str = "") -> Mark:
+    value = _value(region)
+    return Mark.of(value.get("globalOffsets") or value)._replace(label=label, text=quote, reason=reason)
+
+
+def _add_region(opinion: Opinion, region: Result, others: Sequence[Result], names: Names) -> None:
+    """Add a mark for each label of a region, with what was written about it in text areas and notes."""
+    areas = [_value(result).get("text") for result in others if result.get("type") == "textarea"]
+    note = region["meta"].get("text") if isinstance(region.get("meta"), dict) else None
+    choices = [word for result in (region, *others) for word in _words(_value(result).get("choices"))]
+    known, labels = names.labels(), _labels(region)
+    if not any(label.strip().casefold() in known for label in labels):
+        labels = [word for word in choices if verdict(word)] or labels or [""]
+    unused = [word for word in choices if word not in labels]
+    reason = " ".join([*_words(note), *(word for area in areas for word in _words(area)), *unused])
+    quote = _value(region).get("text")
+    text = quote if isinstance(quote, str) else ""
+    opinion.marks += [_region_mark(region, label, text, reason) for label in labels]
+    for result in others:
+        rated = {kind: _value(result)[kind] for kind in ("rating", "number") if kind in _value(result)}
+        opinion.aside |= {f"{result.get('from_name')} of a region": value for value in rated.values()}
+
+
+def _words(value: Any) -> list[str]:
+    entries = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    return [str(word) for word in entries if str(word).strip()]
+
+
+def _add_result(opinion: Opinion, result: Result, texts: Mapping[str, str], field: str, names: Names) -> None:
+    """Add one result about the whole text; one about another text is kept aside."""
+    kind, value, tag = str(result.get("type") or ""), _value(result), str(result.get("to_name") or "")
+    name = str(result.get("from_name") or kind)
+    if kind in _ASIDE or not value:
+        opinion.aside[name] = value.get("choices", [value or dict(result)])[0]
+        return
+    if (about := names.texts.get(tag, tag)) in texts and about != field:
+        opinion.aside[f"{name} of {about}"] = value
+        return
+    for answer in ("rating", "number", "choices"):
+        opinion.answer(name, value.get(answer), names)
+    words = _words(value.get("text")) if kind in ("textarea", "") else []
+    if words and names.is_corrected(name):
+        opinion.corrected = "\n".join(words)
+    else:
+        opinion.comments += words
+
+
+def _read_flat_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """The opinion of a row of JSON-MIN, CSV or TSV: a row per annotation, data and answers side by side."""
+    data = {name: _decoded(value) for name, value in row.items() if name not in _OWN_COLUMNS}
+    field = names.response({name: value for name, value in data.items() if name not in names.scales})
+    shown = {field, names.key(data, "prompt", ("prompt", "question", "instruction"))}
+    texts = {name: value for name, value in data.items() if isinstance(value, str) and name in shown}
+    answers = [(name, value) for name, value in data.items() if name not in shown]
+    results = [result for name, value in answers for result in _flat_results(name, value, names)]
+    id = str(row.get("id") or fallback_id)
+    yield _annotation(id, texts, results, _decoded(row.get("annotator")), names)
+
+
+def _decoded(value: Any) -> Any:
+    """The content of a cell that holds JSON."""
+    if isinstance(value, str) and value[:1] in "[{" and value[-1:] in "]}":
+        try:
+            return from_json(value)
+        except json.JSONDecodeError:
+            return value
+    return value
+
+
+def _flat_results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any]]:
+    """The answers to one question as JSON has them."""
+    for number, entry in enumerate(value if isinstance(value, list) else [value]):
+        common = {"from_name": name, "to_name": name * (name in names.texts), "id": f"{name}-{number}"}
+        if isinstance(entry, dict):
+            yield {**common, "type": "textarea" if set(entry) == {"text"} else "", "value": entry}
+        elif isinstance(entry, str) and (names.is_comment(name) or names.is_corrected(name)):
+            yield {**common, "type": "textarea", "value": {"text": [entry]}}
+        elif isinstance(entry, str) and number_of(entry) is None and entry:
+            chosen = name in (*names.texts, *names.chosen.get("score", ())) or verdict(entry) is not None
+            yield {**common, "type": "choices" if chosen else "text", "value": {"choices": [entry]}}
+        elif entry not in (None, ""):
+            yield {**common, "type": "number", "value": {"number": entry}}
+
+
+def _studio_names(path: Path, rows: Sequence[Row]) -> Names:
+    """What the labelling configuration declares: the text that a tag shows, and the scale of a question."""
+    for source, text in _configurations(path, rows):
+        try:
+            return _studio_configuration(ElementTree.fromstring(text), source)
+        except ElementTree.ParseError as error:
+            message = f"{source}: not a labelling configuration: {error}"
+            raise UserError(message, "correct it, or move it away") from error
+    return Names(scales=own_scales(rows))
+
+
+def _configurations(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    for entry in (row.get("label_config") or (row.get("project") or {}) for row in rows[:1]):
+        text = entry.get("label_config") if isinstance(entry, dict) else entry
+        if isinstance(text, str):
+            yield str(path), text
+    for name in (f"{path.stem}.xml", "label_config.xml", "labeling_config.xml", "config.xml"):
+        if (beside := path.with_name(name)).is_file():
+            yield str(beside), beside.read_text(encoding="utf-8-sig")
+
+
+def _studio_configuration(view: ElementTree.Element, source: str) -> Names:
+    declared = f"as {Path(source).name} says"
+    shown: dict[str, str] = {}
+    scales: dict[str, Scale] = {}
+    options: dict[str, list[str]] = {}
+    for tag in view.iter():
+        name, value = tag.get("name", ""), tag.get("value", "")
+        if value.startswith("$"):
+            shown[name] = value[1:]
+        if tag.tag == "Rating":
+            scales[name] = Scale(1, int(tag.get("maxRating", "5")), declared)
+        elif tag.tag in ("Number", "Slider") and tag.get("min") and tag.get("max"):
+            scales[name] = Scale(float(tag.get("min", "")), float(tag.get("max", "")), declared)
+        elif tag.tag == "Choices":
+            options[name] = [choice.get("alias") or choice.get("value") or "" for choice in tag.iter("Choice")]
+            if scale := scale_of_numbers(options[name], declared):
+                scales[name] = scale
+    targets = {tag.get("name", ""): tag.get("toName", "") for tag in view.iter()}
+    shown |= {name: shown[target] for name, target in targets.items() if target in shown}
+    return Names(texts=shown, scales=scales, options=options, source=source)
+
+
+IMPORTERS = (
+    Importer("label_studio", _read_studio, known=_is_studio, names=_studio_names, counting=BROWSER),
+    Importer(
+        "label_studio",
+        _read_flat_studio,
+        known=lambda row: row.keys() >= _FLAT_COLUMNS,
+        names=_studio_names,
+        counting=BROWSER,
+    ),
+    Importer("argilla", _read_argilla, known=_is_argilla, names=_argilla_names),
+    *map(importer, TOOLS),
+)
+"""In the order in which a row is tried."""

@@ -1,1 +1,0 @@
-"""Readers of published data sets with people's feedback."""

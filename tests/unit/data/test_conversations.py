@@ -1,0 +1,321 @@
+"""Conversations as others write them become records of several turns; what is not text is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chat_templates import IM, QWEN3, Shape, tokenizer_of
+from text2grad.data.conversations import AssistantTurn, by_default
+from text2grad.data.records import ImportResult, import_feedback
+from text2grad.data.responses import read_items
+from text2grad.errors import UserError, warn_once
+from text2grad.feedback import Feedback, Message, Transcript, conversation_of, write_records
+from text2grad.policy.encode import written_turn
+
+ASK = {"role": "user", "content": "How far is Bern?"}
+DONE = {"role": "assistant", "content": "95 km."}
+TOOL = {"role": "tool", "tool_call_id": "c1", "content": "95"}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "route", "arguments": '{"to": "Bern"}'}}],
+}
+WRITTEN = '<tool_call>\n{"name": "route", "arguments": {"to": "Bern"}}\n</tool_call>'
+TALK = Transcript.of([((), WRITTEN), ([Message(role="tool", content="95")], "95 km.")])
+PROMPT = (Message(role="user", content="How far is Bern?"),)
+
+
+def parts(kind: str, key: str = "text") -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": kind, key: "95 "}, {"type": kind, key: "km."}]}
+
+
+def lang(kind: str, **kwargs: Any) -> dict[str, Any]:
+    """A message as LangChain writes it."""
+    return {"lc": 1, "type": "constructor", "id": ["langchain", kind], "kwargs": {"type": kind, **kwargs}}
+
+
+def span(messages: list[Any], answer: Any, **more: Any) -> dict[str, Any]:
+    attributes = {"gen_ai.input.messages": messages, "gen_ai.output.messages": [answer]}
+    return {"trace_id": "t1", "span_id": "s", "attributes": {"gen_ai.operation.name": "chat", **attributes}, **more}
+
+
+def otel(role: str, *found: dict[str, Any]) -> dict[str, Any]:
+    return {"role": role, "parts": list(found)}
+
+
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "content": content}
+
+
+OTEL_CALL = otel("assistant", {"type": "tool_call", "id": "c1", "name": "route", "arguments": {"to": "Bern"}})
+OTEL_TOOL = otel("tool", {"type": "tool_call_response", "id": "c1", "response": 95})
+OTEL_ASK, OTEL_DONE = otel("user", text("How far is Bern?")), otel("assistant", text("95 km."))
+SPANS = [span([OTEL_ASK], OTEL_CALL), span([OTEL_ASK, OTEL_CALL, OTEL_TOOL], OTEL_DONE)]
+OTLP = {
+    "traceId": "t1",
+    "attributes": [
+        {"key": "gen_ai.input.messages", "value": {"stringValue": json.dumps([OTEL_ASK, OTEL_CALL, OTEL_TOOL])}},
+        {"key": "gen_ai.output.messages", "value": {"stringValue": json.dumps([OTEL_DONE])}},
+        {"key": "gen_ai.usage.input_tokens", "value": {"intValue": 7}},
+    ],
+}
+LANG = [
+    lang("human", content="How far is Bern?"),
+    lang("ai", content="", tool_calls=[{"name": "route", "args": {"to": "Bern"}, "id": "c1", "type": "tool_call"}]),
+    lang("tool", content="95", tool_call_id="c1"),
+]
+TREE = {
+    "id": "r",
+    "run_type": "chain",
+    "inputs": {"question": "How far is Bern?"},
+    "outputs": {"output": {"answer": 1}},
+    "child_runs": [
+        {
+            "run_type": "llm",
+            "inputs": {"messages": [LANG[:1]]},
+            "outputs": {"generations": [[{"message": LANG[1]}]]},
+        },
+        {"run_type": "tool", "inputs": {"input": "Bern"}, "outputs": {"output": "95"}},
+        {
+            "run_type": "llm",
+            "inputs": {"messages": [LANG]},
+            "outputs": {"generations": [[{"text": "95 km.", "message": lang("ai", content="95 km.")}]]},
+        },
+    ],
+}
+SHAPES: dict[str, Any] = {
+    "OpenAI messages": [{"messages": [ASK, CALL, TOOL, DONE]}],
+    "OpenAI, parts of text": [{"messages": [ASK, CALL, TOOL, parts("text")]}],
+    "OpenAI, an older call": [
+        {"messages": [ASK, {"role": "assistant", "function_call": CALL["tool_calls"][0]["function"]}, TOOL, DONE]}
+    ],
+    "Anthropic's parts": [
+        {
+            "messages": [
+                ASK,
+                {"role": "assistant", "content": [{"type": "tool_use", "name": "route", "input": {"to": "Bern"}}]},
+                {"role": "tool", "content": [{"type": "tool_result", "content": "95"}]},
+                DONE,
+            ]
+        }
+    ],
+    "verifiers, calls as JSON": [
+        {
+            "example_id": 3,
+            "prompt": [ASK],
+            "completion": [{**CALL, "tool_calls": [json.dumps(CALL["tool_calls"][0])]}, TOOL, DONE],
+            "task": "maps",
+            "info": {},
+            "metrics": {"m": 1.0},
+        }
+    ],
+    "a prompt in text": [{"prompt": "How far is Bern?", "completion": [CALL, TOOL, DONE]}],
+    "SkyRL and verl, messages": [{"index": 7, "chat_history": [ASK, CALL, TOOL, DONE], "stop_reason": "stop"}],
+    "a response with its prompt as text": [{"prompt": "How far is Bern?", "response": [ASK, CALL, TOOL, DONE]}],
+    "a response with its prompt": [{"prompt": [ASK], "response": [ASK, CALL, TOOL, DONE]}],
+    "LangSmith's tree": [TREE],
+    "OpenTelemetry, a span a line": SPANS,
+    "OpenTelemetry, OTLP": [{"resourceSpans": [{"scopeSpans": [{"spans": [OTLP]}]}]}],
+}
+
+
+def written(folder: Path, rows: list[Any]) -> Path:
+    file = folder / "talks.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(autouse=True)
+def _says_again() -> None:
+    warn_once.cache_clear()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_conversation_is_a_response_to_judge(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (item,) = read_items(written(tmp_path, SHAPES[name]))
+    assert item.example.prompt == PROMPT
+    assert isinstance(item.response, Transcript) and item.response == TALK, conversation_of(item.response)
+    said = capsys.readouterr().err
+    assert (
+        said
+        == "calls of tools are written as <tool_call>JSON</tool_call> (the policy's own way: --policy.model NAME)\n"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if "OpenTelemetry" not in name and "tree" not in name])
+def test_what_is_said_of_a_conversation_is_imported(name: str, tmp_path: Path) -> None:
+    (row,) = SHAPES[name]
+    spans = [{"text": "95", "turn": 2, "label": "poor", "reason": "by road"}]
+    found = read(tmp_path, [{**row, "critique": "By road?", "spans": spans}])
+    (record,) = found.records
+    assert record.prompt == PROMPT and record.response == TALK and record.critique == "By road?"
+    start = TALK.index("95 km")
+    assert [(each.start, each.end, each.label) for each in record.spans] == [(start, start + 2, -1)]
+
+
+def read(folder: Path, rows: list[Any], **said: Any) -> ImportResult:
+    return import_feedback(written(folder, rows), **said)
+
+
+def test_a_reward_is_a_rating_whose_scale_must_be_known(tmp_path: Path) -> None:
+    row = SHAPES["verifiers, calls as JSON"][0] | {"reward": 1.0}
+    (record,) = read(tmp_path, [row], scales=["reward=0..1"]).records
+    assert (record.score, record.response) == (1.0, TALK)
+    with pytest.raises(UserError, match=r"--scale"):
+        read(tmp_path, [row])
+
+
+def test_what_people_said_of_a_run_in_langsmith(tmp_path: Path) -> None:
+    feedback = [{"key": "user_score", "score": 0, "comment": "By road?"}]
+    (record,) = read(tmp_path, [{**TREE, "feedback": feedback}], scales=["0..1"]).records
+    assert (record.prompt, record.response, record.score) == (PROMPT, TALK, -1.0)
+
+
+def test_a_map_names_where_something_is_said(tmp_path: Path) -> None:
+    row = {"messages": [ASK, CALL, TOOL, DONE], "feedback": {"comment": "By road?"}}
+    (record,) = read(tmp_path, [row], names=["critique=feedback.comment"]).records
+    assert (record.response, record.critique) == (TALK, "By road?")
+
+
+def test_records_of_our_own_with_structured_turns(tmp_path: Path) -> None:
+    """The cure that reading them names."""
+    row = {"id": "1", "prompt": [ASK], "response": [CALL, TOOL, DONE], "source": {"kind": "human"}, "critique": "c"}
+    (record,) = read(tmp_path, [row]).records
+    assert record.response == TALK and record.critique == "c"
+    plain = Feedback(id="1", prompt=PROMPT, response=TALK, source=record.source)
+    write_records(tmp_path / "own.jsonl", [plain])
+    assert import_feedback(tmp_path / "own.jsonl").records == [plain]
+
+
+def test_of_agents_within_an_agent_the_longest_conversation_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    within = span([otel("user", text("Sum up."))], otel("assistant", text("95.")))
+    (item,) = read_items(written(tmp_path, [*SPANS, within]))
+    assert item.response == TALK and "the longest is read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("id", [{}, {"traceId": ""}])
+def test_spans_of_no_trace_are_refused(id: dict[str, str], tmp_path: Path) -> None:
+    """Those of a whole file would be one conversation."""
+    lost = {**{key: value for key, value in OTLP.items() if key != "traceId"}, **id}
+    rows = [{"resourceSpans": [{"scopeSpans": [{"spans": [OTLP, lost]}]}], "critique": "c"}]
+    for read_all in (lambda file: list(read_items(file)), import_feedback):
+        with pytest.raises(UserError, match=r"talks.jsonl:.*1: a span of OpenTelemetry has no traceId"):
+            read_all(written(tmp_path, rows))
+    (item,) = read_items(written(tmp_path, [lost]))  # by itself it is one conversation
+    assert item.response == TALK
+
+
+def test_the_published_file_of_whole_conversations_is_read_as_before(tmp_path: Path) -> None:
+    row = {"prompt": "How far is Bern?", "prompt_id": "p", "response": [ASK, DONE, ASK, DONE], "is_chosen": True}
+    (item,) = read_items(written(tmp_path, [row]))
+    assert (item.example.id, item.response) == ("p-chosen", "95 km.") and len(item.example.prompt) == 3
+
+
+def test_one_answer_stays_plain_text(tmp_path: Path) -> None:
+    (item,) = read_items(written(tmp_path, [{"messages": [ASK, parts("text")]}]))
+    assert type(item.response) is str and item.response == "95 km." and item.example.prompt == PROMPT
+
+
+def test_a_user_may_speak_between_turns_and_last(tmp_path: Path) -> None:
+    (item,) = read_items(written(tmp_path, [{"messages": [ASK, DONE, ASK, DONE, ASK]}]))
+    assert [turn.role for turn in conversation_of(item.response)] == ["assistant", "user", "assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"role": "assistant", "reasoning_content": "a map", "content": "95 km."},
+        {"role": "assistant", "reasoning": "a map", "content": "95 km."},
+        {
+            "role": "assistant",
+            "content": [{"type": "thinking", "thinking": "a map"}, {"type": "text", "text": "95 km."}],
+        },
+        {"role": "assistant", "parts": [{"type": "reasoning", "content": "a map"}, text("95 km.")]},
+    ],
+)
+def test_reasoning_is_a_part_of_the_turn(turn: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (item,) = read_items(written(tmp_path, [{"messages": [ASK, turn]}]))
+    assert item.response == "<think>\na map\n</think>\n\n95 km."
+    assert (
+        "reasoning is written as <think>...</think> (the policy's own way: --policy.model NAME)"
+        in capsys.readouterr().err
+    )
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (
+            {"messages": [{"role": "user", "content": [IMAGE]}, DONE]},
+            "a message of the user has a part 'image_url'",
+        ),
+        ({"messages": [ASK, {"role": "assistant", "content": [IMAGE]}]}, "the assistant has a part 'image_url'"),
+        ({"messages": [ASK, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "a call of a tool has no name"),
+        ({"messages": [ASK, {"role": "assistant", "tool_calls": 7}]}, "a call of a tool has no name: 7"),
+        ({"messages": [ASK, {"role": "assistant", "tool_calls": ["{"]}]}, "a call of a tool has no name"),
+        ({"messages": [ASK, TOOL]}, "no message of the assistant in the conversation"),
+        ({"messages": [ASK, {"role": "assistant", "content": 7}]}, "has '7' in place of text"),
+        (
+            {"messages": [ASK, {"role": "assistant", "content": {"text": "95"}}]},
+            "assistant has an object as content",
+        ),
+        ({"messages": [{"role": "user", "content": {"content": {"a": 1}}}, DONE]}, "user has an object as content"),
+        ({"messages": [ASK, CALL, {**TOOL, "content": {"km": 95}}, DONE]}, "tool has an object as content"),
+        ({"messages": [{"role": "user", "parts": [{"inlineData": {}}]}, DONE]}, "the user has a part 'inlineData'"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": {"a": 1}}]}, DONE]},
+            "in place of text",
+        ),
+        ({"messages": [{"role": "user", "content": [{}]}, DONE]}, "the user has a part ''"),
+        ({"prompt": [ASK], "completion": [DONE], "response": "95 km."}, "both a completion and a response"),
+        ({"prompt": [ASK], "completion": [DONE], "response": [DONE]}, "both a completion and a response"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line_that_names_the_record(row: Any, problem: str, tmp_path: Path) -> None:
+    file = written(tmp_path, [{**row, "critique": "c"}])
+    with pytest.raises(UserError) as imported:
+        import_feedback(file)
+    with pytest.raises(UserError) as judged:
+        list(read_items(written(tmp_path, [row])))
+    assert "talks.jsonl: record 1: " in str(imported.value)
+    for error in (imported.value, judged.value):
+        assert problem in str(error) and "\n" not in str(error) and "(" in str(error)
+
+
+HERMES = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+    "{% for call in m.tool_calls or [] %}{{ '\\n' if m.content or not loop.first else '' }}"
+    "[CALL]{{ call.function.name }}{{ call.function.arguments | tojson }}[/CALL]{% endfor %}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SAID = AssistantTurn("", "I look.", [{"name": "route", "arguments": {"to": "Bern"}}])
+
+
+def test_a_template_writes_a_turn_in_its_own_way() -> None:
+    tokenizer = tokenizer_of(Shape(HERMES, IM, "<|im_end|>"))
+    assert written_turn(tokenizer, *SAID) == 'I look.\n[CALL]route{"to": "Bern"}[/CALL]'
+    assert written_turn(tokenizer, "", "", SAID.calls) == '[CALL]route{"to": "Bern"}[/CALL]'
+    assert written_turn(tokenizer, "", "plain", []) == "plain"
+
+
+@pytest.mark.parametrize("said", [SAID, AssistantTurn("a map", "I look.", [])])
+def test_a_template_that_drops_it_says_so(said: AssistantTurn) -> None:
+    assert written_turn(tokenizer_of(Shape(QWEN3, IM, "<|im_end|>")), *said) is None
+
+
+def test_the_default_frames() -> None:
+    assert by_default(AssistantTurn("why", "I look.", [*SAID.calls, *SAID.calls])) == (
+        f"<think>\nwhy\n</think>\n\nI look.\n{WRITTEN}\n{WRITTEN}"
+    )

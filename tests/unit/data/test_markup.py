@@ -1,0 +1,100 @@
+"""Mark-up in responses: marks, reasons and corrections; what is none stays, and what may be some is named."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from text2grad.data.marks import Mark
+from text2grad.data.markup import read_markup, write_markup
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "corrected", "omissions"),
+    [
+        ("It is due [-next week-]{+on Friday+}.", "It is due next week.", "It is due on Friday.", ()),
+        ("[-Ann-]{+Bob+}{the mail} signs", "Ann signs", "Bob signs", ()),
+        ("[-Ann-]{the mail}{+Bob+} signs", "Ann signs", "Bob signs", ()),
+        ("It is {+not +}due", "It is due", "It is not due", ("not",)),
+        ("It is {+not+} due", "It is due", "It is not due", ("not",)),
+        ("It is due {+today+}.", "It is due.", "It is due today.", ("today",)),
+        ("It is due{+ today+}", "It is due", "It is due today", ("today",)),
+        ("It is [-very-] late {+now+}", "It is very late", "It is late now", ("now",)),
+        ("It is late[-, very-]{+.+}", "It is late, very", "It is late.", ()),
+        ("x [+is+] y[--]", "x is y[--]", "", ()),
+        ("[-a-]{why} and [-b-]{+c+}", "a and b", "", ()),
+        ("f(x){+1", "f(x){+1", "", ()),
+    ],
+)
+def test_corrections(text: str, plain: str, corrected: str, omissions: tuple[str, ...]) -> None:
+    found = read_markup(text)
+    assert (found.text, found.corrected, found.omissions) == (plain, corrected, omissions)
+    assert all(found.text[mark.start : mark.end] == mark.text for mark in found.marks)
+
+
+@pytest.mark.parametrize(
+    ("text", "marks"),
+    [
+        ("due [-next week-]{use {x} here}", [("next week", "-1", "use {x} here")]),
+        ("due [-next week-]{a {b {c}} d} {e}", [("next week", "-1", "a {b {c}} d")]),
+        ("due [-next week-]{+Friday+}", [("next week", "-1", "should be: Friday")]),
+        ("<bad>next week</bad> or <GOOD>today</GOOD>{so}", [("next week", "-1", ""), ("today", "+1", "so")]),
+        ("<poor>two\nlines</poor>", [("two\nlines", "-1", "")]),
+        ("<bad>never closed", []),
+        ("a[-1] x[-n:] re.sub('[+-]', s) {+} if (a) {++i}", []),
+    ],
+)
+def test_marks_and_reasons(text: str, marks: list[tuple[str, str, str]]) -> None:
+    assert [(mark.text, mark.label, mark.reason) for mark in read_markup(text).marks] == marks
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[-a-]{why", "the reason '{why' behind a mark is not closed"),
+        ("[-a [+b+] c-]", "a mark is inside another"),
+        ("<bad>a [-b-]</bad>", "a mark is inside another"),
+    ],
+)
+def test_mark_up_that_is_wrong(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words.replace("+", r"\+").replace("{", r"\{")):
+        read_markup(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{--next week--}", "{++on Friday++}", "{~~a~>b~~}", "{==a==}{>>why<<}", "<del>a</del>", "<ins>a</ins>"),
+        *("<error>a</error>", '<bad reason="x">a</bad>', "[-next week.", "[+next"),
+    ],
+)
+def test_what_looks_like_mark_up_stays_and_is_named(text: str) -> None:
+    found = read_markup(f"It is {text}")
+    assert found.text == f"It is {text}" and not found.marks and len(found.doubts) == 1
+
+
+@given(st.text(alphabet="ab [](){}+-\n<>🙂", max_size=30))
+def test_text_and_marks_belong_together_whatever_is_written(text: str) -> None:
+    try:
+        found = read_markup(text)
+    except ValueError:
+        return
+    assert all(found.text[mark.start : mark.end] == mark.text and mark.text for mark in found.marks)
+    if not (found.marks or found.omissions):
+        assert found.text == text
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["word", "two words", "x[0]"]), st.sampled_from(["", "+1", "-1"])), max_size=8
+    )
+)
+def test_what_is_marked_up_is_read_again(pieces: list[tuple[str, str]]) -> None:
+    text = ", ".join(word for word, _ in pieces)
+    marks, place = [], 0
+    for word, label in pieces:
+        marks += [Mark(place, place + len(word), label, word, "why {so}")] if label else []
+        place += len(word) + 2
+    found = read_markup(write_markup(text, marks))
+    assert (found.text, list(found.marks)) == (text, marks)

@@ -1,0 +1,123 @@
+"""Rows of published data sets become responses to judge, each with what it needs and nothing of another's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import DATA, SHARED
+from text2grad.data.files import read_rows
+from text2grad.data.published import QUESTIONS, SLF5K, Response, Shape, read_examples, responses_of
+from text2grad.tasks import code
+
+real = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
+SHAPES: dict[str, tuple[Shape, ...]] = {
+    "slf5k.jsonl": SLF5K,
+    "slf5k_text2grad.json": SLF5K,
+    "ultrafeedback.jsonl": QUESTIONS,
+    "ultrafeedback_binarized.jsonl": QUESTIONS,
+    "kodcode.jsonl": code.SHAPES,
+}
+
+
+def found(row: dict[str, Any]) -> list[Response]:
+    responses = responses_of(row)
+    assert responses is not None
+    return responses
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    return list(read_rows(DATA / name))
+
+
+def test_slf5k_feedback_is_about_the_draft() -> None:
+    first, second = rows_of("slf5k.jsonl")
+    (response,) = found(first)
+    assert (response.id, response.response, response.feedback) == (
+        "t3_a1",
+        "The author grows tomatoes.",
+        "Leaves out the question.",
+    )
+    assert response.reference.startswith("Half of the author's") and response.meta == {}
+    with pytest.raises(ValueError, match="no text in 'generated_summary_for_feedback'"):
+        responses_of(second)
+
+
+def test_each_completion_of_ultrafeedback_is_a_record_of_its_own() -> None:
+    (row,) = rows_of("ultrafeedback.jsonl")
+    first, second = found(row)
+    assert [each.response for each in (first, second)] == [c["response"] for c in row["completions"]]
+    assert first.id.endswith("-1") and second.id.endswith("-2") and first.id[:-2] == second.id[:-2]
+    assert first.meta == {"model": "a", "overall_score": 2.0}
+    assert first.reference == second.response, "the best completion"
+    assert second.reference == "", "no answer is compared with itself"
+    assert found(row) == found(dict(reversed(row.items()))), "the id does not hang on the order of keys"
+
+
+def test_two_rows_that_ask_the_same_have_ids_of_their_own() -> None:
+    (row,) = rows_of("ultrafeedback.jsonl")
+    other = {**row, "completions": [{"model": "c", "response": "It is old."}]}
+    assert len({each.id for each in [*found(row), *found(other)]}) == 3
+
+
+def test_binarized_rows_give_both_answers() -> None:
+    (row,) = rows_of("ultrafeedback_binarized.jsonl")
+    chosen, rejected = found(row)
+    assert [(each.id, each.response, each.reference) for each in (chosen, rejected)] == [
+        ("p2-chosen", "Mild, about 12 degrees.", ""),
+        ("p2-rejected", "Yes.", "Mild, about 12 degrees."),
+    ]
+    assert len(chosen.prompt) == 3 and chosen.prompt == rejected.prompt
+
+
+def test_kodcode_brings_its_solution_or_what_models_wrote() -> None:
+    row, _ = rows_of("kodcode.jsonl")
+    (own,) = found(row)
+    assert (own.id, own.response, own.reference) == ("Prefill_1_I", row["solution"], "")
+    assert own.meta["tests"] == row["test"] and own.meta["entry_point"] == "sum_squares"
+    (r1,) = found({**row, "r1_solution": "def sum_squares(numbers): ...", "r1_correctness": "False"})
+    assert (r1.id, r1.response, r1.reference) == (
+        "Prefill_1_I-r1",
+        "def sum_squares(numbers): ...",
+        row["solution"],
+    )
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_prompt_is_the_tasks_own(name: str) -> None:
+    examples = {example.id: example.prompt for example in read_examples(str(DATA / name), SHAPES[name])}
+    for row in rows_of(name)[:1]:
+        assert {each.prompt for each in found(row)} <= set(examples.values())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{}, {"prompt": "a", "response": "b"}, {"response": "a", "critique": "b"}, {"question": "a", "solution": "b"}],
+)
+def test_other_rows_are_of_no_published_shape(row: dict[str, Any]) -> None:
+    assert responses_of(row) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"title": "a", "post": ""}, "no text in 'post'"),
+        ({"instruction": "a", "completions": None}, "not a row of UltraFeedback"),
+        ({"instruction": "a", "completions": [{"model": "x"}]}, "completion 1 has no 'response'"),
+        ({"prompt": "a", "chosen": [], "rejected": []}, "'chosen' is not a conversation"),
+        ({"question": "a", "solution": "", "test": "t"}, "no text in 'solution'"),
+    ],
+)
+def test_a_published_row_that_lacks_a_text_says_which(row: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        responses_of(row)
+
+
+@real
+def test_a_real_summary_that_is_not_of_its_post_is_never_taken_for_its_draft() -> None:
+    row = json.loads(Path(SHARED / "slf5k_excerpt" / "slf5k_dev50.jsonl").read_text("utf-8").split("\n")[0])
+    with pytest.raises(ValueError, match="generated_summary_for_feedback"):
+        responses_of(row)

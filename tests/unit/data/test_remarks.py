@@ -1,0 +1,447 @@
+"""Remarks as people write them: mark-up, quotes, columns of any name; every line that lost something is named."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.data.export import export
+from text2grad.data.markup import read_markup
+from text2grad.data.records import ImportResult, import_feedback, merged
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback, write_jsonl
+from text2grad.page.quality import feedback_quality
+
+DUE = "It is due next week."
+
+
+def read(folder: Path, *rows: dict[str, Any]) -> ImportResult:
+    file = folder / "mine.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return import_feedback(file)
+
+
+def table(folder: Path, text: str, *names: str) -> ImportResult:
+    file = folder / "mine.csv"
+    file.write_text(text, encoding="utf-8")
+    return import_feedback(file, names=names)
+
+
+def quoted(record: Feedback) -> list[tuple[str, int, str]]:
+    return [(span.text, span.label, span.reason) for span in record.spans]
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "marks"),
+    [
+        ("It is due [-next week-]{the mail}.", DUE, [("next week", "-1", "the mail")]),
+        ("[+It is+] due [-next week-].", DUE, [("It is", "+1", ""), ("next week", "-1", "")]),
+        ("x = a[-b[0]-]{why}", "x = ab[0]", [("b[0]", "-1", "why")]),
+        ("[-a-][+b+]", "ab", [("a", "-1", ""), ("b", "+1", "")]),
+        ("[-two\nlines-]", "two\nlines", [("two\nlines", "-1", "")]),
+        ("a[-1] + b[-2]", "a[-1] + b[-2]", []),
+        (r"[+-]?\d+([eE][-+]?\d+)?", r"[+-]?\d+([eE][-+]?\d+)?", []),
+        ("[--] [-", "[--] [-", []),
+    ],
+)
+def test_mark_up(text: str, plain: str, marks: list[tuple[str, str, str]]) -> None:
+    found = read_markup(text)
+    assert found.text == plain
+    assert [(mark.text, mark.label, mark.reason) for mark in found.marks] == marks
+    assert all(found.text[mark.start : mark.end] == mark.text for mark in found.marks)
+
+
+def test_mark_up_put_into_any_text_comes_out_again() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        words = [rng.choice(["a", "[0]", "b]", "\n", "é🙂", "x y", "-", "+"]) for _ in range(rng.randint(1, 9))]
+        chosen = [rng.choice("+-.") if word not in ("b]", "-", "+") else "." for word in words]
+        marked = "".join(
+            f"[{s}{word}{s}]" if s != "." else f"{word}," for s, word in zip(chosen, words, strict=True)
+        )
+        plain = "".join(word if s != "." else f"{word}," for s, word in zip(chosen, words, strict=True))
+        found = read_markup(marked)
+        assert found.text == plain
+        assert [mark.text for mark in found.marks] == [w for s, w in zip(chosen, words, strict=True) if s != "."]
+
+
+def test_a_marked_up_response_becomes_response_spans_and_critique(tmp_path: Path) -> None:
+    (record,) = read(
+        tmp_path, {"prompt": "When?", "response": "It is due [-next week-]{the mail says Friday}."}
+    ).records
+    assert record.response == DUE and quoted(record) == [("next week", -1, "the mail says Friday")]
+    assert record.critique == '"next week": the mail says Friday' and record.prompt[0].content == "When?"
+
+
+def test_spans_by_text_alone(tmp_path: Path) -> None:
+    spans = [{"text": "due", "label": "good"}, {"quote": "next  week", "label": -1, "reason": "Friday"}]
+    (record,) = read(tmp_path, {"prompt": "p", "response": DUE, "spans": spans, "score": "bad"}).records
+    assert quoted(record) == [("due", 1, ""), ("next week", -1, "Friday")] and record.score == -1
+
+
+def test_a_repeated_text_is_taken_by_order_or_asked_for(tmp_path: Path) -> None:
+    poor = {"text": "a", "label": "poor"}
+    rows = [{"response": "a b a", "spans": spans} for spans in ([poor, poor], [{**poor, "occurrence": 2}], [poor])]
+    found = read(tmp_path, *rows)
+    assert [[span.start for span in record.spans] for record in found.records] == [[0, 4], [4], []]
+    assert found.losses == (
+        "line 3: 'a' is in the response 2 times: quote more of it, or say which by \"occurrence\"",
+    )
+
+
+def test_every_line_that_lost_something_is_named(tmp_path: Path) -> None:
+    rows = [
+        {"response": DUE, "critique": "fine"},
+        {"response": DUE, "spans": [{"text": "next month", "label": "poor", "reason": "Friday"}]},
+        {"response": DUE, "spans": [{"text": "due"}]},
+        {"response": DUE, "spans": [{"start": 0, "end": 2, "label": 1, "text": "is"}]},
+        {"response": DUE, "spans": [{"start": 0, "end": 99, "label": 1}]},
+        {"response": DUE},
+    ]
+    found = read(tmp_path, *rows)
+    assert [loss.partition(";")[0] for loss in found.losses] == [
+        "line 2: 'next month' is not in the response",
+        "line 3: 'due' has no label",
+        "line 4: [0, 2) is 'It' and not 'is'",
+        "line 5: [0, 99) is not inside the 20 characters of the response",
+        "line 6: nothing is said of the response: fill in critique, good, poor, spans, score or corrected",
+    ]
+    assert found.losses[0].endswith("nearest: 'next week'") and len(found.records) == 4
+    assert found.records[1].critique == '"next month": Friday' and found.records[1].meta["lost"] == ["next month"]
+    assert (found.report.unmatched, found.report.no_polarity) == (2, 1), "lines 4 and 5 are one remark: of nothing"
+
+
+@pytest.mark.parametrize(("mark", "quote"), [(",", '"{}"'), (";", "{}"), ("\t", "{}")])
+def test_columns_of_any_name_and_any_delimiter(tmp_path: Path, mark: str, quote: str) -> None:
+    rows = [["question", "answer", "date", "comment"], ["When?", quote.format("[-Soon-], or not."), "1", "No."]]
+    text = "\n".join(mark.join(row) for row in rows) + "\n"
+    found = table(tmp_path, text, "prompt=question,response=answer", "critique=comment")
+    (record,) = found.records
+    assert (record.response, record.critique, record.prompt[0].content) == ("Soon, or not.", "No.", "When?")
+    assert quoted(record) == [("Soon", -1, "")] and found.ignored == ("date",)
+
+
+def test_the_line_of_a_table_is_where_its_row_begins(tmp_path: Path) -> None:
+    text = 'prompt,response,poor\np,"two\nlines",three\n,,\np,one,\np,one,two\n'
+    found = table(tmp_path, text)
+    assert [loss.partition(":")[0] for loss in found.losses] == ["row 2", "row 4 (line 5)", "row 5 (line 6)"]
+    assert len(found.records) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "words"),
+    [
+        ("question,answer\na,b\n", [], "no column 'response'.*--map response=COLUMN; columns: question, answer"),
+        ("prompt,response\na,b\n", [], "nothing is said of the responses.*--map critique=COLUMN"),
+        ("response,critiqe\na,b\n", [], "did you mean 'critique'.*--map critique=critiqe"),
+        ("response,critique\na,b\n", ["response=anser"], "no column 'anser'.*columns: response, critique"),
+        ("answer,critique\na,b\n", ["response=anser"], "did you mean 'answer'"),
+        ("response,critique\na,b\n", ["response"], "is not a pair"),
+        ("response,critique\na,b\n", ["respons=response"], "no field 'respons', did you mean 'response'"),
+    ],
+)
+def test_a_column_that_is_not_there(tmp_path: Path, text: str, names: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        table(tmp_path, text, *names)
+
+
+TURN = [{"role": "assistant", "content": DUE}]
+ASKED = [{"role": "user", "content": "When?"}, *TURN]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "response"),
+    [
+        ("When?", TURN),
+        ("When?", TURN[0]),
+        ("When?", {"content": DUE}),
+        ("When?", ASKED),
+        (None, ASKED),
+        (ASKED[:1], ASKED),
+        ("When?", json.dumps(TURN)),
+        (json.dumps(ASKED[:1]), DUE),
+        ("When?", json.dumps(TURN[0])),
+        ("When?", [{"role": "assistant", "content": [{"type": "text", "text": DUE}]}]),
+        ("When?", [{"role": "assistant", "content": DUE, "tool_calls": None, "name": "a"}]),
+    ],
+)
+def test_a_response_of_turns_is_its_answer(tmp_path: Path, prompt: Any, response: Any) -> None:
+    (record,) = read(tmp_path, {"prompt": prompt, "response": response, "poor": ["next week"]}).records
+    assert (record.response, [turn.content for turn in record.prompt]) == (DUE, ["When?"])
+    assert quoted(record) == [("next week", -1, "")]
+
+
+@pytest.mark.parametrize(
+    "answer", ['[{"content": "x"}]', '{"role": "admin", "content": "x"}', "[]", "{}", "[1, 2]"]
+)
+def test_an_answer_in_json_is_text(tmp_path: Path, answer: str) -> None:
+    (record,) = read(tmp_path, {"prompt": "p", "response": answer, "critique": "c"}).records
+    assert record.response == answer
+
+
+def test_what_stands_in_a_turn_is_text_and_no_mark_up(tmp_path: Path) -> None:
+    turn = [{"role": "assistant", "content": "return a[-1-] or <bad>x</bad>"}]
+    (record,) = read(tmp_path, {"prompt": "p", "response": turn, "critique": "c"}).records
+    assert (record.response, record.spans) == (turn[0]["content"], ())
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"response": ASKED[:1]}, "the response has no message of the assistant"),
+        ({"response": ["a", "b"]}, "the response is neither text nor a list of turns such as"),
+        ({"response": {"text": "a"}}, "the response is neither text nor a list of turns"),
+        ({"response": [{"from": "gpt", "value": "a"}]}, "the response is neither text nor a list of turns"),
+        (
+            {"prompt": [{"role": "user", "content": [{"type": "text", "text": {"a": 1}}]}]},
+            "a turn of the prompt calls tools or has something else than text",
+        ),
+        ({"prompt": [{"role": "user", "content": {"a": 1}}]}, "a turn of the prompt calls tools or has something"),
+        ({"response": "[{'role': 'assistant', 'content': 'a'}]"}, "as Python prints them; write them as JSON"),
+        ({"response": True}, "the response is the value true, not text"),
+        ({"response": 42}, "the response is the number 42, not text; write it as text, in quotation marks"),
+        ({"response": 0.5}, "the response is the number 0.5"),
+        ({"response": None}, "the response is empty"),
+        ({"response": " \n"}, "the response is empty"),
+        ({"response": float("nan")}, "the response is empty"),
+        ({"response": []}, "the response is empty"),
+        ({"prompt": ["a"]}, "the prompt is neither text nor a list of turns"),
+        ({"prompt": {"a": 1}}, "the prompt is neither"),
+        ({"prompt": 7}, "the prompt is the number 7"),
+        ({"prompt": "Who?", "response": ASKED}, "begins with another prompt than the row's"),
+        ({"critique": {"text": "a"}}, "the critique is an object, not text"),
+        ({"critique": 4}, "the critique is the number 4"),
+        ({"corrected": ["a"]}, "the corrected is neither text nor"),
+        ({"annotator": True}, "the annotator is the value true"),
+        ({"poor": [{"text": "due"}]}, "poor has an object and no quote"),
+        ({"good": {"text": "due"}}, "good has an object and no quote"),
+        ({"good": 1990}, "good has the number 1990 and no quote"),
+        ({"spans": ["due"]}, "a span is an object"),
+        ({"spans": "due"}, "the spans are no list of objects, as JSON"),
+        ({"response": "[-a-]{b"}, "behind a mark is not closed"),
+        ({"score": "n/a"}, "the score 'n/a' is not a number .none: leave the cell empty"),
+        ({"score": "-"}, "the score '-' is not a number"),
+        ({"score": True}, "the score 'True' is not a number"),
+        ({"score": 4}, "the score 4 is not between -1 and 1 .*--scale 1..5"),
+        ({"score": [1]}, "the score '.1.' is not a number"),
+    ],
+)
+def test_a_cell_that_holds_something_else_is_refused(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=rf"line 2: .*{words}") as caught:
+        read(
+            tmp_path,
+            {"prompt": "p", "response": DUE, "critique": "c"},
+            {"prompt": "p", "response": DUE, "critique": "c", **row},
+        )
+    assert "\n" not in str(caught.value)
+
+
+def test_all_bad_rows_are_named_at_once(tmp_path: Path) -> None:
+    text = 'prompt,response,score\np,"a\nb",1\np,,1\np,a,7\np,a,x\np,,1\n'
+    with pytest.raises(UserError) as caught:
+        table(tmp_path, text)
+    said = str(caught.value)
+    assert "row 3 (line 4), row 6 (line 7): the response is empty; row 4 (line 5): the score 7 is not" in said
+    assert "row 5 (line 6): the score 'x' is not a number" in said and "--scale 1..5" in said
+
+
+@pytest.mark.parametrize(
+    ("written", "score"),
+    [
+        *(("0,5", 0.5), ("-0,25", -0.25), (",5", 0.5), ("0.5", 0.5), ("−1", -1.0), ("＋１", 1.0), ("0.25 ", 0.25)),
+        *(
+            ("4/5", 0.6),
+            ("4 / 5", 0.6),
+            ("4,5/5", 0.8),
+            ("9 of 10", 0.8),
+            ("80 %", 0.6),
+            ("80%", 0.6),
+            ("0/5", -1.0),
+        ),
+        *(("good", 1.0), ("Bad", -1.0), ("👎", -1.0), ("neutral", 0.0), ("1e-05", 1e-05), ("0", 0.0)),
+    ],
+)
+def test_scores_as_people_write_them(tmp_path: Path, written: str, score: float) -> None:
+    (record,) = table(tmp_path, f'prompt,response,score\np,r,"{written}"\n').records
+    assert record.score == score
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "scales", "scores", "said"),
+    [
+        ("Stars", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5 read as -1 to 1 (stars: as --scale says)"),
+        ("stars", [4, 5], ("stars=1..5",), [0.5, 1], "as --scale says"),
+        ("score", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5 read as -1 to 1 (score: as --scale says)"),
+        ("score", ["4/5", "5/5"], ("1..5",), [0.5, 1], "ratings 1 to 5"),
+        ("score", ["2,5", "5"], ("0..5",), [0, 1], "ratings 0 to 5"),
+        ("score", ["4/5", "80 %"], (), [0.6, 0.6], "4/5 read as 0.6: of 0 to its own maximum"),
+        ("score", [0, 1], (), [0, 1], "scores 0 and 1 read as they are, and 0 is neither good nor bad"),
+        ("score", [0, 1], ("0..1",), [-1, 1], "ratings 0 to 1 read as -1 to 1"),
+    ],
+)
+def test_a_rating_is_read_on_a_scale_that_is_known_and_said(
+    tmp_path: Path, column: str, values: list[Any], scales: tuple[str, ...], scores: list[float], said: str
+) -> None:
+    file = tmp_path / "x.csv"
+    rows = "".join(f'p,r{n},"{value}"\n' for n, value in enumerate(values))
+    file.write_text(f"prompt,response,{column}\n{rows}", encoding="utf-8")
+    found = import_feedback(file, scales=scales)
+    assert [record.score for record in found.records] == scores
+    assert said in "; ".join(found.scales)
+
+
+def test_a_rating_without_a_scale_is_no_score_and_says_so(tmp_path: Path) -> None:
+    found = table(tmp_path, "prompt,response,stars,critique\np,r,4,c\np,s,5,\n")
+    assert [record.score for record in found.records] == [None]
+    assert any(loss.startswith("stars: ") and "4, 5" in loss and "--scale stars=" in loss for loss in found.losses)
+    with pytest.raises(UserError, match=r"stars: .*scale.*--scale stars=WORST\.\.BEST"):
+        table(tmp_path, "prompt,response,stars\np,r,4\n")
+    with pytest.raises(UserError, match=r"the file has no rating 'helpful' .ratings there: stars"):
+        import_feedback(tmp_path / "mine.csv", scales=["helpful=1..5"])
+
+
+@pytest.mark.parametrize(
+    "header", ["Prompt,RESPONSE,Poor", ' prompt , "response" ,“poor”', "ｐｒｏｍｐｔ,response\u00a0,'Poor'"]
+)
+def test_names_of_columns_in_other_letters(tmp_path: Path, header: str) -> None:
+    (record,) = table(tmp_path, f"{header}\nWhen?,{DUE},next week\n").records
+    assert record.prompt[0].content == "When?" and quoted(record) == [("next week", -1, "")]
+
+
+def test_a_header_that_comes_again_is_no_remark(tmp_path: Path) -> None:
+    found = table(tmp_path, f"prompt,response,critique\np,{DUE},c\nprompt,response,critique\nq,{DUE},c\n")
+    assert len(found.records) == 2 and found.losses == ("row 3: the header again: left out",)
+
+
+def test_names_of_keys_in_other_letters(tmp_path: Path) -> None:
+    found = read(tmp_path, {"Response": DUE, "Poor": ["due"]}, {"response": "a b", "POOR": "b"})
+    assert [quoted(record) for record in found.records] == [[("due", -1, "")], [("b", -1, "")]]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Response,response,critique\na,b,c\n", "the column 'response' is there twice .'Response' and 'response'"),
+        ("poor,Poor ,response\na,b,c\n", "the column 'poor' is there twice"),
+        (
+            "Remarks,,\nprompt,response,critique\np,a,b\n",
+            "row 2 looks like the header: remove what stands above it",
+        ),
+        ("prompt,response,critique\np,a,b\n,c,d\nq,e,f\n", "row 3: the prompt is empty .of merged cells"),
+    ],
+)
+def test_tables_that_mean_something_else(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        table(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("response", "quote", "there", "normalised"),
+    [
+        ("cafe\u0301 is shut", "caf\u00e9", "cafe\u0301", 1),
+        ("caf\u00e9 is shut", "cafe\u0301", "caf\u00e9", 1),
+        ("It is Due.", "due", "Due", 1),
+        ("“Don’t go” — so", '"Don\'t go" - so', "“Don’t go” — so", 1),
+        (DUE, "“next week”", "next week", 0),
+        (DUE, "'next week'", "next week", 0),
+        (DUE, "NEXT WEEK", "next week", 1),
+        ("Ａ，Ｂ 10", "A,B", "Ａ，Ｂ", 1),
+        ("A,B １０", "10", "１０", 1),
+    ],
+)
+def test_a_quote_in_another_form_stands_once_in_the_critique(
+    tmp_path: Path, response: str, quote: str, there: str, normalised: int
+) -> None:
+    (record,) = read(tmp_path, {"prompt": "p", "response": response, "poor": [quote]}).records
+    assert quoted(record) == [(there, -1, "")] and record.critique == f'"{there}": poor'
+    assert record.meta.get("normalised", 0) == normalised
+
+
+def test_a_quote_with_the_brackets_of_mark_up_says_that_they_are_text(tmp_path: Path) -> None:
+    row = {"response": "re.sub('[-1-]', s)", "poor": ["'[-1-]'"]}
+    (record,) = read(tmp_path, row).records
+    assert record.response == row["response"] and quoted(record) == [("'[-1-]'", -1, "")]
+    row = {"response": "It is due [-next week-]{the mail}.", "good": ["mail"], "critique": "c"}
+    assert read(tmp_path, row).records[0].response == DUE
+
+
+def test_corrections_in_mark_up_are_the_corrected_answer(tmp_path: Path) -> None:
+    text = "prompt,response,critique\np,It is due [-next week-]{+on {+x+}.,c\n"
+    (record,) = table(tmp_path, text.replace("{+on {+x+}", "{+on Friday+}")).records
+    assert (record.response, record.meta["corrected"]) == (DUE, "It is due on Friday.")
+    assert quoted(record) == [("next week", -1, "should be: on Friday")]
+    (record,) = table(tmp_path, "prompt,response,critique\np,It is due {+today+}.,c\n").records
+    assert (record.response, record.meta["corrected"], record.meta["omissions"]) == (
+        "It is due.",
+        "It is due today.",
+        ["today"],
+    )
+
+
+def test_what_looks_like_mark_up_is_kept_and_named(tmp_path: Path) -> None:
+    found = table(tmp_path, "prompt,response,critique\np,It is <del>due</del>.,c\n")
+    assert (
+        found.records[0].response == "It is <del>due</del>."
+        and "'<del>due</del>' stays in the response" in found.losses[0]
+    )
+    text = "prompt,response,corrected\np,It <del>is</del> due.,It <del>is</del> late.\n"
+    assert quoted(table(tmp_path, text).records[0]) == [("due", -1, "should be: late")]
+
+
+HEAD = "prompt,response,poor,critique,annotator\n"
+
+
+def lines(count: int) -> list[str]:
+    return [f"When is {n} due?,{n} is due next week.,next week,Friday {n}.," for n in range(count)]
+
+
+def test_an_edited_table_keeps_its_remarks(tmp_path: Path) -> None:
+    rows = lines(33)
+    first = table(tmp_path, HEAD + "\n".join(rows)).records
+    rows[4] = rows[4].replace("Friday 4", "Monday 4")
+    second = table(tmp_path, HEAD + "\n".join(["Who?,Ann.,Ann,No.,", *reversed(rows)])).records
+    both = merged(first, second)
+    assert len(both) == 34 and [record.id for record in both[:33]] == [record.id for record in first]
+    assert [record.critique for record in both if "4 is" in record.response and "Monday" in record.critique] == [
+        "Monday 4."
+    ]
+
+
+def test_the_same_remark_twice_is_one_and_two_people_are_two(tmp_path: Path) -> None:
+    row = "When?,It is late.,late,No."
+    found = table(tmp_path, HEAD + "\n".join([f"{row},", f"{row},", f"{row},ann", f"{row},bob", f"{row} So.,bob"]))
+    assert [record.meta.get("annotator", "") for record in found.records] == ["", "ann", "bob", "bob"]
+    assert len({record.id for record in found.records}) == 3
+    assert found.losses == ("row 3: the same remark as in row 2: left out",)
+    assert merged(found.records, found.records) == found.records
+    write_jsonl(tmp_path / "out.jsonl", found.records[:1] * 2)
+    assert feedback_quality(tmp_path / "out.jsonl")["several_annotators"] == 0
+    write_jsonl(tmp_path / "out.jsonl", found.records[1:3])
+    assert feedback_quality(tmp_path / "out.jsonl")["several_annotators"] == 1
+
+
+def test_an_id_is_of_one_prompt(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="row 3: the id '1' is that of another text in row 2"):
+        table(tmp_path, "id,prompt,response,critique\n1,p,a,b\n1,q,a,b\n")
+    assert len(table(tmp_path, "id,prompt,response,critique\n1,p,a,b\n1,p,c,b\n").records) == 2
+
+
+def test_what_is_exported_edited_and_imported_replaces_what_was_there(tmp_path: Path) -> None:
+    records = read(tmp_path, {"prompt": "p", "response": DUE, "spans": [{"text": "due", "label": "good"}]}).records
+    export(records, "csv", tmp_path / "mine.csv")
+    text = (tmp_path / "mine.csv").read_text(encoding="utf-8").replace("due,,", "is,,", 1)
+    edited = table(tmp_path, text).records
+    assert len(merged(records, edited)) == 1
+
+
+def test_published_critiques_without_marks(tmp_path: Path) -> None:
+    draft = {"id": "1", "title": "t", "post": "p", "generated_summary_for_feedback": "s", "feedback": "Too short."}
+    record = read(tmp_path, draft).records[0]
+    assert (record.response, record.critique, record.source.kind) == ("s", "Too short.", "human")
+    rated = [{"response": "r", "critique": "Good.", "overall_score": 10}, {"response": "q", "critique": ""}]
+    (record,) = read(tmp_path, {"instruction": "i", "completions": rated}).records
+    assert (record.response, record.critique, record.score, record.source.kind) == ("r", "Good.", 1.0, "llm")

@@ -1,0 +1,398 @@
+"""Exports of tools: scales that are declared or not, offsets in whatever counting, other texts, several people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.data.export import export
+from text2grad.data.marks import BROWSER, CODE_POINTS, Counting, Mark, in_code_points
+from text2grad.data.records import ImportResult, import_feedback, merged
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback, Message, Source, write_jsonl
+
+D = {"prompt": "When?", "response": "It is due next week."}
+EMOJI = "Ja 🙂, it is 🎉 next week."
+CRLF = "one two\r\nthree four\r\nfive"
+
+
+def read(folder: Path, content: Any, name: str = "a.json", **said: Any) -> ImportResult:
+    text = content if isinstance(content, str) else json.dumps(content)
+    (folder / name).write_text(text, encoding="utf-8", newline="")
+    return import_feedback(folder / name, **said)
+
+
+def studio(*results: dict[str, Any], data: Any = D, id: int = 1) -> dict[str, Any]:
+    return {"id": id, "data": data, "annotations": [{"id": 10 * id, "completed_by": 3, "result": list(results)}]}
+
+
+def whole(kind: str, value: Any, name: str = "q", to: str = "response") -> dict[str, Any]:
+    return {"from_name": name, "to_name": to, "type": kind, "id": name, "value": {kind: value}}
+
+
+def region(start: Any, end: Any, text: str = "", label: str = "bad", to: str = "text") -> dict[str, Any]:
+    value = {"start": start, "end": end, "labels": [label], **({"text": text} if text else {})}
+    return {"from_name": "label", "to_name": to, "type": "labels", "id": f"{start}-{end}", "value": value}
+
+
+def nameless(result: dict[str, Any]) -> dict[str, Any]:
+    """A result without an id of its own."""
+    return {name: value for name, value in result.items() if name != "id"}
+
+
+def argilla(id: str = "x", fields: Any = D, **answers: Any) -> dict[str, Any]:
+    responses = {name: [{"value": value, "user_id": "u"}] for name, value in answers.items()}
+    return {"id": id, "fields": fields, "responses": responses}
+
+
+# Ratings.
+
+
+@pytest.mark.parametrize(
+    ("rows", "scales", "scores", "said"),
+    [
+        ([studio(whole("number", 1))], [], [None], "--scale q=WORST..BEST"),
+        ([studio(whole("rating", 4))], [], [None], "--scale q=WORST..BEST"),
+        ([studio(whole("rating", 4))], ["1..10"], [-0.333333], "ratings 1 to 10 read as -1 to 1"),
+        ([studio(*map(nameless, (region(0, 2), whole("rating", 4))))], ["1..5"], [0.5], "ratings 1 to 5"),
+        ([studio(whole("number", 0)), studio(whole("number", 1), id=2)], ["0..1"], [-1, 1], "ratings 0 to 1 read"),
+        ([studio(whole("choices", ["4 - good"]))], ["1..5"], [0.5], "ratings 1 to 5"),
+        ([studio(whole("choices", ["★★☆"]))], ["1..3"], [0], "ratings 1 to 3"),
+        ([studio(whole("choices", ["Bad"]))], [], [-1], "'Bad' read as -1"),
+        ([studio(whole("choices", ["Yes"], "has_error"))], [], [None], "--scale has_error="),
+        (
+            [studio(whole("choices", ["Excellent"])), studio(whole("choices", ["Good"]), id=2)],
+            [],
+            [None, None],
+            "order",
+        ),
+        ([studio(whole("taxonomy", [["a", "b"]]))], [], [None], "q: kept in meta.aside"),
+        ([studio(whole("rating", 3, "a"), whole("rating", 5, "b"))], ["1..5"], [None], "--map score=a"),
+        ([studio(whole("rating", 3, "a"), whole("rating", 5, "overall"))], ["1..5"], [1], "kept in meta.ratings"),
+        (
+            [argilla(rating=1), argilla("y", rating=5), argilla("z", rating=0)],
+            [],
+            [None] * 3,
+            "--scale rating=",
+        ),
+        (
+            [argilla(thumbs=True), argilla("y", thumbs=False), argilla("z", thumbs=None)],
+            ["False,True"],
+            [1, -1, None],
+            "nothing",
+        ),
+        ([argilla(grade="A"), argilla("y", grade="C")], ["F,D,C,B,A"], [1, 0], "f, d, c, b, a read as -1 to 1"),
+        ([argilla(grade="A")], [], [None], "grade: neither praise nor blame"),
+        ([argilla(q="4"), argilla("y", q="4.0")], ["1..5"], [0.5, 0.5], "ratings 1 to 5"),
+        ([argilla(toxicity=5)], [], [None], "--scale toxicity="),
+        ([argilla(toxicity=5)], ["toxicity=5..1"], [-1], "ratings 5 to 1 read as -1 to 1"),
+        ([argilla(tags=["good", "short"])], [], [1], "'good, short' read as 1"),
+        ([argilla(tags=["good", "wrong"])], [], [None], "tags: neither praise nor blame"),
+        ([argilla(order=[{"value": "a", "rank": 1}])], [], [None], "order: kept in meta.aside"),
+        ([argilla(note="It is wrong, I fear.")], [], [None], ""),
+        (
+            [argilla(q="Correct"), argilla("y", q="Partly correct")],
+            [],
+            [1, None],
+            "so without a score: Partly correct",
+        ),
+        ([argilla(q=0.1), argilla("y", q=0.9)], [], [None, None], "--scale q="),
+        ([argilla(ok=True)], [], [None], "--scale ok="),
+        ([argilla(ok=True)], ["ok=false,true"], [1], "false, true read as -1 to 1"),
+        ([argilla(mark="4/5"), argilla("y", mark="3,5")], ["1..5"], [0.5, 0.25], "ratings 1 to 5"),
+    ],
+)
+def test_a_rating_is_a_score_only_on_a_known_scale(
+    tmp_path: Path, rows: list[Any], scales: list[str], scores: list[float | None], said: str
+) -> None:
+    found = read(tmp_path, rows, scales=scales)
+    assert [record.score for record in found.records] == scores
+    assert said in "\n".join((*found.scales, *found.losses))
+    assert any(record.meta.keys() & {"ratings", "aside"} or record.critique for record in found.records)
+
+
+VIEW = "<View><Text name='t' value='$response'/><{tag} name='q' toName='t' {more}</View>"
+
+
+def choices(*words: str) -> str:
+    return ">" + "".join(f"<Choice value='{word}'/>" for word in words) + "</Choices>"
+
+
+@pytest.mark.parametrize(
+    ("tag", "more", "result", "score"),
+    [
+        ("Rating", "maxRating='10'/>", whole("rating", 4, to="t"), -0.333333),
+        ("Rating", "/>", whole("rating", 4, to="t"), 0.5),
+        ("Rating", "/>", whole("rating", 9, to="t"), None),
+        ("Number", "min='0' max='100'/>", whole("number", 40, to="t"), -0.2),
+        ("Number", "/>", whole("number", 40, to="t"), None),
+        ("Choices", choices("1", "2", "3"), whole("choices", ["2"], to="t"), 0),
+        ("Choices", choices("Poor", "Fair", "Good", "Excellent"), whole("choices", ["fair"], to="t"), None),
+        ("Choices", choices("Meh", "Good", "Superb"), whole("choices", ["Good"], to="t"), None),
+        ("Choices", choices("Good", "Bad", "Cannot tell"), whole("choices", ["Good"], to="t"), 1),
+    ],
+)
+@pytest.mark.parametrize("place", ["a.xml", "label_config.xml", "config.xml", "row"])
+def test_label_studios_configuration_declares_the_scale(
+    tmp_path: Path, tag: str, more: str, result: dict[str, Any], score: float | None, place: str
+) -> None:
+    view, row = VIEW.format(tag=tag, more=more), studio(result)
+    if place == "row":
+        row["label_config"] = view
+    else:
+        (tmp_path / place).write_text(view, encoding="utf-8")
+    found = read(tmp_path, [row])
+    assert found.records[0].score == score
+    assert bool(found.losses) == (score is None)
+
+
+def test_a_configuration_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.xml").write_text("<View", encoding="utf-8")
+    with pytest.raises(UserError, match=r"config.xml: not a labelling configuration: .*move it away"):
+        read(tmp_path, [studio(whole("rating", 4))])
+
+
+def test_argillas_settings_declare_scales_texts_and_what_is_written(tmp_path: Path) -> None:
+    fields = {"instruction": "p", "generation": "It is so."}
+    questions = [
+        {"name": "r", "settings": {"type": "rating", "options": [{"value": n} for n in range(11)]}},
+        {
+            "name": "v",
+            "settings": {"type": "label_selection", "options": [{"value": w} for w in ("meh", "good", "top")]},
+        },
+        {"name": "t", "settings": {"type": "text"}},
+        {"name": "s", "settings": {"type": "span", "field": "instruction"}},
+    ]
+    mark = {"start": 0, "end": 1, "label": "bad"}
+    row = argilla(fields=fields, r=0, v="good", t="wrong", s=[mark])
+    content = {"settings": {"questions": questions}, "records": [row]}
+    found = read(tmp_path, content, names=["response=generation,score=r"])
+    (record,) = found.records
+    assert (record.score, record.critique, record.spans, record.response) == (-1, "wrong", (), "It is so.")
+    assert found.scales[0] == "ratings 0 to 10 read as -1 to 1 (r: as a.json says)"
+    assert any("on 'instruction' and not on the response: 1" in loss for loss in found.losses)
+
+
+def test_a_scale_that_does_not_hold_all_ratings_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not on the scale 1 to 5, so without a score: 9"):
+        read(tmp_path, [argilla(q=1), argilla("y", q=9)], scales=["1..5"])
+    with pytest.raises(UserError, match=r"no rating 'stars' .*ratings there: q"):
+        read(tmp_path, [argilla(q=1)], scales=["stars=1..5"])
+    with pytest.raises(UserError, match="--scale is for tables and remarks, and for tools, not for feedback"):
+        read(tmp_path, "", "own.jsonl", kind="feedback", scales=["1..5"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("label_studio", "a.json"), ("argilla", "a.json"), ("prodigy", "a.jsonl")],
+)
+@pytest.mark.parametrize("score", [1.0, 0.25, 0.0, -1.0])
+def test_a_score_of_our_own_comes_back_as_it_was(tmp_path: Path, kind: str, name: str, score: float) -> None:
+    source = Source(kind="human")
+    prompt = (Message(role="user", content="When?"),)
+    record = Feedback(
+        id="1", prompt=prompt, response="It is so.", critique="No way, no.", score=score, source=source
+    )
+    export([record], kind, tmp_path / name)
+    assert import_feedback(tmp_path / name).records[0].score == score
+
+
+# Offsets.
+
+
+@pytest.mark.parametrize(
+    ("text", "mark", "tool", "found"),
+    [
+        (EMOJI, (16, 25), BROWSER, "next week"),
+        (EMOJI, (14, 23), None, "next week"),
+        (EMOJI, (16, 25), None, "next week"),
+        (EMOJI, (15, 21), CODE_POINTS, "ext we"),
+        (EMOJI, (14, 23, "next week"), BROWSER, "next week"),
+        (EMOJI, (0, 3, "next week"), BROWSER, "next week"),
+        (EMOJI, (0, 3, "next month"), BROWSER, ""),
+        (CRLF, (8, 13), BROWSER, "three"),
+        (CRLF, (9, 14), BROWSER, "three"),
+        (CRLF, (8, 13, "three"), BROWSER, "three"),
+        (CRLF, (4, 13, "two\\nthree"), BROWSER, "two\r\nthree"),
+        (CRLF, (4, 14, "two\r\nthree"), CODE_POINTS, "two\r\nthree"),
+        (CRLF, (0, 99), BROWSER, ""),
+        ("one\ntwo", (0, 7, "one\\ntwo"), BROWSER, "one\ntwo"),
+        ('f("a\\nb")\nx', (0, 9, 'f("a\\nb")'), BROWSER, 'f("a\\nb")'),
+        ("a b a", (1, 2, "a"), BROWSER, ""),
+        ("今天🙂下周末吧", (4, 5), None, ""),
+    ],
+)
+def test_offsets_are_counted_as_their_quotes_say(
+    text: str, mark: tuple[Any, ...], tool: Counting | None, found: str
+) -> None:
+    start, end, *quote = mark
+    (place,) = in_code_points([Mark(start, end, "bad", *quote)], text, tool)
+    assert (text[place.start : place.end] if 0 <= place.start < place.end else "") == found
+
+
+def test_a_mark_without_a_quote_is_counted_as_the_others_are() -> None:
+    marks = in_code_points([Mark(14, 23, "bad", "next week"), Mark(15, 17, "bad")], EMOJI, BROWSER)
+    assert [EMOJI[mark.start : mark.end] for mark in marks] == ["next week", "ex"]
+
+
+@pytest.mark.parametrize(
+    ("data", "result", "spans", "said"),
+    [
+        ({"text": "a b"}, region(0, 1), ["a"], ""),
+        ({"text": "a b"}, region("0", "1"), ["a"], ""),
+        ({"text": "a b"}, region(0, 1, to="anything"), ["a"], ""),
+        ({"question": "Now or b?", "answer": "b it is"}, region(0, 3, "Now", to="question"), [], "on 'question'"),
+        ({"question": "Now or b?", "answer": "b it is"}, region(0, 3, "Now", to="q"), [], "on 'question'"),
+        ({"question": "Now or b?", "answer": "b it is"}, region(0, 1, "b", to="a"), ["b"], ""),
+        ({"question": "b or c?", "answer": "b it is"}, region(0, 1, "b", to="a"), [], "any of several texts"),
+        ({"question": "b or c?", "answer": "b it is"}, region(0, 1, to="a"), [], "--map response=KEY"),
+    ],
+)
+def test_a_region_belongs_to_the_text_it_is_on(
+    tmp_path: Path, data: dict[str, str], result: dict[str, Any], spans: list[str], said: str
+) -> None:
+    found = read(tmp_path, [studio(result, data=data)])
+    assert [span.text for span in found.records[0].spans] == spans
+    assert bool(found.losses) == bool(said) and said in "\n".join(found.losses)
+
+
+# Several people, and what nobody meant.
+
+
+def test_two_people_are_two_opinions(tmp_path: Path) -> None:
+    rows = [{"id": "1", **D, "critique": "no", "annotator": who} for who in ("ann", "ben", "ben")]
+    found = read(tmp_path, rows)
+    assert [record.meta["annotator"] for record in found.records] == ["ann", "ben"]
+    assert merged(found.records, found.records) == found.records
+    assert merged(found.records[:1], found.records[1:]) == found.records
+
+
+def test_records_of_one_response_survive_a_second_import(tmp_path: Path) -> None:
+    rows = [
+        {"text": "N", "label": "GOOD", "answer": answer, "_annotator_id": answer} for answer in ("accept", "reject")
+    ]
+    records = read(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl").records
+    assert [record.score for record in records] == [1, -1]
+    write_jsonl(tmp_path / "own.jsonl", merged([], records))
+    assert import_feedback(tmp_path / "own.jsonl").records == records
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            [{"id": 3, "data": D, "predictions": [{"result": []}]}],
+            "nobody's opinion is in it: predictions of a model",
+        ),
+        (
+            [{"id": 3, "data": {"image": "x.png"}, "annotations": []}] * 3,
+            "none of its 3 records .*--map response=KEY",
+        ),
+        ([studio(), {"id": 2, "data": {}, "annotations": []}], r"record 2: no text .*--map response=KEY"),
+        ([{"foo": {"bar": "x"}}], r"say where what is: --map .*keys: foo.bar"),
+        ([{"prompt": "p", "chosen": "a", "rejected": "b"}], r"text2grad train-reward --pairs"),
+        ([{"text": "a", "label": [[0]]}, {"text": "a", "label": [["x", 1, "bad"]]}], "none of its 2 records"),
+        ([{"options": [{"id": 1}], "answer": "accept", "accept": [1]}], r"train-reward --pairs"),
+        ([{"id": 1, "outputs": {"a": "x", "b": "y"}, "feedback": [{"key": "k"}]}], "--map response=a"),
+        ([argilla(fields={"q": "p", "a": "r"}, x=1)], r"--map response=KEY; texts there: q, a"),
+    ],
+)
+def test_what_cannot_be_read_names_its_cure(tmp_path: Path, rows: list[Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read(tmp_path, rows)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (
+            ["respons=a"],
+            r"no field 'respons', did you mean 'response'\? .*response, prompt, score, .*good, poor",
+        ),
+        (["response"], "is not a pair"),
+        (["score=stars"], "no rating 'stars'"),
+    ],
+)
+def test_a_map_of_a_tools_file(tmp_path: Path, names: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words) as error:
+        read(tmp_path, [studio(whole("rating", 4))], names=names)
+    assert error.value.exit_code == 2
+
+
+def test_labels_may_be_said_to_praise_or_blame(tmp_path: Path) -> None:
+    row = studio(
+        region(0, 2, "It", "Typo"),
+        region(3, 5, "is", "Nice"),
+        region(6, 9, "due", "Date"),
+        data={"text": D["response"]},
+    )
+    plain = read(tmp_path, [row])
+    assert plain.records[0].spans == () and "'Typo' (1), 'Nice' (1), 'Date' (1)" in "\n".join(plain.losses)
+    told = read(tmp_path, [row], names=["poor=Typo", "good=Nice,poor=Date"])
+    assert [(span.text, span.label) for span in told.records[0].spans] == [("It", -1), ("is", 1), ("due", -1)]
+
+
+@pytest.mark.parametrize("asked", ["When?", [{"type": "text", "text": "When?"}]])
+def test_a_conversation_is_its_last_answer(tmp_path: Path, asked: Any) -> None:
+    turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": "Next week."}]
+    (record,) = read(tmp_path, [studio(whole("choices", ["bad"], to="chat"), data={"chat": turns})]).records
+    assert (record.prompt[0].content, record.response, record.score) == ("When?", "Next week.", -1)
+
+
+def test_a_bad_row_after_a_good_one_is_named_and_no_traceback(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="record 2: not a record of argilla"):
+        read(tmp_path, [argilla(q="good"), {"id": "y", "fields": 3, "responses": {}}])
+
+
+def test_two_files_of_two_users_of_doccano_are_two_opinions(tmp_path: Path) -> None:
+    row = json.dumps({"id": 1, "text": "It is so.", "label": ["bad"], "Comments": []})
+    ann, ben, everyone = (read(tmp_path, row, f"{name}.jsonl").records for name in ("ann", "ben", "all"))
+    assert [record.meta.get("annotator") for record in (*ann, *ben, *everyone)] == ["ann", "ben", None]
+    assert len(merged(ann, ben)) == 2
+
+
+def test_a_table_that_has_a_label_too_is_a_table(tmp_path: Path) -> None:
+    found = read(tmp_path, "text,response,critique,label\nx,It is so.,No.,bad\n", "a.csv")
+    assert (found.report.source, found.records[0].critique, found.ignored) == ("csv", "No.", ("text", "label"))
+
+
+def test_a_folder_names_its_files(tmp_path: Path) -> None:
+    (tmp_path / "records.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(UserError, match=r"Is a directory .*give one of its files: records.json"):
+        import_feedback(tmp_path)
+
+
+def test_lists_in_the_cells_of_a_table(tmp_path: Path) -> None:
+    head = "id,prompt,response,q.responses,q.responses.users,q.responses.status"
+    text = f"{head}\n1,p,r,\"['bad']\",\"['u']\",\"['submitted']\"\n"
+    (record,) = read(tmp_path, text, "a.csv").records
+    assert (record.score, record.meta["annotator"], record.response) == (-1, "u", "r")
+
+
+def test_a_choice_and_marks_of_one_line_are_both_read(tmp_path: Path) -> None:
+    row = {"text": "It is.", "spans": [{"start": 0, "end": 2, "label": "BAD"}], "options": [{"id": "good"}]}
+    (record,) = read(tmp_path, json.dumps({**row, "accept": ["good"], "answer": "accept"}), "a.jsonl").records
+    assert ([span.text for span in record.spans], record.score) == (["It"], 1)
+
+
+def test_a_text_of_a_flat_file_that_nothing_declares_is_asked_for(tmp_path: Path) -> None:
+    row = {
+        **D,
+        "id": 9,
+        "annotation_id": 90,
+        "annotator": 1,
+        "lead_time": 1.0,
+        "verdict": "Bad",
+        "why": "Too late.",
+    }
+    plain = read(tmp_path, [row, {**row, "annotator": 2, "verdict": "Good"}])
+    assert [(record.score, record.critique) for record in plain.records] == [(-1, ""), (1, "")]
+    assert (
+        "why: kept in meta.aside, as no verdict on the response: 2 (if it is a critique: --map critique=why)"
+        in plain.losses
+    )
+    told = read(tmp_path, [row], names=["critique=why"])
+    assert (told.records[0].critique, told.losses) == ("Too late.", ())
