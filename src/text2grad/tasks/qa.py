@@ -52,6 +52,7 @@ def _answerable(examples: list[Example], data: str) -> list[Example]:
     answerable = [example for example in examples if "corrected" in example.meta]
     if reviewed and not answerable:
         raise UserError(
-            f"{data} has no answers that people corrected", "text2grad import FineGrainedRLHF's dev_feedback.json"
+            f"{data} has no answers that people corrected",
+            "text2grad import a file whose remarks have the answer as it should be, in 'corrected'",
         )
     return answerable or examples
