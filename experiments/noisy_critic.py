@@ -21,6 +21,8 @@ from text2grad.critics.spec import CriticSpec
 from text2grad.critics.table import CRITICS
 from text2grad.feedback import Critic, Critique, Example, Feedback, Judgement, Span, overlap_of, tokens_of
 from text2grad.settings import Settings
+from text2grad_lab.tasks.facts import FACTS
+from text2grad_lab.tasks.fields import FIELDS
 
 KEY = re.compile(r'"(\w+)"\s*:')
 PLEASE = re.compile(r"\bplease\b", re.IGNORECASE)
@@ -152,9 +154,10 @@ def __getattr__(name: str) -> CriticSpec:
     """`<kind>_<per cent>_of_<critic>`: a critic of the package with so much noise; `polite_of_<critic>`: that likes
     politeness."""
     found = re.fullmatch(r"(?:(flip|displace|drop|keys)_(\d+)|polite)_of_(\w+)", name)
-    if not found or found[3] not in CRITICS:
+    critics = {**CRITICS, FIELDS.kind: FIELDS, FACTS.kind: FACTS}
+    if not found or found[3] not in critics:
         raise AttributeError(name)
-    spec = CRITICS[found[3]]
+    spec = critics[found[3]]
     if found[1] is None:
         return replace(spec, make=lambda materials: PoliteCritic(spec.make(materials)))
     settings = NoiseSettings.model_validate({"kind": found[1], "share": int(found[2]) / 100})

@@ -42,6 +42,7 @@ from statistics import fmean
 from typing import Any
 
 from methods import by_arm, file_name, method, method_of
+from recipe import preset_name
 from reward_models import command, lines_of, prompt_of, rates
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UserError, exit_on_user_error
@@ -116,7 +117,7 @@ def preset(
     settings |= TINY if chosen.model == "tiny" else {}
     settings |= {"critic.kind": "reward_model"} if critic == "reward_model" else {}
     common = [*(f"--{key}={value}" for key, value in settings.items()), *(f"--{each}" for each in chosen.set)]
-    return load_config([find_config(name) for name in (task, *layers)], [*common, *words])
+    return load_config([find_config(name) for name in (preset_name(task), *layers)], [*common, *words])
 
 
 def run_piece(chosen: argparse.Namespace, task: str, critic: str) -> None:

@@ -44,7 +44,7 @@ from text2grad_lab.compare.methods import BASE, METHODS, Work
 from text2grad_lab.compare.seeds import Seed, side_by_side
 from text2grad_lab.compare.tuning import Extent
 
-PRESETS = {"docstrings": "function_summaries", "code": "small_programs", "human_qa": "human_qa"}
+PRESETS = {"docstrings": "function_summaries", "code": "text2grad_lab:small_programs", "human_qa": "human_qa"}
 LEAST_ENTROPY, MOST_REPETITION, MOST_PERPLEXITY = 0.1, 0.2, 4.0
 MEASURES = {"docstrings": "rouge_l", "code": "pass"}
 CRITICS = {"docstrings": "reference", "code": "program"}

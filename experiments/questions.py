@@ -42,6 +42,7 @@ from typing import Any
 
 from methods import by_arm, file_name, method_of
 from parts import TASKS, TEMPERATURES, TINY, best_of, reward_model_of, row_of
+from recipe import preset_name
 from sample_efficiency import rollouts_to
 from tastes import TASTES
 from text2grad.config import Config, find_config, load_config
@@ -147,7 +148,9 @@ def preset(
     settings |= TINY if chosen.model == "tiny" and chosen.task != "demo" else {}
     settings |= COMPARISONS[name]
     common = [*(f"--{key}={value}" for key, value in settings.items()), *(f"--{each}" for each in chosen.set)]
-    return load_config([find_config(each) for each in (task or chosen.task, *layers)], [*common, *words])
+    return load_config(
+        [find_config(each) for each in (preset_name(task or chosen.task), *layers)], [*common, *words]
+    )
 
 
 def foreign(chosen: argparse.Namespace) -> Seed:
@@ -161,7 +164,8 @@ def own_parts(chosen: argparse.Namespace, critic: str) -> dict[str, Row]:
     """The parts of methods that are of this script: who the critic is."""
     levels = [f"{kind}_{round(100 * share)}" for kind in chosen.kinds for share in chosen.shares]
     parts: dict[str, Row] = {
-        level: {"critic.kind": f"noisy_critic:{level}_of_{critic}"} for level in (*levels, "polite")
+        level: {"critic.kind": f"noisy_critic:{level}_of_{critic.rpartition(':')[2].lower()}"}
+        for level in (*levels, "polite")
     }
     parts |= {name: {"critic.kind": f"tastes:{made.__name__}"} for name, made in TASTES.items()}
     if chosen.task in OTHER:

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from recipe import preset_name
 from text2grad.demo import run_command
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.stages.run.results import write_json
@@ -153,7 +154,7 @@ def command(
         note.parent.mkdir(parents=True, exist_ok=True)
         laid = [f"--{each}" for each in (f"run.folder={folder}", *settings)]
         at = words.index("--config") if "--config" in words else len(words)
-        line = [*words[:at], "--config", task, *words[at:], *laid, "--json"]
+        line = [*words[:at], "--config", preset_name(task), *words[at:], *laid, "--json"]
         print(f"{folder}: {name}", file=sys.stderr, flush=True)
         code, _ = run_command([sys.executable, "-m", "text2grad.cli", *line], log)
         last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]

@@ -70,7 +70,7 @@ def method(name: str) -> str:
 
 def preset(folder: Path, changes: dict[str, object], common: Sequence[str] = ()) -> Config:
     words = [*common, f"run.folder={folder}", *(f"{key}={value}" for key, value in changes.items())]
-    return load_config(find_config("docstrings"), [f"--{each}" for each in words])
+    return load_config(find_config("text2grad_lab:docstrings"), [f"--{each}" for each in words])
 
 
 def method_of(arm: str, config: Config, common: Sequence[str] = ()) -> str:

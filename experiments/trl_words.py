@@ -30,6 +30,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from recipe import preset_name
 from text2grad.align.rewards import TokenCredit
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import exit_on_user_error
@@ -104,7 +105,7 @@ def options() -> argparse.Namespace:
 
 def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: int, task: str = "demo") -> Row:
     """Both methods at the best of their tries, and the policy they start from."""
-    config = load_config(find_config(task), [f"--run.folder={out}", "--run.threads=1"])
+    config = load_config(find_config(preset_name(task)), [f"--run.folder={out}", "--run.threads=1"])
     if not (out / "sft" / "policy").is_dir():
         run_sft(config)
     found: Row = {"sft": measured(config, {"method": "sft"})["sampled"]}

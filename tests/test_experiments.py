@@ -41,6 +41,8 @@ from text2grad_lab.compare import plan_of
 from text2grad_lab.compare.methods import methods_of
 from text2grad_lab.compare.seeds import Seed
 
+FIELDS = "text2grad_lab.tasks.fields:FIELDS"
+
 
 def curve(*rates: float) -> list[dict[str, float]]:
     return [{"rollouts": 100.0 * n, "sampled": rate} for n, rate in enumerate(rates, start=1)]
@@ -151,12 +153,12 @@ def test_a_question_takes_every_method_and_says_who_the_critic_is(
             assert str(folder).startswith(str(tmp_path / "reports" / "seed-0"))
     assert critics["preset"]["text2grad-keys_20"] == "noisy_critic:keys_20_of_fields"
     assert critics["preset"]["grpo-polite"] == "noisy_critic:polite_of_fields"
-    assert critics["preset"]["grpo"] == critics["preset"]["text2grad-linear_decay"] == "fields"
+    assert critics["preset"]["grpo"] == critics["preset"]["text2grad-linear_decay"] == FIELDS
     assert critics["taste"] | {"text2grad-warm": "tastes:Warm", "scalar": "tastes:Every"} == critics["taste"]
     teacher = questions.preset(chosen, "small_teacher")
     assert (teacher.annotate.prompts, teacher.annotate.critic, teacher.critic.kind) == (
         50,
-        "fields",
+        FIELDS,
         "reward_model",
     )
     first, alone = (questions.preset(chosen, name).reward_model for name in ("critique_first", "spans_alone"))
@@ -616,7 +618,7 @@ def test_the_comparison_on_parts_takes_every_method(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["", "--out", str(tmp_path), "--model", model, "--set", "ppo.steps=3"])
     chosen = parts.options()
-    kinds = {"extraction": "fields", "reports": "facts"}
+    kinds = {"extraction": FIELDS, "reports": "text2grad_lab.tasks.facts:FACTS"}
     for critic, kind in {"program": kinds[task], "reward_model": "reward_model"}.items():
         config = parts.preset(chosen, task, critic)
         names = [

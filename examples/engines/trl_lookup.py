@@ -1,9 +1,9 @@
 """An agent through TRL's `environment_factory`: the embedded task `lookup`, with credit for words.
 
     pip install 'text2grad[trl]'
-    text2grad sft --config lookup --run.folder runs/lookup
+    text2grad sft --config text2grad_lab:lookup --run.folder runs/lookup
     python examples/engines/trl_lookup.py runs/lookup/sft/policy runs/lookup/ppo/trl/policy
-    text2grad evaluate trl --config lookup --run.folder runs/lookup
+    text2grad evaluate trl --config text2grad_lab:lookup --run.folder runs/lookup
 
 Each turn is one call as plain text (`lookup stock of lamp`), so the tokenizer is told how to read one; that of a
 model which was taught tools needs nothing, see TRL's `add_response_schema`.
@@ -23,7 +23,7 @@ import text2grad as t2g
 from text2grad.plugins.credit import FAILED
 from text2grad.plugins.trl import TokenCreditTrainer
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.lookup import LookupCritic, LookupTask, Tools
+from text2grad_lab.tasks.lookup import LookupCritic, LookupTask, Tools
 
 TEMPLATE = """{% for message in messages %}
 {{- '<|assistant|>' if message.role == 'assistant' else '<|user|>' }}{{ message.content }}

@@ -75,7 +75,6 @@ EXTRAS = {
     "llguidance": "grounded",
     "sacrebleu": "evaluate",
     **dict.fromkeys(("starlette", "uvicorn"), "page"),
-    "vega_datasets": "reports",
     **{name: name for name in ("tensorboard", "trackio", "trl", "verl", "wandb")},
 }
 """The extra of each package that the core of text2grad does not need."""

@@ -120,7 +120,8 @@ def test_training_in_trl_raises_the_verdict(folder: str, tmp_path: Path) -> None
 
 def test_a_step_of_the_agents_task(tmp_path: Path) -> None:
     """`lookup` over the recipe of the real model: episodes of several turns, their ids kept, every one judged."""
-    words = ["--config", "lookup", "--config", "smollm2", "--critic.kind", "text2grad.tasks.lookup:LookupCritic"]
+    words = ["--config", "text2grad_lab:lookup", "--config", "smollm2"]
+    words += ["--critic.kind", "text2grad_lab.tasks.lookup:LookupCritic"]
     sizes = {"steps": 1, "rollouts": 4, "samples_per_prompt": 2, "probe_every": 0}
     words += [word for name, size in sizes.items() for word in (f"--ppo.{name}", str(size))]
     with pytest.raises(SystemExit) as left:

@@ -30,7 +30,7 @@ SMALL = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("lookup")
     with pytest.raises(SystemExit) as left:
-        main(["sft", "--config", "lookup", *SMALL, "--run.folder", str(made)])
+        main(["sft", "--config", "text2grad_lab:lookup", *SMALL, "--run.folder", str(made)])
     assert not left.value.code
     return made / "sft" / "policy"
 

@@ -62,8 +62,7 @@ def test_every_preset_loads_by_name_and_from_the_folder(name: str) -> None:
 
 def test_the_presets_are_one_set_of_files() -> None:
     assert preset_names() == [
-        *("demo", "docstrings", "extraction", "function_summaries", "human_qa", "kodcode"),
-        *("lookup", "own", "reports", "slf5k", "small_programs", "ultrafeedback"),
+        *("demo", "function_summaries", "human_qa", "kodcode", "own", "slf5k", "ultrafeedback"),
     ]
     assert {path.resolve() for path in PRESETS.glob("*.yaml")} == set((ROOT / "configs").glob("*.yaml"))
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -166,7 +165,7 @@ def test_the_papers_recipe_keeps_the_kl_that_table_10_has_for_a_data_set(name: s
     assert laid_over(preset, "paper") == both
 
 
-@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback", "human_qa", "docstrings"])
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback", "human_qa", "function_summaries"])
 def test_the_scalar_recipe_leaves_the_kl_alone(name: str, tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("ppo: {kl_coefficient: 0.123}\n", encoding="utf-8")
@@ -184,7 +183,7 @@ def test_by_task_is_sections(minimal: Path, tmp_path: Path, wrong: str) -> None:
         load_config([minimal, recipe])
 
 
-@pytest.mark.parametrize("name", ["human_qa", "small_programs"])
+@pytest.mark.parametrize("name", ["human_qa"])
 def test_a_models_recipe_over_a_preset(name: str) -> None:
     both = load_config([find_config(name), find_config("smollm2")])
     assert (both.policy.model, both.policy.dtype, both.reward_model.shared) == ("smollm2", "bfloat16", True)
@@ -327,13 +326,13 @@ def test_a_dumped_configuration_loads_back_equal(name: str, tmp_path: Path) -> N
 
 
 def test_what_nobody_set_can_be_left_out_and_stays_unset(tmp_path: Path) -> None:
-    config = load_config(find_config("docstrings"), ["--run.seed", "7"])
+    config = load_config(find_config("demo"), ["--run.seed", "7"])
     path = tmp_path / "config.yaml"
     path.write_text(dump_config(laid_over(config, "scalar"), only_set=True), encoding="utf-8")
     again = load_config(path)
     assert again == laid_over(config, "scalar") and again.ppo.gamma == 1.0
     assert is_set(again, "run.seed") and is_set(again, "ppo.gamma") and is_set(again, "ppo.lr")
-    assert not is_set(again, "ppo.mask_truncated") and not is_set(again, "dpo.training.lr")
+    assert not is_set(again, "ppo.mask_truncated") and not is_set(again, "run.parallel")
 
 
 # Overrides

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from text2grad.critics.human import HUMAN
-from text2grad.critics.parts.facts import FACTS
-from text2grad.critics.parts.fields import FIELDS
 from text2grad.critics.program.critic import PROGRAM
 from text2grad.critics.prompted.critic import PROMPTED, REWARD_MODEL
 from text2grad.critics.reference import REFERENCE
@@ -19,7 +17,7 @@ from text2grad.feedback import Critic, Source
 from text2grad.named import load_named
 
 CRITICS: Mapping[str, CriticSpec] = {
-    spec.kind: spec for spec in (REWARD_MODEL, SCALAR_MODEL, PROGRAM, REFERENCE, FIELDS, FACTS, PROMPTED, HUMAN)
+    spec.kind: spec for spec in (REWARD_MODEL, SCALAR_MODEL, PROGRAM, REFERENCE, PROMPTED, HUMAN)
 }
 
 

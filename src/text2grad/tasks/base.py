@@ -35,12 +35,8 @@ _TASKS = {
     **BENCHMARKS,
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
-    "lookup": "text2grad.tasks.lookup:LookupTask",
-    **dict.fromkeys(("docstrings", "function_summaries"), "text2grad.tasks.docstrings:DocstringsTask"),
-    "extraction": "text2grad.tasks.parts.extraction:ExtractionTask",
+    "function_summaries": "text2grad.tasks.function_summaries:FunctionSummariesTask",
     "qa": "text2grad.tasks.qa:QATask",
-    "reports": "text2grad.tasks.parts.reports:ReportsTask",
-    "small_programs": "text2grad.tasks.programs:SmallProgramsTask",
     "summarization": "text2grad.tasks.summarization:SummarizationTask",
 }
 TASKS = dict(sorted(_TASKS.items()))

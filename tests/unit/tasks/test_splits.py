@@ -85,7 +85,7 @@ def test_shares_that_are_no_whole_are_refused(shares: tuple[float, ...]) -> None
         settings(split=shares)
 
 
-@pytest.mark.parametrize("name", ["demo", "docstrings", "humaneval"])
+@pytest.mark.parametrize("name", ["demo", "function_summaries", "humaneval"])
 @pytest.mark.parametrize("change", [{"split": PAPER}, {"heldout_data": "x.jsonl"}])
 def test_a_task_with_splits_of_its_own_says_so(name: str, change: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"has splits of its own .leave out task.split"):

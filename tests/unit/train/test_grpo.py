@@ -220,7 +220,7 @@ def test_a_token_may_grow_up_to_the_upper_clip_alone(tmp_path: Path) -> None:
         assert torch.equal(clipped, stopped)
 
 
-@pytest.mark.parametrize("name", ["demo", "docstrings", "kodcode", "slf5k", "ultrafeedback", "human_qa"])
+@pytest.mark.parametrize("name", ["demo", "kodcode", "slf5k", "ultrafeedback", "human_qa"])
 def test_the_recipe_lies_over_every_preset(name: str) -> None:
     config = load_config([find_config(name), find_config("grpo")])
     asked = {key: getattr(config.ppo, key) for key in ("advantage", "samples_per_prompt", "clip_high")}

@@ -9,11 +9,10 @@ import pytest
 from text2grad.errors import UserError
 from text2grad.tasks import library
 from text2grad.tasks.base import TaskSettings, load_task
-from text2grad.tasks.docstrings import (
+from text2grad.tasks.function_summaries import (
     MOST_SHARED,
     _shared,
     _shingles,
-    in_words,
     sentence_bleu,
     shorten,
     split_functions,
@@ -25,6 +24,7 @@ from text2grad.tasks.library import (
     split_docstring,
     words,
 )
+from text2grad_lab.tasks.docstrings import in_words
 
 REST = "Those without one are passed over, and the rest is sorted."
 
@@ -130,7 +130,7 @@ def test_no_package_gives_more_than_its_share(tmp_path: Path) -> None:
 def tree(tmp_path: Path) -> TaskSettings:
     for index in range(12):
         package(tmp_path, f"pack{index}", 6)
-    return TaskSettings(name="docstrings", data=str(tmp_path), heldout_share=0.4)
+    return TaskSettings(name="text2grad_lab.tasks.docstrings:DocstringsTask", data=str(tmp_path), heldout_share=0.4)
 
 
 def test_the_splits_share_no_package_and_no_function(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_the_splits_share_no_package_and_no_function(tmp_path: Path) -> None:
 
 
 def tree_settings(tmp_path: Path) -> TaskSettings:
-    return TaskSettings(name="docstrings", data=str(tmp_path), heldout_share=0.4)
+    return TaskSettings(name="text2grad_lab.tasks.docstrings:DocstringsTask", data=str(tmp_path), heldout_share=0.4)
 
 
 def test_the_prompt_does_not_hold_the_answer(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def function(package: str, summary: str, rest: str) -> DocumentedFunction:
 
 def split_packages() -> tuple[str, str]:
     """A package that is trained on and one that is held out."""
-    settings = TaskSettings(name="docstrings")
+    settings = TaskSettings(name="text2grad_lab.tasks.docstrings:DocstringsTask")
     names = [f"p{index}" for index in range(50)]
     found = split_functions([function(name, f"Sum of {name}.", f"{name} {REST}") for name in names], settings)
     assert found["sft"]
@@ -191,7 +191,7 @@ def split_packages() -> tuple[str, str]:
 
 def test_copies_across_the_split_are_not_held_out() -> None:
     inside, outside = split_packages()
-    settings = TaskSettings(name="docstrings")
+    settings = TaskSettings(name="text2grad_lab.tasks.docstrings:DocstringsTask")
     copied = "The quick brown fox jumps over the lazy dog and into the river beyond."
     trained = [function(inside, "Sort the rows by name.", copied)]
     held = [
@@ -221,7 +221,7 @@ def test_what_is_installed_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_folder_without_packages_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"too few packages .*set task\.data"):
-        load_task(TaskSettings(name="docstrings", data=str(tmp_path)))
+        load_task(TaskSettings(name="text2grad_lab.tasks.docstrings:DocstringsTask", data=str(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,15 @@ def test_every_command_of_the_preset(
     monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     (tmp_path / "lib").mkdir()
     run, library = tmp_path / "run", packages(tmp_path / "lib")
-    options = ("--config", "docstrings", "--run.folder", str(run), "--task.data", str(library), *SMALL)
+    options = (
+        "--config",
+        "text2grad_lab:docstrings",
+        "--run.folder",
+        str(run),
+        "--task.data",
+        str(library),
+        *SMALL,
+    )
     assert int(str(command(capsys, "sft", *options)["examples"])) > 10
     annotated = command(capsys, "annotate", *options)
     assert int(str(annotated["ok"])) == annotated["requested"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 from text2grad.feedback import Critique, Example, Judgement, Label, Source, Span, turns_of
-from text2grad.tasks.lookup.problems import is_right
-from text2grad.tasks.lookup.tools import ANSWER, COMPUTE, LOOK_UP, Tools, value_of
+from text2grad_lab.tasks.lookup.problems import is_right
+from text2grad_lab.tasks.lookup.tools import ANSWER, COMPUTE, LOOK_UP, Tools, value_of
 
 WORD = re.compile(r"\d+|[a-z]+|\S")
 

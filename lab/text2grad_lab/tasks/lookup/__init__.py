@@ -6,8 +6,8 @@ has to know tools. As in `tasks.demo`, a problem is made of parts, held-out prob
 training problem has, and demonstrations are written by a simulated agent with habits that are wrong.
 """
 
-from text2grad.tasks.lookup.critic import LookupCritic
-from text2grad.tasks.lookup.problems import LookupTask
-from text2grad.tasks.lookup.tools import Tools
+from text2grad_lab.tasks.lookup.critic import LookupCritic
+from text2grad_lab.tasks.lookup.problems import LookupTask
+from text2grad_lab.tasks.lookup.tools import Tools
 
 __all__ = ["LookupCritic", "LookupTask", "Tools"]

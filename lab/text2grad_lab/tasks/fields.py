@@ -9,7 +9,7 @@ from typing import Any
 
 from text2grad.critics.spec import CriticSpec, Need
 from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Place, Source, Span, conversation_text
-from text2grad.tasks.parts.objects import Fields, Mark, Member, read_members
+from text2grad_lab.tasks.objects import Fields, Mark, Member, read_members
 
 FORMS = {"date": (r"\d{4}-\d\d-\d\d", "YYYY-MM-DD"), "time": (r"\d\d:\d\d", "HH:MM")}
 TITLES: dict[Mark, str] = {"right": "Right", "wrong": "Wrong", "again": "Said twice", "unasked": "Not asked for"}

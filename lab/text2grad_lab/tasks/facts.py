@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from text2grad.critics.spec import CriticSpec, Need
 from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span
-from text2grad.tasks.parts.reports import report_of
-from text2grad.tasks.parts.statements import Report
+from text2grad_lab.tasks.reports import report_of
+from text2grad_lab.tasks.statements import Report
 
 NAMED = 6  # faults that a critique names
 

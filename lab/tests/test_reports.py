@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text2grad.errors import MissingPackageError, UserError
+from text2grad.errors import UserError
 from text2grad.tasks.base import TaskSettings, load_task
-from text2grad.tasks.parts.reports import ReportsTask, forms_of
-from text2grad.tasks.parts.statements import Fact, Report, numbers, states
+from text2grad_lab.tasks.reports import ReportsTask, forms_of
+from text2grad_lab.tasks.statements import Fact, Report, numbers, states
 
 MEASURES = ("covered", "invented", "length", "right")
 FACTS = (
@@ -206,7 +206,7 @@ def test_days_and_months_are_written_in_many_forms() -> None:
 @pytest.fixture
 def task() -> ReportsTask:
     pytest.importorskip("vega_datasets", reason="the tables are of the extra `reports`")
-    found = load_task(TaskSettings(name="reports", limit=80))
+    found = load_task(TaskSettings(name="text2grad_lab.tasks.reports:ReportsTask", limit=80))
     assert isinstance(found, ReportsTask)
     return found
 
@@ -240,9 +240,9 @@ def test_numbers_that_have_changed_places_state_nothing(task: ReportsTask) -> No
     assert tried > 100
 
 
-def test_without_the_tables_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text2grad.tasks.parts.reports.find_spec", lambda name: None)
-    with pytest.raises(MissingPackageError, match=r"this needs vega_datasets: pip install 'text2grad\[reports\]'"):
-        load_task(TaskSettings(name="reports"))
+def test_without_the_tables_one_line_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("text2grad_lab.tasks.reports.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install vega_datasets"):
+        load_task(TaskSettings(name="text2grad_lab.tasks.reports:ReportsTask"))
     with pytest.raises(UserError, match="splits of its own"):
-        load_task(TaskSettings(name="reports", split=(0.5, 0.25, 0.25)))
+        load_task(TaskSettings(name="text2grad_lab.tasks.reports:ReportsTask", split=(0.5, 0.25, 0.25)))

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from text2grad.critics.parts.fields import FieldsCritic
 from text2grad.critics.table import spec_of
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
-from text2grad.tasks.parts.objects import Fields
+from text2grad_lab.tasks.fields import FieldsCritic
+from text2grad_lab.tasks.objects import Fields
 
 DOCUMENT = (
     "Ana Ruiz pays $12.50 by 2 January 2025; Omar Khan paid $30 on 2024-11-05 in Lyon. Late: 5 %. Call at 4:30 pm."
@@ -90,7 +90,7 @@ def test_without_an_object_it_can_say_nothing(reference: str) -> None:
     example = Example(id="a", prompt=(Message(role="user", content="?"),), reference=reference)
     (found,) = FieldsCritic().critique([example], [WANTED])
     assert isinstance(found, Failure) and found.kind == "unsupported"
-    needs = spec_of("fields").needs
+    needs = spec_of("text2grad_lab.tasks.fields:FIELDS").needs
     assert needs and not needs.has(example)
 
 

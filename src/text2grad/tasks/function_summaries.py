@@ -1,13 +1,11 @@
 """One-line summaries of functions: from name, signature and long docstring to the docstring's first line.
 
-The data is whatever Python finds installed: no download, real text, written by many people. `task.data` names a
-folder of packages to read instead. `docstrings` shows a function shortened, in small letters, for a model made on
-the spot; `function_summaries` shows it as written and says what is asked, for a model that can read.
+The data is whatever Python finds installed: no download, real text, written by many people. `task.data`
+names a folder of packages to read instead.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,17 +16,14 @@ from text2grad.settings import TinyShape
 from text2grad.tasks.base import Split, TaskSettings, digest, refuse_shares, rouge_scores, split_of
 from text2grad.tasks.library import DocumentedFunction, documented_functions, installed_functions, words
 
-REST, SIGNATURE = 90, 40
-"""Characters that `docstrings` shows of what follows the first line (unless `task.context_characters` says
-otherwise) and of the signature: a model that is made on the spot has a short context."""
-WRITTEN_REST = 600
-"""What `function_summaries` shows of it."""
+REST = 600
+"""Characters of the docstring after its first line that a prompt shows, unless `task.context_characters` is set."""
 ASKED = "Write the first line of this Python function's docstring: one sentence that says what it does."
 TRAIN_SHARE = 0.2
 SHINGLE, MOST_SHARED = 4, 0.5
 
 
-class DocstringsTask:
+class FunctionSummariesTask:
     """Functions of packages the policy has never seen are held out; near-duplicates of anything trained on are not.
 
     Of the functions of the other packages a share (`TRAIN_SHARE`) are the prompts of `train`, the rest is `sft`:
@@ -38,12 +33,12 @@ class DocstringsTask:
         UserError: no documented functions are found, or all of them fall on one side of the split.
     """
 
+    name = "function_summaries"
     critic_prompt = "summarization"
     tiny_model = TinyShape(layers=3, phrases=False)  # prose: a quote begins at any word
 
     def __init__(self, settings: TaskSettings) -> None:
         refuse_shares(settings)
-        self.name = settings.name
         found = list(documented_functions([Path(settings.data)])) if settings.data else installed_functions()
         self.splits = split_functions(found, settings)
         if not self.splits["sft"] or not self.splits["heldout"]:
@@ -57,8 +52,18 @@ class DocstringsTask:
     def examples(self, split: Split) -> list[Example]:
         """The functions of a split in an order that mixes packages; `task.limit` is of the `sft` split."""
         chosen = self.splits[split][: self._limit if split == "sft" else None]
-        show = _as_written if self.name == "function_summaries" else _in_small_letters
-        return [show(found, self._room) for found in chosen]
+        return [self.prompt(function, self._room) for function in chosen]
+
+    def prompt(self, function: DocumentedFunction, room: int | None) -> Example:
+        """Return the function as written, with the request, and its summary as the reference.
+
+        Args:
+            function: a documented function.
+            room: characters of the docstring to show after its first line; None: `REST`.
+        """
+        rest = shorten(function.rest, REST if room is None else room)
+        content = f"{ASKED}\n\ndef {function.name}{function.signature}:\n{rest}"
+        return one_turn(function.place, content, function.summary, {"package": function.package})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-1, ROUGE-2, ROUGE-L (F1, with stemming) and BLEU against the first line people wrote."""
@@ -98,25 +103,6 @@ def _shingles(found: DocumentedFunction) -> set[tuple[str, ...]]:
 
 def _shared(own: set[tuple[str, ...]], others: set[tuple[str, ...]]) -> float:
     return len(own & others) / len(own)
-
-
-def _as_written(found: DocumentedFunction, room: int | None) -> Example:
-    rest = shorten(found.rest, WRITTEN_REST if room is None else room)
-    content = f"{ASKED}\n\ndef {found.name}{found.signature}:\n{rest}"
-    return one_turn(found.place, content, found.summary, {"package": found.package})
-
-
-def _in_small_letters(found: DocumentedFunction, room: int | None) -> Example:
-    """Names in words too: a small model copies what has the same tokens on both sides."""
-    signature = shorten(found.signature.replace("_", " "), SIGNATURE)
-    content = f"{in_words(found.name)} {signature}\n{shorten(found.rest, REST if room is None else room)}"
-    return one_turn(found.place, content.lower(), found.summary.lower(), {"package": found.package})
-
-
-def in_words(name: str) -> str:
-    """A name as words: `HTTPServer.get_userName` -> `http server . get user name`."""
-    parts = [re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", part) for part in name.split(".")]
-    return " . ".join(" ".join(word.lower() for word in part) for part in parts if part)
 
 
 def shorten(text: str, room: int) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from text2grad.strict_yaml import parse_yaml
 
 WORDS: dict[str, list[str]] = parse_yaml(
-    (resources.files("text2grad.tasks.parts") / "values.yaml").read_text(encoding="utf-8")
+    (resources.files("text2grad_lab.tasks") / "values.yaml").read_text(encoding="utf-8")
 )
 
 

@@ -1,7 +1,7 @@
 """Reports: a row of a real table -> two or three sentences that state every fact of it and no other.
 
-The tables come with the package `vega_datasets` (extra `reports`); `reports.yaml` says what their columns are. A
-share of the tables (`task.heldout_share`: two of the eight) is held out whole. A demonstration is put together from
+The tables come with the package `vega_datasets`; `reports.yaml` says what their columns are. A share
+of the tables (`task.heldout_share`: two of the eight) is held out whole. A demonstration is put together from
 clauses in varied words, orders and forms of its numbers; what is right of any other text, `statements` can tell.
 """
 
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.data.published import one_turn
-from text2grad.errors import optional_packages
+from text2grad.errors import UserError
 from text2grad.feedback import Example, conversation_text
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, refuse_shares
-from text2grad.tasks.parts.sorts import sorts_of
-from text2grad.tasks.parts.statements import WORDS, Fact, Report
+from text2grad_lab.tasks.sorts import sorts_of
+from text2grad_lab.tasks.statements import WORDS, Fact, Report
 
 FEWEST, MOST = 3, 5
 """Facts of a row that are shown."""
@@ -101,20 +101,20 @@ class Table:
 
 
 def folder() -> Path:
-    """Where the package keeps its tables; it is not imported, which would take a second.
+    """Return the folder in which vega_datasets keeps its tables; importing it would take a second.
 
     Raises:
-        MissingPackageError: it is not installed.
+        UserError: vega_datasets is not installed.
     """
-    with optional_packages():
-        if (spec := find_spec("vega_datasets")) is None or not spec.submodule_search_locations:
-            raise ModuleNotFoundError("no vega_datasets", name="vega_datasets")
+    spec = find_spec("vega_datasets")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("the task reports needs the tables of vega_datasets", "pip install vega_datasets")
     return Path(spec.submodule_search_locations[0]) / "_data"
 
 
 def read_tables() -> list[Table]:
     """The tables of `reports.yaml`."""
-    text = (resources.files("text2grad.tasks.parts") / "reports.yaml").read_text(encoding="utf-8")
+    text = (resources.files("text2grad_lab.tasks") / "reports.yaml").read_text(encoding="utf-8")
     return [Table(**row) for row in parse_yaml(text)]
 
 

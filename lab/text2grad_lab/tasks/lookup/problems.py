@@ -13,7 +13,7 @@ from text2grad.feedback import Environment, Example, Message, Transcript, turns_
 from text2grad.settings import TinyShape
 from text2grad.tasks.base import TaskSettings, refuse_shares
 from text2grad.tasks.demo import SLIPS, Part
-from text2grad.tasks.lookup.tools import Table, Tools, value_of
+from text2grad_lab.tasks.lookup.tools import Table, Tools, value_of
 
 DEFAULT_DEMONSTRATIONS = 6144
 ITEMS = ("lamp", "chair", "book", "clock", "kettle", "spoon")

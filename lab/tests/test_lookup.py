@@ -10,8 +10,8 @@ from text2grad.config import find_config, load_config
 from text2grad.critics.table import spec_of
 from text2grad.feedback import Critique, Example, Message, Transcript, conversation_of, turns_of
 from text2grad.tasks.base import TaskSettings, environment_of, load_task
-from text2grad.tasks.lookup import LookupCritic, LookupTask, Tools
-from text2grad.tasks.lookup.problems import SLOTS, Problem
+from text2grad_lab.tasks.lookup import LookupCritic, LookupTask, Tools
+from text2grad_lab.tasks.lookup.problems import SLOTS, Problem
 
 TABLE = {"lamp": {"stock": 7, "sold": 4, "price": 12}, "book": {"stock": 3}}
 PROBLEM = Problem((SLOTS[0][4], SLOTS[1][3], SLOTS[2][0], SLOTS[3][1]), "lamp", TABLE)
@@ -98,7 +98,7 @@ def test_another_way_to_the_same_sum_is_right() -> None:
 
 def test_each_mark_is_in_a_turn_of_the_policy() -> None:
     """Of demonstrations with any mistakes: no span reaches over the end of its turn or quotes a tool."""
-    task = LookupTask(TaskSettings(name="lookup", limit=400))
+    task = LookupTask(TaskSettings(name="text2grad_lab.tasks.lookup:LookupTask", limit=400))
     demonstrations = task.examples("sft")
     passed = 0
     for example, said in zip(
@@ -129,17 +129,17 @@ def test_a_mistake_of_each_part_fails(slip: int) -> None:
 
 
 def test_held_out_problems_share_no_combination_and_equal_seeds_are_equal() -> None:
-    task = LookupTask(TaskSettings(name="lookup", limit=300))
+    task = LookupTask(TaskSettings(name="text2grad_lab.tasks.lookup:LookupTask", limit=300))
     train, heldout, sft = (task.examples(split) for split in ("train", "heldout", "sft"))
     names = [{each.meta["combination"] for each in split} for split in (train, heldout, sft)]
     assert len(names[0]) == 288 and len(names[1]) == 72 and not names[1] & (names[0] | names[2])
-    assert LookupTask(TaskSettings(name="lookup", limit=300)).examples("sft") == sft
+    assert LookupTask(TaskSettings(name="text2grad_lab.tasks.lookup:LookupTask", limit=300)).examples("sft") == sft
     assert all(task.scores(each, each.reference) == {"pass": 1.0} for each in [*train, *heldout])
     assert not any(str(number) in each.prompt[0].content for each in heldout for number in range(6, 10))
 
 
 def test_an_example_keeps_its_transcript_on_disk() -> None:
-    example = LookupTask(TaskSettings(name="lookup")).examples("train")[0]
+    example = LookupTask(TaskSettings(name="text2grad_lab.tasks.lookup:LookupTask")).examples("train")[0]
     again = Example.model_validate_json(example.model_dump_json())
     assert again == example and conversation_of(again.reference) == conversation_of(example.reference)
 
@@ -167,7 +167,7 @@ def test_tools_answer_calls(line: str, said: str) -> None:
 
 
 def test_the_preset_names_the_task_and_its_critic() -> None:
-    config = load_config(find_config("lookup"))
+    config = load_config(find_config("text2grad_lab:lookup"))
     task = load_task(config.task)
     make = environment_of(task)
     assert (

@@ -12,13 +12,13 @@ from commands import Command
 from text2grad.feedback import BETWEEN_TURNS, Feedback, Transcript, conversation_of, read_jsonl, turns_of
 
 SMALL = (
-    *("--config", "lookup", "--task.limit", "96"),
+    *("--config", "text2grad_lab:lookup", "--task.limit", "96"),
     *("--sft.epochs", "8", "--sft.lr", "2e-2"),
     *("--ppo.steps", "1", "--ppo.rollouts", "8", "--ppo.max_kl", "null"),
     *("--evaluate.limit", "2", "--evaluate.samples", "1", "--generation.max_turns", "3"),
     *("--annotate.prompts", "4", "--annotate.samples_per_prompt", "2", "--annotate.heldout", "1"),
 )
-CRITIC = ("--annotate.critic", "text2grad.tasks.lookup:LookupCritic")
+CRITIC = ("--annotate.critic", "text2grad_lab.tasks.lookup:LookupCritic")
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from text2grad.data.published import one_turn
 from text2grad.feedback import Example
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, refuse_shares
-from text2grad.tasks.parts.objects import Fields
-from text2grad.tasks.parts.sorts import sorts_of
-from text2grad.tasks.parts.values import Value, draw
+from text2grad_lab.tasks.objects import Fields
+from text2grad_lab.tasks.sorts import sorts_of
+from text2grad_lab.tasks.values import Value, draw
 
 FEWEST, MOST = 3, 4
 """Keys that are asked for."""
@@ -54,7 +54,7 @@ class Kind:
 
 def read_kinds() -> list[Kind]:
     """The kinds of `extraction.yaml`."""
-    text = (resources.files("text2grad.tasks.parts") / "extraction.yaml").read_text(encoding="utf-8")
+    text = (resources.files("text2grad_lab.tasks") / "extraction.yaml").read_text(encoding="utf-8")
     return [Kind(**row) for row in parse_yaml(text)]
 
 

@@ -33,7 +33,7 @@ def ids(settings: TaskSettings, split: str) -> list[str]:
 
 
 def test_only_mbpps_training_problems_are_trained_on(mbpp: Path) -> None:
-    settings = TaskSettings(name="small_programs", data=str(mbpp), limit=40)
+    settings = TaskSettings(name="text2grad_lab.tasks.small_programs:SmallProgramsTask", data=str(mbpp), limit=40)
     trained = {"mbpp-601", "mbpp-602", "mbpp-974"}
     for split in ("sft", "train"):
         assert {each for each in ids(settings, split) if each.startswith("mbpp")} == trained
@@ -43,7 +43,7 @@ def test_only_mbpps_training_problems_are_trained_on(mbpp: Path) -> None:
 
 
 def test_mbpp_fills_at_most_a_quarter_of_the_demonstrations(mbpp: Path) -> None:
-    settings = TaskSettings(name="small_programs", data=str(mbpp), limit=8)
+    settings = TaskSettings(name="text2grad_lab.tasks.small_programs:SmallProgramsTask", data=str(mbpp), limit=8)
     found = ids(settings, "sft")
     assert len(found) == 8 and sum(each.startswith("mbpp") for each in found) == 2
 
@@ -57,7 +57,7 @@ def test_the_benchmark_measures_the_test_split_of_a_whole_file(mbpp: Path) -> No
 def test_a_policy_learns_to_write_the_line_ends_of_python_and_not_those_that_mbpp_is_published_with(
     mbpp: Path,
 ) -> None:
-    settings = TaskSettings(name="small_programs", data=str(mbpp), limit=40)
+    settings = TaskSettings(name="text2grad_lab.tasks.small_programs:SmallProgramsTask", data=str(mbpp), limit=40)
     (shown,) = [each for each in load_task(settings).examples("sft") if each.id == "mbpp-601"]
     assert shown.reference == "def add_601(n):\n    return n + 601\n"
 

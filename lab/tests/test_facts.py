@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from text2grad.critics.parts.facts import FactsCritic
 from text2grad.critics.table import spec_of
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
-from text2grad.tasks.parts.reports import report_of
+from text2grad_lab.tasks.facts import FactsCritic
+from text2grad_lab.tasks.reports import report_of
 
 FACTS = [
     {"name": "name", "forms": ["ford pinto 4"]},
@@ -79,7 +79,7 @@ def test_without_facts_it_can_say_nothing() -> None:
     bare = EXAMPLE.model_copy(update={"meta": {}})
     (found,) = FactsCritic().critique([bare], [WHOLE])
     assert isinstance(found, Failure) and found.kind == "unsupported"
-    needs = spec_of("facts").needs
+    needs = spec_of("text2grad_lab.tasks.facts:FACTS").needs
     assert needs and needs.has(EXAMPLE) and not needs.has(bare)
 
 

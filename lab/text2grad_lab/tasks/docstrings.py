@@ -1,0 +1,35 @@
+"""The task `function_summaries` shortened and in small letters, for a model made on the spot."""
+
+from __future__ import annotations
+
+import re
+
+from text2grad.data.published import one_turn
+from text2grad.feedback import Example
+from text2grad.tasks.function_summaries import FunctionSummariesTask, shorten
+from text2grad.tasks.library import DocumentedFunction
+
+REST, SIGNATURE = 90, 40
+"""Characters of the docstring's rest and of the signature that are shown: such a model has a short context."""
+
+
+class DocstringsTask(FunctionSummariesTask):
+    """Functions in small letters, with names in words.
+
+    A small model copies what has the same tokens on both sides.
+    """
+
+    name = "docstrings"
+
+    def prompt(self, function: DocumentedFunction, room: int | None) -> Example:
+        """Return the shortened function and its summary, both in small letters."""
+        signature = shorten(function.signature.replace("_", " "), SIGNATURE)
+        rest = shorten(function.rest, REST if room is None else room)
+        content = f"{in_words(function.name)} {signature}\n{rest}"
+        return one_turn(function.place, content.lower(), function.summary.lower(), {"package": function.package})
+
+
+def in_words(name: str) -> str:
+    """Return a name as words: `HTTPServer.get_userName` -> `http server . get user name`."""
+    parts = [re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", part) for part in name.split(".")]
+    return " . ".join(" ".join(word.lower() for word in part) for part in parts if part)
