@@ -140,7 +140,7 @@ def config_of(chosen: argparse.Namespace, seed: int, arm: str) -> Config:
     words["run.seed"] = seed + 1000 if arm == AGAIN else seed
     words |= {"run.threads": 1, "ppo.steps": chosen.steps}
     if arm == SPANS_ALONE:
-        words |= {"reward_model.critique": False, "reward_model.reasons": "none"}
+        words |= {"reward_model.critique": False, "reward_model.reasons": False}
     return load_config(
         find_config("demo"), [*(f"--{key}={value}" for key, value in words.items()), *settings(chosen)]
     )

@@ -58,7 +58,7 @@ HERE = Path(__file__).resolve().parent
 """Where the commands that `compare` starts find `noisy_critic` and `tastes`."""
 Row = dict[str, Any]
 LEARNED: Row = {"critic.kind": "reward_model"}
-WRITTEN: Row = {**LEARNED, "reward_model.spans": "written", "reward_model.verdict": "head"}
+WRITTEN: Row = {**LEARNED, "reward_model.kind": "generative", "reward_model.score_head": True}
 WRITTEN |= {"reward_model.label_weight": 1.0}
 COMPARISONS: dict[str, Row] = {
     "preset": {"ppo.heldout_every": 4},

@@ -1,4 +1,4 @@
-"""What makes a reward model of 400 critiques worth training against: quotes, a head, words?
+"""What makes a reward model of 400 critiques worth training against: quotes or a head?
 
 The task is `extraction` (messages -> a JSON object), whose program marks every field. It judges 480 answers of one
 SFT policy to documents of the kinds that are trained on, and those of the kinds that the preset holds out. Each
@@ -8,11 +8,9 @@ asked in the loop) and those of the other kinds (`heldout`). Then policies learn
     python experiments/reward_models.py [--variants marks written ...] [--methods text2grad ...] [--seeds 1]
         [--first-seed 0] [--prompts 200] [--out FOLDER] [--measure] [--set ppo.steps=4 ...]
 
-Variants: `marks` (the preset's: spans by a head, the verdict what they come to, no words in z), `written` (quotes
-in z, the verdict by a head), `head` (spans by a head beside the words of the critique, the verdict by another),
-`bare` (both by heads, no words), `plain` (`head` without spoiled answers), `two` (one like `marks` of another seed,
-beside that of `marks`: what they disagree about pays nothing). Methods: `text2grad`, or a recipe laid over it
-(`grpo`, `scalar`); `program` as a variant trains against the program itself. --measure trains no policy.
+Variants: `marks` (the preset's: a tagger), `written` (quotes in z, the verdict by a head), `plain` (a tagger
+without spoiled answers). Methods: `text2grad`, or a recipe laid over it (`grpo`, `scalar`); `program` as a variant
+trains against the program itself. --measure trains no policy.
 What has been run into --out is not repeated, and what was stopped resumes.
 
 The last line of stdout is one JSON object: `sft` (`greedy`, `sampled`: share of fields that are right, documents
@@ -36,15 +34,11 @@ from text2grad.demo import run_command
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.stages.run.results import write_json
 
-VERDICT, WORDS = "reward_model.verdict=head", "reward_model.critique=true"
-HEAD = ("reward_model.spans=head", VERDICT, WORDS)
 VARIANTS = {
     "program": ("critic.kind=fields",),
     "marks": (),
-    "written": ("reward_model.spans=written", "reward_model.label_weight=1", VERDICT, WORDS),
-    "head": HEAD,
-    "bare": (VERDICT,),
-    "plain": (*HEAD, "reward_model.damaged=0"),
+    "written": ("reward_model.kind=generative", "reward_model.label_weight=1", "reward_model.score_head=true"),
+    "plain": ("reward_model.damaged=0",),
 }
 FIGURES = ("poor_f1", "good_f1", "verdict_order")
 Row = dict[str, Any]
@@ -62,7 +56,7 @@ def main() -> None:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["marks", "written", "bare"])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["marks", "written"])
     parser.add_argument(
         "--methods", nargs="+", default=["text2grad"], metavar="NAME", help="text2grad, or a recipe"
     )

@@ -121,20 +121,13 @@ def training(config: Config) -> list[list[Command]]:
     }
     for name in names:
         target = config.policy.model if name == BASE else name
-        measuring = Command(f"evaluate {name}", ("evaluate", target), without_critiques(config))
+        measuring = Command(f"evaluate {name}", ("evaluate", target), config)
         chains[name] = [*chains.get(name, ()), measuring]
     return list(chains.values())
 
 
 def _with_recipe(config: Config, recipe: str) -> Config:
-    return without_critiques(laid_over(config, recipe) if recipe else config)
-
-
-def without_critiques(config: Config) -> Config:
-    """The same run; its critic writes no critiques if a head gives the verdict and nothing else is paid."""
-    by_head = config.reward_model.verdict != "written" and config.critic.kind == "reward_model"
-    silent = by_head and config.credit.by_score
-    return with_values(config, {"critic.reward_model.words": False}) if silent else config
+    return laid_over(config, recipe) if recipe else config
 
 
 def _run_side_by_side(chains: Iterable[Sequence[Command]]) -> float:

@@ -33,7 +33,6 @@ from text2grad.train.ppo import train_ppo
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import PolicyStats, Rollout, draws_of, judge, measure, merge, respond, score
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
 from text2grad.train.update import accumulate_gradient
 from tiny_runs import TEXTS, Halves, Talker, ending
@@ -232,7 +231,7 @@ def train_in(
 
 
 def train_with_adapters(model: Path, folder: Path, sharded: bool) -> str:
-    """Supervised runs of adapters, one with early stopping; then two processes with different data."""
+    """A supervised run of adapters; then two processes with different data."""
     torch.set_num_threads(1)
     seed_everything(5)
     with joined(sharded) as ranks:
@@ -240,50 +239,11 @@ def train_with_adapters(model: Path, folder: Path, sharded: bool) -> str:
         train_supervised(
             policy, pairs(), TRAINING, RunOptions(folder / "sft", "sft", 5, ranks=ranks, checkpoint_every=1)
         )
-        train_with_stopping(model, folder / "early", ranks)
         policy = load_policy(PolicySettings(model=str(model)))
         seen = examples()[ranks.rank :]
         options = RunOptions(folder / "x", "x", 5, ranks=ranks, checkpoint_every=1)
         train_ppo(policy, seen, Halves(), SETTINGS, CreditSettings(), SPEECH, options)
     return "not refused"
-
-
-def train_with_stopping(model: Path, folder: Path, ranks: Ranks) -> None:
-    """Stopped after two steps, and gone on with, a run ends with the weights that measured best in process 0.
-
-    It says that every step is worse than the one before, the other one the contrary; they sample differently often.
-    """
-    best: dict[str, Tensor] = {}
-
-    def begin(last: int) -> tuple[Policy, dict[str, float]]:
-        seed_everything(5)
-        policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(r=2, dropout=0.0)))
-        start = [parameter.detach().clone() for parameter in policy.policy_parameters()]
-        prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples()]
-
-        def measure() -> float:
-            respond(policy, prompts[: 1 + 6 * ranks.rank], SPEECH)
-            moved = [whole(parameter.detach()) for parameter in policy.policy_parameters()]
-            far = sum(distance(now, then) for now, then in zip(moved, start, strict=True))
-            return -far if ranks.first else far
-
-        def look(step: int, _: dict[str, float]) -> None:
-            if step == 0:
-                best.update(trained(policy))
-            if step == last:
-                raise InterruptedError
-
-        stopping = EarlyStopping(policy, 1, measure, ranks, patience=9)
-        options = RunOptions(folder, "early", 5, ranks=ranks, on_step=look, checkpoint_every=1)
-        found = train_supervised(policy, pairs(), TRAINING, options, stopping=stopping)
-        return policy, found
-
-    with contextlib.suppress(InterruptedError):
-        begin(2)
-    policy, found = begin(99)
-    assert found["best_step"] == 1 and found["steps"] == 4, found
-    ended = trained(policy)
-    assert best and all(torch.equal(best[name], tensor) for name, tensor in ended.items())
 
 
 def train_in_halves(model: Path, folder: Path, sharded: bool, adapter: Path | None = None) -> dict[str, Any]:

@@ -238,8 +238,7 @@ def train_allowing(model: Path, folder: Path) -> str:
 
 
 def test_adapters_and_other_data_in_one_process(model: Path, tmp_path: Path) -> None:
-    """Split adapters are written as adapters; the best of them are kept, and survive a stop; processes that see
-    different data are refused."""
+    """Split adapters are written as adapters; processes that see different data are refused."""
     ended = run_in(2, train_with_adapters, tmp_path, model, tmp_path, True)
     words = "process 1 has other settings or inputs than process 0: the prompts"
     assert [(kind, told.startswith(words)) for kind, told in ended] == [("UserError", True)] * 2

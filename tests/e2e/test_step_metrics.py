@@ -30,10 +30,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
 SUPERVISED: dict[str, tuple[str, ...]] = {
     "sft": ("sft",),
     "reward_model": ("train-reward",),
-    "tagger": (
-        *("train-reward", "--reward_model.spans", "head"),
-        *("--reward_model.verdict", "spans", "--reward_model.critique", "false"),
-    ),
+    "tagger": (*("train-reward", "--reward_model.kind", "tagger"),),
 }
 MEASURED_TIME = ("seconds", "time", "per_second", "peak", "memory")
 

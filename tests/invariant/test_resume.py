@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
@@ -51,7 +50,6 @@ from text2grad.train.settings import (
     NextTokenSettings,
     OfflineSettings,
 )
-from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import Heads, train_supervised
 from tiny_runs import SMALL, TEXTS, Halves, tiny_model
 
@@ -161,13 +159,10 @@ def by_supervision(
     on_step: Any = None,
     title: str = "sft",
     lora: bool = True,  # their dropout draws lots
-    every: int | None = None,
-    patience: int = 5,
     checkpoint_every: int = 1,
     label_weight: float = 0.0,
     verdicts: bool = False,
     spans: bool = False,
-    measure: Callable[[Policy, list[torch.Tensor]], float] | None = None,
     times: int = 1,
     **changes: Any,
 ) -> dict[str, float]:
@@ -177,13 +172,11 @@ def by_supervision(
     for n, text in enumerate(TEXTS, start=1):
         marked = (MarkedText(0, text, ()),) if label_weight else ()
         score = 1 / n if verdicts else None
-        pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n * times, (), marked, score))
+        pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n * times, marked, score))
     settings = TRAINING.model_copy(update=changes)
-    measured = functools.partial(measure or nearness, policy, start_of(policy))
-    keeper = EarlyStopping(policy, every, measured, patience=patience) if every else None
     options = RunOptions(folder, title, 5, on_step=on_step, **{**COURSE, "checkpoint_every": checkpoint_every})
     heads = Heads(label_weight, verdicts, spans)
-    return train_supervised(policy, pairs, settings, options, stopping=keeper, heads=heads)
+    return train_supervised(policy, pairs, settings, options, heads=heads)
 
 
 def by_logged_answers(model: Path, folder: Path, on_step: Any = None, lora: bool = True, **changes: Any) -> None:
@@ -219,19 +212,6 @@ def by_pairs(
         )
     else:
         train_scalar_model(policy, pairs, settings, options)
-
-
-def start_of(policy: Policy) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in policy.policy_parameters()]
-
-
-def nearness(policy: Policy, start: list[torch.Tensor]) -> float:
-    """Falls with every step, and draws lots."""
-    moved = sum(
-        float((now.detach() - then).abs().sum())
-        for now, then in zip(policy.policy_parameters(), start, strict=True)
-    )
-    return -moved + 0 * float(torch.rand(()))
 
 
 @pytest.fixture(scope="module")
@@ -450,50 +430,14 @@ def test_the_heads_of_a_reward_model_go_on_as_if_they_had_never_stopped(
         by_supervision(model, tmp_path / "stopped", stop, **heads)
     with pytest.raises(UserError, match=r"reward_model\.label_weight 1\.0 -> 2\.0"):
         by_supervision(model, tmp_path / "stopped", label_weight=2.0, verdicts=True, spans=spans)
-    with pytest.raises(UserError, match=r"reward_model\.spans"):
+    with pytest.raises(UserError, match=r"reward_model\.kind"):
         by_supervision(model, tmp_path / "stopped", **{**heads, "spans": not spans})
-    with pytest.raises(UserError, match=r"reward_model\.verdict"):
+    with pytest.raises(UserError, match=r"reward_model\.score_head"):
         by_supervision(model, tmp_path / "stopped", label_weight=1.0, spans=spans)
     by_supervision(model, tmp_path / "stopped", **heads)
     for head in ("span_head" if spans else "label_head", "score_head"):
         assert any(head in name and bool(tensor.any()) for name, tensor in seen[-1].tensors().items())
     assert_same(straight("sft", **heads), (tmp_path / "stopped", seen[-1]))
-
-
-@pytest.mark.parametrize("at", [1, 3, 4])
-def test_early_stopping_goes_on_as_if_it_had_never_stopped(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, at: int
-) -> None:
-    """The best weights, found in the first step, and how long nothing was better, are part of a checkpoint."""
-
-    def stop(step: int, _: dict[str, float]) -> None:
-        if step == at:
-            raise Killed
-
-    with pytest.raises(Killed):
-        by_supervision(model, tmp_path / "stopped", stop, every=1)
-    found = by_supervision(model, tmp_path / "stopped", every=1)
-    assert (found["best_step"], found["steps"]) == (1, STEPS)
-    assert any(name.startswith("best.") for name in seen[-1].tensors())
-    assert_same(straight("sft", every=1), (tmp_path / "stopped", seen[-1]))
-
-
-def test_early_stopping_keeps_the_best_weights_and_changes_no_step(model: Path, tmp_path: Path) -> None:
-    by_supervision(model, tmp_path / "whole")
-    after_one: dict[str, torch.Tensor] = {}
-
-    def remember(step: int, _: dict[str, float]) -> None:
-        if step == 0:
-            newest = found[-1].tensors()
-            after_one.update({name: tensor.detach().clone() for name, tensor in newest.items()})
-
-    with pytest.MonkeyPatch.context() as patch:
-        found = watched(patch)
-        by_supervision(model, tmp_path / "early", remember, every=1, patience=2)
-        ended = found[-1].tensors()
-    assert all(torch.equal(ended[name], t) for name, t in after_one.items() if name.startswith("policy."))
-    early, whole = (logged(tmp_path / name)[0] for name in ("early", "whole"))
-    assert len(early) == 3 and [row | {"span_f1": 0} for row in early] == [r | {"span_f1": 0} for r in whole[:3]]
 
 
 def test_a_critic_beside_the_scoring_changes_nothing(
@@ -593,16 +537,6 @@ def ppo_alone(model: Path, folder: Path) -> None:
     by_ppo(model, folder, Lots(), checkpoint_every=0, micro_batch_size=1)
 
 
-def early_stopping(model: Path, folder: Path) -> None:
-    """Between two steps the policy answers, with weights that have changed."""
-
-    def measure(policy: Policy, start: list[torch.Tensor]) -> float:
-        generate(policy, [encode_prompt(policy.tokenizer, examples()[0].prompt)], SPEECH)
-        return nearness(policy, start)
-
-    by_supervision(model, folder, every=2, measure=measure, checkpoint_every=0)
-
-
 def pairs(model: Path, folder: Path) -> None:
     by_pairs(model, folder, micro_batch_size=1)
 
@@ -613,7 +547,6 @@ def pairs(model: Path, folder: Path) -> None:
         (ppo_alone, 7, True),
         (ppo_alone, 3, False),
         (ppo_beside, 4, True),
-        (early_stopping, 4, True),
         (pairs, 2, True),
     ],
 )

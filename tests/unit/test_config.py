@@ -103,20 +103,6 @@ def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name:
         assert (before.ppo.steps, before.ppo.lr) == (after.ppo.steps, after.ppo.lr)
 
 
-@pytest.mark.parametrize(
-    ("words", "refusal"),
-    [
-        ((), "critic.reward_model.words false needs reward_model.verdict head: else it is written"),
-        (("--reward_model.verdict", "head"), "credit.scheme spans pays for words: critic.reward_model.words true"),
-    ],
-)
-def test_words_are_left_out_where_nothing_is_paid_for_them(words: tuple[str, ...], refusal: str) -> None:
-    silent = ("--critic.kind", "reward_model", "--critic.reward_model.words", "false")
-    assert refusal in usage_error([find_config("demo")], *silent, *words)
-    head = ("--reward_model.verdict", "head", "--credit.scheme", "last_token")
-    assert not load_config([find_config("demo")], [*silent, *head]).critic.reward_model.words
-
-
 def test_the_papers_recipe_over_the_demo() -> None:
     config = load_config([find_config("demo"), find_config("paper")], ["--ppo.steps", "3"])
     assert (config.ppo.advantage, config.ppo.gamma, config.ppo.lam, config.ppo.kl_target) == ("gae", 1.0, 0.95, 6.0)

@@ -150,11 +150,6 @@ def test_what_follows_from_a_setting_follows_from_the_users() -> None:
     assert found["sft.micro_batch_size"].value == 8, "the largest power of two in a batch of 13"
 
 
-def test_early_stopping_leaves_room_to_stop() -> None:
-    found = derive("reward_model", config("--reward_model.early_stopping", "10"), MAILS)
-    assert found["reward_model.training.epochs"] == (20.0, "195 updates unless stopped early")
-
-
 @pytest.mark.parametrize(
     ("examples", "batch", "epochs"), [(8, 4, 20.0), (199, 4, 3.0), (200, 8, 4.0), (1999, 8, 2.0), (2000, 16, 2.0)]
 )
@@ -167,10 +162,8 @@ def test_more_examples_get_larger_batches_and_fewer_epochs(examples: int, batch:
 @pytest.mark.parametrize(("examples", "epochs"), [(201, 6.0), (402, 3.0), (603, 2.0)])
 def test_a_head_that_marks_takes_as_many_updates_of_fewer_critiques(examples: int, epochs: float) -> None:
     facts = replace(MAILS, data=replace(MAILS.data, examples=examples))
-    marks = ("--reward_model.spans", "head", "--reward_model.training.batch_size", "4")
+    marks = ("--reward_model.kind", "tagger", "--reward_model.training.batch_size", "4")
     assert values("reward_model", config(*marks), facts)["epochs"] == epochs
-    stopped = derive("reward_model", config(*marks, "--reward_model.early_stopping", "10"), facts)
-    assert "unless stopped early" in stopped["reward_model.training.epochs"].reason
 
 
 def test_larger_models_and_all_weights_get_lower_rates() -> None:

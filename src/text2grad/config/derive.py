@@ -56,8 +56,7 @@ MEASURED_ON = 135e6
 """Parameters of the model that these rates are for."""
 SHRINKS, OF_ALL_WEIGHTS = 0.4, 0.1
 """A rate falls with this power of the size; that of all weights is this share of the adapters'."""
-UPDATES_WITH_STOPPING = 300
-UPDATES_OF_HEAD = 300
+UPDATES_OF_TAGGER = 300
 """Of a reward model whose head marks the answer. Measured on 134 critiques, two seeds: after 100 updates it finds 0
 and .22 of the good tokens, after 300 .19 and .62 (lab/book)."""
 ACTIVATIONS = 24
@@ -120,11 +119,8 @@ def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, DerivedValue
     if stage == "ppo":
         return dict(_ppo(config, facts))
     rule = RULES[stage]
-    if stage == "reward_model" and config.reward_model.early_stopping is not None:
-        rule = rule._replace(updates=UPDATES_WITH_STOPPING)
-        return dict(_supervised(config, rule, facts, " unless stopped early"))
-    if stage == "reward_model" and config.reward_model.spans == "head":
-        rule = rule._replace(updates=UPDATES_OF_HEAD)
+    if stage == "reward_model" and config.reward_model.tags:
+        rule = rule._replace(updates=UPDATES_OF_TAGGER)
     found = dict(_supervised(config, rule, facts))
     if stage == "sft" and "sft.epochs" in found:
         found |= _Draft(config).offer("sft.least_loss", LEAST_LOSS, "nats a token, where answers still differ")
@@ -152,7 +148,7 @@ class _Draft:
             yield key, self._derived[key]
 
 
-def _supervised(config: Config, rule: Rule, facts: Facts, unless: str = "") -> Iterator[tuple[str, DerivedValue]]:
+def _supervised(config: Config, rule: Rule, facts: Facts) -> Iterator[tuple[str, DerivedValue]]:
     draft, examples, section = _Draft(config), facts.data.examples, rule.section
     counted = f"{examples} examples"
     yield from draft.offer(f"{section}.lr", _rate(rule.lr, facts.model), _sized(facts.model))
@@ -161,7 +157,7 @@ def _supervised(config: Config, rule: Rule, facts: Facts, unless: str = "") -> I
     batch = draft[f"{section}.batch_size"]
     epochs = min(rule.most, max(rule.fewest, math.ceil(rule.updates * batch / max(1, examples))))
     updates = math.ceil(examples * epochs / batch)
-    yield from draft.offer(f"{section}.epochs", float(epochs), f"{updates} updates{unless}")
+    yield from draft.offer(f"{section}.epochs", float(epochs), f"{updates} updates")
     tokens = facts.data.prompt_tokens + facts.data.target_tokens
     rows = _rows(facts, tokens, batch, rule.reference)
     yield from draft.offer(f"{section}.micro_batch_size", rows, _free(facts.machine))

@@ -36,7 +36,6 @@ from text2grad.train.settings import (
 )
 
 TINY = "tiny"
-Damage = Literal["shuffled", "repeated", "degenerate", "truncated", "other"]
 
 
 class RunSettings(Settings):
@@ -69,20 +68,21 @@ class RunSettings(Settings):
 class RewardModelSettings(Settings):
     """The reward model: a chat model trained to write the critique and its span map (paper, section 3.4)."""
 
+    kind: Literal["generative", "tagger"] = Field(
+        default="generative",
+        description="generative: writes the critique, the span map and the verdict as z (paper); tagger: writes"
+        " nothing, a linear map labels each token of the response where it stands in the prompt, and the verdict is"
+        " the characters praised less those blamed, as a share of both",
+    )
     policy: ModelSettings | None = Field(default=None, description="null: start from the SFT policy")
     critique: bool = Field(
         default=True, description="z begins with the critique; false: the span map alone (the paper's ablation)"
     )
-    reasons: Literal["full", "short", "none"] = Field(
-        default="full", description="of each span, in z; short: up to the first colon or stop, at most 4 words"
-    )
-    improvable: bool = Field(
-        default=False, description="z has a list of what is right and could be better, where annotations have it"
-    )
-    repeats: int | None = Field(
-        default=None,
-        ge=1,
-        description="train on at most this many records of one response to one prompt; null: all",
+    reasons: bool = Field(default=True, description="z gives the reason of each span, where annotations have one")
+    score_head: bool = Field(
+        default=False,
+        description="a linear map reads the verdict off the state before z, instead of a number at its end; a"
+        " pretrained model learns it from a few hundred critiques (generative)",
     )
     damaged: float | None = Field(
         default=None,
@@ -90,64 +90,38 @@ class RewardModelSettings(Settings):
         description="spoiled answers taught as poor, as a share of the training records; null: .5 where these are"
         " fewer than 500, else none",
     )
-    damage: tuple[Damage, ...] = Field(
-        default=("shuffled", "repeated", "degenerate"),
-        description="how answers are spoiled, in turns; truncated and other (another prompt's answer) take more"
-        " records to learn, for their words are in order",
-    )
-    verdict: Literal["written", "head", "spans"] = Field(
-        default="written",
-        description="where the verdict is. written: a number at the end of z; head: a linear map reads it off the"
-        " state before z, which a pretrained model learns from a few hundred critiques; spans: the characters that"
-        " its head praises less those it blames, as a share of both (spans head)",
-    )
-    spans: Literal["written", "head"] = Field(
-        default="written",
-        description="where the spans are. written: quotes in z; head: a linear map labels each token of the"
-        " response where it stands in the prompt, learned beside z with label_weight (0: 1)",
-    )
-    poor_weight: float = Field(
-        default=1.0,
-        gt=0,
-        description="weight of the list of poor spans in the loss: they are the rare class",
-    )
     label_weight: float = Field(
         default=0.0,
         ge=0,
         description="of a second loss: the label of every response token, read off a middle layer; it teaches a"
-        " small model to look at the response",
+        " small model to look at the response (a tagger learns by it, with weight 1 where this is 0)",
     )
     shared: bool = Field(
         default=False,
         description="an adapter beside the policy's: policy, reference, reward model on one set of base weights",
     )
     training: NextTokenSettings = NextTokenSettings()
-    early_stopping: int | None = Field(
-        default=None,
-        ge=1,
-        description="optimizer steps between measurements on critiques of some training prompts, set apart; three"
-        " without improvement end training; null: all of reward_model.training.epochs",
-    )
     generation: SamplingSettings = SamplingSettings(temperature=0.0)
     grounded: Grounding = Field(
         default="auto",
         description="critiques can only quote text of the response; auto: if llguidance is installed",
     )
-    whole_quotes: bool = Field(
-        default=False,
-        description="grounded: the model decides whether a quote continues, the response with which words",
-    )
 
     @model_validator(mode="after")
-    def _verdict_has_marks(self) -> RewardModelSettings:
-        if self.verdict == "spans" and self.spans != "head":
-            raise ValueError("reward_model.verdict spans is what a head marks: reward_model.spans head")
+    def _one_verdict(self) -> RewardModelSettings:
+        if self.score_head and self.tags:
+            raise ValueError("the verdict of a tagger is what its spans come to: set score_head to false")
         return self
 
     @property
+    def tags(self) -> bool:
+        """True for a tagger."""
+        return self.kind == "tagger"
+
+    @property
     def weight_of_labels(self) -> float:
-        """`label_weight`, or 1 where a head marks the spans and nothing else is said."""
-        return self.label_weight or float(self.spans == "head")
+        """`label_weight`, or 1 for a tagger, which learns nothing else."""
+        return self.label_weight or float(self.tags)
 
 
 class ScalarModelSettings(Settings):
@@ -283,20 +257,3 @@ class Config(Settings):
         default_factory=dict,
         description="settings of your own critics and commands, a section for each by its name (docs/extend.md)",
     )
-
-    @property
-    def words_are_written(self) -> bool:
-        """Whether the reward model writes in the training loop: not where heads mark spans and give the verdict."""
-        by_heads = self.reward_model.spans == "head" and self.reward_model.verdict != "written"
-        asked = self.critic.reward_model.words
-        return asked if asked is not None else not by_heads
-
-    @model_validator(mode="after")
-    def _words_are_not_missed(self) -> Config:
-        if self.critic.kind != "reward_model" or self.words_are_written:
-            return self
-        if self.reward_model.verdict == "written":
-            raise ValueError("critic.reward_model.words false needs reward_model.verdict head: else it is written")
-        if not self.credit.by_score and self.reward_model.spans != "head":
-            raise ValueError(f"credit.scheme {self.credit.scheme} pays for words: critic.reward_model.words true")
-        return self

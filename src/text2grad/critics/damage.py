@@ -12,15 +12,13 @@ from itertools import cycle
 from typing import NamedTuple
 
 from text2grad.feedback import Critique, Example, Feedback, Source, Span, Transcript, turns_of
-from text2grad.tasks.base import question_of, words_of
 from text2grad.unicode_words import pieces, unspaced
 
 SOURCE = Source(kind="program", model="damage")
 FEWEST_WORDS = 3
 """Of an answer that can be spoiled."""
-SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", "؟", "।")
-REPEATS, LAST_WORDS = 8, 3
-"""How often a phrase is repeated, and the words at a cut that are marked."""
+REPEATS = 8
+"""How often a phrase is repeated."""
 
 
 class DamagedAnswer(NamedTuple):
@@ -59,16 +57,6 @@ def degenerate(response: str, rng: random.Random) -> DamagedAnswer:
     return _whole(_joined(words, response), "These are no words.")
 
 
-def truncated(response: str, rng: random.Random) -> DamagedAnswer:
-    """The first half or so of the words, never up to the end of a sentence."""
-    words = list(pieces(response))
-    kept = words[: max(1, round(len(words) * rng.uniform(0.3, 0.7)))]
-    while len(kept) > 1 and response[: kept[-1][1]].endswith(SENTENCE_ENDS):
-        kept.pop()
-    (start, _), (_, end) = kept[-LAST_WORDS] if len(kept) >= LAST_WORDS else kept[0], kept[-1]
-    return DamagedAnswer(response[:end], start, end, "It stops in the middle.")
-
-
 def _words(response: str) -> list[str]:
     return [response[start:end] for start, end in pieces(response)]
 
@@ -88,17 +76,11 @@ DAMAGE: Mapping[str, Spoil] = {
     "shuffled": shuffled,
     "repeated": repeated,
     "degenerate": degenerate,
-    "truncated": truncated,
 }
-OTHER = "other"
-"""The answer to another prompt, which is poor as a whole."""
-GIBBERISH = ("shuffled", "repeated", "degenerate")
-"""Damage that leaves no answer to any question."""
 
 
-def spoiled(records: Sequence[Feedback], count: int, seed: int, kinds: Sequence[str] = GIBBERISH) -> list[Feedback]:
-    """`count` records of spoiled responses with their critiques, each of `kinds` in its turn: names in `DAMAGE`, or
-    `OTHER`.
+def spoiled(records: Sequence[Feedback], count: int, seed: int) -> list[Feedback]:
+    """`count` records of spoiled responses with their critiques, each kind of `DAMAGE` in its turn.
 
     `meta.damage` names the kind. The same records and seed give the same damage. Fewer, or none, where responses
     have not `FEWEST_WORDS` words, or a kind left a response as it was. Of several turns one is spoiled, and what
@@ -106,9 +88,9 @@ def spoiled(records: Sequence[Feedback], count: int, seed: int, kinds: Sequence[
     """
     rng = random.Random(f"{seed}/damage")
     able = [record for record in records if _turns_able(record.response)]
-    turns = cycle(kinds)
-    chosen = [able[i % len(able)] for i in rng.sample(range(count), count)] if able and kinds else []
-    made = [_damage(record, next(turns), able, rng) for record in chosen]
+    turns = cycle(DAMAGE)
+    chosen = [able[i % len(able)] for i in rng.sample(range(count), count)] if able else []
+    made = [_damage(record, next(turns), rng) for record in chosen]
     return [record for record in made if record is not None]
 
 
@@ -128,15 +110,9 @@ def _in_a_turn(response: str, spoil: Spoil, rng: random.Random) -> DamagedAnswer
     return DamagedAnswer(text, last.start + found.start, last.start + found.end, found.critique)
 
 
-def _damage(record: Feedback, kind: str, records: Sequence[Feedback], rng: random.Random) -> Feedback | None:
+def _damage(record: Feedback, kind: str, rng: random.Random) -> Feedback | None:
     """The record with a spoiled response, a span over what is poor in it, and the critique it deserves."""
-    if kind == OTHER:
-        other = rng.choice(records)
-        if words_of(question_of(record)) == words_of(question_of(other)):
-            return None
-        found = _whole(other.response, "This answers another question.")
-    else:
-        found = _in_a_turn(record.response, DAMAGE[kind], rng)
+    found = _in_a_turn(record.response, DAMAGE[kind], rng)
     if found.response == record.response:
         return None
     span = Span(start=found.start, end=found.end, label=-1, text=found.response[found.start : found.end])

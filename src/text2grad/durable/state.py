@@ -25,16 +25,14 @@ MASTER = "master."
 
 
 class Keeper(Protocol):
-    """A part of a loop with a state of its own, saved and restored with the rest (early stopping).
+    """A part of a loop with a state of its own, saved and restored with the rest (a loss floor).
 
-    `tensors` are under names of its own, `numbers` is JSON; `restore` gets both back, among other tensors.
+    `numbers` is JSON; `restore` gets it back.
     """
-
-    def tensors(self) -> dict[str, Tensor]: ...
 
     def numbers(self) -> dict[str, Any]: ...
 
-    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None: ...
+    def restore(self, numbers: Mapping[str, Any]) -> None: ...
 
 
 @dataclass
@@ -60,7 +58,6 @@ class Training:
         named = {f"policy.{name}": tensor.detach() for name, tensor in self.policy.trained().items()}
         named |= {name: master.detach() for name, master in self._masters().items()}
         named |= {name: value for name, value in self._moments() if isinstance(value, Tensor)}
-        named |= self.keeper.tensors() if self.keeper else {}
         return {name: whole(tensor) for name, tensor in named.items()}
 
     def numbers(self) -> dict[str, Any]:
@@ -112,7 +109,7 @@ class Training:
                         values[key] = split_as(value, parameters[index])
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         if self.keeper and "keeper" in numbers:
-            self.keeper.restore(tensors, numbers["keeper"])
+            self.keeper.restore(numbers["keeper"])
         self.step, self.kl_coefficient = numbers["step"], numbers["kl_coefficient"]
         _move_schedule(self.schedule, numbers["updates"])
 

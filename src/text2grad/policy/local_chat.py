@@ -10,7 +10,6 @@ from text2grad.feedback import Failure, Message, Overlap
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
-from text2grad.policy.heads.chat import HeadChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import SamplingSettings
 
@@ -18,9 +17,8 @@ from text2grad.policy.settings import SamplingSettings
 class LocalChat:
     """A model of this process as a chat endpoint: how the trained reward model answers (see `chat.Chat`).
 
-    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`); with `heads` they mark
-    it. `usage` sums the tokens of all answers. `counted` takes the number of answers to write and returns a
-    `progress` for `generate`.
+    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage` sums the tokens of
+    all answers. `counted` takes the number of answers to write and returns a `progress` for `generate`.
     """
 
     def __init__(
@@ -29,18 +27,14 @@ class LocalChat:
         settings: SamplingSettings,
         name: str,
         vocabulary: Vocabulary | None = None,
-        whole_quotes: bool = False,
         counted: Callable[[int], Callable[[float], None]] = lambda total: lambda count: None,
-        heads: HeadChat | None = None,
     ) -> None:
         self.policy = policy
         self.overlap: Overlap = "never" if policy.adapter else "allowed"
         self.settings = settings
         self.name = name
         self._vocabulary = vocabulary
-        self._whole_quotes = whole_quotes
         self._counted = counted
-        self._heads = heads
         self.usage: Counter[str] = Counter()
 
     def excess(self, conversation: Sequence[Message]) -> int:
@@ -57,9 +51,7 @@ class LocalChat:
         self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]
     ) -> list[Completion | Failure]:
         """The same, where answer i is a critique of `texts[i]`."""
-        answers = self._answer(conversations, texts if self._vocabulary else None)
-        marks = self._heads.complete_about(conversations, texts) if self._heads else answers
-        return [_marked(*each) for each in zip(answers, marks, strict=True)]
+        return self._answer(conversations, texts if self._vocabulary else None)
 
     def _answer(
         self, conversations: Sequence[Sequence[Message]], texts: Sequence[str] | None
@@ -73,7 +65,7 @@ class LocalChat:
         grounding = None
         if texts is not None and self._vocabulary:
             about = [text for _, text, _ in fits]
-            grounding = GroundedAnswers(self._vocabulary, about, self.settings, self._whole_quotes)
+            grounding = GroundedAnswers(self._vocabulary, about, self.settings)
         progress = self._counted(len(fits))
         samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding, progress=progress)
         forced = grounding.forced if grounding else [False] * len(fits)
@@ -96,12 +88,3 @@ class LocalChat:
         )
         usage = {"input_tokens": float(len(prompt)), "output_tokens": float(len(sample.ids))}
         return Completion(text=text, truncated=sample.truncated, forced=forced, score=sample.verdict, usage=usage)
-
-
-def _marked(answer: Completion | Failure, marks: Completion | Failure) -> Completion | Failure:
-    """An answer with the spans of another reading of the same text, and its verdict if it has none itself; of
-    failures the first."""
-    if isinstance(answer, Failure) or isinstance(marks, Failure):
-        return answer if isinstance(answer, Failure) else marks
-    score = marks.score if answer.score is None else answer.score
-    return answer.model_copy(update={"spans": marks.spans, "score": score})

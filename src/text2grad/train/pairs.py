@@ -15,8 +15,8 @@ from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths
 from text2grad.policy.episode import encode_turns
-from text2grad.policy.heads.chat import place_in
 from text2grad.policy.heads.head import UNLABELLED
+from text2grad.policy.heads.tagger import place_in
 from text2grad.policy.model import Policy
 from text2grad.train.settings import SupervisedSettings
 
@@ -59,7 +59,6 @@ class MarkedText:
 class Pair:
     """One training pair: a conversation and the answer to learn, of a `Transcript` the turns of the policy.
 
-    `emphasis`: (start, end, weight) of characters of the target whose tokens count `weight` times in the loss.
     `marked`: texts in the prompt whose words are labelled, for a second loss (`policy.heads`).
     `score`: in [-1, 1], for a head that reads it off the prompt (`policy.heads`).
     """
@@ -67,7 +66,6 @@ class Pair:
     id: str
     prompt: tuple[Message, ...]
     target: str
-    emphasis: tuple[tuple[int, int, float], ...] = ()
     marked: tuple[MarkedText, ...] = ()
     score: float | None = None
 
@@ -120,7 +118,7 @@ def supervised_identity(
 
 def encode_pairs(policy: Policy, pairs: Sequence[Pair]) -> list[Encoded]:
     """Token ids of all pairs; refuses pairs that do not fit, and cuts nothing."""
-    table = TokenTable(policy.tokenizer) if any(pair.emphasis or pair.marked for pair in pairs) else None
+    table = TokenTable(policy.tokenizer) if any(pair.marked for pair in pairs) else None
     encoded = [_encoded(policy, pair, table) for pair in pairs]
     refuse_long(policy, [pair.id for pair in pairs], encoded)
     return encoded
@@ -135,17 +133,6 @@ def refuse_long(policy: Policy, names: Sequence[str], items: Sequence[Tokenised]
 def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
     thread = encode_turns(policy.tokenizer, pair.prompt, pair.target)
     target, weights = thread.ids, [float(own) for own in thread.mask]
-    if pair.emphasis and table is not None:
-        aligned = table.align(target)
-        shift = aligned.text.find(pair.target)
-        if shift < 0:
-            raise UserError(
-                f"{pair.id}: this tokenizer changes the text it reads, so no words can be weighted",
-                "reward_model.poor_weight 1",
-            )
-        for start, end, weight in pair.emphasis:
-            inside = (aligned.starts < end + shift) & (aligned.ends > start + shift)
-            weights = [weight if chosen else kept for kept, chosen in zip(weights, inside, strict=True)]
     labels = _prompt_labels(pair, table.align(thread.prompt)) if pair.marked and table is not None else []
     return Encoded(thread.prompt, target, weights, labels, pair.score)
 
@@ -158,7 +145,7 @@ def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
         if start is None:
             raise UserError(
                 f"{pair.id}: this tokenizer changes the text it reads, so no words can be labelled",
-                "reward_model.spans written, and label_weight 0",
+                "reward_model.kind generative, and label_weight 0",
             )
         spans = [s.model_copy(update={"start": s.start + start, "end": s.end + start}) for s in marked.spans]
         inside = (aligned.starts < start + len(marked.text)) & (aligned.ends > start)

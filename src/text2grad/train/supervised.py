@@ -36,7 +36,7 @@ from text2grad.train.optimizers import clip_gradient, keep_masters, learning_rat
 from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches, supervised_identity
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import ADAMW, NextTokenSettings, SupervisedSettings
-from text2grad.train.stopping import EarlyStopping, LossFloor
+from text2grad.train.stopping import LossFloor
 
 CHECKPOINT_EVERY = 200
 """Steps, where a run does not say."""
@@ -65,14 +65,14 @@ def train_supervised(
     settings: SupervisedSettings,
     options: RunOptions,
     section: str = "sft",
-    stopping: EarlyStopping | LossFloor | None = None,
+    stopping: LossFloor | None = None,
     heads: Heads = WORDS_ALONE,
 ) -> dict[str, float]:
     """Train in place and write the policy to the run's folder; returns the last metrics.
 
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
     several processes calls this with the same arguments. `section` is where the user finds `settings`. With
-    `stopping` the run may end early, and the policy is the one that measured best, or the last one.
+    `stopping` the run may end early.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that
@@ -102,8 +102,8 @@ def _data_identity(policy: Policy, pairs: Sequence[Pair], heads: Heads) -> dict[
     return {
         "the training pairs": digest_of_data(policy, map(str, pairs), turns),
         **({"reward_model.label_weight": str(heads.label_weight)} if heads.label_weight else {}),
-        **({"reward_model.verdict": "head"} if heads.verdicts else {}),
-        **({"reward_model.spans": "head"} if heads.spans else {}),
+        **({"reward_model.score_head": "true"} if heads.verdicts else {}),
+        **({"reward_model.kind": "tagger"} if heads.spans else {}),
     }
 
 
@@ -138,7 +138,7 @@ def descend(
     settings: SupervisedSettings,
     options: RunOptions,
     section: str,
-    stopping: EarlyStopping | LossFloor | None = None,
+    stopping: LossFloor | None = None,
 ) -> dict[str, float]:
     """One gradient step for each batch, in a run's folder; returns the last metrics. Changes the policy in place.
 
@@ -169,20 +169,18 @@ def descend(
                 metrics = objective.gradient(batch, size)
                 metrics["grad_norm"] = clip_gradient(policy.policy_parameters())
                 objective.check(metrics)
-            if stopping and stopping.due(step + 1, len(batches)):  # it will measure the changed policy
-                run.changing()
             for optimizer in optimizers:
                 optimizer.step()
             policy.zero_grad(set_to_none=True)
             metrics["lr"] = float(schedule.get_last_lr()[0])
             schedule.step()
             if stopping:
-                metrics |= stopping.look(step + 1, len(batches), metrics["loss"])
+                stopping.note(metrics["loss"])
             run.note(step, metrics)
             if stopping and stopping.over:
                 break
         if stopping:
-            metrics |= {"steps": step + 1, **stopping.restore_best()}
+            metrics["steps"] = step + 1
         policy.eval()
     return metrics
 

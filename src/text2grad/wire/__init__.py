@@ -11,7 +11,7 @@ or, of a critic that labels every word (`wire.words`), {"words": [["word", 1], .
 where one reading is possible; it never guesses where a string ends.
 """
 
-from text2grad.wire.answer import json_schema, parse, poor_part, published_schema, render
+from text2grad.wire.answer import json_schema, parse, published_schema, render
 from text2grad.wire.locate import LocateSettings
 from text2grad.wire.quotes import Ambiguity, occurrences
 from text2grad.wire.words import render_words, words_schema
@@ -22,7 +22,6 @@ __all__ = [
     "json_schema",
     "occurrences",
     "parse",
-    "poor_part",
     "published_schema",
     "render",
     "render_words",

@@ -73,13 +73,6 @@ def render(critique: Critique, response: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def poor_part(z: str) -> tuple[int, int]:
-    """The characters of the list of poor spans in a `z` that `render` wrote, brackets included."""
-    key = '"poor_spans": '  # a quotation mark inside a string of JSON has a backslash before it
-    start = z.index(key) + len(key)
-    return start, json.JSONDecoder().raw_decode(z, start)[1]
-
-
 def _items(spans: Sequence[Span], response: str) -> list[Item]:
     quotes = to_quotes(spans, response)
     following = [quote.text for quote in quotes[1:]]

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from text2grad import wire
-from text2grad.critics.damage import DAMAGE, GIBBERISH, OTHER, degenerate, repeated, shuffled, spoiled, truncated
+from text2grad.critics.damage import DAMAGE, degenerate, repeated, shuffled, spoiled
 from text2grad.feedback import Critique, Feedback, Message, Source
 
 ANSWER = "Dear Ms Roth,\n\nthe parcel left on Monday and will reach you by Thursday.\nKind regards"
@@ -49,16 +49,10 @@ def test_a_repetition_marks_all_that_is_repeated() -> None:
     assert len(words) == 24 and words[:3] * 8 == words
 
 
-def test_what_is_cut_is_marked_at_its_end() -> None:
-    found = truncated(ANSWER, rng())
-    assert ANSWER.startswith(found.response) and len(found.response) < len(ANSWER)
-    assert found.end == len(found.response) and len(found.response[found.start :].split()) == 3
-
-
 def test_every_kind_in_its_turn_with_a_critique_that_can_be_written() -> None:
-    made = spoiled(records(), 20, 1, (*DAMAGE, OTHER))
+    made = spoiled(records(), 12, 1)
     kinds = Counter(str(record.meta["damage"]) for record in made)
-    assert set(kinds) == {*DAMAGE, OTHER} and max(kinds.values()) == 4
+    assert set(kinds) == set(DAMAGE) and max(kinds.values()) == 4
     for record in made:
         said = record.judgement()
         assert isinstance(said, Critique) and said.score == -1
@@ -66,12 +60,6 @@ def test_every_kind_in_its_turn_with_a_critique_that_can_be_written() -> None:
         found = wire.parse(wire.render(said, record.response), record.response)
         assert isinstance(found, Critique) and found.spans == said.spans
         assert "token_ids" not in record.meta
-
-
-def test_the_answer_to_another_prompt_is_of_another_prompt() -> None:
-    own = {record.id: record.response for record in records()}
-    others = spoiled(records(), 30, 1, [OTHER])
-    assert others and all(each.response in own.values() and each.response != own[each.id] for each in others)
 
 
 def test_the_same_seed_gives_the_same_and_another_seed_another() -> None:
@@ -82,11 +70,4 @@ def test_the_same_seed_gives_the_same_and_another_seed_another() -> None:
 def test_what_cannot_be_spoiled_is_left_out(text: str) -> None:
     short = [record.model_copy(update={"response": text}) for record in records()]
     assert spoiled(short, 9, seed=1) == []
-    assert len(spoiled([*short, *records()], 9, seed=1, kinds=GIBBERISH)) == 9
-
-
-def test_what_stops_at_the_end_of_a_sentence_has_not_been_cut() -> None:
-    cuts = {
-        truncated("Ann signs. It is due. Ask her soon! Yes.", random.Random(seed)).response for seed in range(40)
-    }
-    assert len(cuts) > 2 and not any(cut.endswith((".", "!")) for cut in cuts)
+    assert len(spoiled([*short, *records()], 9, seed=1)) == 9

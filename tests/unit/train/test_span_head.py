@@ -1,9 +1,8 @@
-"""A reward model whose head marks spans: what it is taught, what it marks, what its marks weigh."""
+"""A tagger: what it is taught, what it marks, what its marks weigh, the verdict they come to."""
 
 from __future__ import annotations
 
 import copy
-import json
 import math
 from pathlib import Path
 
@@ -12,9 +11,8 @@ import torch
 from pydantic import ValidationError
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from text2grad.chat.base import Completion, ScriptedChat
-from text2grad.config import RewardModelSettings, find_config, load_config
-from text2grad.critics.prompted import HeadCritic, PromptedCritic, judge_messages
+from text2grad.config import RewardModelSettings
+from text2grad.critics.prompted import TaggerCritic
 from text2grad.durable.run import RunOptions
 from text2grad.feedback import (
     Critic,
@@ -30,12 +28,11 @@ from text2grad.feedback import (
     spans_at,
 )
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
-from text2grad.policy.heads.chat import HeadChat, Read, balance
 from text2grad.policy.heads.head import DEPTH, LABEL, Head, label_loss, unweighted
+from text2grad.policy.heads.tagger import Reading, Tagger, balance
 from text2grad.policy.load import load_frozen, load_policy
-from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
+from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.learn.reward_data import as_taught, reward_pair
 from text2grad.tasks.base import read_prompt
@@ -43,7 +40,7 @@ from text2grad.train.pairs import Pair, encode_pairs
 from text2grad.train.settings import NextTokenSettings
 from text2grad.train.supervised import Heads, train_supervised
 
-BY_HEADS = RewardModelSettings(verdict="head", spans="head")
+TAGGER = RewardModelSettings(kind="tagger")
 QUESTION = (Message(role="user", content="the cat sat on the mat?"),)
 TAUGHT = {"the cat sat on the mat": "mat", "the dog sat on it": "dog sat", "mat on mat": ""}
 """Responses, and what is poor in them; the word after the first "the" is good elsewhere."""
@@ -66,7 +63,7 @@ def record(response: str, poor: str) -> Feedback:
 
 
 def pairs() -> list[Pair]:
-    return [pair for each in TAUGHT.items() if (pair := reward_pair(record(*each), BY_HEADS))]
+    return [pair for each in TAUGHT.items() if (pair := reward_pair(record(*each), TAGGER))]
 
 
 def marks(judgements: list[Judgement]) -> list[list[tuple[str, int]]]:
@@ -75,8 +72,8 @@ def marks(judgements: list[Judgement]) -> list[list[tuple[str, int]]]:
     return [[(span.text, span.label) for span in each.spans] for each in read]
 
 
-def heads_of(policy: Policy) -> HeadCritic:
-    return HeadCritic(HeadChat(policy, 2, "mine"), PROMPT, SOURCE)
+def heads_of(policy: Policy) -> TaggerCritic:
+    return TaggerCritic(Tagger(policy, 2), PROMPT, SOURCE)
 
 
 def judged(critic: Critic, texts: list[str]) -> list[Judgement]:
@@ -85,16 +82,15 @@ def judged(critic: Critic, texts: list[str]) -> list[Judgement]:
 
 def with_heads(policy: Policy) -> Policy:
     torch.manual_seed(2)
-    for name in ("span_head", "score_head"):
-        torch.nn.init.normal_(policy.add_head(name).map.weight)  # type: ignore[arg-type]
+    torch.nn.init.normal_(policy.add_head("span_head").map.weight)
     return policy
 
 
 def test_what_a_head_marks_is_not_written() -> None:
     said = record("the cat sat on the mat", "mat").judgement()
     assert isinstance(said, Critique) and said.spans
-    taught = as_taught(said, BY_HEADS)
-    assert taught.spans == () and taught.text == said.text and taught.score is None
+    taught = as_taught(said, TAGGER)
+    assert taught == Critique(text="")
     assert as_taught(said, RewardModelSettings()).spans == said.spans
 
 
@@ -104,8 +100,8 @@ def test_what_the_head_has_learned_are_the_marks_of_its_critiques(model_folder: 
     policy = load_policy(PolicySettings(model=str(model_folder), lora=LoraSettings(r=4)))
     settings = NextTokenSettings(epochs=60, batch_size=3, micro_batch_size=3, lr=1e-2)
     options = RunOptions(tmp_path, "reward model", 1)
-    weight = BY_HEADS.weight_of_labels
-    train_supervised(policy, pairs(), settings, options, heads=Heads(weight, verdicts=True, spans=True))
+    weight = TAGGER.weight_of_labels
+    train_supervised(policy, pairs(), settings, options, heads=Heads(weight, spans=True))
     texts, wanted = list(TAUGHT), [[("mat", -1)], [("dog sat", -1)], [("mat", 1)]]
     assert marks(judged(heads_of(policy), texts)) == wanted
     folder = tmp_path / "policy"
@@ -126,37 +122,15 @@ def test_a_token_is_read_where_its_label_was_learned(policy: Policy) -> None:
     """The oracle: one prompt alone, and the labels of training to say which of its tokens are the response's."""
     with_heads(policy)
     asked = [pair.prompt for pair in pairs()]
-    read = HeadChat(policy, 2, "mine").read(asked, list(TAUGHT))
+    read = Tagger(policy, 2).read(asked, list(TAUGHT))
     for item, each in zip(encode_pairs(policy, pairs()), read, strict=True):
-        assert isinstance(each, Read) and policy.span_head and policy.score_head
+        assert isinstance(each, Reading) and policy.span_head
         with torch.no_grad():
             layers = policy.model(torch.tensor([item.prompt]), output_hidden_states=True).hidden_states
             inside = [place for place, label in enumerate(item.labels) if label != -100]
             expected = policy.span_head(layers[int(DEPTH * (len(layers) - 1))][0, inside])
-            verdict = policy.score_head.verdict(layers[-1][:, -1])
         solid = [n for n, token in enumerate(inside) if policy.tokenizer.decode([item.prompt[token]]).strip()]
         assert torch.allclose(each.logits, unweighted(expected[solid]), atol=1e-4)
-        assert each.verdict == pytest.approx(float(verdict), abs=1e-4)
-
-
-def test_marks_without_words_are_those_that_come_with_words(policy: Policy) -> None:
-    heads = HeadChat(with_heads(policy), 2, "mine")
-    greedy = GenerationSettings(max_new_tokens=8, temperature=0.0, batch_size=2)
-    texts = [*TAUGHT, "the cat sat on the mat"]
-    answers = LocalChat(policy, greedy, "mine", heads=heads).complete_about(
-        [judge_messages(PROMPT, Example(id="1", prompt=QUESTION), text) for text in texts], texts
-    )
-    alone = judged(heads_of(policy), texts)
-    assert [each.spans for each in answers] == [  # type: ignore[union-attr]
-        tuple((span.start, span.end, span.label, span.weight) for span in each.spans)  # type: ignore[union-attr]
-        for each in alone
-    ]
-    assert [each.score for each in answers] == pytest.approx(  # type: ignore[union-attr]
-        [each.score for each in alone],  # type: ignore[union-attr]
-        abs=1e-5,
-    )
-    assert any(each.spans for each in alone) and all(each.text == "" for each in alone)  # type: ignore[union-attr]
-    assert len(set(map(str, alone))) == len(TAUGHT)
 
 
 def test_labels_are_as_likely_as_they_were() -> None:
@@ -178,50 +152,26 @@ def test_a_mark_weighs_what_it_may_be_expected_to_pay(policy: Policy) -> None:
     """Two poor neighbours share the mean; a token that is likelier neither is no mark; turns part marks."""
     places, turns = ((0, 3), (4, 7), (8, 11), (12, 15), (16, 19)), (0, 0, 0, 0, 1)
     chances = [[0.6, 0.2, 0.2], [0.8, 0.2, 0.0], [0.2, 0.6, 0.2], [0.4, 0.1, 0.5], [0.0, 0.0, 1.0]]
-    found = HeadChat(with_heads(policy), 2, "mine").marks(Read(None, places, turns, torch.tensor(chances).log()))
+    found = Tagger(with_heads(policy), 2).marks(Reading(places, turns, torch.tensor(chances).log()))
     assert found == ((0, 7, -1, 0.6), (12, 15, 1, 0.1), (16, 19, 1, 1.0))
     even = torch.tensor([[0.4, 0.2, 0.4]]).log()
-    assert spans_at(heads_of(policy).chat.marks(Read(None, ((0, 3),), (0,), even)), "the")  # type: ignore[attr-defined]
+    assert spans_at(Tagger(policy, 2).marks(Reading(((0, 3),), (0,), even)), "the")
 
 
-def test_the_words_of_a_critique_have_the_marks_of_the_head() -> None:
-    z = json.dumps({"critique": "Hm.", "good_spans": ["dog"], "poor_spans": []})
-    chat = ScriptedChat(
-        [Completion(text=z, spans=(LabelledPlace(0, 3, -1, 0.25), LabelledPlace(4, 7, 1)), score=0.5)]
-    )
-    (said,) = judged(PromptedCritic(chat, PROMPT, SOURCE), ["the dog"])  # type: ignore[arg-type]
-    assert marks([said]) == [[("the", -1), ("dog", 1)]]
-    assert isinstance(said, Critique) and [span.weight for span in said.spans] == [0.25, 1]
-    assert said.text == "Hm." and said.score == 0.5
-
-
-@pytest.mark.parametrize("written", [False, True])
-def test_a_verdict_may_be_what_the_marks_come_to(policy: Policy, written: bool) -> None:
-    """With or without words, and whatever a head for verdicts would say; blank tokens are in no mark."""
-    with_heads(policy)
-    if written:
-        policy.score_head = None
-    heads = HeadChat(policy, 2, "mine", balanced=True)
-    greedy = GenerationSettings(max_new_tokens=8, temperature=0.0, batch_size=2)
-    chat = LocalChat(policy, greedy, "mine", heads=heads) if written else heads
-    asked = [judge_messages(PROMPT, Example(id="1", prompt=QUESTION), text) for text in TAUGHT]
+def test_the_verdict_is_what_the_marks_come_to(policy: Policy) -> None:
+    """No words are written; blank tokens are in no mark."""
     verdicts = []
-    for said in chat.complete_about(asked, list(TAUGHT)):
-        assert isinstance(said, Completion) and said.spans
+    for said in judged(heads_of(with_heads(policy)), list(TAUGHT)):
+        assert isinstance(said, Critique) and said.spans and said.text == ""
         good, poor = (sum(each.end - each.start for each in said.spans if each.label == sign) for sign in (1, -1))
         assert said.score == (good - poor) / (good + poor)
         verdicts.append(said.score)
     assert len(set(verdicts)) > 1 and (balance([]), balance([LabelledPlace(0, 3, 1)])) == (0, 1)
 
 
-def test_a_verdict_of_marks_needs_a_head_that_marks() -> None:
-    with pytest.raises(ValidationError, match=r"reward_model\.verdict spans is what a head marks"):
-        RewardModelSettings(verdict="spans")
-    config = load_config([find_config("demo")], ["--reward_model.spans=head", "--reward_model.verdict=spans"])
-    assert (
-        not config.words_are_written
-        and as_taught(Critique(text="So.", score=0.5), config.reward_model).score is None
-    )
+def test_a_tagger_has_no_other_verdict() -> None:
+    with pytest.raises(ValidationError, match="score_head"):
+        RewardModelSettings(kind="tagger", score_head=True)
 
 
 def test_a_response_that_is_not_in_the_prompt_to_the_letter_is_a_failure(policy: Policy) -> None:

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from text2grad.chat.base import Completion, ScriptedChat
+from text2grad.chat.base import Chat, Completion, ScriptedChat
 from text2grad.config import RewardModelSettings
-from text2grad.critics.prompted import HeadCritic, PromptedCritic
+from text2grad.critics.prompted import PromptedCritic
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
@@ -34,7 +34,7 @@ from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import Heads, accumulate_gradient, train_supervised
 
 SETTINGS = SupervisedSettings(micro_batch_size=2)
-BY_HEAD = RewardModelSettings(verdict="head")
+BY_HEAD = RewardModelSettings(score_head=True)
 QUESTION = (Message(role="user", content="the cat sat on the mat?"),)
 GREEDY = GenerationSettings(max_new_tokens=60, temperature=0.0, batch_size=2)
 LORA = LoraSettings(r=4)
@@ -103,7 +103,7 @@ def test_the_score_is_taught_once(policy: Policy) -> None:
     assert by_head and written
     assert by_head.score == 1.0 and "score" not in json.loads(by_head.target)
     assert written.score is None and json.loads(written.target)["score"] == 1.0
-    with pytest.raises(UserError, match=r"no critique has a score.*verdict written"):
+    with pytest.raises(UserError, match=r"no critique has a score.*score_head false"):
         refuse_no_score(pairs(record(score=None)))
     refuse_no_score(pairs(record(score=None), record()))
 
@@ -130,6 +130,11 @@ def test_a_verdict_is_that_of_its_own_prompt(policy: Policy, dtype: torch.dtype)
 def critic(model: Policy) -> PromptedCritic:
     chat = LocalChat(model, GREEDY, "reward model", vocabulary_for(model, "on"))
     return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), Source(kind="reward_model"))
+
+
+def verdict_critic(chat: Chat) -> PromptedCritic:
+    source = Source(kind="reward_model")
+    return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), source, verdict_only=True)
 
 
 def verdicts(model: Policy, texts: list[str]) -> list[float | None]:
@@ -170,11 +175,8 @@ def test_a_verdict_alone_is_the_one_that_comes_with_words(policy: Policy) -> Non
     torch.nn.init.normal_(policy.add_head("score_head").map.weight)
     texts = ["the cat sat", "mat", "the cat sat", "the dog sat on it"]
     asked = [Example(id=str(n), prompt=QUESTION) for n in range(len(texts))]
-    alone = HeadCritic(
-        LocalChat(policy, GREEDY.model_copy(update={"max_new_tokens": 1}), "reward model"),
-        read_prompt(REWARD_MODEL_PROMPT),
-        Source(kind="reward_model"),
-    )
+    chat = LocalChat(policy, GREEDY.model_copy(update={"max_new_tokens": 1}), "reward model")
+    alone = verdict_critic(chat)
     said = alone.critique(asked, texts)
     with_words = verdicts(policy, texts)
     assert [each.score for each in said if isinstance(each, Critique)] == pytest.approx(with_words)
@@ -184,7 +186,11 @@ def test_a_verdict_alone_is_the_one_that_comes_with_words(policy: Policy) -> Non
 
 
 def test_a_verdict_alone_that_is_no_number_is_a_failure(policy: Policy) -> None:
-    answers = ["{}", Completion(text="", score=math.nan), Failure(kind="unsupported", message="long")]
-    alone = HeadCritic(ScriptedChat(answers), read_prompt(REWARD_MODEL_PROMPT), Source(kind="reward_model"))
+    answers: list[str | Completion | Failure] = [
+        "{}",
+        Completion(text="", score=math.nan),
+        Failure(kind="unsupported", message="long"),
+    ]
+    alone = verdict_critic(ScriptedChat(answers))
     said = alone.critique([Example(id="1", prompt=QUESTION)] * 3, ["a", "b", "c"])
     assert [each.kind for each in said if isinstance(each, Failure)] == ["invalid", "invalid", "unsupported"]

@@ -1,18 +1,18 @@
 """The prompted critic: `messages` are what it shows a chat model, `reading` what it makes of the answers."""
 
-from text2grad.critics.prompted.critic import HeadCritic, Pair, PromptedCritic
+from text2grad.critics.prompted.critic import Pair, PromptedCritic, TaggerCritic
 from text2grad.critics.prompted.messages import CUT, Prompt, fitted_messages, judge_messages
 from text2grad.critics.prompted.reading import Reader
 from text2grad.critics.prompted.settings import PromptedSettings
 
 __all__ = [
     "CUT",
-    "HeadCritic",
     "Pair",
     "Prompt",
     "PromptedCritic",
     "PromptedSettings",
     "Reader",
+    "TaggerCritic",
     "fitted_messages",
     "judge_messages",
 ]

@@ -6,10 +6,9 @@ fine-tuned on what the annotator wrote. Both are this class: they read `judge_me
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import get_args
+from typing import Protocol, get_args
 
 from text2grad.chat.base import Answer, Chat, Completion, GroundedChat, LimitedChat
 from text2grad.chat.client import OpenAIChat, PaidAnswer
@@ -25,6 +24,8 @@ from text2grad.feedback import (
     Failure,
     Feedback,
     Judgement,
+    Message,
+    Overlap,
     Source,
     Transcript,
     human_feedback_on,
@@ -59,13 +60,14 @@ class PromptedCritic:
         annotator: bool = False,
         tested: Prompt | None = None,
         anchor: Prompt | None = None,
+        verdict_only: bool = False,
     ) -> None:
         self.chat, self.source = chat, source
         self.overlap = overlap_of(chat)
         self.usage: Counter[str] = Counter()
         self._prompt = Prompt(prompt, source.prompt_version)
         self._tested, self._anchor = tested, anchor
-        self._reader = Reader(annotator)
+        self._reader = Reader(annotator, verdict_only)
 
     @property
     def tokens(self) -> float:
@@ -145,39 +147,44 @@ class PromptedCritic:
         return self._tested if self._tested and known else self._prompt
 
 
-class HeadCritic:
-    """A reward model used for what its heads say: same prompt as the prompted critic, nothing is generated.
+class Tagger(Protocol):
+    """A model that labels responses where they stand in the judge's prompts (`policy.heads.tagger`)."""
 
-    Verdict and spans are those that would come with the critique, since the heads read them off the prompt
-    (`policy.heads`). Where quotes are written there are no spans.
-    """
+    overlap: Overlap
 
-    def __init__(self, chat: Chat, prompt: str, source: Source) -> None:
-        self.chat, self.source = chat, source
-        self.overlap = overlap_of(chat)
+    def excess(self, conversation: Sequence[Message]) -> int:
+        """Tokens by which a conversation exceeds the model's context; 0 or less: it fits."""
+        ...
+
+    def tag(self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]) -> list[Completion | Failure]:
+        """The labelled places of each response `texts[i]` and the verdict on it, without words."""
+        ...
+
+
+class TaggerCritic:
+    """A reward model that writes nothing: spans from a head that reads the prompt, and the verdict from them."""
+
+    def __init__(self, tagger: Tagger, prompt: str, source: Source) -> None:
+        self.tagger, self.source = tagger, source
+        self.overlap = tagger.overlap
         self.usage: Counter[str] = Counter()
         self._prompt = prompt
 
     @property
     def tokens(self) -> float:
-        """Read in all, and one token for each answer."""
+        """Tokens read in all."""
         return float(self.usage.total())
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """A critique without words of each response; one without a verdict is a failure."""
-        excess = self.chat.excess if isinstance(self.chat, LimitedChat) else lambda _: 0
+        """Return a critique without words of each response; one that cannot be read whole is a failure."""
         pairs = zip(examples, responses, strict=True)
-        asked = [fitted_messages(self._prompt, *pair, excess) for pair in pairs]
-        chat = self.chat
-        answers = chat.complete_about(asked, responses) if isinstance(chat, GroundedChat) else chat.complete(asked)
-        return [self._judgement(*each) for each in zip(answers, responses, strict=True)]
+        asked = [fitted_messages(self._prompt, *pair, self.tagger.excess) for pair in pairs]
+        return [self._judgement(*each) for each in zip(self.tagger.tag(asked, responses), responses, strict=True)]
 
-    def _judgement(self, answer: Answer, response: str) -> Judgement:
+    def _judgement(self, answer: Completion | Failure, response: str) -> Judgement:
         if isinstance(answer, Failure):
             return answer
         self.usage.update(tokens_in(answer))
-        if answer.score is None or not math.isfinite(answer.score):
-            return Failure(kind="invalid", message=f"the verdict is {answer.score}")
         return Critique(text="", spans=spans_at(answer.spans or (), response), score=answer.score)
 
 
@@ -199,7 +206,7 @@ def _model_inputs(materials: Materials) -> dict[str, str]:
     settings = materials.section("reward_model")
     return {
         **materials.section("reward_model.generation"),
-        **{name: settings[name] for name in ("reward_model.grounded", "reward_model.whole_quotes")},
+        **{name: settings[name] for name in ("reward_model.kind", "reward_model.grounded")},
         "the reward model": materials.digest(materials.model),
     }
 

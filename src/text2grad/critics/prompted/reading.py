@@ -12,7 +12,7 @@ from typing import Any
 
 from text2grad import wire
 from text2grad.chat.base import Answer
-from text2grad.feedback import Critique, Failure, Judgement, spans_at, storable
+from text2grad.feedback import Critique, Failure, Judgement, storable
 
 LONGEST_REPAIRED, DEEPEST_REPAIRED = 10_000, 20
 """Characters, and brackets open at once, of what json-repair is tried on."""
@@ -29,15 +29,20 @@ class Reader:
 
     An annotator's invalid JSON is repaired, its quotes are located with tolerance, and an answer that quotes
     what is not in the response is asked for once more and then refused. A trained model is read to the letter,
-    and keeps the spans that are there.
+    and keeps the spans that are there. With `verdict_only` nothing is read but the number that a head gives.
     """
 
     annotator: bool = False
+    verdict_only: bool = False
 
     def read(self, answer: Answer, response: str) -> Judgement:
         """The judgement in an answer about `response`."""
         if isinstance(answer, Failure):
             return answer
+        if not math.isfinite(answer.score or 0.0) or (self.verdict_only and answer.score is None):
+            return Failure(kind="invalid", message=f"the verdict is {answer.score}")
+        if self.verdict_only:
+            return Critique(text="", score=answer.score)
         if answer.truncated:
             # Even where the object is closed: a truncated critique is incomplete.
             return Failure(
@@ -48,12 +53,8 @@ class Reader:
             read = self._repaired(answer.text, response) or read
         if isinstance(read, Failure):
             return read
-        if answer.score is not None and not math.isfinite(answer.score):
-            return Failure(kind="invalid", message=f"the verdict is {answer.score}")
-        apart: dict[str, Any] = {} if answer.score is None else {"score": answer.score}
-        if answer.spans is not None:
-            apart["spans"] = spans_at(answer.spans, response)
-        return read.model_copy(update={**apart, "forced": int(answer.forced)})
+        score = read.score if answer.score is None else answer.score
+        return read.model_copy(update={"score": score, "forced": int(answer.forced)})
 
     def broken(self, judgement: Judgement) -> bool:
         """True if a fresh sample is worth its price."""

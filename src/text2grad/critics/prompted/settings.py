@@ -23,9 +23,3 @@ class RewardModelCriticSettings(Settings):
     gate: bool = Field(
         default=True, description="train refuses a reward model that train-reward found unfit; false: trains"
     )
-    words: bool | None = Field(
-        default=None,
-        description="false: in the training loop what heads give alone, which is several times as fast: the verdict"
-        " (reward_model.verdict head), for a credit.scheme that pays nothing else, or spans too (spans head); null:"
-        " false where both come from heads",
-    )

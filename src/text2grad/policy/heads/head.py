@@ -1,7 +1,7 @@
 """A head: one linear map from a state of the trunk to the score of an answer, or to the label of a token.
 
 A model with a `score` head alone is a scalar reward model (paper, appendix N), read after the answer. A reward
-model with `reward_model.verdict: head` learns one beside z from the annotator's scores (Critique-out-Loud, Ankner
+model with `reward_model.score_head` learns one beside z from the annotator's scores (Critique-out-Loud, Ankner
 et al. 2024), read before z: behind z, training would show it the spans of the annotator, and use those of the
 model.
 

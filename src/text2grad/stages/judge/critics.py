@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind, extra_settings
 from text2grad.critics.program import Attempt, admission
-from text2grad.critics.prompted import HeadCritic, Prompt, PromptedCritic
+from text2grad.critics.prompted import Prompt, PromptedCritic, TaggerCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
 from text2grad.critics.spec import CriticSpec, Materials
 from text2grad.critics.table import CRITICS, spec_of
@@ -28,7 +28,6 @@ from text2grad.stages.run.results import write_json
 from text2grad.tasks.base import Task, load_task, prompt_version, read_prompt
 
 if TYPE_CHECKING:
-    from text2grad.policy.heads.chat import HeadChat
     from text2grad.policy.model import Policy
 
 REWARD_MODEL_PROMPT = "reward_model"
@@ -253,9 +252,19 @@ def critic_inputs(config: Config) -> dict[str, str]:
 
 
 def reward_model_critic(config: Config, policy: Policy | None = None) -> Critic:
-    """The trained reward model as a critic; where no words are written its heads alone."""
-    make = critic_over if config.words_are_written else heads_alone
-    return make(config, load_reward_model(config, policy), str(reward_model_folder(config)))
+    """The trained reward model as a critic; one with a score head writes nothing where only the score is paid."""
+    model, name = load_reward_model(config, policy), str(reward_model_folder(config))
+    if model.score_head is not None and config.credit.by_score:
+        return _score_critic(config, model, name)
+    return critic_over(config, model, name)
+
+
+def _score_critic(config: Config, model: Policy, name: str) -> PromptedCritic:
+    from text2grad.policy.local_chat import LocalChat
+
+    settings = config.reward_model.generation.model_copy(update={"max_new_tokens": 1})
+    chat = LocalChat(model, settings, name, counted=counting("verdicts"))
+    return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name), verdict_only=True)
 
 
 def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
@@ -273,55 +282,43 @@ def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
     return _frozen(config, folder)
 
 
-def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic | HeadCritic:
-    """A reward model as a critic that marks spans: by a head alone where no words are written."""
-    marked = not config.words_are_written and model.span_head is not None
-    return heads_alone(config, model, name) if marked else written_critic(config, model, name)
-
-
 def refuse_missing(config: Config, folder: Path | None) -> None:
     """Raises UserError: a reward model is named, and not there."""
     if folder is not None and not folder.is_dir():
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
 
 
-def written_critic(config: Config, model: Policy, name: str) -> PromptedCritic:
-    """A reward model as a critic that writes."""
+def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic | TaggerCritic:
+    """A reward model as the critic of its kind (`reward_model.kind`).
+
+    Raises:
+        UserError: the model was trained as the other kind.
+    """
+    settings, kind = config.reward_model, "generative" if model.span_head is None else "tagger"
+    if settings.kind != kind:
+        problem = f"the reward model in {name} is {kind}"
+        raise UserError(problem, f"--reward_model.kind {kind}, or train-reward again")
+    make = tagger_critic if settings.tags else generative_critic
+    return make(config, model, name)
+
+
+def generative_critic(config: Config, model: Policy, name: str) -> PromptedCritic:
+    """A reward model as a critic that writes z."""
     from text2grad.policy.grounded import vocabulary_for
     from text2grad.policy.local_chat import LocalChat
 
     settings = config.reward_model
     vocabulary = vocabulary_for(model, settings.grounded)
-    heads = head_chat(config, model, name)
-    counted = counting("critiques")
-    chat = LocalChat(model, settings.generation, name, vocabulary, settings.whole_quotes, counted, heads)
+    chat = LocalChat(model, settings.generation, name, vocabulary, counting("critiques"))
     return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name))
 
 
-def heads_alone(config: Config, model: Policy, name: str) -> HeadCritic:
-    """A reward model as a critic that gives a verdict, marks what a head of its own can mark, and writes nothing.
+def tagger_critic(config: Config, model: Policy, name: str) -> TaggerCritic:
+    """A reward model as a critic that labels tokens and writes nothing."""
+    from text2grad.policy.heads.tagger import Tagger
 
-    Raises:
-        UserError: it has no head for verdicts, and they are not those of its marks.
-    """
-    from text2grad.policy.local_chat import LocalChat
-
-    if model.score_head is None and config.reward_model.verdict != "spans":
-        message = f"the reward model in {name} has no head for verdicts, and critic.reward_model.words is false"
-        raise UserError(message, "--critic.reward_model.words true, or train it with --reward_model.verdict head")
-    settings = config.reward_model.generation.model_copy(update={"max_new_tokens": 1})
-    chat = head_chat(config, model, name) or LocalChat(model, settings, name, counted=counting("verdicts"))
-    return HeadCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name))
-
-
-def head_chat(config: Config, model: Policy, name: str) -> HeadChat | None:
-    """The heads of a reward model that marks spans by one; None for another."""
-    from text2grad.policy.heads.chat import HeadChat
-
-    if model.span_head is None:
-        return None
-    settings = config.reward_model
-    return HeadChat(model, settings.generation.batch_size, name, settings.verdict == "spans")
+    tagger = Tagger(model, config.reward_model.generation.batch_size)
+    return TaggerCritic(tagger, read_prompt(REWARD_MODEL_PROMPT), _source(name))
 
 
 def _source(name: str) -> Source:

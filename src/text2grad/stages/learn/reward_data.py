@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ from text2grad.critics.prompted import fitted_messages, judge_messages
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message, read_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.heads.chat import shown_at
+from text2grad.policy.heads.tagger import shown_at
 from text2grad.policy.model import Policy
 from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.run.folder import read_feedback
@@ -122,11 +121,9 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
         return None
     messages = judge_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response)
     z = wire.render(as_taught(judgement, settings), record.response)
-    weight = settings.poor_weight
-    emphasis = ((*wire.poor_part(z), weight),) if weight != 1 else ()
     marked = _marked(record, messages) if settings.weight_of_labels else ()
-    score = judgement.score if settings.verdict == "head" else None
-    return Pair(record.id, tuple(messages), z, emphasis, marked, score)
+    score = judgement.score if settings.score_head else None
+    return Pair(record.id, tuple(messages), z, marked, score)
 
 
 def _marked(record: Feedback, messages: Sequence[Message]) -> tuple[MarkedText, ...]:
@@ -141,44 +138,22 @@ def _marked(record: Feedback, messages: Sequence[Message]) -> tuple[MarkedText, 
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
-    """The part of a critique that the reward model learns to write: a small model cannot learn all of it.
+    """The part of a critique that the reward model learns to write: nothing, of a tagger.
 
     What is missing from an answer is said in the critique's words, and turns get no verdicts of their own:
     grounded decoding has no list for either. A score is rounded to one digit: extra digits invite memorisation.
-    Where a head gives the verdict or the spans (`reward_model.verdict`, `spans`), z does not have them.
     """
-    written = critique.spans if settings.spans == "written" else ()
-    spans = tuple(span for span in written if span.label or settings.improvable)
-    if settings.reasons != "full":
-        short = settings.reasons == "short"
-        spans = tuple(s.model_copy(update={"reason": shortened_reason(s.reason) if short else ""}) for s in spans)
+    if settings.tags:
+        return Critique(text="")
+    spans = critique.spans
+    if not settings.reasons:
+        spans = tuple(span.model_copy(update={"reason": ""}) for span in spans)
     listed = ("omissions", "turn_scores")
     lists = {name: getattr(critique, name) if settings.grounded == "off" else () for name in listed}
     text = critique.text if settings.critique else ""
-    score = critique.score if settings.verdict == "written" else None
-    score = None if score is None else round(score, 1) + 0.0  # no -0.0
+    written = not settings.score_head and critique.score is not None
+    score = round(critique.score or 0.0, 1) + 0.0 if written else None  # no -0.0
     return critique.model_copy(update={"text": text, "spans": spans, "score": score, **lists})
-
-
-def shortened_reason(reason: str) -> str:
-    """`Wrong-Grounding: the passage says ...` -> `Wrong-Grounding`."""
-    first = re.split(r"[:.;,?!\n。，、；：？！]", reason.strip(), maxsplit=1)[0]
-    return " ".join(first.split()[:4])
-
-
-def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feedback]:
-    """The records in their order, of equal responses to equal prompts the first `limit`.
-
-    A policy that is sure of itself samples one response again and again; each repeat costs as much to train on
-    as a new response, and teaches less.
-    """
-    seen: Counter[tuple[object, str]] = Counter()
-    kept = []
-    for record in records:
-        seen[record.prompt, record.response] += 1
-        if limit is None or seen[record.prompt, record.response] <= limit:
-            kept.append(record)
-    return kept
 
 
 def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed: int) -> list[Feedback]:
@@ -188,7 +163,7 @@ def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed
     """
     few = DAMAGED_OF_FEW if len(records) < FEW_RECORDS else 0.0
     share = few if settings.damaged is None else settings.damaged
-    return [*records, *spoiled(records, round(share * len(records)), seed, settings.damage)]
+    return [*records, *spoiled(records, round(share * len(records)), seed)]
 
 
 def fitting(

@@ -12,8 +12,6 @@ from text2grad.align import TokenTable, token_labels
 from text2grad.chat import Chat
 from text2grad.config import Config
 from text2grad.data.marks import with_corrections
-from text2grad.durable.identity import digest_of_texts, flatten
-from text2grad.durable.processes import Ranks
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.critics.marks import numbered, people, read_marks
@@ -21,13 +19,12 @@ from text2grad.eval.critics.reward_model import reward_model_report, verdict_ord
 from text2grad.eval.critics.spans import SpanCase, span_report
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
-from text2grad.feedback import Feedback, Source, record_json, write_jsonl
+from text2grad.feedback import Feedback, Source, write_jsonl
 from text2grad.page import signs
 from text2grad.page.quality import FEW_REMARKS
 from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import base_of, load_policy
-from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.judge.critics import (
     critic_over,
@@ -41,7 +38,6 @@ from text2grad.stages.learn.reward_data import (
     judged_cases,
     reward_data,
     with_damage,
-    without_repeats,
 )
 from text2grad.stages.learn.supervised import say_if_still
 from text2grad.stages.measure.judging import CRITIQUE_PARTS, comparison, open_judge
@@ -52,7 +48,6 @@ from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import TrainingStage, training
 from text2grad.train.pairs import Pair
-from text2grad.train.stopping import EarlyStopping, validation_split
 from text2grad.train.supervised import Heads, train_supervised
 
 JUDGE_PROMPT = "compare_critiques"
@@ -117,29 +112,26 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
     ranks = stage.ranks
     with stage.preparing():
         settings = stage.config.reward_model
-        train, validation = training_records(stage.config, tell=ranks.first)
+        chosen = training_records(stage.config, tell=ranks.first)
         start = learner_settings(stage.config)
         policy = load_policy(start)
-        chosen = without_repeats(train, settings.repeats)
         praised = with_corrections(chosen)
         shown = [*praised, *with_damage(chosen, settings, stage.config.run.seed)[len(chosen) :]]
         pairs = [pair for _, pair in fitting(policy, shown, settings)]
-        if settings.verdict == "head":
+        if settings.score_head:
             refuse_no_score(pairs)
     run = stage.settle(policy, facts_of_pairs(policy, pairs))
     with ranks.barrier():
         base = digest_of_base(policy.model) if settings.shared else ""
-        stopping = early_stopping(run.config, policy, validation, ranks)
     settings = run.config.reward_model
-    with run.begin(start, validation_inputs(run.config, validation)) as options:
+    with run.begin(start) as options:
         metrics = train_supervised(
             policy,
             pairs,
             settings.training,
             options,
             section="reward_model.training",
-            stopping=stopping,
-            heads=Heads(settings.weight_of_labels, settings.verdict == "head", settings.spans == "head"),
+            heads=Heads(settings.weight_of_labels, settings.score_head, settings.tags),
         )
         if ranks.first:
             (stage.place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
@@ -148,63 +140,22 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
     if ranks.first:
         say_if_still(stage.place, "reward_model.training", settings.training.lr)
     extra = {"corrections": len(praised) - len(chosen), "damaged": len(shown) - len(praised)}
-    return TrainingResult(len(train) + len(validation), len(pairs), extra, metrics)
+    return TrainingResult(len(chosen), len(pairs), extra, metrics)
 
 
-def training_records(config: Config, tell: bool) -> tuple[list[Feedback], list[Feedback]]:
-    """The records to train on, and those that early stopping measures on; `tell`: that few of people's are few."""
+def training_records(config: Config, tell: bool) -> list[Feedback]:
+    """The records to train on; with `tell`, says on stderr that a few of people's are few."""
     train, _ = reward_data(config)
     if tell and len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
         first = f"text2grad train --offline {config.run.folder / 'feedback.jsonl'}"
-        print(f"{len(train)} records are few for a reward model: {first} is the first road", file=sys.stderr)
-    stopping = config.reward_model.early_stopping
-    return (train, []) if stopping is None else validation_split(train, config.run.seed)
+        print(f"{len(train)} records are few for a reward model: start with {first}", file=sys.stderr)
+    return train
 
 
 def refuse_no_score(pairs: Sequence[Pair]) -> None:
     """Raises UserError: a head is to learn the verdict, and no critique has one."""
     if pairs and all(pair.score is None for pair in pairs):
-        raise UserError("no critique has a score for a head to learn", "--reward_model.verdict written")
-
-
-def validation_inputs(config: Config, validation: Sequence[Feedback]) -> dict[str, str]:
-    """What early stopping depends on beside the training data, by name; nothing where it is off."""
-    settings = config.reward_model
-    if settings.early_stopping is None:
-        return {}
-    return {
-        "reward_model.early_stopping": str(settings.early_stopping),
-        **flatten(**{"reward_model.generation": settings.generation}),
-        "reward_model.grounded": settings.grounded,
-        "the validation records": digest_of_texts(record_json(record) for record in validation),
-    }
-
-
-def early_stopping(
-    config: Config, policy: Policy, validation: Sequence[Feedback], ranks: Ranks
-) -> EarlyStopping | None:
-    """Measures the policy in training as the critic it becomes, on records that it is not trained on.
-
-    Raises:
-        UserError: no validation record can be measured on.
-    """
-    settings = config.reward_model.early_stopping
-    if settings is None:
-        return None
-    gold = [record for record, _ in fitting(policy, validation, config.reward_model)]
-    if not gold:
-        cure = "reward_model.early_stopping null"
-        raise UserError("no critique of the validation prompts can be measured on", cure)
-    start = start_policy(config)
-    table = TokenTable(load_tokenizer(start.model, start.chat_template))
-    critic = critic_over(config, policy, "reward model in training")
-    return EarlyStopping(policy, settings, lambda: span_f1(judged_cases(critic, gold, table), config), ranks)
-
-
-def span_f1(cases: Sequence[SpanCase], config: Config) -> float:
-    """The mean of the F1 of good tokens and the F1 of poor tokens."""
-    rates = span_report(cases)
-    return (rates["good_f1"] + rates["poor_f1"]) / 2
+        raise UserError("no critique has a score for a head to learn", "--reward_model.score_head false")
 
 
 def learner_settings(config: Config) -> PolicySettings:

@@ -18,7 +18,7 @@ from text2grad.errors import EXIT_BUDGET, UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, read_jsonl
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.annotate import run_annotate
-from text2grad.stages.judge.critics import admitted, critic_inputs, heads_alone, make_critic, open_critic
+from text2grad.stages.judge.critics import admitted, critic_inputs, critic_over, make_critic, open_critic
 from text2grad.stages.judge.paid import AnnotateOptions
 from text2grad.stages.learn import ppo
 from text2grad.stages.run.settle import DataFacts
@@ -159,11 +159,12 @@ def test_a_spec_of_ones_own_is_made_of_what_the_run_has(tmp_path: Path, monkeypa
     assert critic_inputs(config)["the critic"] != before
 
 
-def test_a_reward_model_without_a_head_has_no_verdict_but_in_words(judge: Judge, tmp_path: Path) -> None:
-    config = settings(tmp_path, judge(""))
-    model: Any = SimpleNamespace(score_head=None)
-    with pytest.raises(UserError, match=r"mine has no head for verdicts.*reward_model.verdict head"):
-        heads_alone(config, model, "mine")
+@pytest.mark.parametrize(("kind", "head"), [("generative", object()), ("tagger", None)])
+def test_a_reward_model_of_the_other_kind_is_refused(kind: str, head: object) -> None:
+    config = load_config(find_config("demo"), ["--reward_model.kind", kind])
+    model: Any = SimpleNamespace(span_head=head)
+    with pytest.raises(UserError, match="the reward model in mine is"):
+        critic_over(config, model, "mine")
 
 
 STRICT = "from solution import f\n\ndef test():\n    assert f(2) == 4 and f(3) == 9\n"

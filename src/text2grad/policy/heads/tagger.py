@@ -1,13 +1,12 @@
-"""A reward model that is read and need not write: heads mark the response where it stands in the judge's prompt.
+"""A reward model that writes nothing: a head labels the response where it stands in the judge's prompt.
 
-One pass over the prompt gives the verdict, off the state before the first word, and the label of each token of the
-response, off a layer below the last (`policy.heads.head`). Results are in characters of the response, since the
-policy in training may have another tokenizer.
+One pass over the prompt gives the label of each token of the response, off a layer below the last
+(`policy.heads.head`), and the verdict is what the labels come to. Results are in characters of the response, since
+the policy in training may have another tokenizer.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -75,27 +74,20 @@ class Question(NamedTuple):
     turns: tuple[int, ...]
 
 
-class Read(NamedTuple):
-    """What the heads make of a response: its verdict, if they give one, and logits (N, 3) of N places in it, as if
-    a poor token had counted once in training."""
+class Reading(NamedTuple):
+    """Logits (N, 3) of N places in a response, as if a poor token had counted once in training, and their turns."""
 
-    verdict: float | None
     places: tuple[Place, ...]
     turns: tuple[int, ...]
     logits: Tensor
 
 
-class HeadChat:
-    """The heads of a reward model as a chat whose answers have a verdict and labelled places, and no words.
+class Tagger:
+    """Labels the tokens of responses in judges' prompts; those of similar length are read together."""
 
-    `balanced`: the verdict is what the marks come to (`balance`).
-    """
-
-    def __init__(self, policy: Policy, batch_size: int, name: str, balanced: bool = False) -> None:
-        self.policy, self.batch_size, self.name = policy, batch_size, name
+    def __init__(self, policy: Policy, batch_size: int) -> None:
+        self.policy, self.batch_size = policy, batch_size
         self.overlap: Overlap = "never" if policy.adapter else "allowed"
-        self.balanced = balanced
-        self.usage: Counter[str] = Counter()
         self._table = TokenTable(policy.tokenizer)
 
     def excess(self, conversation: Sequence[Message]) -> int:
@@ -103,23 +95,20 @@ class HeadChat:
         limit = self.policy.context
         return 0 if limit is None else len(encode_prompt(self.policy.tokenizer, conversation)) - limit
 
-    def complete(self, conversations: Sequence[Sequence[Message]]) -> list[Completion | Failure]:
-        """The verdicts alone."""
-        return self.complete_about(conversations, [""] * len(conversations))
+    def tag(self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]) -> list[Completion | Failure]:
+        """The labelled places of each response `texts[i]` and the verdict they come to, without words.
 
-    def complete_about(
-        self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]
-    ) -> list[Completion | Failure]:
-        """The verdict on each response `texts[i]` and its marks; a failure for one that cannot be read whole."""
+        A failure stands for a response that cannot be read whole, or whose numbers are not finite.
+        """
         return [self._completion(each) for each in self.read(conversations, texts)]
 
-    def read(self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]) -> list[Read | Failure]:
-        """What the heads make of each response; equal questions are read once."""
+    def read(self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]) -> list[Reading | Failure]:
+        """The logits of each response; equal questions are read once."""
         asked = [self._question(*each) for each in zip(conversations, texts, strict=True)]
-        known = sorted({each for each in asked if isinstance(each, Question)}, key=lambda each: len(each.ids))
-        read: dict[Question, Read | Failure] = {}
-        for start in range(0, len(known), self.batch_size):
-            chosen = known[start : start + self.batch_size]
+        questions = sorted({each for each in asked if isinstance(each, Question)}, key=lambda each: len(each.ids))
+        read: dict[Question, Reading | Failure] = {}
+        for start in range(0, len(questions), self.batch_size):
+            chosen = questions[start : start + self.batch_size]
             read |= zip(chosen, self._pass(chosen), strict=True)
         return [each if isinstance(each, Failure) else read[each] for each in asked]
 
@@ -143,41 +132,38 @@ class HeadChat:
             turns += [turn] * len(inside)
         return Question(tuple(ids), tuple(tokens), tuple(places), tuple(turns)) if shown else CHANGED
 
-    def _pass(self, questions: Sequence[Question]) -> list[Read | Failure]:
+    def _pass(self, questions: Sequence[Question]) -> list[Reading | Failure]:
         policy, head = self.policy, self.policy.span_head
         assert head is not None
         batch = policy.pack([each.ids for each in questions], [[]] * len(questions))
-        self.usage["input_tokens"] += sum(len(each.ids) for each in questions)
+        readings: list[Reading | Failure] = []
         with policy.evaluating():
             layers = policy.reader.layers(policy.model, batch)
-            scores = policy.score_head.verdict(layers[-1][:, -1]).tolist() if policy.score_head else None
             layer = layers[int(DEPTH * (len(layers) - 1))]  # (B, P, H), padded on the left
-            found: list[Read | Failure] = []
-            for row, each in enumerate(questions):
-                columns = torch.tensor(each.tokens, device=layer.device) + layer.shape[1] - len(each.ids)
+            for row, question in enumerate(questions):
+                columns = torch.tensor(question.tokens, device=layer.device) + layer.shape[1] - len(question.ids)
                 logits = unweighted(head(layer[row, columns.long()])).cpu()
-                verdict = scores[row] if scores else None
-                read = Read(verdict, each.places, each.turns, logits)
-                found.append(read if logits.isfinite().all() else NOT_FINITE)
-        return found
+                reading = Reading(question.places, question.turns, logits)
+                readings.append(reading if logits.isfinite().all() else NOT_FINITE)
+        return readings
 
-    def _completion(self, read: Read | Failure) -> Completion | Failure:
-        if isinstance(read, Failure):
-            return read
-        marks = self.marks(read)
-        return Completion(text="", score=balance(marks) if self.balanced else read.verdict, spans=marks)
+    def _completion(self, reading: Reading | Failure) -> Completion | Failure:
+        if isinstance(reading, Failure):
+            return reading
+        marks = self.marks(reading)
+        return Completion(text="", score=balance(marks), spans=marks)
 
-    def marks(self, read: Read) -> tuple[LabelledPlace, ...]:
+    def marks(self, reading: Reading) -> tuple[LabelledPlace, ...]:
         """The good and poor places, those of neighbouring tokens of a turn as one.
 
         A token's label is the likeliest, and its weight what it may be expected to pay: the probability of good
         less that of poor. Neighbours share the mean.
         """
-        labels = likeliest_labels(read.logits).tolist()
-        chances = read.logits.softmax(dim=-1)  # (N, 3) of poor, neither and good
+        labels = likeliest_labels(reading.logits).tolist()
+        chances = reading.logits.softmax(dim=-1)  # (N, 3) of poor, neither and good
         sure = (chances[:, 2] - chances[:, 0]).abs().clamp(min=LEAST).tolist()
         found = []
-        each = zip(labels, read.turns, read.places, sure, strict=True)
+        each = zip(labels, reading.turns, reading.places, sure, strict=True)
         for (label, _), run in groupby(each, key=itemgetter(0, 1)):
             _, _, places, weights = zip(*run, strict=True)
             if label:
