@@ -211,15 +211,6 @@ def test_a_critic_of_the_training_loop_never_tells_the_key(serve: Any, echo: str
     assert "[key]" in answers[0].model_dump_json() and "[key]" in answers[2].model_dump_json()
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_redirection_is_not_followed_and_stops_everything(serve: Any, status: int) -> None:
-    other = serve(hello=[said("from elsewhere")])
-    server = serve(hello=[(status, {"Location": f"{other.url}/chat/completions"}, b"")])
-    with pytest.raises(UserError, match=rf"answered {status}.*--critic.prompted.base_url {other.url}\)"):
-        one(server)
-    assert other.bodies == [] and len(server.bodies) == 1
-
-
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [

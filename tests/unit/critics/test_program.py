@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,7 @@ from text2grad.critics.program.extract import extract_program
 from text2grad.critics.program.reference import compare
 from text2grad.critics.program.source import read_code
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message
-from text2grad.sandbox import Runner, Verdict
+from text2grad.sandbox import Runner
 
 TESTS = """from solution import f
 
@@ -95,18 +94,6 @@ def test_without_a_reference_the_line_of_the_traceback_is_blamed(runner: Runner)
     assert "IndexError" in span.reason
 
 
-def test_the_brief_critique_names_the_line_of_the_traceback(runner: Runner) -> None:
-    program = "def f(xs):\n    first = xs[0]\n    return first + sum(xs) - 1\n"
-    found = critique(runner, program, brief=True)
-    assert quotes(found, -1) == ["first = xs[0]"]
-    assert found.text == "Fails the tests. The error comes from line 2."
-
-
-def test_an_error_is_told_by_its_name(runner: Runner) -> None:
-    found = critique(runner, "def f(xs):\n    return xs[0] + xs[1] + 2\n")
-    assert found.text.startswith("Fails 1 of 2 tests: test_empty raised IndexError: list index out of range.")
-
-
 def test_without_a_reference_an_edit_that_makes_the_tests_pass_tells_the_place(runner: Runner) -> None:
     found = critique(runner, WRONG)
     assert quotes(found, -1) == ["x > 2"]
@@ -135,13 +122,6 @@ def test_lines_that_nothing_tells_apart_are_blamed_by_a_share_each() -> None:
     assert len(guessed.meta["lines"]) == 3
     assert [span.weight for span in guessed.spans] == [0.25, 0.25, 0.25]
     assert [span.weight for span in known.spans if span.label < 0] == [1.0]
-
-
-def test_good_are_the_lines_that_only_passing_tests_run(runner: Runner) -> None:
-    program = "def f(xs):\n    if not xs:\n        return 0\n    return len(xs) * 7\n"
-    found = critique(runner, program)
-    assert quotes(found, 1) == ["return 0"]
-    assert all(span.reason for span in found.spans)
 
 
 def test_where_nothing_says_which_line_the_whole_program_is_blamed(runner: Runner) -> None:
@@ -186,16 +166,11 @@ def test_an_answer_that_is_cut_off_is_blamed_where_it_ends(runner: Runner, respo
     assert quotes(found, -1) == [response.strip().split("\n")[-1].strip()]
 
 
-@pytest.mark.parametrize("response", ["", "  \n", "```python\n```", "```\n\n```"])
+@pytest.mark.parametrize("response", ["", "  \n", "```python\n```", "I am sorry.\nPlease ask a person."])
 def test_no_code_is_a_verdict_not_a_failure(runner: Runner, response: str) -> None:
     found = critique(runner, response, RIGHT)
     assert (found.text, found.score) == ("There is no program.", -1.0)
-    assert quotes(found, -1) == ([response.strip()] if response.strip() else [])
-
-
-def test_prose_alone_is_no_program(runner: Runner) -> None:
-    found = critique(runner, "I am sorry, but I cannot help with that.\nPlease ask a person.", RIGHT)
-    assert (found.text, found.meta["outcome"]) == ("There is no program.", "no_program")
+    assert found.meta["outcome"] == "no_program"
 
 
 def test_a_reference_that_is_another_program_is_not_what_is_wrong(runner: Runner) -> None:
@@ -250,14 +225,13 @@ def test_a_wrong_function_name_does_not_run_and_is_no_fault_of_the_tests(runner:
 
 @pytest.mark.parametrize(
     ("tests", "outcome"),
-    [("x = 1\n", "no_tests"), ("def test_f(:\n", "bad_tests"), ("import no_such_module\n", "unsupported")],
+    [("", "no_tests"), ("def test_f(:\n", "bad_tests"), ("import no_such_module\n", "unsupported")],
 )
 def test_unusable_tests_give_no_verdict(runner: Runner, tests: str, outcome: str) -> None:
     assert runner.run(RIGHT, tests).outcome == outcome
     found = judge(runner, RIGHT, tests=tests)
     assert isinstance(found, Failure)
     assert found.kind == "unsupported"
-    assert outcome in found.message
     assert found.meta["outcome"] == outcome
 
 
@@ -272,77 +246,11 @@ def test_tests_that_pass_for_nothing_give_no_verdict(runner: Runner) -> None:
     assert isinstance(said[0], Failure) and "returns its first argument" in said[0].message
 
 
-def test_without_tests_there_is_no_verdict(runner: Runner) -> None:
-    found = judge(runner, RIGHT, tests="")
-    assert isinstance(found, Failure)
-    assert "p1" in found.message
-
-
-# What a program cannot do.
-
-
-def test_a_loop_ends_at_the_limit_and_the_next_program_is_judged(runner: Runner) -> None:
-    started = time.monotonic()
-    verdict = runner.run("def f(xs):\n    while True:\n        pass\n", TESTS)
-    assert verdict.outcome == "timeout"
-    assert time.monotonic() - started < 5 * 3.0 + 5
-    assert runner.run(RIGHT, TESTS).passed
-
-
 def test_a_loop_is_blamed_where_the_reference_differs(runner: Runner) -> None:
     program = "def f(xs):\n    while True:\n        pass\n    return sum(xs)\n"
     found = critique(runner, program, "def f(xs):\n    return sum(xs)\n")
     assert quotes(found, -1) == ["while True:", "pass"]
     assert found.text.startswith("Does not finish in time.")
-
-
-@pytest.mark.parametrize("code", ["import os\nos._exit(0)\n", "def f(xs):\n    import os\n    os._exit(0)\n"])
-def test_leaving_early_is_a_crash_not_a_pass(runner: Runner, code: str) -> None:
-    assert runner.run(code, TESTS).outcome == "crashed"
-    assert critique(runner, code).score == -1.0
-
-
-def test_the_worker_cannot_be_killed(runner: Runner) -> None:
-    code = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n"
-    verdict = runner.run(code, TESTS)
-    assert (verdict.outcome, verdict.error) == ("broken", "PermissionError: [Errno 1] Operation not permitted")
-    assert runner.run(RIGHT + "# again\n", TESTS).passed
-
-
-@pytest.mark.parametrize("error", ["SystemExit(0)", "KeyboardInterrupt()", "GeneratorExit()"])
-def test_no_exception_gets_past_a_test(runner: Runner, error: str) -> None:
-    assert runner.run(f"def f(xs):\n    raise {error}\n", TESTS).outcome == "failed"
-
-
-def test_a_flood_of_output_is_swallowed(runner: Runner) -> None:
-    code = RIGHT.replace("    return", "    print('x' * 5_000_000, flush=True)\n    return")
-    assert runner.run(code, TESTS).passed
-
-
-def test_a_flood_of_errors_is_still_a_verdict(runner: Runner) -> None:
-    tests = "".join(f"def test_{n}():\n    assert f('\U0001f600' * 300) == {n}\n" for n in range(40))
-    verdict = runner.run("def f(s):\n    return s\n", tests)
-    assert verdict.outcome == "failed"
-    assert len(verdict.results) == 40
-
-
-def test_memory_is_limited(runner: Runner) -> None:
-    verdict = runner.run("def f(xs):\n    return len(bytearray(3 << 30))\n", TESTS)
-    assert verdict.outcome == "failed"
-    assert "MemoryError" in verdict.results[0].error
-
-
-def test_a_file_cannot_grow_without_limit(runner: Runner) -> None:
-    write = "    import tempfile\n    tempfile.TemporaryFile().write(b'x' * (1 << {size}))\n    return"
-    small, large = (RIGHT.replace("    return", write.format(size=size)) for size in (10, 22))
-    assert runner.run(small, TESTS).passed
-    assert "OSError" in runner.run(large, TESTS).results[0].error
-
-
-def test_too_much_code_is_not_run(runner: Runner) -> None:
-    verdict = runner.run("#" * (10 << 20), TESTS)
-    assert verdict.outcome == "broken"
-    assert "characters" in verdict.error
 
 
 def test_equal_jobs_are_answered_once() -> None:
@@ -369,10 +277,6 @@ def test_equal_responses_to_one_example_are_judged_once(monkeypatch: pytest.Monk
     assert first == third
     scores = [found.score for found in (first, second, third, fourth) if isinstance(found, Critique)]
     assert scores == [1.0, -1.0, 1.0, -1.0], "the tests of an example are part of the question"
-
-
-def test_no_verdict_is_no_pass() -> None:
-    assert not any(Verdict(outcome).passed for outcome in ("no_tests", "bad_tests", "timeout", "crashed", "broken"))
 
 
 # What is blamed.
@@ -430,17 +334,11 @@ def test_prose_that_quotes_the_same_line_is_never_blamed(runner: Runner) -> None
     assert quotes(critique(runner, response, RIGHT), -1) == ["x > 2"]
 
 
-@pytest.mark.parametrize(
-    "opening", ["```python\n", "```py\n", "```python3\n", "``` Python\n", "```\n", "```python\r\n"]
-)
+@pytest.mark.parametrize("opening", ["```python\n", "``` Python3\n", "```\n", "```python\r\n"])
 def test_fences_of_all_spellings(runner: Runner, opening: str) -> None:
     response = f"Here it is:\n{opening}{RIGHT}```"
     assert extract_program(response).code == RIGHT
     assert critique(runner, response).score == 1.0
-
-
-def test_an_answer_cut_off_inside_the_fence_is_still_read() -> None:
-    assert extract_program("```python\n" + RIGHT).code == RIGHT
 
 
 @pytest.mark.parametrize("strange", ["\x0c", "\u2028", "\x1c", "\x85"])
@@ -450,9 +348,3 @@ def test_only_python_line_ends_end_a_line(runner: Runner, strange: str) -> None:
     assert quotes(critique(runner, program, reference), -1) == ["x > 2"]
     failing = f"def f(xs):\n    note = '{strange}'\n    return xs[0]\n"
     assert quotes(critique(runner, failing, tests="def test_f():\n    assert f([]) == 0\n"), -1) == ["return xs[0]"]
-
-
-def test_windows_line_ends(runner: Runner) -> None:
-    found = critique(runner, WRONG.replace("\n", "\r\n"), RIGHT, brief=True)
-    assert quotes(found, -1) == ["x > 2"]
-    assert quotes(found, 1) == ["return sum(ys)"]

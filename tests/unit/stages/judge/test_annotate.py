@@ -37,14 +37,12 @@ from chat_server import (
     said_with,
     servers_of,
 )
-from text2grad.chat import Completion, asking, endpoint, transport
+from text2grad.chat import Completion, asking, endpoint
 from text2grad.chat.asking import pause_for_all
-from text2grad.chat.endpoint import Endpoint
 from text2grad.chat.pace import FIRST_PAUSE
 from text2grad.cli import main
 from text2grad.critics.canaries import canary_items
 from text2grad.critics.prompted import Reader
-from text2grad.errors import UserError
 from text2grad.feedback import Critique, Failure, Feedback, read_jsonl
 from text2grad.stages.judge.paid import AnnotateOptions
 
@@ -225,20 +223,6 @@ def test_the_response_is_data_and_a_praise_of_everything_is_only_what_it_quotes(
     assert (code, figures(summary)) == (3, (1, 0, 0, 1, 0)), "it quotes what is not there"
 
 
-def test_every_word_is_labelled_by_the_dense_prompt(judge: Any, annotate: Any, tmp_path: Path) -> None:
-    """A list of another length is asked for again, as any answer that cannot be read."""
-    short, whole = '{"words": [["one", 1]], "score": -1}', '{"words": [["one", 1], ["answer.", -1]], "score": -1}'
-    server = judge(lambda name, turn, body: said(short if turn == 0 else whole))
-    file = responses_file(tmp_path / "r.jsonl", ["one"])
-    code, summary, _ = annotate(server, file, "--critic.prompted.prompt", "dense")
-    assert (code, figures(summary), server.turns["one"]) == (0, (1, 1, 0, 0, 0), 2)
-    schema = server.bodies[0]["response_format"]["json_schema"]["schema"]
-    assert list(schema["properties"]) == ["words", "score"]
-    record = records(tmp_path)["one"]
-    assert [(span.text, span.label) for span in record.spans] == [("one", 1), ("answer.", -1)]
-    assert (record.critique, record.score) == ("", -1) and record.source.prompt_version.startswith("dense@")
-
-
 @pytest.mark.parametrize(
     ("understood", "rung"),
     [({"json_schema", "json_object"}, "json_schema"), ({"json_object"}, "json_object"), (set(), "text")],
@@ -294,15 +278,14 @@ TWICE = [
 ]
 
 
-@pytest.mark.parametrize("text", TWICE)
-def test_a_key_given_twice_is_invalid_on_every_road(judge: Any, annotate: Any, tmp_path: Path, text: str) -> None:
-    server = judge(lambda name, turn, body: said(text))
-    _, summary, _ = annotate(server, responses_file(tmp_path / "r.jsonl", ["an"]))
-    assert figures(summary) == (1, 0, 0, 1, 0)
-    answered = Completion(text=text)
-    for annotator in (True, False):
-        read = Reader(annotator).read(answered, "an answer.")
-        assert isinstance(read, Failure) and read.kind == "invalid", read
+def test_a_key_given_twice_is_invalid_repaired_or_not() -> None:
+    readings = {
+        (text, annotator): Reader(annotator).read(Completion(text=text), "an answer.")
+        for text in TWICE
+        for annotator in (True, False)
+    }
+    wrong = [case for case, read in readings.items() if not isinstance(read, Failure) or read.kind != "invalid"]
+    assert not wrong
 
 
 NESTED = ["{" * 20_000, '{a:"' * 5000, "{'" * 12_000, "{a," * 5000, "('" * 5000, '{"a": ["a","b"' * 2000]
@@ -322,34 +305,6 @@ def test_an_answer_of_a_million_characters_is_not_read() -> None:
     text = GOOD.replace("Fine.", "x" * 1_000_000)
     read = Reader(annotator=True).read(Completion(text=text), "an answer.")
     assert isinstance(read, Failure) and "characters" in read.message and len(read.raw) < 10_000
-
-
-@pytest.mark.parametrize(
-    ("reply", "words"),
-    [
-        (error(401, "invalid_api_key", f"Incorrect API key provided: {KEY}"), "refused the key"),
-        (error(404, "model_not_found"), "no such model"),
-        (error(429, "insufficient_quota", "You exceeded your current quota"), "quota is used up"),
-    ],
-)
-def test_a_mistake_that_fails_everything_is_one_line_and_what_was_paid_stays(
-    judge: Any, annotate: Any, tmp_path: Path, reply: Reply, words: str
-) -> None:
-    broken = False
-    server = judge(lambda name, turn, body: reply if broken else said(GOOD))
-    file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(60)])
-    annotate(server, file, "--limit", "10")
-    broken, before = True, len(server.bodies)
-    code, _, err = annotate(server, file)
-    assert code == 1 and words in err and len(err.splitlines()) == 1
-    assert len(server.bodies) - before <= 4, "at most what was in flight"
-    assert len(records(tmp_path)) == 10
-
-
-def test_nobody_there(annotate: Any, tmp_path: Path) -> None:
-    file = responses_file(tmp_path / "r.jsonl", ["a", "b"])
-    code, _, err = annotate(None, file, "--critic.prompted.base_url", "http://127.0.0.1:9/v1")
-    assert code == 1 and "no answer from http://127.0.0.1:9/v1" in err and len(err.splitlines()) == 1
 
 
 BAD_FILES: dict[str, tuple[bytes, str]] = {
@@ -490,37 +445,6 @@ def test_canaries_are_judged_wherever_an_endpoint_is_asked_and_nobody_said_no(tm
         assert not offline.with_canaries and replace(offline, canaries=True).with_canaries
 
 
-def test_the_command_tries_a_judge_without_being_asked(
-    judge: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = judge(lambda name, turn, body: SEES_FAULTS.get(name, said(GOOD)))
-    file = responses_file(tmp_path / "r.jsonl", ["b"])
-    words = [
-        "annotate",
-        "--responses",
-        str(file),
-        "--out",
-        str(tmp_path / "f.jsonl"),
-        "--critic.prompted.model",
-        "gpt-4o",
-    ]
-    with pytest.raises(SystemExit):
-        main(
-            [
-                *words,
-                "--critic.prompted.base_url",
-                server.url,
-                "--task.name",
-                "qa",
-                "--critic.kind",
-                "prompted",
-                "--json",
-            ]
-        )
-    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (summary["canaries"], summary["canaries_moved"], summary["ok"], len(server.bodies)) == (3, 0, 1, 4)
-
-
 @pytest.mark.parametrize("task", ["qa", "qa_plain", "summarization", "code"])
 def test_the_canaries_hold_what_they_are_known_for(task: str) -> None:
     found = canary_items(task)
@@ -528,17 +452,6 @@ def test_the_canaries_hold_what_they_are_known_for(task: str) -> None:
     for example, response in found:
         quotes = [response[span["start"] : span["end"]] for span in example.meta["canary"]]
         assert all(response.count(quote) == 1 for quote in quotes) and quotes
-
-
-def test_azure_gets_its_own_key_and_the_version_it_asks_for(
-    judge: Any, annotate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-secret")
-    azure = Endpoint("https://me.openai.azure.com/openai/deployments/d?api-version=2024-10-21")
-    assert azure.key == "azure-secret" and "api-version" not in azure.name
-    assert azure.is_openai and not Endpoint("http://localhost:11434/v1").is_openai
-    with pytest.raises(UserError, match="base_url"):
-        Endpoint("localhost:11434")
 
 
 def test_the_budget_is_never_passed_and_a_higher_one_goes_on(judge: Any, annotate: Any, tmp_path: Path) -> None:
@@ -646,23 +559,6 @@ def test_a_pause_of_ten_hours_ends_its_question_and_nobody_else_waits(
     code, summary, _ = annotate(server, file)
     assert (code, figures(summary)) == (3, (20, 18, 0, 0, 2)) and server.turns["n3"] == 1
     assert [pause_for_all(wait) for wait in (None, 36_000.0, 20.0)] == [FIRST_PAUSE, FIRST_PAUSE, 20.0]
-
-
-def test_a_server_that_asks_everybody_for_ten_hours_stops_the_job(
-    judge: Any, annotate: Any, tmp_path: Path
-) -> None:
-    server = judge(lambda name, turn, body: (503, {"retry-after": "36000"}, b"{}"))
-    code, _, err = annotate(server, responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(20)]))
-    assert code == 1 and "without an answer" in err and len(err.splitlines()) == 1
-
-
-def test_an_answer_without_end_is_a_typed_row(
-    judge: Any, annotate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transport, "MOST_BYTES", 3000)
-    server = judge(lambda name, turn, body: said(GOOD + " " * 4000 if name == "long" else GOOD))
-    code, summary, _ = annotate(server, responses_file(tmp_path / "r.jsonl", ["a", "long"]))
-    assert (code, figures(summary)) == (3, (2, 1, 0, 1, 0)) and server.turns["long"] == 1
 
 
 def test_a_full_disk_is_one_line_and_what_was_paid_stays(
@@ -777,15 +673,6 @@ def test_a_batch_is_submitted_once_collected_later_and_costs_half(
     assert summary["usd"] == pytest.approx(2 * (1000 * 2.5 + 100 * 10) / 1e6 / 2)
     code, summary, _ = annotate(server, file)
     assert (code, figures(summary), len(server.bodies)) == (0, (3, 3, 0, 0, 0), 1)
-
-
-def test_a_batch_of_a_server_at_home_needs_no_key(
-    judge: Any, annotate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    server = judge(lambda name, turn, body: said(GOOD))
-    file = responses_file(tmp_path / "r.jsonl", ["a"])
-    assert annotate(server, file, "--batch")[0] == 75 and len(server.batches) == 1
 
 
 def test_a_batch_whose_number_was_never_written_down_is_found(judge: Any, annotate: Any, tmp_path: Path) -> None:

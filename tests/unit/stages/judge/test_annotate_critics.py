@@ -139,8 +139,3 @@ def test_options_of_a_paid_critic_are_refused_with_another(
 def test_a_model_must_be_named(annotate: Annotate) -> None:
     code, _, err = annotate("--critic.kind", "prompted")
     assert code == 2 and "no model to ask (--critic.prompted.model NAME)" in err
-
-
-def test_a_limit_is_for_every_critic(annotate: Annotate, tmp_path: Path) -> None:
-    code, summary, _ = annotate("--critic.kind", "reference", "--limit", "2")
-    assert (code, summary["records"], len(written(tmp_path))) == (3, 2, 2)

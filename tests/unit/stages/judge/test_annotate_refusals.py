@@ -318,12 +318,6 @@ def test_a_job_whose_answers_all_fail_ends_and_keeps_what_was_paid(
     assert code == 3 and len(records(tmp_path)) == 100, "run again, it asks the next"
 
 
-def test_a_failure_now_and_then_ends_nothing(judge: Any, annotate: Annotate) -> None:
-    server = judge(lambda name, *_: said("no") if int(name[1:]) % 20 else said(GOOD))
-    code, summary, _ = annotate(server, [f"n{n}" for n in range(100)], "--critic.prompted.concurrency", "1")
-    assert (code, summary["ok"], summary["invalid"]) == (3, 5, 95)
-
-
 def test_a_batch_that_a_model_does_not_take_is_written_again_as_it_does(
     judge: Any, annotate: Annotate, tmp_path: Path
 ) -> None:

@@ -11,10 +11,7 @@ import pytest
 
 from chat_server import KEY, ChatServer, completion, last_message, said
 from text2grad.cli import main
-from text2grad.config.sections import AnnotateSettings
-from text2grad.critics.program import ProgramCritic
-from text2grad.feedback import Example, Feedback, Message, read_jsonl
-from text2grad.sandbox import Runner
+from text2grad.feedback import Feedback, read_jsonl
 from text2grad.stages.judge import sampled as stage
 from text2grad.tasks.base import prompt_version
 
@@ -159,14 +156,6 @@ def test_a_data_set_without_drafts_has_nothing_to_anchor(run: Run, tmp_path: Pat
     assert code == 1 and "has a draft with feedback" in err and err.count("\n") == 1
 
 
-def test_a_prompt_of_ones_own_gets_no_words_about_another_text(
-    server: ChatServer, run: Run, tmp_path: Path
-) -> None:
-    data, words = data_of("SLF5K", tmp_path)
-    run(data, *words, "--critic.prompted.base_url", server.url, "--critic.prompted.prompt", "anchor")
-    assert "<feedback>\n(none)\n</feedback>" in last_message(server.bodies[0])
-
-
 def test_a_file_of_requests_holds_those_of_training_and_of_held_out_prompts(run: Run, tmp_path: Path) -> None:
     data, requests = slf5k(tmp_path / "slf5k.jsonl", 12), tmp_path / "requests.jsonl"
     words = ("--task.name", "summarization", "--task.heldout_share", "0.4")
@@ -267,24 +256,3 @@ def test_sampled_programs_are_run_before_they_are_judged_if_asked_for(
     assert f"<outcome>\nfailed\n{record.meta['test_output']}\n</outcome>" in last_message(server.bodies[0])
     run(*words)
     assert "<outcome>" not in last_message(server.bodies[1])
-
-
-def test_records_of_the_program_critic_say_what_failed(tmp_path: Path) -> None:
-    prompt = (Message(role="user", content="Double."),)
-    example = Example(id="a", prompt=prompt, meta={"tests": TESTS, "entry_point": "double"})
-    with Runner(seconds=10.0) as runner:
-        (full,) = ProgramCritic(runner).critique([example], [WRONG])
-        (brief,) = ProgramCritic(runner, brief=True).critique([example], [WRONG])
-    assert full.meta["outcome"] == "failed" and full.meta["test_output"].startswith("test_double: ")
-    assert "test_output" not in brief.meta
-
-
-@pytest.mark.parametrize(
-    ("first", "prompts", "expected"),
-    [(0, 2, "ab"), (1, 2, "bc"), (4, 3, "eab"), (7, 2, "cd"), (2, None, "cdeab"), (0, 9, "abcde")],
-)
-def test_the_prompts_that_are_judged_go_round(first: int, prompts: int | None, expected: str) -> None:
-    examples = [Example(id=letter, prompt=(Message(role="user", content="?"),)) for letter in "abcde"]
-    settings = AnnotateSettings(first=first, prompts=prompts)
-    assert "".join(example.id for example in stage.asked(settings, examples)) == expected
-    assert stage.asked(settings, []) == []
