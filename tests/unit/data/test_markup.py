@@ -42,6 +42,9 @@ def test_corrections(text: str, plain: str, corrected: str, omissions: tuple[str
         ("<bad>next week</bad> or <GOOD>today</GOOD>{so}", [("next week", "-1", ""), ("today", "+1", "so")]),
         ("<poor>two\nlines</poor>", [("two\nlines", "-1", "")]),
         ("<bad>never closed", []),
+        ("x = a[-b[0]-]{why}", [("b[0]", "-1", "why")]),
+        ("[-a-][+b+]", [("a", "-1", ""), ("b", "+1", "")]),
+        ("[--] [-", []),
         ("a[-1] x[-n:] re.sub('[+-]', s) {+} if (a) {++i}", []),
     ],
 )

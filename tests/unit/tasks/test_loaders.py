@@ -57,11 +57,6 @@ def test_of_several_responses_only_the_chosen_one_is_a_reference() -> None:
     assert (example.id, example.reference) == ("p1", "23")
 
 
-def test_original_ultrafeedback_takes_the_best_scored_completion() -> None:
-    (example,) = read("ultrafeedback.jsonl", QUESTIONS)
-    assert example.reference == "Air scatters short wavelengths most."
-
-
 def test_kodcode() -> None:
     first, second = read("kodcode.jsonl", code.SHAPES)
     assert first.prompt[0].content.endswith("Start from this declaration: `def sum_squares(numbers):`")
@@ -195,23 +190,6 @@ def test_a_hub_data_set_is_read_row_by_row(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(DATA / "slf5k.jsonl"))
     assert len(read_examples("KodCode/KodCode-Light-RL-10K", code.SHAPES, limit=1)) == 1
     assert len(read_examples("JeremyAlain/SLF5K", SLF5K)) == 2
-
-
-def test_tables_are_rows_as_well(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text('title,post\nt,"one, ""two""\nthree"\n', encoding="utf-8-sig")
-    (tmp_path / "x.tsv").write_text('title\tpost\nt\t"one\n', encoding="utf-8")
-    assert load_rows(str(tmp_path / "x.csv")) == [{"title": "t", "post": 'one, "two"\nthree'}]
-    assert load_rows(str(tmp_path / "x.tsv")) == [{"title": "t", "post": '"one'}]
-    assert len(read_examples(str(tmp_path / "x.csv"), SLF5K)) == 1
-    (tmp_path / "x.csv").write_text("title,post\nt\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"x.csv: row 2: not as many cells as the header"):
-        load_rows(str(tmp_path / "x.csv"))
-
-
-def test_a_row_of_another_form_is_one_line_not_a_traceback(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"instruction": "a", "completions": 3}', encoding="utf-8")
-    with pytest.raises(UserError, match="record 1: not a row of UltraFeedback"):
-        read_examples(str(tmp_path / "x.jsonl"), QUESTIONS)
 
 
 def write_rows(path: Path, *rows: dict[str, Any]) -> str:
