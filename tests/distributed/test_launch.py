@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dying_task
+import launch_task
 import pytest
 from processes import run_in
 from safetensors.torch import load_file
@@ -17,7 +17,7 @@ from tiny_runs import tiny_model
 
 HERE = Path(__file__).parent
 PROFILES = HERE.parents[1] / "configs" / "accelerate"
-SETTINGS = [*dying_task.SETTINGS, "--ppo.steps", "3"]
+SETTINGS = [*launch_task.SETTINGS, "--ppo.steps", "3"]
 
 
 @pytest.mark.parametrize(

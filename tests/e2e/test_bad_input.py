@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from commands import TOY, Command, Ended
 
-FAILED, USAGE = 1, 2
+FAILED = 1
 RECORD: dict[str, Any] = {
     "id": "a",
     "prompt": [{"role": "user", "content": "Say it."}],
@@ -43,57 +43,6 @@ def contents(folder: Path) -> dict[str, str]:
     """Every file of a folder and the hash of what it holds."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-# The command line and the configuration.
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["sft", "--config", "nowhere/mine.yaml"], FAILED, ["nowhere/mine.yaml", "No such file", "check the path"]),
-        (["sft", "--config", "dmeo"], USAGE, ["no preset 'dmeo'", "did you mean 'demo'?"]),
-        (["sft", "--ppo.stepps", "3"], USAGE, ["unknown setting 'ppo.stepps'", "did you mean 'ppo.steps'?"]),
-        (["sft", "--pppo.steps", "3"], USAGE, ["unknown setting 'pppo'", "did you mean 'ppo'?"]),
-        (["sft", "--ppo.steps", "many"], USAGE, ["ppo.steps = 'many'", "integer"]),
-        (["sft", "--ppo.steps"], USAGE, ["--ppo.steps needs a value"]),
-        (["sft", "--run.threads", "0"], USAGE, ["run.threads = 0", "greater than or equal to 1"]),
-        (["train", "--ppo.rollouts", "0"], USAGE, ["ppo.rollouts = 0", "greater than or equal to 1"]),
-        (["train", "--ppo.lr", "0"], USAGE, ["ppo.lr = 0", "greater than 0"]),
-        (["train", "--name", "../elsewhere"], USAGE, ["'../elsewhere' cannot name a run"]),
-        (["train", "--confg", "demo"], USAGE, ["unknown option --confg", "did you mean '--config'?"]),
-        (["sft", "--task.name", "nosuch"], FAILED, ["unknown task 'nosuch'", "demo", "module:Class"]),
-        (["sft", "--task.name", "nosuch:Task"], FAILED, ["no module nosuch"]),
-        (["sft", "--task.name", "toy_task:Taks"], FAILED, ["toy_task has no Taks"]),
-        (["report", "{tmp}/none"], FAILED, ["no run folder", "text2grad demo"]),
-        (["report", "{tmp}"], FAILED, ["nothing to report in", "text2grad sft"]),
-        (["import", "{tmp}/none.json", "--config", "demo"], FAILED, ["none.json", "check the path"]),
-        (["import", "{tmp}/none.json"], USAGE, ["where to write", "--out FILE"]),
-    ],
-)
-def test_a_mistake_of_words(command: Command, tmp_path: Path, words: list[str], code: int, said: list[str]) -> None:
-    folder = [] if words[0] == "report" else ["--run.folder", str(tmp_path / "run")]
-    one_line(command(*(word.format(tmp=tmp_path) for word in words), *folder), code, *said)
-    assert list(tmp_path.iterdir()) == []  # what could not start leaves no trace
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "said"),
-    [
-        ("ppo: {steps: 3, steps: 4}\n", USAGE, ["steps' is given twice"]),
-        ("ppo:\n  steps: [3\n", USAGE, ["mine.yaml:"]),
-        ("just words\n", USAGE, ["sections are expected"]),
-        ("policy: {model: tiny}\n", USAGE, ["the setting 'task' is missing", "--task VALUE"]),
-        ("run: !!python/object/apply:os.getcwd []\n", USAGE, ["mine.yaml:1"]),
-        (b"\xff\xfe\x00", FAILED, ["not UTF-8", "save the file as UTF-8"]),
-    ],
-)
-def test_a_damaged_configuration(
-    command: Command, tmp_path: Path, text: str | bytes, code: int, said: list[str]
-) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    one_line(command("sft", "--config", file), code, *said)
 
 
 def test_the_real_program_says_the_same_on_stderr_alone(tmp_path: Path) -> None:

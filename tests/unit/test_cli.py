@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -278,56 +277,6 @@ def test_a_bug_keeps_its_traceback(stages: Stages) -> None:
     stages.summary = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError):
         main(["train"])
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["train", "--confg", "x"], r"unknown option --confg \(did you mean '--config'\?\)"),
-        (["train", "--lr", "1"], r"unknown option --lr \(did you mean --sft.lr or .*--ppo.lr or .*\?\)"),
-        (["train", "--seed=1"], r"unknown option --seed \(did you mean --run.seed.*\?\)"),
-        (["train", "--xyzzy"], r"unknown option --xyzzy \(text2grad COMMAND --help"),
-        (["train", "--ppo.lrr", "1"], r"unknown setting 'ppo.lrr' \(did you mean 'ppo.lr'\?\)"),
-        (["train", "--ppo.lr"], r"--ppo.lr needs a value"),
-        (["train", "--config", "dmeo"], r"no preset 'dmeo' \(did you mean 'demo'\?\)"),
-        (["train", "--config", "paper"], "paper is a recipe .*--config mine.yaml --config paper"),
-        (["train", "--config", "demo", "--config", "papr"], r"no preset 'papr' \(did you mean 'paper'\?\)"),
-        (["train", "--name", "../x"], r"'../x' cannot name a run"),
-        (["import", "x", "--kind", "argilla"], r"import does not know where to write \(give --out FILE"),
-    ],
-)
-def test_usage_mistakes_are_one_line_and_exit_code_2(run: Run, stages: Stages, words: list[str], says: str) -> None:
-    code, out, err = run(*words)
-    assert (code, out, stages.calls) == (2, "", [])
-    assert re.fullmatch(rf"error: {says}.*\n", err)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["trian"], "No such command 'trian'.*\\(text2grad --help\\)"),
-        (["train", "--restart", "--force"], r"--restart and --force contradict each other \(take one of them\)"),
-        (["train", "extra"], "Got unexpected extra argument.* \\(extra\\) \\(text2grad train --help\\)"),
-        (["sample", "-k", "0"], "Invalid value for .*: .*greater than or equal to 1 .*"),
-        (["report"], "Missing argument .* \\(text2grad report --help\\)"),
-        (
-            ["evaluate", "--task", "both"],
-            "unknown task 'both' \\(--task is one of policy, reward-model, .*humaneval.*\\)",
-        ),
-    ],
-)
-def test_other_usage_mistakes_are_one_line_too(run: Run, stages: Stages, words: list[str], says: str) -> None:
-    code, out, err = run(*words)
-    assert (code, out, stages.calls) == (2, "", [])
-    assert re.fullmatch(f"error: {says}\n", err)
-
-
-def test_a_missing_configuration_file_is_exit_code_1(run: Run) -> None:
-    code, _, err = run("train", "--config", "no/such.yaml")
-    assert code == 1
-    assert (
-        err.startswith("error: cannot read the configuration no/such.yaml: No such file") and err.count("\n") == 1
-    )
 
 
 # The program itself

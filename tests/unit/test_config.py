@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,8 @@ from text2grad.config import (
 )
 from text2grad.config.sections import CriticSettings
 from text2grad.data.files import hub_data
-from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
+from text2grad.errors import EXIT_USAGE, UsageError
 from text2grad.settings import is_set
-from text2grad.strict_yaml import parse_yaml
 
 MINIMAL = "task: {name: demo}\npolicy: {model: tiny}\n"
 
@@ -161,14 +159,6 @@ def test_the_scalar_recipe_leaves_the_kl_alone(name: str, tmp_path: Path) -> Non
     assert demo.ppo.kl_coefficient == 0.2
 
 
-@pytest.mark.parametrize("wrong", ["5", "[code]", "{code: 5}", "null"])
-def test_by_task_is_sections(minimal: Path, tmp_path: Path, wrong: str) -> None:
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(f"by_task: {wrong}\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="by_task: a section for each task is expected"):
-        load_config([minimal, recipe])
-
-
 @pytest.mark.parametrize("name", ["human_qa"])
 def test_a_models_recipe_over_a_preset(name: str) -> None:
     both = load_config([find_config(name), find_config("smollm2")])
@@ -194,18 +184,6 @@ def test_a_file_is_laid_over_the_recipe_it_names(minimal: Path, tmp_path: Path) 
         0.07,
         1.0,
     )
-
-
-@pytest.mark.parametrize("wrong", ["demo", "no_such", "[paper]", "5"])
-def test_a_recipe_that_is_not_there(wrong: str, minimal: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    own.write_text(f"recipe: {wrong}\n", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"recipe: .* is not a recipe .*paper"):
-        load_config([minimal, own])
-
-
-def test_a_recipe_alone_is_no_configuration() -> None:
-    assert "the setting 'task' is missing" in usage_error(find_config("paper"))
 
 
 PAPER = {
@@ -353,118 +331,6 @@ def test_an_override_leaves_its_neighbours_alone(tmp_path: Path) -> None:
     config = load_config(path, ["--ppo.lr", "2e-3"])
     assert (config.ppo.lr, config.ppo.steps) == (2e-3, 3)
     assert config.ppo.rollouts == Config(task=config.task, policy=config.policy).ppo.rollouts
-
-
-# What is refused, and how
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--ppo.lrr", "1"], r"unknown setting 'ppo.lrr' \(did you mean 'ppo.lr'\?\)"),
-        (["--poo.lr", "1"], r"unknown setting 'poo' \(did you mean 'ppo'\?\)"),
-        (["--run.lr", "1"], r"unknown setting 'run.lr'.*'sft.lr' or .* or 'ppo.lr' or"),
-        (["--reward_model.trainning.lr", "1"], r"did you mean 'reward_model.training'\?"),
-        (["--run.xyzzy", "1"], r"run has folder, seed, threads"),
-        (["--xyzzy.xyzzy", "1"], r"sections are run, task, policy"),
-        (["--ppo.lr", "fast"], r"ppo.lr = 'fast': expected a valid number.*ppo.lr is of type float"),
-        (["--ppo.steps", "2.5"], r"ppo.steps = 2.5: expected a valid integer.*type int, by default 50"),
-        (["--ppo.steps", "0"], r"ppo.steps = 0: expected greater than or equal to 1"),
-        (["--ppo.kl", "half"], r"ppo.kl = 'half': expected 'full', 'k1' or 'k3'"),
-        (["--ppo.lr", ".nan"], r"ppo.lr = nan"),
-        (["--ppo.kl_coefficient", ".nan"], r"ppo.kl_coefficient = nan"),
-        (["--run.seed", ""], r"run.seed = None: expected a valid integer"),
-        (["--policy.lora", "yes"], r"policy.lora = True"),
-        (["--ppo.lr"], r"--ppo.lr needs a value"),
-        (["--ppo.lr", "--ppo.steps", "3"], r"--ppo.lr needs a value"),
-        (["ppo.lr", "3"], r"'ppo.lr' is not a setting \(write --section.key value\)"),
-        (["--ppo.lr", "[1"], r"--ppo.lr:1: "),
-    ],
-)
-def test_a_wrong_override_is_one_line(minimal: Path, words: list[str], says: str) -> None:
-    assert re.search(says, usage_error(minimal, *words))
-
-
-LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{last}'] * 9)}]\n" for last, name in pairwise("abcdefgh")
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("task: {name: demo}\n", r"'policy' is missing.*--policy"),
-        ("policy: {model: tiny}\ntask: {limit: 3}\n", r"'task.name' is missing .*--task.name VALUE"),
-        (MINIMAL + "ppo:\n  lr: 1\n  lr: 2\n", r":5: 'lr' is given twice"),
-        (MINIMAL + "task: {name: qa}\n", r":3: 'task' is given twice"),
-        (MINIMAL + "ppo: " + "[" * 3000 + "\n", "nested too deeply"),
-        (MINIMAL + "ppo: " + "[" * 200 + "]" * 200 + "\n", "nested too deeply"),
-        (MINIMAL + "ppo: " + "{a: " * 200 + "1" + "}" * 200 + "\n", "nested too deeply"),
-        (LAUGHS, "more than 100,000 values"),
-        (MINIMAL + "ppo: &a [*a]\n", "nested too deeply"),
-        (MINIMAL + "run:\n  seed: 1:30\n", r"run.seed = '1:30': expected a valid integer"),
-        (MINIMAL + "ppo:\n  lr: 1:30.5\n", r"ppo.lr = '1:30.5': expected a valid number"),
-        (MINIMAL + "run:\n  seed: 2026-02-31\n", r":4: not a value: day is out of range"),
-        (MINIMAL + "run:\n  seed: " + "9" * 5000 + "\n", r":4: not a value: Exceeds the limit"),
-        (MINIMAL + "run: !!python/object/apply:os.system [echo]\n", r":3: could not determine a constructor"),
-        (MINIMAL + "run: {seed: 1\n", r": expected"),
-        (MINIMAL + "run: 3\n", r"run = 3: expected a valid dictionary"),
-        ("- a\n- b\n", r"sections are expected, found \['a', 'b'\]"),
-        ("a: \x00\n", r"special characters are not allowed|unacceptable character"),
-    ],
-)
-def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, says: str) -> None:
-    path = tmp_path / "wrong.yaml"
-    path.write_text(text, encoding="utf-8")
-    assert re.search(says, usage_error(path))
-
-
-BASE_TEN: dict[str, object] = {
-    "1:30": "1:30",
-    "-1:30:00": "-1:30:00",
-    "010": "010",
-    "10": 10,
-    "-3": -3,
-    "1_000": 1000,
-    "0x1f": 31,
-}
-BASE_TEN |= {"1.5": 1.5, "1.0e-05": 1e-5, ".5": 0.5, "0": 0, "[1:30]": ["1:30"], ".inf": math.inf}
-
-
-@pytest.mark.parametrize("text", BASE_TEN)
-def test_numbers_are_read_in_base_ten(text: str) -> None:
-    assert parse_yaml(text) == BASE_TEN[text]
-
-
-def test_a_number_with_a_leading_zero_is_decimal(minimal: Path) -> None:
-    assert load_config(minimal, ["--run.seed", "010"]).run.seed == 10
-    with pytest.raises(UsageError, match=r"run\.seed"):
-        load_config(minimal, ["--run.seed", "1:30"])
-
-
-def test_python_tags_run_nothing(tmp_path: Path) -> None:
-    proof = tmp_path / "proof"
-    path = tmp_path / "evil.yaml"
-    path.write_text(f"{MINIMAL}run: !!python/object/apply:os.mkdir ['{proof}']\n", encoding="utf-8")
-    usage_error(path)
-    assert not proof.exists()
-
-
-@pytest.mark.parametrize(
-    "make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_bytes(b"\xff")]
-)
-def test_an_unreadable_file_is_one_line(tmp_path: Path, make: object) -> None:
-    path = tmp_path / "config.yaml"
-    make(path)  # type: ignore[operator]
-    with pytest.raises(UserError) as caught:
-        load_config(path)
-    assert caught.value.exit_code == EXIT_FAILED
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_an_unknown_preset_gets_a_suggestion() -> None:
-    with pytest.raises(UsageError, match=r"no preset 'dmeo'.*did you mean 'demo'"):
-        find_config("dmeo")
 
 
 # The reference of settings

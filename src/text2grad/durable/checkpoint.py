@@ -1,7 +1,7 @@
 """Checkpoints: folders of safetensors and JSON that are whole or not there.
 
 `checkpoint-N` holds what a loop needs to resume after N steps. It is written as `checkpoint-N.partial`, every file
-is flushed to the disk, the manifest (sizes and SHA-256) last, and then the folder gets its name. Whatever stops
+is flushed to the disk, the manifest (SHA-256 of each file) last, and then the folder gets its name. Whatever stops
 the program in between, the checkpoint before it stays as it was.
 """
 
@@ -49,8 +49,7 @@ def write_checkpoint(parent: Path, step: int, tensors: Mapping[str, Tensor], sta
         partial.mkdir(parents=True)
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial / TENSORS)
         (partial / STATE).write_text(json.dumps(state), encoding="utf-8")
-        sums = {name: {"bytes": (partial / name).stat().st_size, "sha256": sha256(partial / name)}
-                for name in (TENSORS, STATE)}  # fmt: skip
+        sums = {name: sha256(partial / name) for name in (TENSORS, STATE)}
         (partial / MANIFEST).write_text(json.dumps({"step": step, "files": sums}), encoding="utf-8")
         for path in (partial / TENSORS, partial / STATE, partial / MANIFEST, partial):
             sync(path)
@@ -81,22 +80,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def damage_of(path: Path) -> str:
-    """What is wrong with a checkpoint, in words; nothing if it is whole."""
+    """Describe the damage of a checkpoint; empty if its files match its manifest."""
     try:
         files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
-        for name in (TENSORS, STATE):
-            missing = files[name]["bytes"] - (path / name).stat().st_size
-            if missing:
-                return f"{name}: {abs(missing)} bytes too {'few' if missing > 0 else 'many'}"
-            if sha256(path / name) != files[name]["sha256"]:
-                return f"{name}: its bytes are not those that were saved"
-    except FileNotFoundError as error:
-        return f"no {Path(error.filename).name}"
+        damaged = [name for name in (TENSORS, STATE) if sha256(path / name) != files[name]]
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        return f"{Path(error.filename).name}: {error.strerror}"
     except (ValueError, KeyError, TypeError):
         return f"{MANIFEST} cannot be read"
-    return ""
+    return f"{damaged[0]}: its bytes are not those that were saved" if damaged else ""
 
 
 def remove_checkpoints(parent: Path) -> None:
