@@ -5,7 +5,7 @@ Lines are those of code: no blank lines, comments or docstrings, imports counted
 
     OMP_NUM_THREADS=1 python benchmarks/plugins.py [--seeds 3 4 5] [--folder .venv-plugins] [--out runs/trl]
 
-`--seeds` without a number leaves TRL's comparison out (`experiments/trl_words.py`, 20 minutes of one core).
+`--seeds` without a number leaves TRL's comparison out (the lab's `experiments.trl_words`, 20 minutes of one core).
 What needs an engine that is neither installed here nor in --folder (`make test-plugins`) is null.
 
 The last line of stdout is one JSON object, of each engine what is `installed` and its `glue_lines`, and
@@ -112,9 +112,8 @@ def figure_of(environment: Path, *words: str) -> str | None:
 
 
 def of_trl(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
-    """Held-out pass@1 with the words and without (`experiments/trl_words.py`)."""
-    sys.path.insert(0, str(ROOT / "experiments"))
-    from trl_words import STEPS, TUNE_SEEDS, compared
+    """Held-out pass@1 with the words and without (the lab's `experiments.trl_words`)."""
+    from text2grad_lab.experiments.trl_words import STEPS, TUNE_SEEDS, compared
 
     found = compared(out, seeds, TUNE_SEEDS, STEPS["demo"])
     return {name: found[name]["sampled"] for name in ("text2grad", "grpo")}

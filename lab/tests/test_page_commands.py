@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import re
 import runpy
@@ -31,11 +32,11 @@ from text2grad_lab.compare.methods import METHODS
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
-    *(ROOT / folder / "README.md" for folder in ("experiments", "benchmarks", "lab")),
+    *(ROOT / folder / "README.md" for folder in ("benchmarks", "lab", "lab/text2grad_lab/experiments")),
     *sorted(CONFIGS.rglob("*.yaml")),
     *(
         script
-        for folder in ("examples", "experiments", "benchmarks")
+        for folder in ("examples", "benchmarks", "lab/text2grad_lab/experiments")
         for script in sorted((ROOT / folder).glob("*.py"))
     ),
 ]
@@ -95,6 +96,11 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
                     if unknown := unlisted(words):
                         return unknown
                     cli.main(words[1:] if len(words) > 2 else [*words[1:], "--help"])  # a command that is named
+                elif words[:2] == ["python", "-m"]:
+                    patch.setattr(sys, "argv", words[2:])
+                    spec = importlib.util.find_spec(words[2])
+                    assert spec is not None and spec.origin is not None, words[2]
+                    runpy.run_path(spec.origin, run_name="__main__")
                 elif words[0] == "python":
                     patch.setattr(sys, "argv", [str(ROOT / words[1]), *words[2:]])
                     patch.syspath_prepend(str((ROOT / words[1]).parent))
@@ -141,7 +147,7 @@ def test_every_command_of_a_page_is_one_that_its_program_takes(page: Path, compl
         ("text2grad export a.jsonl --out b.jsonl --as no_such_shape", "no_such_shape"),
         ("python -m text2grad_lab compare --seeds N --methods sft no_such_method", "no_such_method"),
         ("torchrun --nproc_per_node N -m text2grad.cli train --config no_such_preset", "no_such_preset"),
-        ("python " + "experiments/" + "no_such_script.py", "no_such_script"),
+        ("python -m text2grad_lab.experiments.parts --sedes 3", "--sedes"),
         ("git push --force", "git"),
     ],
 )

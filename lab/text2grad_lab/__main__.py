@@ -8,10 +8,14 @@ from importlib import import_module
 
 from text2grad.cli import main
 
-COMMANDS: tuple[str, ...] = ("text2grad_lab.baselines.commands", "text2grad_lab.compare.commands")
+COMMANDS: tuple[str, ...] = (
+    "text2grad_lab.baselines.commands",
+    "text2grad_lab.compare.commands",
+    "text2grad_lab.paper.commands",
+)
 """Modules that register commands when they are imported, in the order of the help."""
-LISTED = "--methods"
-"""An option that takes all words up to the next option."""
+LISTED = ("--methods", "--only")
+"""Options that take all words up to the next option."""
 
 
 def register() -> None:
@@ -26,8 +30,8 @@ def repeat_listed(words: Sequence[str]) -> list[str]:
     option = ""
     for word in words:
         option = word if word.startswith("-") else option
-        repeated = option == LISTED and word != LISTED and result[-1] != LISTED
-        result += [LISTED, word] if repeated else [word]
+        repeated = option in LISTED and word != option and result[-1] != option
+        result += [option, word] if repeated else [word]
     return result
 
 

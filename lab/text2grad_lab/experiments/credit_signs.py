@@ -5,7 +5,7 @@ Here the `program` critic, which runs the tests and compares with the reference,
 those answers; no training step saw these marks. An advantage has the wrong sign if it pushes a right token down or
 a wrong one up.
 
-    python experiments/credit_signs.py RUN ... [--runs runs/sample_efficiency] [--seeds 0 1 2]
+    python -m text2grad_lab.experiments.credit_signs RUN ... [--runs runs/sample_efficiency] [--seeds 0 1 2]
         [--answer ID --figure FILE]
 
 RUN is a run's folder below seed-N/ppo: `text2grad`, `scalar`. Prints a table. The last
@@ -27,13 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from figure import Strip, tokens_svg
 from text2grad.align import Aligned, token_labels
 from text2grad.config import load_config
 from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critique
 from text2grad.stages.judge.critics import make_critic, runner_of
 from text2grad.stages.run.prompts import task_of
+from text2grad_lab.experiments.common.figure import Strip, tokens_svg
+from text2grad_lab.experiments.common.options import experiment_parser
 
 KINDS = ("passing", "right", "wrong")
 Marked = tuple[str, np.ndarray]  # a kind, and (n,) advantages times the label of their tokens
@@ -55,10 +56,9 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = experiment_parser(__doc__, "credit_signs", settings=False)
     parser.add_argument("names", nargs="+", metavar="RUN")
     parser.add_argument("--runs", type=Path, default=Path("runs/sample_efficiency"))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--answer", metavar="ID", help="a training problem whose strips are drawn: train-261")
     parser.add_argument("--figure", type=Path, metavar="FILE")
     chosen = parser.parse_args()
@@ -70,7 +70,7 @@ def options() -> argparse.Namespace:
 def strips_of(runs: Path, seed: int, name: str) -> list[dict[str, Any]]:
     path = runs / f"seed-{seed}" / "ppo" / name / "samples.jsonl"
     if not path.is_file():
-        raise SystemExit(f"no {path} (python experiments/sample_efficiency.py --out {runs})")
+        raise SystemExit(f"no {path} (python -m text2grad_lab.experiments.sample_efficiency --out {runs})")
     strips = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return [strip for strip in strips if not strip.get("probe")]  # nothing is learned from those
 

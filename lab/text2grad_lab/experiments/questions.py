@@ -14,10 +14,6 @@ On answers with parts (`extraction`, or another preset; `demo` is the embedded c
 `--questions` are put one by one or together; what they share (the SFT policy, text2grad, baselines) is run once.
 What has been run is not repeated: the same command again does what is missing.
 
-    python experiments/questions.py [--questions noise weights ...] [--seeds 3] [--first-seed 0]
-        [--shares .05 .1 .2] [--kinds flip keys] [--task extraction] [--model smollm2] [--set ppo.steps=4 ...]
-        [--workers 1] [--out FOLDER] [--plan]
-
 --model tiny is a Llama of about a million parameters made on the spot. --plan prints what is left of each
 comparison and runs nothing. --kinds has `displace` and `drop` as well (noisy_critic.py).
 
@@ -33,19 +29,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from methods import by_arm, file_name, method_of
-from parts import TASKS, TEMPERATURES, TINY, best_of, reward_model_of, row_of
-from recipe import preset_name
-from sample_efficiency import rollouts_to
-from tastes import TASTES
-from text2grad.config import Config, find_config, load_config
+from text2grad.config import Config
 from text2grad.errors import exit_on_user_error
 from text2grad.page.runs import read_metrics
 from text2grad_lab.compare import plan_of, run_compare
@@ -53,10 +42,15 @@ from text2grad_lab.compare.figures import scores_of
 from text2grad_lab.compare.methods import REWARD_MODEL, SHARED
 from text2grad_lab.compare.seeds import Seed, side_by_side
 from text2grad_lab.compare.tuning import Extent
+from text2grad_lab.experiments.common.methods import by_arm, file_name, method_of
+from text2grad_lab.experiments.common.options import Row, configured, experiment_parser
+from text2grad_lab.experiments.common.tastes import TASTES
+from text2grad_lab.experiments.parts import TASKS, TEMPERATURES, TINY, best_of, reward_model_of, row_of
+from text2grad_lab.experiments.reward_models import rates
+from text2grad_lab.experiments.sample_efficiency import rollouts_to
 
-HERE = Path(__file__).resolve().parent
+COMMON = "text2grad_lab.experiments.common"
 """Where the commands that `compare` starts find `noisy_critic` and `tastes`."""
-Row = dict[str, Any]
 LEARNED: Row = {"critic.kind": "reward_model"}
 WRITTEN: Row = {**LEARNED, "reward_model.kind": "generative", "reward_model.score_head": True}
 WRITTEN |= {"reward_model.label_weight": 1.0}
@@ -66,7 +60,7 @@ COMPARISONS: dict[str, Row] = {
     "small_teacher": {**LEARNED, "annotate.prompts": 50},
     "critique_first": {**WRITTEN, "reward_model.critique": True},
     "spans_alone": {**WRITTEN, "reward_model.critique": False},
-    "taste": {"task.name": "tastes:Replies", "critic.kind": "tastes:Every"},
+    "taste": {"task.name": f"{COMMON}.tastes:Replies", "critic.kind": f"{COMMON}.tastes:Every"},
 }
 """What differs from the preset, by the critic in the loop; `preset` is the preset's own, a program."""
 OTHER = {"extraction": "reports", "reports": "extraction"}
@@ -91,7 +85,6 @@ HEAD = ("critic", "method", "sampled", "seeds", "greedy", "best", "difference", 
 
 def main() -> None:
     chosen = options()
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     asked = asked_of(chosen)
     if chosen.plan:
         print(json.dumps({name: plan(chosen, name, arms) for name, arms in methods_asked(asked).items()}))
@@ -105,19 +98,14 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = experiment_parser(__doc__, "questions", workers=1, counted=3)
     parser.add_argument("--questions", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
-    parser.add_argument("--seeds", type=int, default=3, help="how many")
-    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument(
         "--kinds", nargs="+", choices=("flip", "keys", "displace", "drop"), default=["flip", "keys"]
     )
     parser.add_argument("--shares", nargs="+", type=float, default=[0.05, 0.1, 0.2], help="of noise")
     parser.add_argument("--task", choices=(*TASKS, "demo"), default="extraction", help="the preset")
     parser.add_argument("--model", choices=("tiny", "smollm2"), default="smollm2")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
-    parser.add_argument("--workers", type=int, default=1, help="commands side by side, one thread each")
-    parser.add_argument("--out", type=Path, default=Path("runs/questions"))
     parser.add_argument("--plan", action="store_true", help="only print what is left")
     return parser.parse_args()
 
@@ -147,10 +135,7 @@ def preset(
     settings: Row = {"run.folder": chosen.out / (task or name), "evaluate.temperatures": TEMPERATURES}
     settings |= TINY if chosen.model == "tiny" and chosen.task != "demo" else {}
     settings |= COMPARISONS[name]
-    common = [*(f"--{key}={value}" for key, value in settings.items()), *(f"--{each}" for each in chosen.set)]
-    return load_config(
-        [find_config(each) for each in (preset_name(task or chosen.task), *layers)], [*common, *words]
-    )
+    return configured([task or chosen.task, *layers], settings, chosen.set, words)
 
 
 def foreign(chosen: argparse.Namespace) -> Seed:
@@ -164,10 +149,10 @@ def own_parts(chosen: argparse.Namespace, critic: str) -> dict[str, Row]:
     """The parts of methods that are of this script: who the critic is."""
     levels = [f"{kind}_{round(100 * share)}" for kind in chosen.kinds for share in chosen.shares]
     parts: dict[str, Row] = {
-        level: {"critic.kind": f"noisy_critic:{level}_of_{critic.rpartition(':')[2].lower()}"}
+        level: {"critic.kind": f"{COMMON}.noisy_critic:{level}_of_{critic.rpartition(':')[2].lower()}"}
         for level in (*levels, "polite")
     }
-    parts |= {name: {"critic.kind": f"tastes:{made.__name__}"} for name, made in TASTES.items()}
+    parts |= {name: {"critic.kind": f"{COMMON}.tastes:{made.__name__}"} for name, made in TASTES.items()}
     if chosen.task in OTHER:
         parts["foreign"] = {"critic.reward_model.folder": foreign(chosen).folder / "reward_model" / "policy"}
     return parts
@@ -200,9 +185,10 @@ def compared(chosen: argparse.Namespace, name: str, arms: Sequence[str]) -> Row:
     if "scalar" in found["curves"]:
         for arm, curves in found["curves"].items():
             rows[arm]["rollouts"] = rollouts(found["methods"]["sft"]["seeds"], curves, found["curves"]["scalar"])
-    models = (
-        {name: reward_model_of([seed.folder for seed in seeds])} if config.critic.kind == "reward_model" else {}
-    )
+    models = {}
+    if config.critic.kind == "reward_model":
+        reports = [seed.folder / "evaluation" / "reward_model.json" for seed in seeds]
+        models[name] = reward_model_of([rates(json.loads(report.read_bytes())) for report in reports])
     return {"rows": rows, "models": models, "collapsed": [f"{name} {each}" for each in found["collapsed"]]}
 
 

@@ -6,9 +6,6 @@ the credit scheme, in gamma as in the demo, and in what was best for each in as 
 (100 and 101), which are none of the seeds shown: for scalar PPO the advantages of a group. Of several --lrs each
 method takes the best on --tune-seeds. What has been run is not repeated.
 
-    python experiments/text_task.py [--seeds 0 1 2] [--lrs 3e-4] [--tune-seeds 100 101]
-        [--arms scalar_ppo+group text2grad]
-
 A method may have parts of methods.py laid over it: `scalar_ppo+returns+kl_0.2`. The last line of stdout
 is one JSON object: for `sft` and each method the mean over the seeds and the `spread` (largest minus
 smallest) of every measure, greedy and sampled; `ahead`: text2grad minus scalar PPO in ROUGE-L, seed by seed;
@@ -24,12 +21,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from methods import PARTS, by_arm, file_name, written
-from text2grad.config import Config, find_config, load_config
+from text2grad.config import Config
 from text2grad.errors import exit_on_user_error
 from text2grad.stages.run.results import measured_on
 from text2grad_lab.compare import run_compare
 from text2grad_lab.compare.tuning import Extent
+from text2grad_lab.experiments.common.methods import PARTS, by_arm, file_name, written
+from text2grad_lab.experiments.common.options import add_tuning, configured, experiment_parser
 
 ARMS: dict[str, dict[str, object]] = {
     "scalar_ppo": {"credit.scheme": "last_token", "ppo.gamma": 1.0},  # not the recipe: the KL stays the preset's
@@ -40,14 +38,9 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--tune-seeds", type=int, nargs="+", default=[100, 101])
+    parser = experiment_parser(__doc__, "text_task", workers=2)
+    add_tuning(parser, [100, 101], [3e-4])
     parser.add_argument("--arms", nargs="+", type=method, default=["scalar_ppo+group", "text2grad"], metavar="ARM")
-    parser.add_argument("--lrs", type=float, nargs="+", default=[3e-4], help="of several each takes the best")
-    parser.add_argument("--workers", type=int, default=2, help="commands side by side, one thread each")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
-    parser.add_argument("--out", type=Path, default=Path("runs/text_task"))
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     config = preset(chosen.out, {"ppo.lr": chosen.lrs[0]}, chosen.set)
@@ -69,8 +62,8 @@ def method(name: str) -> str:
 
 
 def preset(folder: Path, changes: dict[str, object], common: Sequence[str] = ()) -> Config:
-    words = [*common, f"run.folder={folder}", *(f"{key}={value}" for key, value in changes.items())]
-    return load_config(find_config("text2grad_lab:docstrings"), [f"--{each}" for each in words])
+    words = [f"--{key}={value}" for key, value in {"run.folder": folder, **changes}.items()]
+    return configured(["docstrings"], {}, common, words)
 
 
 def method_of(arm: str, config: Config, common: Sequence[str] = ()) -> str:

@@ -9,11 +9,6 @@ rate chosen from the same --tries on another seed. Measured on kinds of document
 has: greedy, sampled, and sampled at its own best temperature. Whatever has been run is not repeated, so the table
 can be made in pieces: `--tasks extraction --critics program` today, `--critics reward_model` tomorrow.
 
-    python experiments/parts.py [--seeds 3] [--first-seed 0] [--tasks extraction reports]
-        [--critics program reward_model] [--methods sft scalar grpo text2grad+group_of_8 text2grad ...]
-        [--model smollm2] [--tries 1] [--set ppo.steps=4 ...] [--measure NAME] [--workers 1]
-        [--out FOLDER] [--plan]
-
 --model tiny is a Llama of about a million parameters made on the spot. --plan prints what is left of each
 comparison and runs nothing. A method is one of the lab's `compare` or has parts of methods.py:
 `text2grad+group_of_8` is groups of eight with spans. --measure: another of the task's measures, by which rates are
@@ -39,12 +34,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from methods import by_arm, file_name, method, method_of
-from recipe import preset_name
-from reward_models import command, lines_of, prompt_of, rates
-from text2grad.config import Config, find_config, load_config
+from text2grad.config import Config
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.stages.run.results import write_json
 from text2grad_lab.compare import plan_of, run_compare
@@ -52,6 +43,9 @@ from text2grad_lab.compare.figures import BEST, scores_of
 from text2grad_lab.compare.methods import BASE, METHODS, OURS
 from text2grad_lab.compare.seeds import Seed
 from text2grad_lab.compare.tuning import Extent
+from text2grad_lab.experiments.common.methods import by_arm, file_name, method, method_of
+from text2grad_lab.experiments.common.options import Row, configured, experiment_parser
+from text2grad_lab.experiments.reward_models import command, lines_of, prompt_of, rates
 
 TASKS = {"extraction": "fields", "reports": "covered"}
 """The measure of each task."""
@@ -76,7 +70,6 @@ TINY = {
     "run.threads": 1,
 }
 """What another model needs."""
-Row = dict[str, Any]
 
 
 def main() -> None:
@@ -89,18 +82,13 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="how many")
-    parser.add_argument("--first-seed", type=int, default=0, help="--seeds 1 --first-seed 7: a fresh one")
+    parser = experiment_parser(__doc__, "parts", workers=1, counted=3)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--critics", nargs="+", choices=CRITICS, default=list(CRITICS))
     parser.add_argument("--methods", nargs="+", type=arm_name, default=list(ARMS), metavar="NAME")
     parser.add_argument("--model", choices=("tiny", "smollm2"), default="smollm2")
     parser.add_argument("--tries", type=int, default=1, help="rates tried for each method, on another seed")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
     parser.add_argument("--measure", help="another measure of the task")
-    parser.add_argument("--workers", type=int, default=1, help="commands side by side, one thread each")
-    parser.add_argument("--out", type=Path, default=Path("runs/parts"))
     parser.add_argument("--plan", action="store_true", help="only print what is left")
     return parser.parse_args()
 
@@ -116,8 +104,7 @@ def preset(
     settings: Row = {"run.folder": chosen.out / f"{task}-{critic}", "evaluate.temperatures": TEMPERATURES}
     settings |= TINY if chosen.model == "tiny" else {}
     settings |= {"critic.kind": "reward_model"} if critic == "reward_model" else {}
-    common = [*(f"--{key}={value}" for key, value in settings.items()), *(f"--{each}" for each in chosen.set)]
-    return load_config([find_config(name) for name in (preset_name(task), *layers)], [*common, *words])
+    return configured([task, *layers], settings, chosen.set, words)
 
 
 def run_piece(chosen: argparse.Namespace, task: str, critic: str) -> None:

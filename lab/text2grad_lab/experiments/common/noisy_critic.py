@@ -1,10 +1,10 @@
 """Noise in what any critic says, random or systematic, to measure how much of it the method bears.
 
-The command line takes it as a critic, from this folder on PYTHONPATH: a fifth of the labels of the program critic
+The command line takes it as a critic, by its module: a fifth of the labels of the program critic
 flipped, and a critic that likes every answer with a "please" in it, are
 
-    --critic.kind noisy_critic:flip_20_of_program
-    --critic.kind noisy_critic:polite_of_fields
+    --critic.kind text2grad_lab.experiments.common.noisy_critic:flip_20_of_program
+    --critic.kind text2grad_lab.experiments.common.noisy_critic:polite_of_fields
 """
 
 from __future__ import annotations

@@ -21,12 +21,9 @@ nobody changed:
 Arms in --policies also train a policy with that reward model in the loop, --steps steps. Rows are kept in --out:
 what stands in its results.jsonl, and was made with the same settings, is not run again.
 
-    python experiments/annotation.py [--seeds 0 1 2] [--kinds flip displace irrelevant] [--shares .05 .1 .2]
-        [--families list text loop] [--teachers tests one_test] [--policies clean flip_20 irrelevant_20]
-        [--steps 12] [--out runs/annotation]
-    python experiments/annotation.py --change feedback.jsonl flip_10 noisy.jsonl
+    python -m text2grad_lab.experiments.annotation --change feedback.jsonl flip_10 noisy.jsonl
 
-The second only writes the records of any run with the noise of an arm, for `text2grad train-reward` to learn from.
+It only writes the records of any run with the noise of an arm, for `text2grad train-reward` to learn from.
 
 The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `poor_f1`, `wrong_sign`,
 `poor_f1_<family>` and more, each with its mean and its value on every seed) and `policy` (arm -> held-out pass@1
@@ -41,15 +38,11 @@ import json
 import os
 import random
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from noisy_critic import NoiseSettings, noisy_spans
-from recipe import LATER, recipe_of, refuse_other_recipe
-from text2grad.config import Config, find_config, load_config
+from text2grad.config import Config
 from text2grad.data.responses import Item
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.eval.critics.spans import span_report
@@ -64,38 +57,36 @@ from text2grad.stages.measure.evaluate import run_evaluate
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.training import training
 from text2grad.tasks.base import feedback_split
+from text2grad_lab.experiments.common.noisy_critic import NoiseSettings, noisy_spans
+from text2grad_lab.experiments.common.options import Row, configured, experiment_parser, row_once
+from text2grad_lab.experiments.common.recipe import LATER, recipe_of, refuse_other_recipe
 
 CLEAN, AGAIN, SPANS_ALONE, SFT = "clean", "again", "spans_alone", "sft"
 WITHOUT, TEACHER, DRAWN_ANEW = "without_", "teacher_", "annotator_again"
 KINDS, SHARES, FAMILIES = ("flip", "displace", "irrelevant"), (0.05, 0.1, 0.2), ("list", "text", "loop")
 TRAIN, HELDOUT = "feedback.jsonl", "feedback_heldout.jsonl"
-Row = dict[str, Any]
 
 
 def main() -> None:
     chosen = options()
     os.environ["OMP_NUM_THREADS"] = "1"
     if chosen.change:
-        change(*chosen.change, seed=chosen.seeds[0])
+        source, arm, target = chosen.change
+        change(source, arm, target, chosen.seeds[0])
         return
     rows = [row for seed in chosen.seeds for row in of_seed(chosen, seed, arms_of(chosen))]
     print(json.dumps(summary(rows)))
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser = experiment_parser(__doc__, "annotation")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
     parser.add_argument("--families", nargs="*", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--teachers", nargs="*", choices=TEACHERS, default=list(TEACHERS))
     parser.add_argument("--policies", nargs="*", default=[CLEAN, "flip_20", "irrelevant_20"], metavar="ARM")
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--out", type=Path, default=Path("runs/annotation"))
     parser.add_argument("--change", nargs=3, metavar=("FROM", "ARM", "TO"), help="only write changed records")
-    parser.add_argument(
-        "--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE", help="settings over the demo's"
-    )
     return parser.parse_args()
 
 
@@ -141,13 +132,7 @@ def config_of(chosen: argparse.Namespace, seed: int, arm: str) -> Config:
     words |= {"run.threads": 1, "ppo.steps": chosen.steps}
     if arm == SPANS_ALONE:
         words |= {"reward_model.critique": False, "reward_model.reasons": False}
-    return load_config(
-        find_config("demo"), [*(f"--{key}={value}" for key, value in words.items()), *settings(chosen)]
-    )
-
-
-def settings(chosen: argparse.Namespace) -> list[str]:
-    return [f"--{each}" for each in chosen.set]
+    return configured(["demo"], words, chosen.set)
 
 
 def prepare(config: Config) -> None:
@@ -164,15 +149,13 @@ def measured(out: Path, what: str, seed: int, arm: str, config: Config, start: C
     results = out / "results.jsonl"
     unread = LATER if what == "reward_model" else frozenset()
     key = {"what": what, "seed": seed, "arm": arm, "recipe": recipe_of(config, unread)}
-    found = [row for row in read(results) if key.items() <= row.items()]
-    if not found:
+
+    def make() -> Row:
         before = sum(os.times()[:4])
-        made = reward_model(config, arm, start) if what == "reward_model" else policy(config, arm)
-        found = [key | made | {"cpu_seconds": round(sum(os.times()[:4]) - before, 1)}]
-        with results.open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(found[0]) + "\n")
-        print(json.dumps(found[0]), file=sys.stderr, flush=True)
-    return found[0]
+        row = reward_model(config, arm, start) if what == "reward_model" else policy(config, arm)
+        return row | {"cpu_seconds": round(sum(os.times()[:4]) - before, 1)}
+
+    return row_once(results, key, make)
 
 
 def reward_model(config: Config, arm: str, start: Config) -> Row:
@@ -236,7 +219,7 @@ def records_of(arm: str, records: Sequence[Feedback], seed: int) -> list[Feedbac
     share = int(percent) / 100
     if kind == "irrelevant":
         return irrelevant(records, share, seed)
-    noise = NoiseSettings(kind=kind, share=share)  # type: ignore[arg-type]
+    noise = NoiseSettings.model_validate({"kind": kind, "share": share})
     return [record.model_copy(update={"spans": tuple(noisy_spans(record, noise, seed))}) for record in records]
 
 
@@ -268,14 +251,14 @@ def with_critique_of(record: Feedback, judged: Sequence[Feedback], rng: random.R
 
 def altered_share(before: Sequence[Feedback], after: Sequence[Feedback]) -> float:
     """The share of the records that an arm changed or left out; of where a critique comes from it is not asked."""
+    same = len(after)
     if len(before) == len(after):
-        said = [
-            [(each.response, each.critique, each.score, each.spans) for each in half] for half in (before, after)
-        ]
-        same = sum(a == b for a, b in zip(*said, strict=True))
-    else:
-        same = len(after)
+        same = sum(_content(old) == _content(new) for old, new in zip(before, after, strict=True))
     return round(1 - same / len(before), 4)
+
+
+def _content(record: Feedback) -> tuple[object, ...]:
+    return record.response, record.critique, record.score, record.spans
 
 
 def rates(config: Config) -> Row:
@@ -299,10 +282,6 @@ def policy(config: Config, arm: str) -> Row:
         run_train(config, "text2grad", "restart")
     figures = run_evaluate(config, SFT if arm == SFT else "text2grad").figures
     return {way: round(figures[f"{way}_pass"], 4) for way in ("greedy", "sampled")}
-
-
-def read(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 NOT_FIGURES = frozenset({"what", "seed", "arm", "recipe", "cpu_seconds", "records"})

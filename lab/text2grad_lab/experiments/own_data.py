@@ -1,12 +1,8 @@
 """Forty-eight remarks of one's own and SmolLM2: from two files to a better model, with no setting but their names.
-
 A script with a seed plays a person who has sent 48 replies to mails and marked what he likes and dislikes in each:
 courtesies that say nothing, promises that nobody asked for, hedges. Twelve more, to other mails, are held out. Then
 the commands of README's "Your own data" run, with `--config own`. Another program, which knows no phrase of the
 first, judges the policies' answers to the held-out mails: does the reply say what was asked, and nothing else?
-
-    python experiments/own_data.py [--start sent | corrected] [--seeds 3] [--offline] [--workers 1] [--out FOLDER]
-        [--set KEY=VALUE ...]
 
 `--start` is what SFT imitates: the replies as they were sent, or as the person corrected them. What the gate of
 `train-reward` says is obeyed as a user would: a reward model whose spans alone are fit is trained against with
@@ -33,16 +29,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import text2grad as t2g
 from text2grad.demo import run_command
 from text2grad.errors import exit_on_user_error
+from text2grad_lab.experiments.common.options import Row, experiment_parser
 
 RECORDS, HELDOUT = 48, 12
 SAMPLES = 8
 """Answers to each held-out mail, at temperature 1."""
-Row = dict[str, Any]
 
 
 class Topic(NamedTuple):
@@ -110,21 +106,16 @@ def main() -> None:
     if chosen.workers > 1:  # each would take all cores, for it finds them idle
         chosen.set.append("run.threads=1")
     with ThreadPoolExecutor(chosen.workers) as pool:
-        rows = list(pool.map(lambda seed: one_path(chosen, seed), range(chosen.seeds)))
+        seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
+        rows = list(pool.map(lambda seed: one_path(chosen, seed), seeds))
     found = {key: [row[key] for row in rows] for key in rows[0]}
     print(json.dumps({"start": chosen.start, "records": RECORDS} | found))
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = experiment_parser(__doc__, "own_data", workers=1, counted=3)
     parser.add_argument("--start", choices=("sent", "corrected"), default="sent", help="what SFT imitates")
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
     parser.add_argument("--offline", action="store_true", help="learn from the records alone")
-    parser.add_argument("--workers", type=int, default=1, help="seeds at a time")
-    parser.add_argument("--out", type=Path, default=Path("runs/own_data"))
-    parser.add_argument(
-        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings, beyond those of the path"
-    )
     return parser.parse_args()
 
 

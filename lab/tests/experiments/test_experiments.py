@@ -14,23 +14,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from places import ROOT
-
-sys.path.insert(0, str(ROOT / "experiments"))
-
-import annotation
-import credit_signs
-import dense_cost
-import methods
-import own_data
-import parts
-import pretrained
-import questions
-import sample_efficiency
-import tastes
-import text_task
-from figure import Strip, tokens_svg
-from recipe import recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.data.marks import corrections
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
@@ -40,6 +23,20 @@ from text2grad.tasks.base import TaskSettings, feedback_split, load_task
 from text2grad_lab.compare import plan_of
 from text2grad_lab.compare.methods import methods_of
 from text2grad_lab.compare.seeds import Seed
+from text2grad_lab.experiments import (
+    annotation,
+    credit_signs,
+    own_data,
+    parts,
+    pretrained,
+    questions,
+    sample_efficiency,
+    text_task,
+)
+from text2grad_lab.experiments.common import methods, tastes
+from text2grad_lab.experiments.common.figure import Strip, tokens_svg
+from text2grad_lab.experiments.common.recipe import recipe_of, refuse_other_recipe
+from text2grad_lab.paper import dense_cost
 
 FIELDS = "text2grad_lab.tasks.fields:FIELDS"
 
@@ -151,10 +148,12 @@ def test_a_question_takes_every_method_and_says_who_the_critic_is(
             folder = laid["text2grad-foreign"].critic.reward_model.folder
             assert folder == questions.foreign(chosen).folder / "reward_model" / "policy"
             assert str(folder).startswith(str(tmp_path / "reports" / "seed-0"))
-    assert critics["preset"]["text2grad-keys_20"] == "noisy_critic:keys_20_of_fields"
-    assert critics["preset"]["grpo-polite"] == "noisy_critic:polite_of_fields"
+    common = "text2grad_lab.experiments.common"
+    assert critics["preset"]["text2grad-keys_20"] == f"{common}.noisy_critic:keys_20_of_fields"
+    assert critics["preset"]["grpo-polite"] == f"{common}.noisy_critic:polite_of_fields"
     assert critics["preset"]["grpo"] == critics["preset"]["text2grad-linear_decay"] == FIELDS
-    assert critics["taste"] | {"text2grad-warm": "tastes:Warm", "scalar": "tastes:Every"} == critics["taste"]
+    assert critics["taste"]["text2grad-warm"] == f"{common}.tastes:Warm"
+    assert critics["taste"]["scalar"] == f"{common}.tastes:Every"
     teacher = questions.preset(chosen, "small_teacher")
     assert (teacher.annotate.prompts, teacher.annotate.critic, teacher.critic.kind) == (
         50,
@@ -219,7 +218,9 @@ def test_the_rollouts_to_the_end_of_scalar_ppo_are_those_of_all_seeds() -> None:
 
 def test_critics_of_taste_mark_what_they_like_and_dislike() -> None:
     reply = "Thanks for asking! The logo is on the shelf. I think it might rain. I am busy."
-    example = tastes.Replies(TaskSettings(name="tastes:Replies")).examples("heldout")[0]
+    example = tastes.Replies(TaskSettings(name="text2grad_lab.experiments.common.tastes:Replies")).examples(
+        "heldout"
+    )[0]
     said = {name: critic().one(reply) for name, critic in {**tastes.TASTES, "every": tastes.Every}.items()}
     marks = {name: [(span.text, span.label) for span in each.spans] for name, each in said.items()}
     assert marks["brief"] == [("I think it might rain.", -1), ("I am busy.", -1)]
@@ -227,16 +228,20 @@ def test_critics_of_taste_mark_what_they_like_and_dislike() -> None:
     assert marks["sure"] == [("I think", -1), ("might", -1)]
     assert marks["every"] == marks["brief"] + marks["warm"] + marks["sure"]
     assert [each.score for each in said.values()] == [0.0, 0.0, -1.0, pytest.approx(-1 / 3)]
-    scores = tastes.Replies(TaskSettings(name="tastes:Replies")).scores(example, reply)
+    scores = tastes.Replies(TaskSettings(name="text2grad_lab.experiments.common.tastes:Replies")).scores(
+        example, reply
+    )
     assert scores == {"taste": pytest.approx(1 / 3), "brief": 0.5, "warm": 0.5, "sure": 0.0, "about": 0.0}
     assert tastes.Every().one(" ").score == -1.0
 
 
 def test_what_is_asked_about_is_held_out() -> None:
-    task = tastes.Replies(TaskSettings(name="tastes:Replies", limit=60))
+    task = tastes.Replies(TaskSettings(name="text2grad_lab.experiments.common.tastes:Replies", limit=60))
     things = {split: {each.meta["thing"] for each in task.examples(split)} for split in ("sft", "train", "heldout")}
     assert not things["heldout"] & (things["sft"] | things["train"]) and len(task.examples("sft")) == 60
-    assert task.examples("train") == tastes.Replies(TaskSettings(name="tastes:Replies")).examples("train")
+    assert task.examples("train") == tastes.Replies(
+        TaskSettings(name="text2grad_lab.experiments.common.tastes:Replies")
+    ).examples("train")
 
 
 def test_a_sign_is_wrong_where_a_right_token_is_pushed_down() -> None:
@@ -559,16 +564,10 @@ def test_a_walk_goes_on_and_refuses_other_settings(tmp_path: Path, monkeypatch: 
     assert own_data.in_log(walk, 1, "broke") == "error: it broke" and own_data.in_log(walk, 1, "x") is None
 
 
-@pytest.mark.parametrize("script", sorted(each.name for each in (ROOT / "experiments").glob("*.py")))
-def test_a_mistake_in_an_experiment_is_one_line(script: str) -> None:
-    text = (ROOT / "experiments" / script).read_text(encoding="utf-8")
-    assert ("__main__" in text) == ("    with exit_on_user_error():\n        main()\n" in text)
-
-
 def test_an_unknown_setting_of_an_experiment_is_one_line(tmp_path: Path) -> None:
     words = ["--tasks", "code", "--set", "task.dta=x", "--out", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "experiments" / "pretrained.py"), *words], capture_output=True, text=True
+        [sys.executable, "-m", "text2grad_lab.experiments.pretrained", *words], capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stderr.splitlines() == ["error: unknown setting 'task.dta' (did you mean 'task.data'?)"]

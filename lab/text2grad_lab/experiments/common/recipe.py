@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from importlib.metadata import version
 
-from text2grad.config import Config, preset_names
+from text2grad.config import Config
 
 LATER = frozenset({"ppo", "offline", "credit", "critic", "extra", "evaluate"})
 """Sections that the SFT policy and the reward model do not depend on (`annotate.critic` judges what it learns)."""
@@ -29,8 +29,3 @@ def refuse_other_recipe(config: Config) -> None:
         raise SystemExit(f"the models in {note.parent} were made with other settings: take another --out")
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_text(recipe, encoding="utf-8")
-
-
-def preset_name(task: str) -> str:
-    """Return what `--config` calls the preset of a task: one of the lab's where the product has none."""
-    return task if task in preset_names() else f"text2grad_lab:{task}"

@@ -1,4 +1,4 @@
-"""The list of experiments/reproduce.py and docs/reproduce.md: commands that exist, prices that add up, one line for
+"""The list of lab/text2grad_lab/paper and lab/paper.md: commands that exist, prices that add up, one line for
 what is missing."""
 
 from __future__ import annotations
@@ -6,29 +6,28 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
 
 from places import ROOT
-
-sys.path.insert(0, str(ROOT / "experiments"))
-
-import reproduce
-from text2grad.cli import _listed, _refuse_unknown_options, app
+from text2grad.cli import _refuse_unknown_options, app, main
 from text2grad.commands.measure import TARGETS
 from text2grad.config import Config, find_config, load_config
 from text2grad.console import split_overrides
 from text2grad.errors import UsageError
 from text2grad.tasks.base import TASKS
+from text2grad_lab.__main__ import repeat_listed
+from text2grad_lab.paper import check, steps
 
 UNIT_MODEL = "text2grad_lab.baselines.units:UNIT_MODEL"
-PAGE = ROOT / "docs" / "reproduce.md"
-STEPS = reproduce.steps()
+PAGE = ROOT / "lab" / "paper.md"
+STEPS = steps.steps()
 
 
 def parsed(given: Sequence[str]) -> Config | None:
@@ -37,7 +36,7 @@ def parsed(given: Sequence[str]) -> Config | None:
     Returns its configuration, where it has one.
     """
     words, overrides = split_overrides(given)
-    words = _listed(words)
+    words = repeat_listed(words)
     _refuse_unknown_options(words)
     command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
     context = command.make_context(words[0], list(words[1:]), obj=overrides)
@@ -72,8 +71,8 @@ def test_the_page_names_steps_of_the_list_and_its_totals() -> None:
     assert len(names) == len(STEPS)
     named = set(re.findall(r"`((?:slf5k|kodcode|ultrafeedback|mistral)/[\w+]+)`", page))
     assert len(named) > 20 and named <= names
-    for line in reproduce.table(STEPS, 8, 2.5):
-        assert line in page, f"python experiments/reproduce.py --plan says: {line}"
+    for line in steps.table(STEPS, 8, 2.5):
+        assert line in page, f"python lab/text2grad_lab/paper --plan says: {line}"
 
 
 def test_every_table_and_figure_of_the_paper_is_on_the_page() -> None:
@@ -168,11 +167,11 @@ def shape(words: Sequence[str]) -> tuple[str, ...]:
     return (words[0], *valued, *(name for name in OF_A_SHAPE if name in words))
 
 
-def representatives() -> list[reproduce.Step]:
+def representatives() -> list[steps.Step]:
     """The first step of each shape, and before it those that make what it uses."""
-    wanted: dict[str, reproduce.Step] = {}
+    wanted: dict[str, steps.Step] = {}
 
-    def add(step: reproduce.Step) -> None:
+    def add(step: steps.Step) -> None:
         config = configuration(step.words)
         used = set(re.findall(FILES, " ".join(step.words))) | set(found_by(step.words, config))
         for file in sorted(used - set(made_by(step.words, config))):
@@ -208,7 +207,7 @@ def test_a_step_of_every_shape_is_run_and_those_that_fail_are_named(capfd: pytes
     ]
     chosen = representatives()
     assert len(chosen) > 25 and {step.data for step in chosen} == {"slf5k", "kodcode", "ultrafeedback"}
-    found = reproduce.check([*chosen, *wrong])
+    found = check.check([*chosen, *wrong])
     assert found["steps"] == len(chosen) + len(WRONG) and found["ran"] == len(chosen), found["failed"]
     lines = {each["name"]: each["line"] for each in found["failed"]}
     assert lines.keys() == WRONG.keys()
@@ -225,23 +224,36 @@ def test_a_bug_of_a_command_fails_its_step_alone(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("text2grad.cli.main", broken)
     by_name = {step.name: step for step in STEPS}
-    assert reproduce.check_step(by_name["slf5k/feedback_report"]) == "ZeroDivisionError: division by zero"
-    assert reproduce.check_step(by_name["slf5k/sft"]) == ""
+    assert check.check_step(by_name["slf5k/feedback_report"]) == "ZeroDivisionError: division by zero"
+    assert check.check_step(by_name["slf5k/sft"]) == ""
+
+
+def paper(*words: str) -> int:
+    """Run `paper` with these words; its exit code."""
+    with pytest.raises(SystemExit) as left:
+        main(["paper", *words, "--json"])
+    return int(left.value.code or 0)
 
 
 @pytest.mark.parametrize("failed", [[], [{"name": "slf5k/sft", "line": "exit code 1: error: no"}]])
 def test_the_last_line_of_a_check_is_json_and_its_code_says_whether_all_ran(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failed: list[dict[str, str]]
 ) -> None:
-    def found(wanted: Sequence[reproduce.Step]) -> dict[str, object]:
-        return {"steps": len(wanted), "ran": len(wanted) - len(failed), "failed": failed}
+    def check_part(part: Sequence[steps.Step]) -> list[tuple[str, str]]:
+        lines = {row["name"]: row["line"] for row in failed}
+        return [(step.name, lines.get(step.name, "")) for step in part]
 
-    monkeypatch.setattr(reproduce, "check", found)
-    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--check"])
-    with pytest.raises(SystemExit) as left:
-        reproduce.main()
-    assert left.value.code == (1 if failed else 0)
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == found(STEPS)
+    class Pool:
+        __enter__ = __exit__ = lambda self, *_: self
+
+        def imap_unordered(self, run: Any, parts: Any) -> Any:
+            return map(check_part, parts)
+
+    monkeypatch.setattr(check.multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=lambda _: Pool()))
+    monkeypatch.setattr(check.tiny_world, "make_models", lambda _: None)
+    assert paper("--check") == (1 if failed else 0)
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["steps"], result["ran"], result["failed"]) == (len(STEPS), len(STEPS) - len(failed), failed)
 
 
 def test_a_step_costs_what_its_row_says() -> None:
@@ -258,25 +270,24 @@ def test_a_step_costs_what_its_row_says() -> None:
 
 @pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
 def test_ppo_is_priced_by_the_steps_of_the_preset(name: str) -> None:
-    data, ppo = reproduce.read_list()["data"][name], load_config(find_config(name)).ppo
+    data, ppo = steps.read_list()["data"][name], load_config(find_config(name)).ppo
     assert data["text2grad"][0] == data["scalar"][0] == ppo.steps
 
 
 def test_processes_share_training_and_nothing_else() -> None:
-    words = {step.name: reproduce.words_of(step, 4) for step in STEPS}
+    words = {step.name: steps.words_of(step, 4) for step in STEPS}
     assert words["slf5k/sft"][:3] == ["torchrun", "--standalone", "--nproc_per_node=4"]
     assert words["slf5k/annotate"][0] == "text2grad"
-    assert reproduce.words_of(STEPS[0], 1)[0] == "text2grad"
+    assert steps.words_of(STEPS[0], 1)[0] == "text2grad"
 
 
-def test_what_is_missing_is_one_line_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_one_line_with_its_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--gpus", "99"])
-    with pytest.raises(SystemExit) as left:
-        reproduce.main()
-    said = str(left.value)
-    assert "\n" not in said
+    assert paper("--gpus", "99") == 1
+    said = capsys.readouterr().err.splitlines()[-1]
     for part in ("99 GPUs, found", "OPENAI_API_KEY", "data/mt_bench/question.jsonl", "data/MbppPlus.jsonl.gz"):
         assert part in said
     assert list(tmp_path.iterdir()) == []
@@ -292,31 +303,24 @@ def test_a_step_that_ended_well_is_not_run_again(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(reproduce, "steps", lambda: [STEPS[0]])
-    monkeypatch.setattr(reproduce, "gpus_here", lambda: 1)
-    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--gpus", "1"])
+    monkeypatch.setattr(steps, "steps", lambda: [STEPS[0]])
+    monkeypatch.setattr(steps, "gpus_here", lambda: 1)
     monkeypatch.setenv("CODE", "1")
-    with pytest.raises(SystemExit) as left:
-        reproduce.main()
-    assert left.value.code == 1 and not reproduce.NOTES.exists()
+    assert paper("--gpus", "1") == 1 and not steps.NOTES.exists()
     assert "slf5k/sft ended with 1" in capfd.readouterr().err
     monkeypatch.setenv("CODE", "3")
-    reproduce.main()
-    reproduce.main()
+    assert paper("--gpus", "1") == paper("--gpus", "1") == 0
     assert (tmp_path / "ran").read_text().splitlines() == ["sft --config slf5k --json"] * 2
     assert "1 of 1 steps are done" in capfd.readouterr().err
-    [note] = [json.loads(file.read_text()) for file in reproduce.NOTES.iterdir()]
+    [note] = [json.loads(file.read_text()) for file in steps.NOTES.iterdir()]
     assert (note["code"], note["summary"]) == (3, {"spans": 3})
-    monkeypatch.setattr(reproduce, "steps", lambda: [STEPS[4]])
-    assert not reproduce.is_done(STEPS[4])
+    monkeypatch.setattr(steps, "steps", lambda: [STEPS[4]])
+    assert not steps.is_done(STEPS[4])
 
 
-def test_the_plan_needs_nothing_and_ends_with_its_totals(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--plan", "--only", "slf5k"])
-    reproduce.main()
+def test_the_plan_needs_nothing_and_ends_with_its_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert paper("--plan", "--only", "slf5k") == 0
     lines = capsys.readouterr().out.splitlines()
     wanted = [step for step in STEPS if step.group == "slf5k"]
-    assert json.loads(lines[-1]) == reproduce.totals(wanted, 8, 2.5)
+    assert json.loads(lines[-1]) == steps.totals(wanted, 8, 2.5)
     assert sum(line.startswith("slf5k/") for line in lines) == len(wanted)

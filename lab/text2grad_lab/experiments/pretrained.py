@@ -7,10 +7,6 @@ the program that knows the answer (the person's line, the tests); with --reward-
 learned from that program what to say, a second adapter on the same base weights. Of several --lrs each method takes
 the best on --tune-seeds, which are not reported. What has been run is not repeated.
 
-    python experiments/pretrained.py [--seeds 0 1 2] [--tasks docstrings code human_qa]
-        [--arms text2grad scalar grpo] [--reward-model] [--lrs 3e-4] [--tune-seeds 100] [--set ppo.steps=12 ...]
-        [--units] [--arc 300] [--mbpp 150] [--workers 2] [--out FOLDER]
-
 `docstrings` is the preset function_summaries, measured by ROUGE-L; `code` is small_programs, measured by tests;
 `human_qa` trains the reward model on what people marked, and measures that; with --units it is a model that labels
 every token and writes nothing. A method is one of the lab's `compare`
@@ -33,16 +29,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from methods import by_arm, file_name, method, method_of
-from text2grad.config import Config, find_config, load_config
+from text2grad.config import Config
 from text2grad.errors import exit_on_user_error
 from text2grad.stages.run.results import measured_on, write_json
 from text2grad_lab.compare import run_compare
 from text2grad_lab.compare.methods import BASE, METHODS, Work
 from text2grad_lab.compare.seeds import Seed, side_by_side
 from text2grad_lab.compare.tuning import Extent
+from text2grad_lab.experiments.common.methods import by_arm, file_name, method, method_of
+from text2grad_lab.experiments.common.options import Row, add_tuning, configured, experiment_parser
 
 PRESETS = {"docstrings": "function_summaries", "code": "text2grad_lab:small_programs", "human_qa": "human_qa"}
 LEAST_ENTROPY, MOST_REPETITION, MOST_PERPLEXITY = 0.1, 0.2, 4.0
@@ -56,7 +52,6 @@ SHARED = Path("../shared/data")
 ARC = SHARED / "arc_challenge" / "arc_challenge_test_full_1172.jsonl"
 MBPP_DATA = SHARED / "mbpp" / "mbpp.jsonl"
 HUMAN = ("finegrained_rlhf_qa/dev_feedback.json", "squality_human_eval/span_comments_flat.jsonl")
-Row = dict[str, Any]
 
 
 def main() -> None:
@@ -76,19 +71,14 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser = experiment_parser(__doc__, "pretrained", workers=2)
+    add_tuning(parser, [100], [3e-4])
     parser.add_argument("--tasks", nargs="+", choices=PRESETS, default=["docstrings", "code"])
     parser.add_argument("--arms", nargs="+", type=arm_name, default=list(ARMS), metavar="ARM")
-    parser.add_argument("--tune-seeds", type=int, nargs="+", default=[100])
-    parser.add_argument("--lrs", type=float, nargs="+", default=[3e-4], help="of several each takes the best")
     parser.add_argument("--reward-model", action="store_true", help="the critic in the loop is a trained one")
     parser.add_argument("--units", action="store_true", help="the reward model of human_qa labels every token")
     parser.add_argument("--arc", type=int, default=300, help="questions of ARC-Challenge for `forgetting`; 0: none")
     parser.add_argument("--mbpp", type=int, default=0, help="test problems of MBPP that `code` is measured on too")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
-    parser.add_argument("--workers", type=int, default=2, help="commands side by side, one thread each")
-    parser.add_argument("--out", type=Path, default=Path("runs/pretrained"))
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     return chosen
@@ -105,8 +95,7 @@ def preset(chosen: argparse.Namespace, task: str, layers: Sequence[str] = (), wo
         settings["critic.kind"] = "reward_model" if chosen.reward_model else CRITICS[task]
         settings |= {"ppo.lr": chosen.lrs[0]}
         settings |= {"evaluate.temperatures": TEMPERATURES, "evaluate.reference": "sft"}
-    common = [*(f"--{key}={value}" for key, value in settings.items()), *(f"--{each}" for each in chosen.set)]
-    return load_config([find_config(name) for name in (PRESETS[task], *layers)], [*common, *words])
+    return configured([PRESETS[task], *layers], settings, chosen.set, words)
 
 
 def measured(chosen: argparse.Namespace, task: str) -> tuple[Row, list[Row]]:

@@ -1,4 +1,4 @@
-"""All that the steps of experiments/reproduce.py need of the world, small enough for a laptop and made on the spot.
+"""All that the steps of the paper need of the world, small enough for a laptop and made on the spot.
 
 Models stand in the current folder under their hub names, data sets answer under theirs (`hub_rows`), the files of
 `data/` are there, and a scripted chat endpoint on loopback judges whatever it is shown. So a step runs with its own
@@ -123,7 +123,8 @@ def _teach(folder: Path, lessons: Sequence[tuple[str, str]], steps: int = 200) -
         logits = model(input_ids=ids, attention_mask=ids != tokenizer.pad_token_id).logits[:, :-1]
         wanted = labels[:, 1:].flatten()
         # Smoothed, so that no other text is all but impossible: fine-tuning on it would count as diverged.
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted, label_smoothing=0.01).backward()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted, label_smoothing=0.01)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
     model.save_pretrained(folder)
@@ -138,8 +139,8 @@ def _make_encoder(folder: Path) -> None:
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     tokenizer.train_from_iterator([RIGHT], 300, special_tokens=special, show_progress=False)
     tokenizer.save_model(str(folder))
-    shape = {"hidden_size": 16, "num_hidden_layers": LAYERS_OF_ENCODER, "num_attention_heads": 2}
-    places = {"max_position_embeddings": 514, "vocab_size": 300, "pad_token_id": 1, "intermediate_size": 16}
+    shape: Row = {"hidden_size": 16, "num_hidden_layers": LAYERS_OF_ENCODER, "num_attention_heads": 2}
+    places: Row = {"max_position_embeddings": 514, "vocab_size": 300, "pad_token_id": 1, "intermediate_size": 16}
     RobertaModel(RobertaConfig(**shape, **places)).save_pretrained(folder)
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}', encoding="utf-8")
 
@@ -209,7 +210,7 @@ def _kodcode(question: str) -> Row:
 
 
 def _ultrafeedback(question: str) -> Row:
-    completions = [
+    completions: list[Row] = [
         {"model": "a", "response": "One.", "overall_score": 2.0},
         {"model": "b", "response": "One more."},
     ]
@@ -315,7 +316,7 @@ def reply_to(messages: list[Row]) -> str:
     if '{"words": [["word", 0]' in text:
         return json.dumps({"words": [[word, _label(word, *marks)] for word in response.split()], "score": 0.5})
     good, poor = marks
-    said = {"reasoning": "Its first words, then its last."} if '"reasoning"' in text else {}
+    said: Row = {"reasoning": "Its first words, then its last."} if '"reasoning"' in text else {}
     said |= {"critique": "It begins well and ends badly.", "good_spans": good, "poor_spans": poor, "omissions": []}
     return json.dumps(said | ({} if '"score"' not in text else {"score": 0.5}))
 

@@ -1,6 +1,6 @@
 """Pictures of the two pages for README: a run as `view` shows it, and answers as `mark` does.
 
-    python experiments/pictures.py runs/demo [--name text2grad] [--out docs/figures]
+    python tests/browser/pictures.py runs/demo [--name text2grad] [--out docs/figures]
 
 Needs Chromium and Playwright (`make test-page` brings the latter). `view.png` is of the last sample of the run with
 both good and poor spans, `mark.png` of the same answer in the annotation page, its poor words marked.
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from browser_pages import chromium, missing, serving, until
 from text2grad.errors import exit_on_user_error

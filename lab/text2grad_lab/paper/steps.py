@@ -1,57 +1,34 @@
 """The paper's tables and figures as one list of commands, for a node of GPUs and a key of a chat model.
 
-    python experiments/reproduce.py --plan [--only slf5k kodcode ultrafeedback mistral] [--gpus 8] [--gpu-usd 2.5]
-    python experiments/reproduce.py --check [--only ...]
-    python experiments/reproduce.py [--only ...] [--gpus 8]
+The list is steps.yaml; lab/paper.md says how exact it is. A finished step is noted in `runs/paper/` with a
+digest of its command and is not run again; a stopped one resumes. Missing GPUs, keys and files are reported
+before anything runs.
 
-`--plan` prints every step in order: what of the paper it shows, the hours that it holds the node, what it costs,
-its command. Nothing is run and nothing is needed. Without it the steps run in the current folder, whose `runs/` and
-`data/` they use. A step that ended well is noted in `runs/reproduce/` with a digest of its command and not run
-again; one that was stopped goes on where it was. What is missing (GPUs, the key, files in `data/`) is said in one
-line before anything runs. The list itself is experiments/reproduce.yaml; docs/reproduce.md says what is exact.
-
-`--check` runs every step for real in a world made on the spot (experiments/tiny_world.py: tiny models and data, a
-scripted chat endpoint; no network, GPU or key), in a folder that is removed: the step's own words, one step of PPO,
-two problems to measure on. Its last line is one JSON object: `steps`, `ran`, `failed` (the name and the one line of
-each); the exit code is 1 if any failed. So no command of the list fails after the training that it measures was
-paid for.
-
-Hours are estimates and not measured: PPO's are the preset's steps times the minutes of the paper's Table 13, the
-others tokens divided by the rates below. The last line of stdout of `--plan` is one JSON object: `steps`,
-`node_hours`, `gpu_hours`, `gpu_usd`, `chat_usd`.
+Hours are estimates: PPO takes the preset's steps times the minutes of the paper's Table 13, other steps
+their tokens divided by the rates below.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import multiprocessing
 import os
-import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import version
-from io import StringIO
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
-from unittest import mock
 
-import tiny_world
 from text2grad.chat.prices import read_prices
-from text2grad.data import files
-from text2grad.errors import exit_on_user_error
+from text2grad.errors import UserError
 from text2grad.strict_yaml import parse_yaml
 
 LIST = Path(__file__).with_suffix(".yaml")
-NOTES = Path("runs/reproduce")
+NOTES = Path("runs/paper")
 GROUPS = ("slf5k", "kodcode", "ultrafeedback", "mistral")
 """Parts of the list, by what stands before the slash of a step's name, in the order in which they are run."""
 PAPER_GPUS = 8
@@ -96,45 +73,11 @@ class Step:
         return self.gpu_hours / gpus if self.spread else self.gpu_hours
 
 
-def main() -> None:
-    chosen = options()
-    wanted = [step for step in steps() if step.group in chosen.only]
-    if chosen.plan:
-        print_plan(wanted, chosen.gpus, chosen.gpu_usd)
-        return
-    if chosen.check:
-        found = check(wanted)
-        print(json.dumps(found))
-        raise SystemExit(1 if found["failed"] else 0)
-    pending = [step for step in wanted if not is_done(step)]
-    print(f"{len(wanted) - len(pending)} of {len(wanted)} steps are done", file=sys.stderr)
-    if missing := list(lacking(pending, chosen.gpus)):
-        raise SystemExit(f"error: missing: {'; '.join(missing)} (--plan needs nothing)")
-    for step in pending:
-        run(step, chosen.gpus)
-
-
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", action="store_true", help="only say what would be run, and what it costs")
-    parser.add_argument("--check", action="store_true", help="run every step on tiny models and data made here")
-    parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
-    parser.add_argument("--gpus", type=positive, default=PAPER_GPUS)
-    parser.add_argument("--gpu-usd", type=float, default=2.5, help="price of one GPU for an hour")
-    return parser.parse_args()
-
-
-def positive(word: str) -> int:
-    if (count := int(word)) < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return count
-
-
 # The list
 
 
 def read_list() -> dict[str, Any]:
-    """The tables of experiments/reproduce.yaml."""
+    """The tables of steps.yaml."""
     found: dict[str, Any] = parse_yaml(LIST.read_text(encoding="utf-8"))
     return found
 
@@ -201,38 +144,38 @@ def chat_usd(questions: int, read: int, said: int) -> float:
 # The plan
 
 
-def print_plan(wanted: Sequence[Step], gpus: int, gpu_usd: float) -> None:
-    """Every step with its command, a line for each part of the list, and the totals as JSON."""
-    for step in wanted:
+def print_plan(selected: Sequence[Step], gpus: int, gpu_usd: float) -> dict[str, int]:
+    """Print each step with its command and a table of the parts of the list; returns the totals."""
+    for step in selected:
         needs = ", ".join(step.needs) or "nothing"
         print(f"{step.name} [{step.shows}] {step.node_hours(gpus):.1f} h, chat ${step.chat_usd:.2f}, needs {needs}")
         print(f"    {shlex.join(words_of(step, gpus))}")
     print()
-    for line in table(wanted, gpus, gpu_usd):
+    for line in table(selected, gpus, gpu_usd):
         print(line)
-    print(json.dumps(totals(wanted, gpus, gpu_usd)))
+    return totals(selected, gpus, gpu_usd)
 
 
-def table(wanted: Sequence[Step], gpus: int, gpu_usd: float) -> Iterator[str]:
+def table(selected: Sequence[Step], gpus: int, gpu_usd: float) -> Iterator[str]:
     """The totals of each part of the list, as a table of Markdown."""
     yield "| part | steps | node hours | GPU hours | GPU $ | chat $ |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for name in (*GROUPS, "all"):
-        found = totals([step for step in wanted if name in (step.group, "all")], gpus, gpu_usd)
+        found = totals([step for step in selected if name in (step.group, "all")], gpus, gpu_usd)
         if found["steps"]:
             yield f"| {name} | " + " | ".join(f"{figure:,}" for figure in found.values()) + " |"
 
 
-def totals(wanted: Iterable[Step], gpus: int, gpu_usd: float) -> dict[str, int]:
+def totals(selected: Iterable[Step], gpus: int, gpu_usd: float) -> dict[str, int]:
     """Steps, hours that they hold the node, those times its GPUs, and dollars."""
-    wanted = list(wanted)
-    hours = sum(step.node_hours(gpus) for step in wanted)
+    selected = list(selected)
+    hours = sum(step.node_hours(gpus) for step in selected)
     return {
-        "steps": len(wanted),
+        "steps": len(selected),
         "node_hours": round(hours),
         "gpu_hours": round(hours * gpus),
         "gpu_usd": round(hours * gpus * gpu_usd),
-        "chat_usd": round(sum(step.chat_usd for step in wanted)),
+        "chat_usd": round(sum(step.chat_usd for step in selected)),
     }
 
 
@@ -244,66 +187,22 @@ def words_of(step: Step, gpus: int) -> list[str]:
     return [sys.executable, *program] if step.words[0] in LAB else ["text2grad", *step.words]
 
 
-# The check
-
-
-def check(wanted: Sequence[Step]) -> dict[str, Any]:
-    """Run steps in a tiny world, those of different data sets side by side: how many, how many ran to their end,
-    and of the others `name` and `line`. A step that uses what another one makes needs that among `wanted`, too."""
-    os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", OPENAI_API_KEY="none")  # before torch is imported
-    parts = [[step for step in wanted if step.data == data] for data in dict.fromkeys(step.data for step in wanted)]
-    with TemporaryDirectory() as name, chdir(name):
-        tiny_world.make_models(Path())
-        tiny_world.write_files(Path())
-        # Not forked: torch may have started threads here.
-        with multiprocessing.get_context("spawn").Pool(min(len(parts), os.cpu_count() or 1)) as pool:
-            said = [line for lines in pool.imap_unordered(check_part, parts) for line in lines]
-    lines = dict(said)
-    failed = [{"name": step.name, "line": lines[step.name]} for step in wanted if lines[step.name]]
-    return {"steps": len(wanted), "ran": len(wanted) - len(failed), "failed": failed}
-
-
-def check_part(part: Sequence[Step]) -> list[tuple[str, str]]:
-    """Run steps one after the other in the current folder; of each its name with its line, "" if it ended well."""
-    found = []
-    with tiny_world.chat_endpoint() as url, mock.patch.object(files, "_hub_rows", tiny_world.hub_rows):
-        os.environ["OPENAI_BASE_URL"] = url
-        for step in part:
-            started = time.perf_counter()
-            found.append((step.name, check_step(step)))
-            took = f"{step.name} ({time.perf_counter() - started:.1f} s)"
-            print(f"{took} FAILED: {found[-1][1]}" if found[-1][1] else took, file=sys.stderr, flush=True)
-    return found
-
-
-def check_step(step: Step) -> str:
-    """Run the words of a step here, with `tiny_world.SMALL` after them; the line with which it failed, or ""."""
-    from text2grad.cli import main as text2grad
-    from text2grad_lab.__main__ import register
-
-    register()
-    stand_in_for_kept_policies(step)
-    said = StringIO()
-    try:
-        with redirect_stdout(StringIO()), redirect_stderr(said):
-            text2grad([*step.words, *tiny_world.SMALL.get(step.words[0], ()), "--json"])
-    except SystemExit as left:
-        lines = [line for line in said.getvalue().splitlines() if line.strip()] or ["nothing was said"]
-        return "" if not left.code else f"exit code {left.code}: {lines[-1]}"
-    except Exception as error:  # a bug of the command: one line here as well, and the other steps are still run
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return ""
-
-
-def stand_in_for_kept_policies(step: Step) -> None:
-    """A policy kept after 400 steps is, where one step is run, the policy after that."""
-    for word in step.words:
-        kept = re.fullmatch(r"(.*/ppo/(\w+))/\2-step-\d+", word)
-        if kept and Path(word).parent.is_dir() and not Path(word).exists():
-            Path(word).symlink_to(Path("policy"), target_is_directory=True)
-
-
 # The run
+
+
+def run_paper(selected: Sequence[Step], gpus: int) -> dict[str, int]:
+    """Run the steps that are not done yet, one after the other.
+
+    Raises:
+        UserError: GPUs, the key or files are missing, or a step failed.
+    """
+    pending = [step for step in selected if not is_done(step)]
+    print(f"{len(selected) - len(pending)} of {len(selected)} steps are done", file=sys.stderr)
+    if missing := list(lacking(pending, gpus)):
+        raise UserError(f"missing: {'; '.join(missing)}", "--plan needs nothing")
+    for step in pending:
+        run(step, gpus)
+    return {"steps": len(selected), "ran": len(pending)}
 
 
 def lacking(pending: Sequence[Step], gpus: int) -> Iterator[str]:
@@ -343,20 +242,14 @@ def run(step: Step, gpus: int) -> None:
     """Run one step and note it.
 
     Raises:
-        SystemExit: it ended with an error, or has to be run again (budget reached, interrupted).
+        UserError: it failed, or has to be run again (budget reached, interrupted).
     """
     words = words_of(step, gpus)
     print(f"== {step.name}: {shlex.join(words)}", file=sys.stderr, flush=True)
     done = subprocess.run([*words, "--json"], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode not in WENT_WELL:
-        print(f"error: {step.name} ended with {done.returncode}; the same command goes on here", file=sys.stderr)
-        raise SystemExit(done.returncode)
+        raise UserError(f"{step.name} ended with {done.returncode}", "see above; the same command resumes here")
     NOTES.mkdir(parents=True, exist_ok=True)
     summary = (done.stdout.splitlines() or ["null"])[-1]
     note = {"digest": digest(step), "code": done.returncode, "words": step.words, "summary": json.loads(summary)}
     note_of(step).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    with exit_on_user_error():
-        main()

@@ -1,5 +1,4 @@
 """What words add to TRL's own GRPO: the plug-in beside plain GRPO, on the embedded code task or the agent's.
-
 Both start from one SFT policy, sample as many answers to the same prompts, take as many optimizer steps, and
 have the same critic, a program: plain GRPO is paid its verdict, the plug-in (`text2grad.plugins.trl`) its
 verdict and its words. All `TRIES` are run on the first of --tune-seeds, the better two of each method on the
@@ -7,9 +6,6 @@ others as well, and the best by the mean is reported, on other seeds. What stand
 again.
 
     pip install 'text2grad[trl]'
-    OMP_NUM_THREADS=1 python experiments/trl_words.py [--task lookup] [--seeds 0 1 2] [--tune-seeds 10 11]
-        [--steps 30] [--out runs/trl]
-
 With `--task lookup` episodes go through TRL's `environment_factory` (examples/engines/trl_lookup.py). The last line
 of stdout is one JSON object: `sft`, the sampled held-out pass rate before, and of `text2grad` and `grpo` what was
 `chosen`, the means over the seeds (`sampled`, `greedy`), and the first of each seed (`seeds`); and `without_words`,
@@ -30,9 +26,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from recipe import preset_name
 from text2grad.align.rewards import TokenCredit
-from text2grad.config import Config, find_config, load_config
+from text2grad.config import Config
 from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critic, Critique, Example
 from text2grad.plugins.trl import TokenCreditTrainer
@@ -40,11 +35,11 @@ from text2grad.stages.judge.critics import make_critic, runner_of
 from text2grad.stages.learn.supervised import run_sft
 from text2grad.stages.measure.evaluate import run_evaluate
 from text2grad.tasks.base import load_task
+from text2grad_lab.experiments.common.options import Row, configured, experiment_parser, row_once
 
 WAYS = ("sampled", "greedy")
 ROLLOUTS = {"demo": 64, "lookup": 32}
 TUNE_SEEDS, STEPS, BETTER = [10, 11], {"demo": 30, "lookup": 16}, 2
-Row = dict[str, Any]
 TRIES: dict[str, dict[str, list[Row]]] = {
     "demo": {
         "grpo": [
@@ -91,12 +86,10 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = experiment_parser(__doc__, "trl", settings=False)
     parser.add_argument("--task", choices=[*TRIES], default="demo")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tune-seeds", nargs="+", type=int, default=TUNE_SEEDS)
     parser.add_argument("--steps", type=int, help=f"default: {STEPS}, of {ROLLOUTS} answers")
-    parser.add_argument("--out", type=Path, default=Path("runs/trl"))
     chosen = parser.parse_args()
     if set(chosen.tune_seeds) & set(chosen.seeds):
         parser.error("a seed cannot be both tuned on and reported")
@@ -105,7 +98,7 @@ def options() -> argparse.Namespace:
 
 def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: int, task: str = "demo") -> Row:
     """Both methods at the best of their tries, and the policy they start from."""
-    config = load_config(find_config(preset_name(task)), [f"--run.folder={out}", "--run.threads=1"])
+    config = configured([task], {"run.folder": out, "run.threads": 1})
     if not (out / "sft" / "policy").is_dir():
         run_sft(config)
     found: Row = {"sft": measured(config, {"method": "sft"})["sampled"]}
@@ -135,17 +128,13 @@ def runs(config: Config, method: str, seeds: Sequence[int], tried: Row, steps: i
 
 def measured(config: Config, key: Row) -> Row:
     """The held-out pass rates of a run: those on file, or made now."""
-    results = config.run.folder / "trl.jsonl"
-    lines = results.read_text(encoding="utf-8").splitlines() if results.is_file() else []
-    found = [row for row in map(json.loads, lines) if key.items() <= row.items()]
-    if not found:
+
+    def make() -> Row:
         name = "sft" if key["method"] == "sft" else trained(config, **key)
         figures = run_evaluate(config, name).figures
-        found = [key | {way: round(figures[f"{way}_pass"], 4) for way in WAYS}]
-        with results.open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(found[0]) + "\n")
-        print(json.dumps(found[0]), file=sys.stderr, flush=True)
-    return found[0]
+        return {way: round(figures[f"{way}_pass"], 4) for way in WAYS}
+
+    return row_once(config.run.folder / "trl.jsonl", key, make)
 
 
 def trained(
@@ -178,8 +167,8 @@ def trained(
         **{"logging_steps": 2 * parts, "gradient_checkpointing": False},
     }
     if task == "lookup":
-        sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "engines"))
-        from trl_lookup import train
+        sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "engines"))
+        from trl_lookup import train  # type: ignore[import-not-found]
 
         history = train(str(start), folder / "policy", words_weight, **settings)
     else:

@@ -5,9 +5,6 @@ method with the same prompts, rollouts, epochs and optimizer steps, measured on 
 while it trains. The learning rate of each is chosen on --tune-seeds over one grid for all (of one rate there is
 nothing to choose); the figures come from --seeds. What has been run is not repeated.
 
-    python experiments/sample_efficiency.py [--arms text2grad scalar] [--seeds 0 1 2] [--tune-seeds 100 101]
-        [--lrs 2.5e-5 5e-5 1e-4 2e-4 4e-4] [--steps 30] [--every 3] [--workers 2] [--out runs/sample_efficiency]
-
 Ten times the size, on a GPU: --out runs/tenfold --workers 1 --set policy.device=cuda
 task.name=module:Class, a subclass of DemoTask with tiny_model = TinyShape(320, 6, 5, 880).
 
@@ -28,17 +25,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from figure import svg
-from methods import by_arm, method, method_of
-from text2grad.config import Config, find_config, load_config
+from text2grad.config import Config
 from text2grad.errors import exit_on_user_error
 from text2grad.page.curves import Line, mean_line
 from text2grad_lab.compare import run_compare
 from text2grad_lab.compare.tuning import Extent
+from text2grad_lab.experiments.common.figure import svg
+from text2grad_lab.experiments.common.methods import by_arm, method, method_of
+from text2grad_lab.experiments.common.options import add_tuning, configured, experiment_parser
 
 OWN_NAMES = ("text2grad", "scalar")
 Point = Mapping[str, float]
@@ -56,17 +53,12 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = experiment_parser(__doc__, "sample_efficiency", workers=2)
+    add_tuning(parser, [100, 101], [2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4])
     parser.add_argument("--arms", nargs="+", type=method, default=["text2grad", "scalar"], metavar="ARM")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--tune-seeds", nargs="+", type=int, default=[100, 101])
-    parser.add_argument("--lrs", nargs="+", type=float, default=[2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--every", type=int, default=3, help="steps between measurements; tuning looks at the end")
     parser.add_argument("--samples", type=int, default=8, help="answers per held-out problem")
-    parser.add_argument("--workers", type=int, default=2, help="commands side by side, one thread each")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
-    parser.add_argument("--out", type=Path, default=Path("runs/sample_efficiency"))
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     return chosen
@@ -79,8 +71,7 @@ def preset(chosen: argparse.Namespace, layers: Sequence[str] = (), words: Sequen
         "ppo.heldout_every": chosen.every,
         "evaluate.samples": chosen.samples,
     }
-    common = [f"--{key}={value}" for key, value in sizes.items()] + [f"--{each}" for each in chosen.set]
-    return load_config([find_config(name) for name in ("demo", *layers)], [*common, *words])
+    return configured(["demo", *layers], sizes, chosen.set, words)
 
 
 def figures(found: Mapping[str, Any], arms: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ tokens of the prompt and of the answer, by a tokenizer.json, else words and sign
 of the critique and the reasons: what the two formats have in common.
 
     text2grad sft && text2grad annotate
-    python experiments/dense_cost.py runs/demo/feedback.jsonl [--prompt code_plain] [--tokenizer FILE]
+    python -m text2grad_lab.paper.dense_cost runs/demo/feedback.jsonl [--prompt code_plain] [--tokenizer FILE]
 
 The last line of stdout is one JSON object: `records`, mean tokens of `span_prompt`, `span_answer`, `span_map`,
 `dense_prompt`, `dense_answer`, and the ratios dense : span of the answers (`answer_ratio`, `map_ratio`) and of

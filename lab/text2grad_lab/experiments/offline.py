@@ -12,9 +12,6 @@ The learning rate of each arm is chosen on --tune-seeds, over one grid for all, 
 pass@1; parts take that of text2grad. What stands in --out/results.jsonl, and was made with the same settings, is
 not run again.
 
-    python experiments/offline.py [--seeds 0 1 2] [--tune-seeds 100] [--lrs 3e-4 1e-3 3e-3]
-        [--arms good good_longer text2grad] [--out runs/offline]
-
 The last line of stdout is one JSON object: of `sft` and each arm the chosen `lr`, the mean held-out pass@1 `greedy`
 and `sampled`, and of each seed both (`seeds`); `ahead`: text2grad minus the better of the two `good`, by seed.
 """
@@ -30,14 +27,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from recipe import recipe_of, refuse_other_recipe
-from text2grad.config import Config, find_config, load_config
+from text2grad.config import Config
 from text2grad.errors import Diverged, exit_on_user_error
 from text2grad.stages.judge.annotate import run_annotate
 from text2grad.stages.learn.offline import run_train_offline
 from text2grad.stages.learn.supervised import run_sft
 from text2grad.stages.measure.evaluate import run_evaluate
 from text2grad_lab.baselines.imitate import run_imitate
+from text2grad_lab.experiments.common.options import (
+    Row,
+    add_tuning,
+    configured,
+    experiment_parser,
+    read_rows,
+    row_once,
+)
+from text2grad_lab.experiments.common.recipe import recipe_of, refuse_other_recipe
 
 ANSWERS = {"annotate.prompts": 200, "annotate.samples_per_prompt": 2}
 EPOCHS = 3
@@ -50,7 +55,6 @@ PARTS: dict[str, dict[str, object]] = {
 ARMS = ("good", "good_longer", "text2grad")
 GOOD = ARMS[:2]
 WAYS = ("greedy", "sampled")
-Row = dict[str, Any]
 
 
 def main() -> None:
@@ -68,12 +72,9 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--tune-seeds", nargs="+", type=int, default=[100])
-    parser.add_argument("--lrs", nargs="+", type=float, default=[3e-4, 1e-3, 3e-3])
+    parser = experiment_parser(__doc__, "offline", settings=False)
+    add_tuning(parser, [100], [3e-4, 1e-3, 3e-3])
     parser.add_argument("--arms", nargs="+", type=arm_of, default=ARMS, metavar="ARM")
-    parser.add_argument("--out", type=Path, default=Path("runs/offline"))
     chosen = parser.parse_args()
     if set(chosen.seeds) & set(chosen.tune_seeds):
         parser.error("a seed cannot be both tuned on and reported")
@@ -94,14 +95,12 @@ def measured(out: Path, seed: int, arm: str, lr: float) -> Row:
     """The held-out rates of an arm: those of the folder, if made with these settings, or made now."""
     results, config = out / "results.jsonl", config_of(out, seed, arm, lr)
     key = {"seed": seed, "arm": arm, "lr": lr, "recipe": recipe_of(config)}
-    found = [row for row in read(results) if key.items() <= row.items()]
-    if not found:
+
+    def make() -> Row:
         refuse_other_recipe(config)
-        found = [key | rates_of(config, arm, lr)]
-        with results.open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(found[0]) + "\n")
-        print(json.dumps(found[0]), file=sys.stderr, flush=True)
-    return found[0]
+        return rates_of(config, arm, lr)
+
+    return row_once(results, key, make)
 
 
 def config_of(out: Path, seed: int, arm: str, lr: float) -> Config:
@@ -112,7 +111,7 @@ def config_of(out: Path, seed: int, arm: str, lr: float) -> Config:
         words |= {"offline.epochs": EPOCHS, "offline.lr": lr}
         for part in arm.split("+")[1:]:
             words |= PARTS[part]
-    return load_config(find_config("demo"), [f"--{key}={value}" for key, value in words.items()])
+    return configured(["demo"], words)
 
 
 def rates_of(config: Config, arm: str, lr: float) -> Row:
@@ -137,7 +136,7 @@ def imitate(config: Config, arm: str, lr: float, name: str) -> Row:
     """Imitate what passes, in EPOCHS passes or in STEPS steps."""
     source = config.run.folder / "feedback.jsonl"
     size = config.sft.batch_size
-    passed = sum(row["score"] > 0 for row in read(source))
+    passed = sum(row["score"] > 0 for row in read_rows(source))
     epochs = EPOCHS if arm == "good" else STEPS * size / passed
     changed = config.sft.model_copy(update={"lr": lr, "epochs": epochs})
     done = run_imitate(config.model_copy(update={"sft": changed}), source, name, resume="restart")
@@ -152,13 +151,9 @@ def prepare(config: Config) -> None:
         run_annotate(config)
 
 
-def read(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-
-
 def best_rate(rows: Sequence[Row]) -> float:
     """The rate with the highest mean of greedy and sampled pass@1; of equal ones the lowest."""
-    rates = sorted({row["lr"] for row in rows})
+    rates: list[float] = sorted({row["lr"] for row in rows})
     return max(rates, key=lambda lr: fmean(row[way] for row in rows if row["lr"] == lr for way in WAYS))
 
 

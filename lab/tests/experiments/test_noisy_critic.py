@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from places import ROOT
-
-sys.path.insert(0, str(ROOT / "experiments"))
-
-from noisy_critic import NoiseSettings, NoisyCritic, PoliteCritic
 from text2grad.config import find_config, load_config
 from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.table import spec_of
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span, overlap_of
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.critics import critic_inputs, make_critic
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
 from text2grad_lab.compare.methods import methods_of
+from text2grad_lab.experiments.common.noisy_critic import NoiseSettings, NoisyCritic, PoliteCritic
 
 WORDS = "the quick brown fox jumps over the lazy dog again and again"
 
@@ -128,7 +123,7 @@ def test_a_critic_that_likes_politeness_praises_a_whole_answer_for_a_word() -> N
     assert polite.score == 1.0 and isinstance(pleased, Critique) and pleased.score == 0.5
     assert critic.counts() == {"noise_spans": 3.0, "noise_altered": 1.0}
     assert critic.counts() == {"noise_spans": 0.0, "noise_altered": 0.0}
-    made = spec_of("noisy_critic:polite_of_reward_model")
+    made = spec_of("text2grad_lab.experiments.common.noisy_critic:polite_of_reward_model")
     assert (made.kind, made.source) == ("reward_model", "reward_model")
 
 
@@ -175,27 +170,26 @@ def test_counts_are_those_of_the_step(kind: str) -> None:
 
 
 def test_the_command_line_chooses_the_noise() -> None:
-    config = load_config(find_config("demo"), ["--critic.kind", "noisy_critic:drop_20_of_reference"])
+    config = load_config(
+        find_config("demo"), ["--critic.kind", "text2grad_lab.experiments.common.noisy_critic:drop_20_of_reference"]
+    )
     with Runner(1.0) as runner:
         critic = make_critic(config, config.critic.kind, None, runner)
     assert isinstance(critic, NoisyCritic) and isinstance(critic.critic, ReferenceCritic)
     assert critic.settings == NoiseSettings(kind="drop", share=0.2)
     for name in ("drop_20_of_me", "lose_20_of_program"):
         with pytest.raises(UserError, match=f"noisy_critic has no {name}"):
-            spec_of(f"noisy_critic:{name}")
-
-
-def test_the_former_setting_says_where_it_went() -> None:
-    with pytest.raises(UsageError, match=r"critic.noise has moved to experiments/noisy_critic.py"):
-        load_config(find_config("demo"), ["--critic.noise.share=.2"])
-    assert load_config(find_config("demo"), ["--critic.noise=null"]) == load_config(find_config("demo"))
+            spec_of(f"text2grad_lab.experiments.common.noisy_critic:{name}")
 
 
 def test_it_is_the_critic_it_disturbs_wherever_that_counts(tmp_path: Path) -> None:
     """A run against a noisy reward model waits for the model, is refused where the model is unfit, and resumes."""
-    spec = spec_of("noisy_critic:flip_10_of_reward_model")
+    spec = spec_of("text2grad_lab.experiments.common.noisy_critic:flip_10_of_reward_model")
     assert (spec.kind, spec.source, spec.blind) == ("reward_model", "reward_model", True)
-    words = (f"--run.folder={tmp_path}", "--critic.kind=noisy_critic:flip_10_of_reward_model")
+    words = (
+        f"--run.folder={tmp_path}",
+        "--critic.kind=text2grad_lab.experiments.common.noisy_critic:flip_10_of_reward_model",
+    )
     config = load_config(find_config("demo"), words)
     assert {"the critic", "the reward model"} <= set(critic_inputs(config))
     (tmp_path / "reward_model").mkdir()
@@ -203,5 +197,5 @@ def test_it_is_the_critic_it_disturbs_wherever_that_counts(tmp_path: Path) -> No
     with pytest.raises(UserError, match="not fit to train against: it is blind"):
         refuse_unfit_reward_model(config)
     recipe = tmp_path / "noisy.yaml"
-    recipe.write_text("critic: {kind: 'noisy_critic:flip_10_of_reward_model'}")
+    recipe.write_text("critic: {kind: 'text2grad_lab.experiments.common.noisy_critic:flip_10_of_reward_model'}")
     assert methods_of([str(recipe)], config)["noisy"].after == ("reward model",)

@@ -5,9 +5,6 @@ SFT policy to documents of the kinds that are trained on, and those of the kinds
 variant of the reward model learns from 400 of the first and is measured on both: the last 80 (`unseen`: what it is
 asked in the loop) and those of the other kinds (`heldout`). Then policies learn from it.
 
-    python experiments/reward_models.py [--variants marks written ...] [--methods text2grad ...] [--seeds 1]
-        [--first-seed 0] [--prompts 200] [--out FOLDER] [--measure] [--set ppo.steps=4 ...]
-
 Variants: `marks` (the preset's: a tagger), `written` (quotes in z, the verdict by a head), `plain` (a tagger
 without spoiled answers). Methods: `text2grad`, or a recipe laid over it (`grpo`, `scalar`); `program` as a variant
 trains against the program itself. --measure trains no policy.
@@ -27,12 +24,11 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from recipe import preset_name
 from text2grad.demo import run_command
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.stages.run.results import write_json
+from text2grad_lab.experiments.common.options import Row, experiment_parser, preset_name
 
 VARIANTS = {
     "program": ("critic.kind=fields",),
@@ -41,7 +37,6 @@ VARIANTS = {
     "plain": ("reward_model.damaged=0",),
 }
 FIGURES = ("poor_f1", "good_f1", "verdict_order")
-Row = dict[str, Any]
 
 
 def main() -> None:
@@ -55,16 +50,12 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = experiment_parser(__doc__, "reward_models", counted=1)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["marks", "written"])
     parser.add_argument(
         "--methods", nargs="+", default=["text2grad"], metavar="NAME", help="text2grad, or a recipe"
     )
-    parser.add_argument("--seeds", type=int, default=1, help="how many")
-    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--prompts", type=int, default=200, help="of which two answers each are criticised")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all commands")
-    parser.add_argument("--out", type=Path, default=Path("runs/reward_models"))
     parser.add_argument("--measure", action="store_true", help="train no policy")
     chosen = parser.parse_args()
     return chosen

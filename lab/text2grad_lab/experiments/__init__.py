@@ -1,0 +1,1 @@
+"""Experiments: what is learned from feedback, one module per question (README.md)."""

@@ -1,0 +1,85 @@
+"""Run every step of the paper's list on tiny models and data, made on the spot in a temporary folder.
+
+Nothing outside is needed: no network, GPU or key. Each step runs with its own words, one step of PPO and two
+problems to measure on, so that no command of the list fails after the training that it measures was paid for.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+from text2grad.data import files
+from text2grad_lab.paper import tiny_world
+from text2grad_lab.paper.steps import Step
+
+
+def check(selected: Sequence[Step]) -> dict[str, Any]:
+    """Run steps in a tiny world, data sets side by side; returns how many there are and ran, and which failed.
+
+    A step that uses the output of another step needs that step among `selected`.
+    """
+    os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", OPENAI_API_KEY="none")  # before torch is imported
+    parts = [
+        [step for step in selected if step.data == data] for data in dict.fromkeys(step.data for step in selected)
+    ]
+    with TemporaryDirectory() as name, chdir(name):
+        tiny_world.make_models(Path())
+        tiny_world.write_files(Path())
+        # Not forked: torch may have started threads here.
+        with multiprocessing.get_context("spawn").Pool(min(len(parts), os.cpu_count() or 1)) as pool:
+            said = [line for lines in pool.imap_unordered(check_part, parts) for line in lines]
+    lines = dict(said)
+    failed = [{"name": step.name, "line": lines[step.name]} for step in selected if lines[step.name]]
+    code = 1 if failed else 0
+    return {"steps": len(selected), "ran": len(selected) - len(failed), "failed": failed, "exit_code": code}
+
+
+def check_part(part: Sequence[Step]) -> list[tuple[str, str]]:
+    """Run steps one after the other in the current folder; of each its name with its line, "" if it ended well."""
+    found = []
+    with tiny_world.chat_endpoint() as url, mock.patch.object(files, "_hub_rows", tiny_world.hub_rows):
+        os.environ["OPENAI_BASE_URL"] = url
+        for step in part:
+            started = time.perf_counter()
+            found.append((step.name, check_step(step)))
+            took = f"{step.name} ({time.perf_counter() - started:.1f} s)"
+            print(f"{took} FAILED: {found[-1][1]}" if found[-1][1] else took, file=sys.stderr, flush=True)
+    return found
+
+
+def check_step(step: Step) -> str:
+    """Run the words of a step here, with `tiny_world.SMALL` after them; the line with which it failed, or ""."""
+    from text2grad.cli import main as text2grad
+    from text2grad_lab.__main__ import register
+
+    register()
+    stand_in_for_kept_policies(step)
+    said = StringIO()
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(said):
+            text2grad([*step.words, *tiny_world.SMALL.get(step.words[0], ()), "--json"])
+    except SystemExit as left:
+        lines = [line for line in said.getvalue().splitlines() if line.strip()] or ["nothing was said"]
+        return "" if not left.code else f"exit code {left.code}: {lines[-1]}"
+    except Exception as error:  # a bug of the command: one line here as well, and the other steps are still run
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return ""
+
+
+def stand_in_for_kept_policies(step: Step) -> None:
+    """A policy kept after 400 steps is, where one step is run, the policy after that."""
+    for word in step.words:
+        kept = re.fullmatch(r"(.*/ppo/(\w+))/\2-step-\d+", word)
+        if kept and Path(word).parent.is_dir() and not Path(word).exists():
+            Path(word).symlink_to(Path("policy"), target_is_directory=True)
