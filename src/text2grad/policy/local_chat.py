@@ -12,6 +12,7 @@ from text2grad.policy.generate import Sample, generate
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import SamplingSettings
+from text2grad.wire.quotable import keep_resolved
 
 
 class LocalChat:
@@ -71,6 +72,8 @@ class LocalChat:
         forced = grounding.forced if grounding else [False] * len(fits)
         written = zip(fits, samples, forced, strict=True)
         answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in written}
+        if grounding:
+            answers = {each: _resolving(answer, each[1]) for each, answer in answers.items()}
         for answer in answers.values():
             self.usage.update({name: int(count) for name, count in answer.usage.items()})
         return [
@@ -88,3 +91,8 @@ class LocalChat:
         )
         usage = {"input_tokens": float(len(prompt)), "output_tokens": float(len(sample.ids))}
         return Completion(text=text, truncated=sample.truncated, forced=forced, score=sample.verdict, usage=usage)
+
+
+def _resolving(answer: Completion, text: str) -> Completion:
+    """An answer about a text without the quotes that do not resolve."""
+    return answer if answer.truncated else answer.model_copy(update={"text": keep_resolved(answer.text, text)})
