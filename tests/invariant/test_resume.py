@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
@@ -186,7 +187,7 @@ def by_logged_answers(model: Path, folder: Path, on_step: Any = None, lora: bool
     answers = [
         LoggedAnswer(str(n), turn, TEXTS[n] * 2, Halves().judge(TEXTS[n] * 2)) for n, turn in enumerate(asked)
     ]
-    settings = OfflineSettings(epochs=3, batch_size=2, lr=1e-2, max_kl=None)
+    settings = OfflineSettings(epochs=3, batch_size=2, lr=1e-2)
     options = RunOptions(folder, "offline", 5, on_step=on_step, **COURSE)
     train_offline(policy, answers, settings.model_copy(update=changes), CreditSettings(), options)
 
@@ -216,21 +217,16 @@ def by_pairs(
 
 @pytest.fixture(scope="module")
 def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
-    """Uninterrupted runs by what changes in their settings; each is made once."""
+    """Uninterrupted runs of PPO by what changes in their settings; each is made once."""
     made: dict[str, tuple[Path, Training]] = {}
 
-    def make(title: str = "ppo", **changes: Any) -> tuple[Path, Training]:
-        key = f"{title} {changes}"
+    def make(**changes: Any) -> tuple[Path, Training]:
+        key = str(changes)
         if key not in made:
             folder = tmp_path_factory.mktemp("straight") / "run"
             with pytest.MonkeyPatch.context() as patch:
                 found = watched(patch)
-                if title == "ppo":
-                    by_ppo(model, folder, Lots(), **changes)
-                elif title in ("dpo", "scalar"):
-                    by_pairs(model, folder, title=title, **changes)
-                else:
-                    by_supervision(model, folder, title=title, **changes)
+                by_ppo(model, folder, Lots(), **changes)
             made[key] = folder, found[-1]
         return made[key]
 
@@ -357,87 +353,74 @@ def test_ppo_goes_back_to_the_last_checkpoint(
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
-@pytest.mark.parametrize(("title", "lora"), [("dpo", False), ("dpo", True), ("scalar", False), ("scalar", True)])
-def test_training_on_pairs_goes_on_as_if_it_had_never_stopped(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, title: str, lora: bool
-) -> None:
-    def stop(step: int, _: dict[str, float]) -> None:
-        if step == 3:
-            killed()
+class Loop(NamedTuple):
+    """A training loop, the step at which it is killed, refused changes by name, and heads that it trains."""
 
-    with pytest.raises(Killed):
-        by_pairs(model, tmp_path / "stopped", stop, title, lora)
-    with pytest.raises(UserError, match=r"other settings or inputs: .*\.training\.lr"):
-        by_pairs(model, tmp_path / "stopped", title=title, lora=lora, lr=0.5)
-    by_pairs(model, tmp_path / "stopped", title=title, lora=lora)
-    assert_same(straight(title=title, lora=lora), (tmp_path / "stopped", seen[-1]))
-    assert leftovers(tmp_path / "stopped") == ["policy"]
+    begin: Callable[..., object]
+    at: int = 3
+    refused: Mapping[str, dict[str, Any]] = {}
+    heads: tuple[str, ...] = ()
 
 
-@pytest.mark.parametrize(
-    ("at", "title", "optimizer"),
-    [
-        (1, "sft", "adamw"),
-        (3, "reward model", "adamw"),
-        (5, "sft", "adamw"),
-        (3, "reward model", "text2grad.demo_muon:muon"),
-    ],
-)
-def test_supervised_training_goes_on_as_if_it_had_never_stopped(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, at: int, title: str, optimizer: str
-) -> None:
-    def stop(step: int, _: dict[str, float]) -> None:
-        if step == at:
-            raise Killed
-
-    with pytest.raises(Killed):
-        by_supervision(model, tmp_path / "stopped", stop, title, optimizer=optimizer)
-    by_supervision(model, tmp_path / "stopped", title=title, optimizer=optimizer)
-    assert_same(straight(title, optimizer=optimizer), (tmp_path / "stopped", seen[-1]))
-
-
-@pytest.mark.parametrize("lora", [True, False])
-def test_logged_answers_go_on_as_if_never_stopped(
-    model: Path, tmp_path: Path, seen: list[Training], lora: bool
-) -> None:
-    """The start, to which the odds and the KL refer, is not what the policy was when it was stopped."""
-
-    def stop(step: int, _: dict[str, float]) -> None:
-        if step == 3:
-            raise Killed
-
-    by_logged_answers(model, tmp_path / "straight", lora=lora)
-    with pytest.raises(Killed):
-        by_logged_answers(model, tmp_path / "stopped", stop, lora)
-    with pytest.raises(UserError, match=r"offline\.verdict_weight 1\.0 -> 2\.0"):
-        by_logged_answers(model, tmp_path / "stopped", lora=lora, verdict_weight=2.0)
-    by_logged_answers(model, tmp_path / "stopped", lora=lora, max_kl=1e3)
-    assert_same((tmp_path / "straight", seen[0]), (tmp_path / "stopped", seen[-1]))
-
-
-@pytest.mark.parametrize("spans", [False, True])
-def test_the_heads_of_a_reward_model_go_on_as_if_they_had_never_stopped(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, spans: bool
-) -> None:
-    """Their linear maps, and what their optimizers remember, are part of a checkpoint."""
+def with_heads(spans: bool) -> Loop:
+    """A reward model whose heads, and what their optimizers remember, are part of a checkpoint."""
     heads: dict[str, Any] = {"label_weight": 1.0, "verdicts": True, "spans": spans}
+    refused = {
+        r"reward_model\.label_weight 1\.0 -> 2\.0": {"label_weight": 2.0},
+        r"reward_model\.kind": {"spans": not spans},
+        r"reward_model\.score_head": {"verdicts": False},
+    }
+    begin = partial(by_supervision, **heads)
+    return Loop(begin, 2, refused, ("span_head" if spans else "label_head", "score_head"))
+
+
+RATE = {r"other settings or inputs: .*\.training\.lr": {"lr": 0.5}}
+MUON = "text2grad.demo_muon:muon"
+LOOPS = {
+    **{
+        f"{title}, {'adapter' if lora else 'all weights'}": Loop(
+            partial(by_pairs, title=title, lora=lora), refused=RATE
+        )
+        for title in ("dpo", "scalar")
+        for lora in (False, True)
+    },
+    "first step": Loop(by_supervision, 1),
+    "last step": Loop(by_supervision, 5),
+    "muon": Loop(partial(by_supervision, title="reward model", optimizer=MUON)),
+    **{
+        f"logged answers, {'adapter' if lora else 'all weights'}": Loop(
+            partial(by_logged_answers, lora=lora),
+            refused={r"offline\.verdict_weight 1\.0 -> 2\.0": {"verdict_weight": 2.0}},
+        )
+        for lora in (False, True)
+    },
+    "generative, heads": with_heads(False),
+    "tagger": with_heads(True),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_resumes_as_if_it_had_never_stopped(
+    model: Path, tmp_path: Path, seen: list[Training], name: str
+) -> None:
+    loop = LOOPS[name]
 
     def stop(step: int, _: dict[str, float]) -> None:
-        if step == 2:
+        if step == loop.at:
             raise Killed
 
+    loop.begin(model, tmp_path / "straight")
+    straight = seen[0]
     with pytest.raises(Killed):
-        by_supervision(model, tmp_path / "stopped", stop, **heads)
-    with pytest.raises(UserError, match=r"reward_model\.label_weight 1\.0 -> 2\.0"):
-        by_supervision(model, tmp_path / "stopped", label_weight=2.0, verdicts=True, spans=spans)
-    with pytest.raises(UserError, match=r"reward_model\.kind"):
-        by_supervision(model, tmp_path / "stopped", **{**heads, "spans": not spans})
-    with pytest.raises(UserError, match=r"reward_model\.score_head"):
-        by_supervision(model, tmp_path / "stopped", label_weight=1.0, spans=spans)
-    by_supervision(model, tmp_path / "stopped", **heads)
-    for head in ("span_head" if spans else "label_head", "score_head"):
-        assert any(head in name and bool(tensor.any()) for name, tensor in seen[-1].tensors().items())
-    assert_same(straight("sft", **heads), (tmp_path / "stopped", seen[-1]))
+        loop.begin(model, tmp_path / "stopped", on_step=stop)
+    for refusal, changes in loop.refused.items():
+        with pytest.raises(UserError, match=refusal):
+            loop.begin(model, tmp_path / "stopped", **changes)
+    loop.begin(model, tmp_path / "stopped")
+    assert_same((tmp_path / "straight", straight), (tmp_path / "stopped", seen[-1]))
+    assert leftovers(tmp_path / "stopped") == ["policy"]
+    for head in loop.heads:
+        assert any(head in key and bool(tensor.any()) for key, tensor in seen[-1].tensors().items())
 
 
 def test_a_critic_beside_the_scoring_changes_nothing(

@@ -161,7 +161,7 @@ def test_a_question_takes_every_method_and_says_who_the_critic_is(
         "reward_model",
     )
     first, alone = (questions.preset(chosen, name).reward_model for name in ("critique_first", "spans_alone"))
-    assert (first.spans, first.critique, alone.critique) == ("written", True, False)
+    assert (first.kind, first.critique, alone.critique) == ("generative", True, False)
     assert first == alone.model_copy(update={"critique": True})
 
 
