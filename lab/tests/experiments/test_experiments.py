@@ -112,7 +112,7 @@ def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
     refuse_other_recipe(of())
     refuse_other_recipe(of("--ppo.lr=1e-3", "--credit.outcome_weight=0"))
     with pytest.raises(SystemExit, match="made with other settings: take another --out"):
-        refuse_other_recipe(of("--tiny.context=320"))
+        refuse_other_recipe(of("--sft.epochs=9"))
     refuse_other_recipe(of())
 
 
@@ -190,6 +190,7 @@ def test_the_answers_to_questions_are_rows_of_one_table(tmp_path: Path) -> None:
     assert questions.altered([seed], "text2grad") == {}
 
 
+@pytest.mark.nightly
 def test_a_question_is_answered_and_not_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,9 +219,7 @@ def test_the_rollouts_to_the_end_of_scalar_ppo_are_those_of_all_seeds() -> None:
 
 def test_critics_of_taste_mark_what_they_like_and_dislike() -> None:
     reply = "Thanks for asking! The logo is on the shelf. I think it might rain. I am busy."
-    example = tastes.Replies(TaskSettings(name="text2grad_lab.experiments.common.tastes:Replies")).examples(
-        "heldout"
-    )[0]
+    example = tastes.Replies(TaskSettings(name="tastes:Replies")).examples("heldout")[0]
     said = {name: critic().one(reply) for name, critic in {**tastes.TASTES, "every": tastes.Every}.items()}
     marks = {name: [(span.text, span.label) for span in each.spans] for name, each in said.items()}
     assert marks["brief"] == [("I think it might rain.", -1), ("I am busy.", -1)]
@@ -228,9 +227,7 @@ def test_critics_of_taste_mark_what_they_like_and_dislike() -> None:
     assert marks["sure"] == [("I think", -1), ("might", -1)]
     assert marks["every"] == marks["brief"] + marks["warm"] + marks["sure"]
     assert [each.score for each in said.values()] == [0.0, 0.0, -1.0, pytest.approx(-1 / 3)]
-    scores = tastes.Replies(TaskSettings(name="text2grad_lab.experiments.common.tastes:Replies")).scores(
-        example, reply
-    )
+    scores = tastes.Replies(TaskSettings(name="tastes:Replies")).scores(example, reply)
     assert scores == {"taste": pytest.approx(1 / 3), "brief": 0.5, "warm": 0.5, "sure": 0.0, "about": 0.0}
     assert tastes.Every().one(" ").score == -1.0
 
@@ -239,9 +236,7 @@ def test_what_is_asked_about_is_held_out() -> None:
     task = tastes.Replies(TaskSettings(name="text2grad_lab.experiments.common.tastes:Replies", limit=60))
     things = {split: {each.meta["thing"] for each in task.examples(split)} for split in ("sft", "train", "heldout")}
     assert not things["heldout"] & (things["sft"] | things["train"]) and len(task.examples("sft")) == 60
-    assert task.examples("train") == tastes.Replies(
-        TaskSettings(name="text2grad_lab.experiments.common.tastes:Replies")
-    ).examples("train")
+    assert task.examples("train") == tastes.Replies(TaskSettings(name="tastes:Replies")).examples("train")
 
 
 def test_a_sign_is_wrong_where_a_right_token_is_pushed_down() -> None:
@@ -296,8 +291,6 @@ def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch,
     assert scalar.evaluate.temperatures == (0.3, 0.6, 1.0)
     chosen.reward_model = True
     assert pretrained.preset(chosen, "code").critic.kind == "reward_model"
-    human = pretrained.preset(chosen, "human_qa", ["smollm2"])
-    assert (human.policy.model, human.task.name) == ("smollm2", "qa")
 
 
 def test_pretrained_measures_on_other_tasks_what_was_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -314,23 +307,6 @@ def test_pretrained_measures_on_other_tasks_what_was_asked(monkeypatch: pytest.M
     place.parent.mkdir()
     place.write_text('{"greedy_pass": 0.25}', encoding="utf-8")
     assert pretrained.figures_on(tmp_path, "mbpp", "sft") == {"greedy_pass": 0.25}
-
-
-def test_figures_of_other_settings_are_not_shown_as_those_of_these(tmp_path: Path) -> None:
-    folder = tmp_path / "human_qa"
-    for settings in (["a=1", "b=2"], ["b=2", "a=1"]):
-        pretrained.refuse_other_settings(folder, settings)
-    with pytest.raises(SystemExit, match="take another --out"):
-        pretrained.refuse_other_settings(folder, ["a=1"])
-
-
-def test_a_model_that_labels_tokens_has_the_figures_of_one_that_quotes() -> None:
-    f1 = {"f1": 0.5, "f1_low": 0.4, "f1_high": 0.6}
-    said = {f"poor_{name}": value for name, value in f1.items()}
-    said |= {"random_poor_f1": 0.2, "always_poor_f1": 0.3, "unreadable": 0.1, "answers": 7.0}
-    found = pretrained.of_units(said)
-    assert (found["poor_f1"], found["poor_f1_interval"]) == (0.5, [0.4, 0.6])
-    assert (found["random_f1"], found["always_poor_f1"], found["unreadable"]) == (0.2, 0.3, 0.1)
 
 
 def record(number: int, response: str, *quotes: str, family: str = "list") -> Feedback:
@@ -420,6 +396,7 @@ def test_annotation_means_over_seeds_and_keeps_the_measures_apart() -> None:
     assert found["policy"]["clean"] == {"greedy": {"seeds": [0.5], "mean": 0.5}}
 
 
+@pytest.mark.nightly
 def test_annotation_trains_on_changed_records_and_measures_on_unchanged_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

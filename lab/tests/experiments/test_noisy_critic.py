@@ -19,6 +19,7 @@ from text2grad.stages.learn.gate import refuse_unfit_reward_model
 from text2grad_lab.compare.methods import methods_of
 from text2grad_lab.experiments.common.noisy_critic import NoiseSettings, NoisyCritic, PoliteCritic
 
+CRITIC = "text2grad_lab.experiments.common.noisy_critic"
 WORDS = "the quick brown fox jumps over the lazy dog again and again"
 
 
@@ -123,72 +124,53 @@ def test_a_critic_that_likes_politeness_praises_a_whole_answer_for_a_word() -> N
     assert polite.score == 1.0 and isinstance(pleased, Critique) and pleased.score == 0.5
     assert critic.counts() == {"noise_spans": 3.0, "noise_altered": 1.0}
     assert critic.counts() == {"noise_spans": 0.0, "noise_altered": 0.0}
-    made = spec_of("text2grad_lab.experiments.common.noisy_critic:polite_of_reward_model")
+    made = spec_of(f"{CRITIC}:polite_of_reward_model")
     assert (made.kind, made.source) == ("reward_model", "reward_model")
 
 
-def test_a_span_of_the_whole_response_has_no_other_place() -> None:
-    critic = noisy(kind="displace", share=1.0)
-    (judged,) = critic.critique([example("a")], ["word"])
-    assert isinstance(judged, Critique)
-    assert judged.spans[0].text == "word"
-    assert critic.counts() == {"noise_spans": 1.0, "noise_altered": 0.0}
-
-
-def test_the_same_response_gets_the_same_noise_whatever_else_is_asked() -> None:
-    critic = noisy(kind="flip", share=0.4)
+@pytest.mark.parametrize("kind", ["flip", "displace", "drop"])
+def test_noise_depends_on_the_response_and_the_seed_alone_and_is_counted(kind: str) -> None:
+    critic = noisy(kind=kind, share=0.4)
     alone = critic.critique([example("b")], [WORDS])
     assert critic.critique([example("a"), example("b")], ["other words", WORDS])[1:] == alone
-    assert noisy(kind="flip", share=0.4).critique([example("b")], [WORDS]) == alone
-
-
-@pytest.mark.parametrize("kind", ["flip", "displace", "drop"])
-def test_another_seed_gives_other_noise(kind: str) -> None:
     assert asked(noisy(kind=kind, share=0.4), 5) != asked(noisy(seed=1, kind=kind, share=0.4), 5)
-
-
-def test_text_verdict_and_failures_stay() -> None:
-    judged = noisy(kind="drop", share=1.0).critique([example("a"), example("b")], [WORDS, "broken"])
-    assert judged[0] == Critique(text="said", spans=(), score=0.5)
+    every = noisy(kind=kind, share=1.0)
+    judged = every.critique([example("a"), example("b")], [WORDS, "broken"])
+    assert isinstance(judged[0], Critique) and (judged[0].text, judged[0].score) == ("said", 0.5)
     assert isinstance(judged[1], Failure)
+    spans = float(len(plain()))
+    assert every.counts() == {"noise_spans": spans, "noise_altered": spans}
+    assert every.counts() == {"noise_spans": 0.0, "noise_altered": 0.0}
 
 
-def test_a_critic_that_must_not_overlap_still_must_not() -> None:
-    critic = EveryWord()
-    critic.overlap = "never"  # type: ignore[attr-defined]
-    assert overlap_of(NoisyCritic(critic, NoiseSettings(), 0)) == "never"
-    assert overlap_of(noisy()) == "allowed"
-
-
-@pytest.mark.parametrize("kind", ["flip", "displace", "drop"])
-def test_counts_are_those_of_the_step(kind: str) -> None:
-    critic = noisy(kind=kind, share=1.0)
-    asked(critic, 3)
-    whole = float(3 * len(plain()))
-    assert critic.counts() == {"noise_spans": whole, "noise_altered": whole}
-    assert critic.counts() == {"noise_spans": 0.0, "noise_altered": 0.0}
+def test_a_span_of_the_whole_response_stays_and_overlap_is_that_of_the_critic() -> None:
+    critic = noisy(kind="displace", share=1.0)
+    (judged,) = critic.critique([example("a")], ["word"])
+    assert isinstance(judged, Critique) and judged.spans[0].text == "word"
+    assert overlap_of(critic) == "allowed"
+    alone = EveryWord()
+    alone.overlap = "never"  # type: ignore[attr-defined]
+    assert overlap_of(NoisyCritic(alone, NoiseSettings(), 0)) == "never"
 
 
 def test_the_command_line_chooses_the_noise() -> None:
-    config = load_config(
-        find_config("demo"), ["--critic.kind", "text2grad_lab.experiments.common.noisy_critic:drop_20_of_reference"]
-    )
+    config = load_config(find_config("demo"), ["--critic.kind", f"{CRITIC}:drop_20_of_reference"])
     with Runner(1.0) as runner:
         critic = make_critic(config, config.critic.kind, None, runner)
     assert isinstance(critic, NoisyCritic) and isinstance(critic.critic, ReferenceCritic)
     assert critic.settings == NoiseSettings(kind="drop", share=0.2)
     for name in ("drop_20_of_me", "lose_20_of_program"):
         with pytest.raises(UserError, match=f"noisy_critic has no {name}"):
-            spec_of(f"text2grad_lab.experiments.common.noisy_critic:{name}")
+            spec_of(f"{CRITIC}:{name}")
 
 
 def test_it_is_the_critic_it_disturbs_wherever_that_counts(tmp_path: Path) -> None:
     """A run against a noisy reward model waits for the model, is refused where the model is unfit, and resumes."""
-    spec = spec_of("text2grad_lab.experiments.common.noisy_critic:flip_10_of_reward_model")
+    spec = spec_of(f"{CRITIC}:flip_10_of_reward_model")
     assert (spec.kind, spec.source, spec.blind) == ("reward_model", "reward_model", True)
     words = (
         f"--run.folder={tmp_path}",
-        "--critic.kind=text2grad_lab.experiments.common.noisy_critic:flip_10_of_reward_model",
+        f"--critic.kind={CRITIC}:flip_10_of_reward_model",
     )
     config = load_config(find_config("demo"), words)
     assert {"the critic", "the reward model"} <= set(critic_inputs(config))
@@ -197,5 +179,5 @@ def test_it_is_the_critic_it_disturbs_wherever_that_counts(tmp_path: Path) -> No
     with pytest.raises(UserError, match="not fit to train against: it is blind"):
         refuse_unfit_reward_model(config)
     recipe = tmp_path / "noisy.yaml"
-    recipe.write_text("critic: {kind: 'text2grad_lab.experiments.common.noisy_critic:flip_10_of_reward_model'}")
+    recipe.write_text(f"critic: {{kind: '{CRITIC}:flip_10_of_reward_model'}}")
     assert methods_of([str(recipe)], config)["noisy"].after == ("reward model",)

@@ -43,9 +43,9 @@ from text2grad_lab.compare.figures import BEST, scores_of
 from text2grad_lab.compare.methods import BASE, METHODS, OURS
 from text2grad_lab.compare.seeds import Seed
 from text2grad_lab.compare.tuning import Extent
+from text2grad_lab.experiments.common.commands import command, lines_of, prompt_of, rates
 from text2grad_lab.experiments.common.methods import by_arm, file_name, method, method_of
 from text2grad_lab.experiments.common.options import Row, configured, experiment_parser
-from text2grad_lab.experiments.reward_models import command, lines_of, prompt_of, rates
 
 TASKS = {"extraction": "fields", "reports": "covered"}
 """The measure of each task."""

@@ -7,24 +7,20 @@ the program that knows the answer (the person's line, the tests); with --reward-
 learned from that program what to say, a second adapter on the same base weights. Of several --lrs each method takes
 the best on --tune-seeds, which are not reported. What has been run is not repeated.
 
-`docstrings` is the preset function_summaries, measured by ROUGE-L; `code` is small_programs, measured by tests;
-`human_qa` trains the reward model on what people marked, and measures that; with --units it is a model that labels
-every token and writes nothing. A method is one of the lab's `compare`
-(`base` too), or has parts of methods.py laid over it: `grpo+lr_0.0001`, `text2grad+values`, `text2grad+group_of_8`.
+`docstrings` is the preset function_summaries, measured by ROUGE-L; `code` is small_programs, measured by tests.
+A method is one of the lab's `compare` (`base` too), or has parts of methods.py laid over it: `grpo+lr_0.0001`,
+`text2grad+values`, `text2grad+group_of_8`.
 
 The last line of stdout is one JSON object: `tasks` (of each, of each method: `greedy`, `sampled` and
 `best_temperature`, with --mbpp also `mbpp`, greedy on its test problems, each the mean and the seeds), `rates` (of
 each task what the first of --lrs was multiplied by), `collapsed` (runs that ended `collapsed`), `forgetting`
-(points lost on ARC-Challenge by the worst run of text2grad, against SFT), `reward_model` (of human_qa: F1 of poor
-tokens with its interval, beside random spans).
+(points lost on ARC-Challenge by the worst run of text2grad, against SFT).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,7 +36,7 @@ from text2grad_lab.compare.tuning import Extent
 from text2grad_lab.experiments.common.methods import by_arm, file_name, method, method_of
 from text2grad_lab.experiments.common.options import Row, add_tuning, configured, experiment_parser
 
-PRESETS = {"docstrings": "function_summaries", "code": "text2grad_lab:small_programs", "human_qa": "human_qa"}
+PRESETS = {"docstrings": "function_summaries", "code": "text2grad_lab:small_programs"}
 LEAST_ENTROPY, MOST_REPETITION, MOST_PERPLEXITY = 0.1, 0.2, 4.0
 MEASURES = {"docstrings": "rouge_l", "code": "pass"}
 CRITICS = {"docstrings": "reference", "code": "program"}
@@ -51,16 +47,12 @@ TEMPERATURES = "[0.3, 0.6, 1.0]"
 SHARED = Path("../shared/data")
 ARC = SHARED / "arc_challenge" / "arc_challenge_test_full_1172.jsonl"
 MBPP_DATA = SHARED / "mbpp" / "mbpp.jsonl"
-HUMAN = ("finegrained_rlhf_qa/dev_feedback.json", "squality_human_eval/span_comments_flat.jsonl")
 
 
 def main() -> None:
     chosen = options()
-    found: Row = {"tasks": {}, "rates": {}, "collapsed": [], "forgetting": None, "reward_model": None}
+    found: Row = {"tasks": {}, "rates": {}, "collapsed": [], "forgetting": None}
     for task in chosen.tasks:
-        if task == "human_qa":
-            found["reward_model"] = human_reward_model(chosen)
-            continue
         found["rates"][task], rows = measured(chosen, task)
         found["tasks"][task] = table(rows)
         found["collapsed"] += list(fallen(task, rows))
@@ -76,7 +68,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=PRESETS, default=["docstrings", "code"])
     parser.add_argument("--arms", nargs="+", type=arm_name, default=list(ARMS), metavar="ARM")
     parser.add_argument("--reward-model", action="store_true", help="the critic in the loop is a trained one")
-    parser.add_argument("--units", action="store_true", help="the reward model of human_qa labels every token")
     parser.add_argument("--arc", type=int, default=300, help="questions of ARC-Challenge for `forgetting`; 0: none")
     parser.add_argument("--mbpp", type=int, default=0, help="test problems of MBPP that `code` is measured on too")
     chosen = parser.parse_args()
@@ -196,66 +187,6 @@ def forgotten(rows: Sequence[Row]) -> float | None:
         before[row["seed"]] - row["arc_score"] for row in rows if row["arm"] == "text2grad" and "arc_score" in row
     ]
     return round(100 * max(lost), 2) if lost else None
-
-
-def human_reward_model(chosen: argparse.Namespace) -> Row:
-    """A reward model trained on people's marks: F1 of poor tokens on held-out questions."""
-    config = preset(chosen, "human_qa", ["smollm2"])
-    words = ["--config", "human_qa", "--config", "smollm2", f"--run.folder={config.run.folder}"]
-    words += [f"--{each}" for each in chosen.set]
-    refuse_other_settings(config.run.folder, chosen.set)
-    if not (config.run.folder / "feedback.jsonl").exists():
-        for file in HUMAN:
-            command("import", str(SHARED / file), *words)
-    if chosen.units:
-        place = config.run.folder / "unit_model" / "tokens" / "policy" / "units.json"
-        if not place.exists():  # what is finished would be trained again
-            command("train-units", "tokens", *words)
-        return of_units(json.loads(place.read_text(encoding="utf-8"))["heldout"])
-    for stage, product in {"sft": "sft/policy", "train-reward": "evaluation/reward_model.json"}.items():
-        if not (config.run.folder / product).exists():
-            command(stage, *words)
-    found = command("evaluate", "--task", "reward-model", *words)
-    interval = [round(bound, 4) for bound in found["poor"]["intervals"]["f1"]]
-    nothing = {name: rates["poor_f1"] for name, rates in found["baselines"].items()}
-    kept = {"poor_f1": found["poor_f1"], "poor_f1_interval": interval, "random_f1": nothing["random_spans"]}
-    kept["always_poor_f1"] = nothing["always_poor"]
-    return kept | {name: found[name] for name in ("unmatched", "unreadable", "records")}
-
-
-def refuse_other_settings(folder: Path, settings: Sequence[str]) -> None:
-    """What has been run is not repeated, so that it must have been run with these settings.
-
-    Raises:
-        SystemExit: it was not.
-    """
-    kept, settings = folder / "set.json", sorted(settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    if kept.exists() and json.loads(kept.read_text(encoding="utf-8")) != settings:
-        raise SystemExit(f"{folder} was run with other settings ({kept.name}): take another --out")
-    kept.write_text(json.dumps(settings), encoding="utf-8")
-
-
-def of_units(found: Row) -> Row:
-    """The figures of a model that labels tokens, which quotes nothing, under the names of one that does."""
-    names = {"poor_f1": "poor_f1", "random_f1": "random_poor_f1", "always_poor_f1": "always_poor_f1"}
-    kept: Row = {name: found[there] for name, there in names.items()}
-    kept["poor_f1_interval"] = [round(found[f"poor_f1_{end}"], 4) for end in ("low", "high")]
-    return kept | {"unmatched": 0.0, "unreadable": found["unreadable"], "records": found["answers"]}
-
-
-def command(*words: str) -> Row:
-    """Run the command line, its progress on this terminal; returns what it prints as JSON.
-
-    Raises:
-        SystemExit: it failed, and has said why.
-    """
-    whole = [sys.executable, "-m", "text2grad_lab", *words, "--json"]
-    done = subprocess.run(whole, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise SystemExit(done.returncode)
-    found: Row = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 if __name__ == "__main__":

@@ -42,11 +42,11 @@ from text2grad_lab.compare.figures import scores_of
 from text2grad_lab.compare.methods import REWARD_MODEL, SHARED
 from text2grad_lab.compare.seeds import Seed, side_by_side
 from text2grad_lab.compare.tuning import Extent
+from text2grad_lab.experiments.common.commands import rates
 from text2grad_lab.experiments.common.methods import by_arm, file_name, method_of
 from text2grad_lab.experiments.common.options import Row, configured, experiment_parser
 from text2grad_lab.experiments.common.tastes import TASTES
 from text2grad_lab.experiments.parts import TASKS, TEMPERATURES, TINY, best_of, reward_model_of, row_of
-from text2grad_lab.experiments.reward_models import rates
 from text2grad_lab.experiments.sample_efficiency import rollouts_to
 
 COMMON = "text2grad_lab.experiments.common"

@@ -53,7 +53,7 @@ def configured(
 
 def preset_name(task: str) -> str:
     """Return what `--config` calls the preset of a task: one of the lab's where the product has none."""
-    return task if task in preset_names() else f"text2grad_lab:{task}"
+    return task if ":" in task or task in preset_names() else f"text2grad_lab:{task}"
 
 
 def read_rows(path: Path) -> list[Row]:
