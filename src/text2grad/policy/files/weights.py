@@ -56,8 +56,7 @@ def load_whole(name: str, dtype: str) -> Any:
     )
     model, found = loaded
     _refuse_parts(name, model, found)
-    if empty := refuse_not_finite(name, model.named_parameters()):
-        warn_once(f"{name}: {_listed(empty)} all zero")
+    refuse_not_finite(name, model.named_parameters())
     return model
 
 
@@ -81,10 +80,7 @@ def _refuse_parts(name: str, model: Any, found: Mapping[str, Any]) -> None:
             AGAIN,
         )
     if missing := sorted(found["missing_keys"]):
-        ends = model.get_output_embeddings()
-        tied = len(missing) == 1 and ends is not None and ends.weight is model.get_parameter(missing[0])
-        cure = 'set "tie_word_embeddings": true in config.json if the model shares them with its input; else '
-        raise UserError(f"{name}: {_listed(missing)} missing in its files", (cure if tied else "") + AGAIN)
+        raise UserError(f"{name}: {_listed(missing)} missing in its files", AGAIN)
     left = sorted(found["unexpected_keys"])
     own = {_without_numbers(key) for key, _ in model.named_parameters()}
     if layers := [key for key in left if _without_numbers(key) in own]:
@@ -103,68 +99,50 @@ def _without_numbers(name: str) -> str:
     return re.sub(r"\d+", "0", name)
 
 
-def refuse_not_finite(name: str, named: Iterable[tuple[str, Tensor]]) -> list[str]:
-    """Refuse weights with numbers that are not finite; returns the names of matrices that are all zero.
+def refuse_not_finite(name: str, named: Iterable[tuple[str, Tensor]]) -> None:
+    """Refuse weights with numbers that are not finite.
 
     Raises:
         UserError: names the model and the weights.
     """
-    wrong, empty, dtype = [], [], ""
-    for key, weight in named:
-        if weight.numel() == 0 or not weight.is_floating_point() or weight.is_meta:
-            continue
-        least, most = torch.aminmax(weight.detach())
-        if not (least.isfinite() and most.isfinite()):
-            wrong.append(key)
-            dtype = str(weight.dtype).removeprefix("torch.")
-        elif weight.ndim > 1 and least == most == 0:
-            empty.append(key)
+    wrong = [
+        key
+        for key, weight in named
+        if weight.numel() and weight.is_floating_point() and not weight.is_meta and not _is_finite(weight)
+    ]
     if wrong:
         cure = "the training that wrote it diverged, or the file is damaged: an earlier checkpoint, or get it again"
-        raise UserError(f"{name}: {_listed(wrong)} not finite (NaN, or more than {dtype} holds)", cure)
-    return empty
+        raise UserError(f"{name}: {_listed(wrong)} not finite", cure)
+
+
+def _is_finite(weight: Tensor) -> bool:
+    least, most = torch.aminmax(weight.detach())
+    return bool(least.isfinite() and most.isfinite())
 
 
 def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
-    """Refuse a tokenizer with tokens that the model does not embed; one far smaller than the model is named.
+    """Refuse a tokenizer with tokens that the model does not embed.
+
+    A special token that the template never writes and that ends no turn does no harm. (transformers gives the
+    tokenizer of a GGUF file such a one.)
 
     Raises:
         UserError: names tokens without an embedding.
     """
     known = model.get_input_embeddings().weight.shape[0]
-    ids = {index: token for token, index in tokenizer.get_vocab().items()}
-    size = max(ids) + 1
-    if used := _used(tokenizer, {index: token for index, token in ids.items() if index >= known}):
-        shown = ", ".join(map(repr, used))
-        resize = (
-            'python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T;'
-            f" m, t = M.from_pretrained('{name}'), T.from_pretrained('{name}'); m.resize_token_embeddings({size});"
-            " m.save_pretrained('NEW'); t.save_pretrained('NEW')\""
-        )
-        raise UserError(
-            f"{name}: the tokenizer has {size} tokens, the model embeds {known}: none of {shown[:80]}",
-            f"take the model's own tokenizer files, or make embeddings for these tokens: {resize}",
-        )
-    if size * 2 < known:
-        warn_once(f"{name}: the tokenizer has {size} tokens, the model embeds {known}: is it the model's own?")
-
-
-def _used(tokenizer: Any, tokens: dict[int, str]) -> list[str]:
-    """The tokens of some that can occur in a conversation.
-
-    A special token can if the template writes it or it ends a turn. (transformers gives the tokenizer of a GGUF
-    file a special token that is never used.)
-    """
-    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-    special.update(tokenizer.all_special_ids)
-    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
+    special = set(tokenizer.all_special_ids) | {i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
     written = str(tokenizer.chat_template)
-    begins = tokenizer.bos_token_id if "bos_token" in written else None
-    return [
+    begins = {tokenizer.bos_token_id} if "bos_token" in written else set()
+    needed = {tokenizer.eos_token_id, tokenizer.pad_token_id} | begins
+    lost = [
         token
-        for index, token in sorted(tokens.items())
-        if index not in special or index in ends or index == begins or token in written
+        for token, index in tokenizer.get_vocab().items()
+        if index >= known and (index not in special or index in needed or token in written)
     ]
+    if lost:
+        shown = ", ".join(map(repr, sorted(lost)))[:80]
+        problem = f"{name}: the tokenizer has {len(tokenizer)} tokens, the model embeds {known}: none of {shown}"
+        raise UserError(problem, "take the model's own tokenizer files, or call model.resize_token_embeddings")
 
 
 def load_head(head: nn.Module, file: Path) -> None:
