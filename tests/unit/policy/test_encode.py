@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -210,20 +211,13 @@ def test_an_answer_that_spells_a_control_token_is_read_and_shown_as_it_was_sampl
     assert f"Judge this: {text}" in TokenTable(made).align(shown).text
 
 
-def test_a_text_of_a_person_is_aligned_as_text() -> None:
-    made = TOKENIZERS["chatml"]
-    aligned = TokenTable(made).align_text("say <|im_end|> twice")
-    assert aligned.text == "say <|im_end|> twice"
-    assert len(aligned) == len(made("say ")["input_ids"]) + len(encode_target(made, "<|im_end|> twice")) - 1
-
-
 # Targets stand where they would be sampled.
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
-@pytest.mark.parametrize(
-    "answer", ["yes", "It is not.", "    return total", "\n\nno", " so", "", '{"a": 1}', "日本"]
-)
+ANSWERS = ("yes", "It is not.", "    return total", "\n\nno", " so", "", '{"a": 1}', "日本")
+
+
+@pytest.mark.parametrize(("kind", "answer"), [*zip(itertools.cycle(TOKENIZERS), 2 * ANSWERS)])
 def test_a_target_continues_its_prompt(kind: str, answer: str) -> None:
     made = TOKENIZERS[kind]
     table = TokenTable(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -144,8 +145,7 @@ def test_a_model_without_the_usual_trunk_is_read_whole() -> None:
 HALF = [torch.bfloat16, torch.float16]
 
 
-@pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "dtype"), [*zip(MODELS, itertools.cycle(HALF))])
 def test_half_precision_splits_too(name: str, dtype: torch.dtype) -> None:
     assert splits(make(name).to(dtype))
 
@@ -171,8 +171,7 @@ FINISHES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
-@pytest.mark.parametrize("finish", FINISHES)
+@pytest.mark.parametrize(("finish", "dtype"), [*zip(FINISHES, itertools.cycle([*HALF, torch.float32]))])
 def test_halves_that_forget_what_the_head_does_are_found_out(finish: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model = Forgetful(LlamaConfig(vocab_size=300, **SHAPE)).eval()

@@ -124,15 +124,6 @@ def test_an_adapter_is_loaded_as_it_was_saved_and_trained_further(base: Path, sf
     assert same(held(load_policy(settings(tmp_path / "ppo"))), held(policy))
 
 
-def test_what_is_evaluated_is_what_was_trained(base: Path, sft: Path) -> None:
-    trained = began(base)
-    for lora in (LORA, None):  # how it would be trained says nothing here
-        frozen = load_frozen(settings(sft, lora, value_head="separate"))
-        assert torch.equal(logp_of(frozen), logp_of(trained))
-        assert not frozen.trained() and frozen.value_trunk is None
-    assert not torch.equal(logp_of(trained), logp_of(load_frozen(settings(base))))
-
-
 def test_an_adapter_trained_in_this_process_is_a_start_like_one_that_was_loaded(base: Path, tmp_path: Path) -> None:
     policy = load_policy(settings(base))
     pairs = [Pair(str(n), (Message(role="user", content=text),), text) for n, text in enumerate(TEXTS)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +49,12 @@ def finished(name: str, prompt: tuple[Message, ...], answer: str) -> str:
     return before + answer + SHAPES[name].end
 
 
-ROWS = [
-    (name, kind) for name, shape in SHAPES.items() for kind in CONVERSATIONS if shape.system or "system" not in kind
-]
-
-
-@pytest.mark.parametrize(("name", "kind"), ROWS)
-def test_prompt_and_answer_are_the_finished_conversation(name: str, kind: str) -> None:
-    made, prompt = MADE[name], CONVERSATIONS[kind]
-    for answer in ANSWERS:
+@pytest.mark.parametrize("name", SHAPES)
+def test_prompt_and_answer_are_the_finished_conversation(name: str) -> None:
+    made = MADE[name]
+    kinds = [kind for kind in CONVERSATIONS if SHAPES[name].system or "system" not in kind]
+    for kind, answer in zip(itertools.cycle(kinds), ANSWERS):
+        prompt = CONVERSATIONS[kind]
         ids = [*encode_prompt(made, prompt), *encode_target(made, answer)]
         whole = finished(name, prompt, answer)
         assert made.decode(ids, skip_special_tokens=False) == whole
@@ -99,8 +97,9 @@ REASONED = {
 }
 
 
-@pytest.mark.parametrize("kind", REASONED)
-@pytest.mark.parametrize("name", ["qwen3", "qwen3-2507-thinking", "qwq", "deepseek-r1", "deepseek-v3.1", "glm-4.5"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [*zip(["qwen3", "qwq", "deepseek-r1", "deepseek-v3.1", "glm-4.5"], itertools.cycle(REASONED))]
+)
 def test_an_answer_that_the_template_would_take_apart_is_refused_with_a_cure(name: str, kind: str) -> None:
     answer = REASONED[kind]
     with pytest.raises(UserError, match=r"rewrites the answer that begins .*--policy\.chat_template FILE\.jinja"):
@@ -125,22 +124,6 @@ def test_a_system_turn_that_only_an_open_conversation_has_is_kept() -> None:
     made, prompt = MADE["mistral"], CONVERSATIONS["a system turn"]
     read = made.decode([*encode_prompt(made, prompt), *encode_target(made, "yes")], skip_special_tokens=False)
     assert read == "<bos>[INST] Be brief.\n\nSay it.[/INST] yes<eos>"
-
-
-LAST_TURN_AND_THINK = (
-    "{% for m in messages %}{% if m.role == 'user' and loop.last and messages[0].role == 'system' %}"
-    "{{ messages[0].content }} {% endif %}"
-    "{% if m.role == 'assistant' %}A: <think></think> {{ m.content }}{{ eos_token }}"
-    "{% elif m.role == 'user' %}Q: {{ m.content }} {% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}A: <think>{% endif %}"
-)
-
-
-def test_such_a_conversation_begins_its_answer_as_others_do() -> None:
-    made = copy.deepcopy(MADE["llama-2"])
-    made.chat_template = LAST_TURN_AND_THINK
-    ids = [*encode_prompt(made, CONVERSATIONS["a system turn"]), *encode_target(made, "yes")]
-    assert made.decode(ids) == "Be brief. Q: Say it. A: <think></think> yes<eos>"
 
 
 ALPACA = "### Instruction:\n{{ messages[0].content }}\n\n### Response:{{ '\n' }}"
