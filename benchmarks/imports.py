@@ -76,7 +76,7 @@ def _not_refused(file: Path, expected: dict[str, Any], command: Command) -> list
 
 
 def _pairs_missed(file: Path, wanted: list[list[str]]) -> list[str]:
-    """Where `train-reward --pairs` would not read these pairs."""
+    """Where the lab's `train-dpo` would not read these pairs."""
     try:
         pairs = [[pair.chosen, pair.rejected] for pair in read_pairs(str(file)).pairs]
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Our losses of GRPO, DPO and a scalar reward model beside TRL 1.16's, on the same random tensors.
+"""Our loss of GRPO beside TRL 1.16's, on the same random tensors.
 
 TRL need not be installed, only be importable: the methods of its trainers that compute a loss are called unbound,
 with a stand-in that holds the settings they read.
@@ -16,7 +16,6 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -26,7 +25,6 @@ from torch import Tensor
 
 from text2grad.rl import advantage as adv
 from text2grad.rl import loss as losses
-from text2grad.rl import preference
 
 CLIP, CLIP_HIGH, GROUP, BETA = 0.2, 0.28, 8, 0.1
 
@@ -61,8 +59,6 @@ def compare(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
     losses_of = {
         "grpo": grpo(seed, masked=False),
         "grpo_truncated": grpo(seed, masked=True),
-        "dpo": dpo(seed),
-        "bradley_terry": bradley_terry(seed),
     }
     found = {}
     for name, (ours, theirs, inputs) in losses_of.items():
@@ -84,24 +80,6 @@ def grpo(seed: int, masked: bool) -> Both:
     per_token, _ = losses.policy_loss(logp, old, gained, kept, CLIP, CLIP_HIGH)
     ours = losses.average(per_token, kept, "token", float(kept.sum()))
     return Both(ours, trl_grpo(logp, old, gained[:, 0], kept), logp)
-
-
-def dpo(seed: int) -> Both:
-    """Eight pairs, the chosen answers first; a policy a little beside its reference."""
-    generator = torch.Generator().manual_seed(seed)
-    ref, move = torch.randn(2, 16, 24, generator=generator, dtype=torch.float64)
-    mask = torch.arange(24) < torch.randint(1, 25, (16, 1), generator=generator)
-    logp = (ref + 0.5 * move).requires_grad_()
-    chosen, rejected = preference.implicit_rewards(adv.kl_k1(logp, ref), mask, BETA).chunk(2)
-    return Both(preference.pair_loss(chosen, rejected).mean(), trl_dpo(logp, ref, mask), logp)
-
-
-def bradley_terry(seed: int) -> Both:
-    """Eight pairs of scores, those of the chosen answers first."""
-    generator = torch.Generator().manual_seed(seed)
-    scores = (3 * torch.randn(16, generator=generator, dtype=torch.float64)).requires_grad_()
-    ours = preference.pair_loss(*scores.chunk(2)).mean()
-    return Both(ours, trl_bradley_terry(scores), scores)
 
 
 def trl_grpo(logp: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -137,59 +115,6 @@ def trl_grpo(logp: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Ten
         "num_items_in_batch": mask.sum(),
     }
     loss: Tensor = GRPOTrainer._compute_loss(trainer, None, inputs)
-    return loss
-
-
-def trl_dpo(logp: Tensor, ref: Tensor, mask: Tensor) -> Tensor:
-    """What TRL makes of these log-probabilities; as its models do, they come as 0 outside the mask."""
-    from trl.trainer.dpo_trainer import DPOTrainer
-
-    def model(log_probs: Tensor, **_: Any) -> SimpleNamespace:
-        zeros = torch.zeros_like(log_probs)
-        return SimpleNamespace(log_probs=log_probs * mask, entropy=zeros, mean_logits=zeros, is_top1=zeros > 0)
-
-    accelerator = SimpleNamespace(device="cpu", gather=lambda x: x, gather_for_metrics=lambda x: x)
-    trainer = SimpleNamespace(
-        model=torch.nn.Module(),
-        ref_model=partial(model, ref),
-        accelerator=accelerator,
-        args=SimpleNamespace(gradient_checkpointing_kwargs=None),
-        beta=BETA,
-        loss_types=["sigmoid"],
-        loss_weights=[1.0],
-        f_divergence_type="reverse_kl",
-        ld_alpha=None,
-        _metrics={"train": defaultdict(list)},
-        _total_train_tokens=0,
-        _tp_size=1,
-    )
-    vars(trainer).update(dict.fromkeys(("aux_loss_enabled", "precompute_ref_logps", "use_weighting"), False))
-    trainer.model.is_gradient_checkpointing = False
-    completion = torch.nn.functional.pad(mask.long(), (1, 0))
-    inputs = {
-        "input_ids": torch.zeros_like(completion),
-        "attention_mask": torch.ones_like(completion),
-        "completion_mask": completion,
-    }
-    loss: Tensor = DPOTrainer._compute_loss(trainer, partial(model, logp), inputs, False)
-    return loss
-
-
-def trl_bradley_terry(scores: Tensor) -> Tensor:
-    """What TRL makes of these scores."""
-    from trl.trainer.reward_trainer import RewardTrainer
-
-    accelerator = SimpleNamespace(gather=lambda x: x, gather_for_metrics=lambda x: x)
-    trainer = SimpleNamespace(
-        model=SimpleNamespace(training=True),
-        accelerator=accelerator,
-        args=SimpleNamespace(center_rewards_coefficient=None),
-        _metrics={"train": defaultdict(list)},
-        _total_train_tokens=0,
-        _tp_size=1,
-    )
-    model = lambda **_: SimpleNamespace(logits=scores[:, None])  # noqa: E731
-    loss: Tensor = RewardTrainer.compute_loss(trainer, model, {"attention_mask": torch.ones(16, 1)})
     return loss
 
 

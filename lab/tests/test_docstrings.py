@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 
+from function_files import packages
 from places import ROOT
 from text2grad.cli import main
 
@@ -26,20 +26,6 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object
     out, err = capsys.readouterr()
     assert left.value.code == 0, err
     return dict(json.loads(out.splitlines()[-1]))
-
-
-def packages(root: Path, count: int = 12) -> Path:
-    """Files of functions whose docstrings share no four words."""
-    rng = random.Random(0)
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    for index in range(count):
-        texts = [["".join(rng.choices(letters, k=5)) for _ in range(12)] for _ in range(5)]
-        functions = [
-            f'def {text[0]}(path):\n    """Count {" ".join(text[1:4])}.\n\n    {" ".join(text[4:])}.\n    """\n'
-            for text in texts
-        ]
-        (root / f"pack{index}.py").write_text("\n".join(functions), encoding="utf-8")
-    return root
 
 
 def test_every_command_of_the_preset(

@@ -110,13 +110,13 @@ def found_by(words: Sequence[str], config: Config | None) -> list[str]:
     folder, critic, name = config.run.folder, config.critic, words[1]
     if words[0] in ("evaluate", "reflect") and re.fullmatch(r"\w+", name):
         return [str(folder / "sft" / "policy" if name == "sft" else folder / "ppo" / name / "policy")]
-    if words[0] in ("train-reward", "train-units") and "--pairs" not in words:
+    if words[0] in ("train-reward", "train-units"):
         return [str(folder / "feedback.jsonl")]
-    if words[0] != "train" or "--pairs" in words:
+    if words[0] != "train":
         return []
     models = {
         "reward_model": (critic.reward_model.folder, "reward_model"),
-        "scalar_model": (critic.scalar_model.folder, "scalar_model"),
+        "text2grad_lab.baselines.scalar:SCALAR_MODEL": (None, "scalar_model"),
         UNIT_MODEL: (None, f"unit_model/{config.extra.get('unit_model', {}).get('units')}"),
     }
     named, own = models[critic.kind]
@@ -134,15 +134,19 @@ def made_by(words: Sequence[str], config: Config | None) -> list[str]:
         on = f"{config.task.name}-{Path(config.task.data).name}"
         names = ["evaluation/reward_model.said.jsonl", f"evaluation/{on}/{Path(words[1]).name}.answers.json"]
     elif words[0] == "train-reward":
-        names = [f"{'scalar_model' if '--pairs' in words else 'reward_model'}/policy"]
+        names = ["reward_model/policy"]
     elif words[0] == "train-units":
         names = [f"unit_model/{words[1]}/policy"]
     elif words[0] == "sft":
         names = ["sft/policy"]
+    elif words[0] == "train-scalar":
+        names = ["scalar_model/policy"]
+    elif words[0] == "train-dpo":
+        names = ["ppo/dpo/policy"]
     elif words[0] == "imitate":
         names = ["ppo/ilf/policy"]
     elif words[0] == "train":
-        name = option(words, "--name") or ("dpo" if "--pairs" in words else "text2grad")
+        name = option(words, "--name") or "text2grad"
         names = [f"ppo/{name}/policy", *(f"ppo/{name}/{name}-step-{step}" for step in kept_steps(config))]
     return [name if name.startswith("runs/") else str(config.run.folder / name) for name in names if name]
 

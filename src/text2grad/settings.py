@@ -63,9 +63,10 @@ def is_set(config: Settings, key: str) -> bool:
     """Whether a file, recipe, preset or option has set `section.key`."""
     part: Any = config
     for name in key.split("."):
-        if not isinstance(part, Settings) or name not in part.model_fields_set:
+        given = part.model_fields_set if isinstance(part, Settings) else part if isinstance(part, Mapping) else ()
+        if name not in given:
             return False
-        part = getattr(part, name)
+        part = part[name] if isinstance(part, Mapping) else getattr(part, name)
     return True
 
 
@@ -73,7 +74,7 @@ def value_at(config: Settings, key: str) -> Any:
     """The value of `section.key`."""
     part: Any = config
     for name in key.split("."):
-        part = getattr(part, name)
+        part = part[name] if isinstance(part, Mapping) else getattr(part, name)
     return part
 
 

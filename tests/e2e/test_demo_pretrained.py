@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from test_docstrings import packages
 
+from function_files import packages
 from text2grad.cli import main
 from text2grad.policy.tiny import TinyShape, make_tiny_model
 from tiny_runs import TEXTS

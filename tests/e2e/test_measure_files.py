@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from commands import Command
-from test_bad_input import FAILED, USAGE, one_line
+from test_bad_input import FAILED, one_line
+
+USAGE = 2
 
 ROW = {"id": "1", "prompt": "Sum up.", "response": "the cat sat", "reference": "the cat sat down"}
 

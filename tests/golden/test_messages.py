@@ -86,7 +86,6 @@ sft --task.name qa --task.data .; annotate --responses empty.jsonl --out o.jsonl
 train; train extra; train --name ../x; train-reward; merge nosuch --out o; evaluate nosuch; evaluate --task both
 report; report .; report ok.jsonl; report . --run.seed 5; demo --model gpt2; trian; trian --config human_qa
 sample; sample hi --prompts questions.jsonl; sample questions.jsonl; sample hi; sample hi -k 0; try
-train --offline a.jsonl --pairs b.jsonl
 """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -27,7 +26,7 @@ from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
-from text2grad.feedback import Example, Failure, Judgement, Message, Overlap, Preference, Source
+from text2grad.feedback import Example, Failure, Judgement, Message, Overlap, Source
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.files.tokenizer import load_tokenizer
@@ -39,15 +38,11 @@ from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
 from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
-from text2grad.train.objectives.head_model import train_scalar_model
 from text2grad.train.objectives.offline import LoggedAnswer, train_offline
-from text2grad.train.objectives.preference import train_dpo
 from text2grad.train.pairs import MarkedText, Pair
 from text2grad.train.ppo import train_ppo
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.settings import (
-    DPOSettings,
-    DPOTrainingSettings,
     NextTokenSettings,
     OfflineSettings,
 )
@@ -190,29 +185,6 @@ def by_logged_answers(model: Path, folder: Path, on_step: Any = None, lora: bool
     settings = OfflineSettings(epochs=3, batch_size=2, lr=1e-2)
     options = RunOptions(folder, "offline", 5, on_step=on_step, **COURSE)
     train_offline(policy, answers, settings.model_copy(update=changes), CreditSettings(), options)
-
-
-def by_pairs(
-    model: Path, folder: Path, on_step: Any = None, title: str = "dpo", lora: bool = False, **changes: Any
-) -> None:
-    seed_everything(5)
-    policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
-    prompt = (Message(role="user", content="which?"),)
-    texts = [*TEXTS, "and one more"]
-    pairs = [
-        Preference(id=str(n), prompt=prompt, chosen=text, rejected=other)
-        for n, (text, other) in enumerate(itertools.pairwise(texts))
-    ]
-    settings, options = TRAINING.model_copy(update=changes), RunOptions(folder, title, 5, on_step=on_step, **COURSE)
-    if title == "dpo":
-        train_dpo(
-            policy,
-            pairs,
-            DPOSettings(training=DPOTrainingSettings(**settings.model_dump(exclude={"optimizer"}))),
-            options,
-        )
-    else:
-        train_scalar_model(policy, pairs, settings, options)
 
 
 @pytest.fixture(scope="module")
@@ -374,16 +346,8 @@ def with_heads(spans: bool) -> Loop:
     return Loop(begin, 2, refused, ("span_head" if spans else "label_head", "score_head"))
 
 
-RATE = {r"other settings or inputs: .*\.training\.lr": {"lr": 0.5}}
 MUON = "text2grad.demo_muon:muon"
 LOOPS = {
-    **{
-        f"{title}, {'adapter' if lora else 'all weights'}": Loop(
-            partial(by_pairs, title=title, lora=lora), refused=RATE
-        )
-        for title in ("dpo", "scalar")
-        for lora in (False, True)
-    },
     "first step": Loop(by_supervision, 1),
     "last step": Loop(by_supervision, 5),
     "muon": Loop(partial(by_supervision, title="reward model", optimizer=MUON)),
@@ -520,17 +484,12 @@ def ppo_alone(model: Path, folder: Path) -> None:
     by_ppo(model, folder, Lots(), checkpoint_every=0, micro_batch_size=1)
 
 
-def pairs(model: Path, folder: Path) -> None:
-    by_pairs(model, folder, micro_batch_size=1)
-
-
 @pytest.mark.parametrize(
     ("begin", "points", "kept"),
     [
         (ppo_alone, 7, True),
         (ppo_alone, 3, False),
         (ppo_beside, 4, True),
-        (pairs, 2, True),
     ],
 )
 def test_a_signal_at_any_boundary_is_obeyed_there_and_the_run_resumes_to_the_bit(

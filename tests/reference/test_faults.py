@@ -17,7 +17,6 @@ import test_advantage
 import test_credit
 import test_loss
 import test_offline
-import test_preference
 import test_vocabulary
 
 import text2grad
@@ -29,7 +28,6 @@ TESTS = {
     "credit": test_credit,
     "loss": test_loss,
     "offline": test_offline,
-    "preference": test_preference,
     "vocabulary": test_vocabulary,
 }
 

@@ -60,9 +60,7 @@ def test_every_stage_has_a_rule_and_says_where_its_settings_are() -> None:
     [
         ("sft", 1e-3, 11.0, 108),
         ("reward_model", 1e-3, 16.0, 156),
-        ("scalar_model", 3e-4, 11.0, 108),
         ("offline", 3e-4, 11.0, 108),
-        ("dpo", 5e-5, 3.0, 30),
     ],
 )
 def test_the_rate_and_passes_of_each_stage(stage: Any, lr: float, epochs: float, updates: int) -> None:
@@ -83,19 +81,10 @@ def test_poor_words_of_few_answers_weigh_more_where_nothing_is_sampled() -> None
     assert all(WEIGHT not in derive(stage, config(), MAILS) for stage in STAGES if stage != "offline")
 
 
-def test_of_many_pairs_one_pass_is_enough() -> None:
-    many = replace(MAILS, data=replace(MAILS.data, examples=10_000))
-    passes = {stage: values(stage, config(), many)["epochs"] for stage in SUPERVISED}
-    assert {stage for stage, each in passes.items() if each == 1.0} == {"scalar_model", "dpo"}
-    assert set(passes.values()) == {1.0, 2.0}
-
-
 @pytest.mark.parametrize(
     ("stage", "settings"),
     [
-        ("scalar_model", ["--scalar_model.training.lr", "1e-5", "--scalar_model.training.epochs", "1"]),
         ("offline", ["--offline.lr", "1e-5", "--offline.epochs", "3"]),
-        ("dpo", ["--dpo.training.lr", "1e-6", "--dpo.training.epochs", "1"]),
         ("reward_model", ["--reward_model.training.lr", "1e-5", "--reward_model.training.batch_size", "8"]),
         ("sft", ["--sft.lr", "1e-5", "--sft.epochs", "2"]),
         ("ppo", ["--ppo.lr", "1e-6", "--ppo.rollouts", "64", "--generation.batch_size", "64"]),
@@ -110,7 +99,6 @@ def test_what_is_set_is_never_derived_even_to_its_default(stage: Any, settings: 
 @pytest.mark.parametrize("key", ["lr", "batch_size", "epochs", "micro_batch_size"])
 @pytest.mark.parametrize("stage", SUPERVISED)
 def test_one_setting_of_a_stage_leaves_the_others_to_be_derived(stage: Any, key: str) -> None:
-    """Of `dpo.training` and `scalar_model.training` too, whose defaults are not those of other stages."""
     found = set(values(stage, config(f"--{section_of(stage)}.{key}", "1"), MAILS))
     assert found - {"poor_weight", "least_loss"} == {"lr", "batch_size", "epochs", "micro_batch_size"} - {key}
 
@@ -121,12 +109,6 @@ def test_a_rate_that_was_tuned_is_set(stage: Any) -> None:
     tuned = times(config(f"--{rate}", "2e-4"), rate, 0.5)
     assert value_at(tuned, rate) == pytest.approx(1e-4)
     assert is_set(tuned, rate) and rate not in derive(stage, tuned, MAILS)
-
-
-@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
-@pytest.mark.parametrize("stage", ["scalar_model", "dpo"])
-def test_of_the_papers_baselines_memory_alone_is_planned(name: str, stage: Any) -> None:
-    assert set(values(stage, load_config(find_config(name)), MAILS)) == {"micro_batch_size"}
 
 
 @pytest.mark.parametrize("name", ["demo", "function_summaries", "slf5k", "kodcode", "ultrafeedback"])
@@ -171,7 +153,6 @@ def test_larger_models_and_all_weights_get_lower_rates() -> None:
     every = replace(SMOLLM2, adapters=False)
     rates = [values("sft", config(), replace(MAILS, model=model))["lr"] for model in (SMOLLM2, large, every)]
     assert rates == [1e-3, 2e-4, 1e-4]
-    assert [values("dpo", config(), replace(MAILS, model=model))["lr"] for model in (large, every)] == [1e-5, 5e-6]
     small = replace(SMOLLM2, parameters=1_000_000)
     assert values("sft", config(), replace(MAILS, model=small))["lr"] == 1e-3, "no higher than was measured"
 
@@ -193,9 +174,8 @@ def test_a_frozen_copy_of_all_weights_takes_room_and_beside_adapters_there_is_no
         machine = replace(LAPTOP, free_bytes=int(14.4 * GB))
         return int(values(stage, config(), Facts(model, data, machine))["micro_batch_size"])
 
-    for stage in ("offline", "dpo"):
-        assert rows(stage, adapters=False) < rows("sft", adapters=False)
-        assert rows(stage, adapters=True) == rows("sft", adapters=True)
+    assert rows("offline", adapters=False) < rows("sft", adapters=False)
+    assert rows("offline", adapters=True) == rows("sft", adapters=True)
 
 
 def test_rollouts_are_whole_groups() -> None:

@@ -173,7 +173,8 @@ def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(conf
         return {name: seed.digest(name) for name in seed.works}
 
     before = digests()
-    model = config.reward_model.model_copy(update={"poor_weight": 3.0})
+    training = config.reward_model.training.model_copy(update={"lr": 3.0})
+    model = config.reward_model.model_copy(update={"training": training})
     after = digests(reward_model=model)
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"reward model", "scalar", "evaluate scalar"}
@@ -225,20 +226,20 @@ def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
 
 
 def test_a_default_of_dpo_counts_as_a_rate_that_nobody_set() -> None:
-    words = ["--task.name", "demo", "--policy.model", "smollm2", "--dpo.training.epochs", "2"]
+    words = ["--task.name", "demo", "--policy.model", "smollm2", "--extra.dpo.training.epochs", "2"]
     bare = load_config(None, words)
-    with pytest.raises(UsageError, match=r"nothing sets dpo\.training\.lr"):
+    with pytest.raises(UsageError, match=r"nothing sets extra\.dpo\.training\.lr"):
         tuning_seeds(bare, methods_of(["dpo"], bare), Extent.of(0, 1, tries=2))
 
 
 @pytest.mark.parametrize(
-    ("method", "section"), [("dpo", "dpo.training"), ("offline", "offline"), ("text2grad", "ppo")]
+    ("method", "section"), [("dpo", "extra.dpo.training"), ("offline", "offline"), ("text2grad", "ppo")]
 )
 def test_a_rate_that_is_tried_is_set_and_what_nobody_set_is_left_to_be_derived(
     method: str, section: str, tmp_path: Path
 ) -> None:
     words = ["--task.name", "demo", "--policy.model", "smollm2", "--run.folder", str(tmp_path)]
-    bare = load_config(None, [*words, f"--{section}.lr", "1e-4"])
+    bare = load_config(None, [*words, f"--{section}.lr", "0.0001"])
     (seed,) = tuning_seeds(bare, methods_of([method], bare), Extent.of(0, 1, tries=3))
     for name, factor in ((method, 1.0), (f"{method}_x2", 2.0), (f"{method}_x0p5", 0.5)):
         trained = seed.words(name)

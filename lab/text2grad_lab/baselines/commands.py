@@ -1,4 +1,4 @@
-"""The commands of the baselines: refine, imitate, reflect, train-units."""
+"""The commands of the baselines: refine, imitate, reflect, train-units, train-dpo, train-scalar."""
 
 from __future__ import annotations
 
@@ -117,3 +117,52 @@ class TrainUnits(Stage, ConfiguredAsDemo, Resumable):
         from text2grad_lab.baselines.train_units import run_train_units
 
         return Work(partial(run_train_units, config, self.units, mode))
+
+
+PAIRS = ("FILE", "Preference pairs: a file, or a data set on the hub.")
+
+
+@command("train-dpo")
+class TrainDpo(Stage, ConfiguredAsDemo):
+    """Train the SFT policy by direct preference optimisation (DPO), with TRL.
+
+    It learns from chosen and rejected answers; there is no critic and nothing is sampled. The settings are in
+    extra.dpo.
+
+    \b
+    Example:
+      text2grad export feedback.jsonl --as preference --out pairs.jsonl
+      python -m text2grad_lab train-dpo pairs.jsonl --config mine.yaml
+    """
+
+    data: str = argument(*PAIRS)
+    name: str = option("--name NAME", "Its folder in <run.folder>/ppo.", "dpo")
+
+    def work(self) -> Work:
+        config = self.configuration()
+        from text2grad.stages.run.results import refuse_run_name
+        from text2grad_lab.baselines.pairs import run_train_dpo
+
+        refuse_run_name(self.name)
+        return Work(partial(run_train_dpo, config, self.name, self.data))
+
+
+@command("train-scalar")
+class TrainScalar(Stage, ConfiguredAsDemo):
+    """Train a scalar reward model on preference pairs, with TRL.
+
+    It gives one number for an answer. PPO on it: train --config text2grad_lab:scalar_rm. The settings are in
+    extra.scalar_model.
+
+    \b
+    Example:
+      python -m text2grad_lab train-scalar pairs.jsonl --config mine.yaml
+    """
+
+    data: str = argument(*PAIRS)
+
+    def work(self) -> Work:
+        config = self.configuration()
+        from text2grad_lab.baselines.scalar import run_train_scalar
+
+        return Work(partial(run_train_scalar, config, self.data))

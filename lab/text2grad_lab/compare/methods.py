@@ -36,7 +36,7 @@ class Work:
     @property
     def trains_by_sampling(self) -> bool:
         """Whether it is a run of PPO, which takes rollouts."""
-        return self.words[0] == "train" and not {"--pairs", "--offline"} & set(self.words)
+        return self.words[0] == "train" and "--offline" not in self.words
 
     @property
     def sort(self) -> tuple[str, bool]:
@@ -57,7 +57,7 @@ SHARED = {
         after=("annotate",),
         restart=False,
     ),
-    "scalar model": Work(("train-reward", "--pairs", PAIRS), "", ("pairs",), ("scalar_model",)),
+    "scalar model": Work(("train-scalar", PAIRS), "", ("pairs",), ("extra",), restart=False),
     "step model": Work(("train-units", "steps"), "", ("annotate",), ("extra",)),
     "token model": Work(("train-units", "tokens"), "", ("annotate",), ("extra",)),
     "refiner": Work(("imitate", FEEDBACK, "--name", "refiner", "--revise"), "", ("annotate",), ("sft", "extra")),
@@ -80,14 +80,16 @@ def _imitating(name: str, records: str, after: str) -> Work:
 
 
 PPO = {
-    **{name: name for name in ("scalar", "grpo", "paper", "scalar_rm")},
-    **{name: f"text2grad_lab:{name}" for name in ("prm", "dense")},
+    **{name: name for name in ("scalar", "grpo", "paper")},
+    **{name: f"text2grad_lab:{name}" for name in ("scalar_rm", "prm", "dense")},
 }
 """The recipes of runs of PPO."""
 OWN = {
     **{name: ppo_run(name, recipe) for name, recipe in PPO.items()},
     OURS: ppo_run(OURS),
-    "dpo": Work(("train", "--name", "dpo", "--pairs", PAIRS), "", ("pairs",), ("dpo",), "dpo.training.lr"),
+    "dpo": Work(
+        ("train-dpo", PAIRS, "--name", "dpo"), "", ("pairs",), ("extra",), "extra.dpo.training.lr", restart=False
+    ),
     "offline": Work(
         ("train", "--name", "offline", "--offline", FEEDBACK),
         "",

@@ -43,6 +43,8 @@ SMALL: Mapping[str, tuple[str, ...]] = {
     "refine": (*_GENERATION, *_CRITIQUES),
     "imitate": ("--run.threads", "1"),
     "train-units": (*_GENERATION, *_CRITIQUES),
+    "train-dpo": ("--run.threads", "1"),
+    "train-scalar": ("--run.threads", "1"),
     "reflect": (*_GENERATION, *_CRITIQUES, "--evaluate.limit", "2"),
     "evaluate": (*_GENERATION, *_CRITIQUES, "--evaluate.limit", "2"),
 }

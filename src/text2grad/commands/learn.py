@@ -7,9 +7,6 @@ from pathlib import Path
 
 from text2grad.commands.base import ConfiguredAsDemo, Resumable, Stage, Work, command, option
 from text2grad.console import show_fitted, show_reward_model, show_trained
-from text2grad.errors import UsageError
-
-PAIRS = ("--pairs FILE", "Learn from preference pairs: a file, or a data set on the hub.")
 
 
 @command("sft")
@@ -42,23 +39,13 @@ class TrainReward(Stage, ConfiguredAsDemo, Resumable):
     train refuses one that is not. If stopped or killed, run the same command to resume. From fewer than some
     200 remarks it learns little: train --offline learns from them directly.
 
-    With --pairs it is a scalar reward model instead: one number for an answer, learned from chosen and rejected
-    answers. train --config scalar_rm is PPO on it.
-
     \b
     Examples:
       text2grad train-reward --config mine.yaml --reward_model.training.lr 1e-5
-      text2grad train-reward --config mine.yaml --pairs pairs.jsonl
     """
-
-    pairs: str | None = option(*PAIRS)
 
     def work(self) -> Work:
         config, mode = self.configuration(), self.mode()
-        if self.pairs is not None:
-            from text2grad.stages.learn.preference import run_train_scalar_model
-
-            return Work(partial(run_train_scalar_model, config, self.pairs, mode))
         from text2grad.stages.learn.reward_model import run_train_reward
 
         return Work(partial(run_train_reward, config, mode), partial(show_reward_model, config.run.folder))
@@ -80,33 +67,26 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
     command to resume before that step, if killed from the last checkpoint; the result is the
     same as that of an uninterrupted run.
 
-    With --pairs there is no critic and nothing is sampled: direct preference optimisation (DPO) of the SFT policy
-    on chosen and rejected answers.
-
     Several processes share the work under torchrun or accelerate launch: docs/distributed.md.
 
     \b
     Examples:
       text2grad train --config mine.yaml --config scalar --name scalar_ppo
       text2grad train --config mine.yaml --config paper --name as_in_the_paper
-      text2grad train --config mine.yaml --pairs pairs.jsonl
       text2grad train --config mine.yaml --offline feedback.jsonl
     """
 
     name: str = option(
         "--name NAME",
-        "Name of this run: its folder in <run.folder>/ppo. [default: text2grad, offline or dpo]",
+        "Name of this run: its folder in <run.folder>/ppo. [default: text2grad or offline]",
         "",
     )
     offline: Path | None = option("--offline FILE", "Learn from these annotated answers alone.")
-    pairs: str | None = option(*PAIRS)
 
     def work(self) -> Work:
-        if self.offline is not None and self.pairs is not None:
-            raise UsageError("--offline and --pairs are two methods", "one run each")
         from text2grad.stages.run.results import refuse_run_name
 
-        name = self.name or ("offline" if self.offline else "dpo" if self.pairs else "text2grad")
+        name = self.name or ("offline" if self.offline else "text2grad")
         refuse_run_name(name)
         config, mode = self.configuration(), self.mode()
         show = partial(show_trained, config, name)
@@ -114,10 +94,6 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
             from text2grad.stages.learn.offline import run_train_offline
 
             return Work(partial(run_train_offline, config, self.offline, name, mode), show)
-        if self.pairs is not None:
-            from text2grad.stages.learn.preference import run_train_dpo
-
-            return Work(partial(run_train_dpo, config, name, self.pairs, mode), show)
         from text2grad.stages.learn.ppo import run_train
 
         return Work(partial(run_train, config, name, mode), show)

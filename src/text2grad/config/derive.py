@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from text2grad.config.sections import Config
 from text2grad.settings import is_set, value_at
 
-Supervised = Literal["sft", "reward_model", "scalar_model", "offline", "dpo"]
+Supervised = Literal["sft", "reward_model", "offline"]
 Stage = Literal[Supervised, "ppo"]
 
 
@@ -35,15 +35,12 @@ class Rule(NamedTuple):
 RULES: dict[Supervised, Rule] = {
     "sft": Rule("sft", 1e-3),
     "reward_model": Rule("reward_model.training", 1e-3, updates=150),
-    "scalar_model": Rule("scalar_model.training", 3e-4, fewest=1),
     "offline": Rule("offline", 3e-4, reference=True),
-    "dpo": Rule("dpo.training", 5e-5, fewest=1, most=3, reference=True),
 }
 """The stages that learn from a fixed set of examples.
 
 The rates of `sft` and `reward_model` were measured (39 critiques; the recipe `smollm2`). That of `offline` is
-PPO's; on 48 replies it is better than 1e-3. That of `scalar_model` is taken from the supervised
-figures, and that of `dpo` is a rule of thumb, a twentieth of theirs: these two were not measured.
+PPO's; on 48 replies it is better than 1e-3.
 """
 FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
 """Where `offline` has fewer answers, their poor words have this weight. Measured on 48 answers (lab/book)."""

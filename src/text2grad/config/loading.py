@@ -111,7 +111,7 @@ def times(config: Config, key: str, factor: float) -> Config:
     place = data
     for section in sections:
         place = place[section]
-    place[last] *= factor
+    place[last] = float(place[last]) * factor
     return Config.model_validate(data)
 
 

@@ -11,7 +11,6 @@ from text2grad.align import CreditSettings
 from text2grad.critics.program.critic import ProgramSettings
 from text2grad.critics.prompted.settings import PromptedSettings, RewardModelCriticSettings
 from text2grad.critics.reference import ReferenceSettings
-from text2grad.critics.scalar import ScalarModelCriticSettings
 from text2grad.critics.table import CRITICS
 from text2grad.durable.settings import CourseSettings
 from text2grad.named import known_name
@@ -28,10 +27,8 @@ from text2grad.settings import MAY_CHANGE, Settings
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.settings import (
-    DPOSettings,
     NextTokenSettings,
     OfflineSettings,
-    PairSettings,
     SFTSettings,
 )
 
@@ -124,12 +121,6 @@ class RewardModelSettings(Settings):
         return self.label_weight or float(self.tags)
 
 
-class ScalarModelSettings(Settings):
-    """A scalar reward model, trained on preference pairs: one number for an answer (paper, appendix N)."""
-
-    training: PairSettings = PairSettings()
-
-
 def _critic_name(name: str) -> str:
     return known_name(name, CRITICS, "module:Class")
 
@@ -150,7 +141,6 @@ class CriticSettings(Settings):
     program: ProgramSettings = ProgramSettings()
     reference: ReferenceSettings = ReferenceSettings()
     reward_model: RewardModelCriticSettings = RewardModelCriticSettings()
-    scalar_model: ScalarModelCriticSettings = ScalarModelCriticSettings()
 
 
 class AnnotateSettings(Settings):
@@ -242,12 +232,10 @@ class Config(Settings):
     training: CourseSettings = CourseSettings()
     sft: SFTSettings = SFTSettings()
     reward_model: RewardModelSettings = RewardModelSettings()
-    scalar_model: ScalarModelSettings = ScalarModelSettings()
     critic: CriticSettings = CriticSettings()
     credit: CreditSettings = CreditSettings()
     ppo: PPOSettings = PPOSettings()
     offline: OfflineSettings = OfflineSettings()
-    dpo: DPOSettings = DPOSettings()
     generation: GenerationSettings = GenerationSettings()
     annotate: AnnotateSettings = AnnotateSettings()
     evaluate: EvaluateSettings = EvaluateSettings()

@@ -10,14 +10,13 @@ from text2grad.critics.human import HUMAN
 from text2grad.critics.program.critic import PROGRAM
 from text2grad.critics.prompted.critic import PROMPTED, REWARD_MODEL
 from text2grad.critics.reference import REFERENCE
-from text2grad.critics.scalar import SCALAR_MODEL
 from text2grad.critics.spec import CriticSpec
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
 from text2grad.named import load_named
 
 CRITICS: Mapping[str, CriticSpec] = {
-    spec.kind: spec for spec in (REWARD_MODEL, SCALAR_MODEL, PROGRAM, REFERENCE, PROMPTED, HUMAN)
+    spec.kind: spec for spec in (REWARD_MODEL, PROGRAM, REFERENCE, PROMPTED, HUMAN)
 }
 
 

@@ -352,7 +352,7 @@ def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | s
     if mapped or "response" in map(plain_name, first):
         return "remarks"
     if {"chosen", "rejected"} <= first.keys() or {"preferred_output", "non_preferred_output"} <= first.keys():
-        cure = f"learn from them by: text2grad train-reward --pairs {path}"
+        cure = f"learn from them by: python -m text2grad_lab train-dpo {path}"
         raise UserError(f"{path}: these are pairs of answers, and no feedback on one", cure)
     texts = ", ".join(_paths(first))[:300]
     cure = f"say where what is: --map response=KEY,critique=KEY (or prompt, score, corrected); keys: {texts}"

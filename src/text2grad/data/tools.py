@@ -230,7 +230,7 @@ def _prodigy_names(path: Path, rows: Sequence[Row]) -> Names:
 # Recognition.
 
 _DOCCANO = ("label", "labels", "entities", "cats", "annotations")
-PAIRS_CURE = "write prompt, chosen and rejected, and learn from them by train-reward --pairs FILE"
+PAIRS_CURE = "write prompt, chosen and rejected, and learn from them by python -m text2grad_lab train-dpo FILE"
 
 
 def _is_doccano(row: Row) -> bool:

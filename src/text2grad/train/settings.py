@@ -60,22 +60,3 @@ class OfflineSettings(SupervisedSettings):
     kl_coefficient: float = Field(
         default=0.1, ge=0, description="of the KL to the start, over the whole vocabulary, at every token"
     )
-
-
-class PairSettings(SupervisedSettings):
-    """Training on pairs of answers: one pass by default."""
-
-    epochs: float = Field(default=1.0, gt=0, description="passes over the data")
-
-
-class DPOTrainingSettings(PairSettings):
-    """Training of DPO: at a lower rate."""
-
-    lr: float = Field(default=1e-6, gt=0, description="learning rate at its peak")
-
-
-class DPOSettings(Settings):
-    """Direct preference optimisation (paper, appendix N; Rafailov et al. 2023)."""
-
-    beta: float = Field(default=0.1, gt=0, description="how near the policy stays to the SFT policy")
-    training: DPOTrainingSettings = DPOTrainingSettings()

@@ -19,7 +19,6 @@ MAY_CHANGE = {
     "credit": set(),
     "generation": set(),
     "reward_model.training": set(),
-    "dpo.training": set(),
 }
 
 

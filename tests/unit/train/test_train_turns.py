@@ -12,14 +12,13 @@ import torch
 from text2grad.align import CreditSettings
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Feedback, Message, Preference, Source, Span, Transcript
+from text2grad.feedback import Critique, Feedback, Message, Source, Span, Transcript
 from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.heads.model import ScalarModel
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.learn.logged import refuse_transcripts
-from text2grad.train.objectives import head_model, offline, preference
+from text2grad.train.objectives import offline
 from text2grad.train.objectives.offline import LoggedAnswer, encode_logged, train_offline, with_start
 from text2grad.train.pairs import Pair, encode_pairs
 from text2grad.train.passes import PassSize
@@ -117,30 +116,6 @@ def test_the_offline_loss_is_over_own_tokens_alone(policy: Policy, size: int) ->
     torch.testing.assert_close(ours, gradient(policy), rtol=1e-4, atol=1e-6)
 
 
-def test_dpo_compares_own_tokens_alone(policy: Policy) -> None:
-    policy.freeze_reference()
-    before = [float(own_logps(policy, each).sum().detach()) for each in (TURNS, OTHER)]
-    with torch.no_grad():
-        for parameter in policy.policy_parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    encoded = preference.encode_preferences(policy, [Preference(id="1", prompt=ASK, chosen=TURNS, rejected=OTHER)])
-    chosen, rejected = preference.implied_rewards(policy, encoded, 0.5)
-    after = [float(own_logps(policy, each).sum().detach()) for each in (TURNS, OTHER)]
-    wanted = [0.5 * (now - then) for now, then in zip(after, before, strict=True)]
-    assert [chosen.item(), rejected.item()] == pytest.approx(wanted, abs=1e-3)
-    assert abs(wanted[0] - wanted[1]) > 1e-2
-
-
-def test_a_scalar_model_reads_the_whole_transcript(policy: Policy) -> None:
-    """What a tool said changes the score, and it is the one of training."""
-    torch.nn.init.normal_(policy.add_head("score_head").map.weight)
-    pair = Preference(id="1", prompt=ASK, chosen=TURNS, rejected=transcript("look up lamps", "answer 7", said="no"))
-    with torch.no_grad():
-        trained = head_model.scored(policy, preference.encode_preferences(policy, [pair]))
-    scores = ScalarModel(policy, 2).scores([ASK, ASK], [pair.chosen, pair.rejected])
-    assert [float(each) for each in trained] == pytest.approx(scores, abs=1e-5) and scores[0] != scores[1]
-
-
 def test_both_trainings_run_and_write_a_policy(policy: Policy, tmp_path: Path) -> None:
     settings = OfflineSettings(epochs=1, batch_size=2, micro_batch_size=1, lr=1e-3)
     train_supervised(
@@ -187,13 +162,6 @@ def test_a_good_verdict_on_a_turn_weighs_its_own_tokens(policy: Policy, scheme: 
     last = len(encode_target(policy.tokenizer, "answer 7"))
     own = [weight for weight, mine in zip(item.weights, item.mask or [], strict=True) if mine]
     assert own == [0.5] * (len(own) - last) + [1.5] * last and len(own) > last
-
-
-def test_dpo_of_rewritten_turns_is_refused_in_one_line(policy: Policy) -> None:
-    pair = Preference(id="p7", prompt=ASK, chosen=TURNS, rejected=OTHER)
-    with pytest.raises(UserError, match="p7: the chat template rewrites earlier turns") as error:
-        preference.encode_preferences(rewriting(policy), [pair])
-    assert "--policy.chat_template" in str(error.value)
 
 
 def test_what_learns_from_single_answers_refuses_others_by_number() -> None:

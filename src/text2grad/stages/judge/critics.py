@@ -9,13 +9,12 @@ from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind, extra_settings
 from text2grad.critics.program import Attempt, admission
 from text2grad.critics.prompted import Prompt, PromptedCritic, TaggerCritic
-from text2grad.critics.scalar import ScalarCritic, Scale
 from text2grad.critics.spec import CriticSpec, Materials
 from text2grad.critics.table import CRITICS, spec_of
 from text2grad.durable.identity import digest_of_texts, flatten, own_code, sha256
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 REWARD_MODEL_PROMPT = "reward_model"
 ADAPTER = "reward_model"
 ANCHOR = "anchor"
-SCALE_FILE = "scale.json"
-"""Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
 GATES_FILE = "gates.json"
 """In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
@@ -63,7 +60,6 @@ def materials_of(
     opened: dict[str, Callable[[], Critic]] = {
         "prompted": lambda: prompted_critic(config, chat or OpenAIChat(config.critic.prompted), task),
         "reward_model": lambda: reward_model_critic(config, policy),
-        "scalar_model": lambda: scalar_model_critic(config),
     }
     return Materials(
         settings=critic_settings(config, spec),
@@ -324,29 +320,6 @@ def tagger_critic(config: Config, model: Policy, name: str) -> TaggerCritic:
 def _source(name: str) -> Source:
     """Who speaks where the reward model of this name does."""
     return Source(kind="reward_model", model=name, prompt_version=prompt_version(REWARD_MODEL_PROMPT))
-
-
-def scalar_model_critic(config: Config) -> ScalarCritic:
-    """The scalar reward model that was trained on preference pairs.
-
-    Raises:
-        UserError: there is none, or its training was not finished.
-    """
-    from text2grad.policy.heads.model import ScalarModel
-
-    folder = model_folder(config, "scalar_model")
-    facts = _facts(config, folder / SCALE_FILE, f"no scalar reward model in {folder}", "--pairs FILE")
-    scorer = ScalarModel(_frozen(config, folder))
-    return ScalarCritic(
-        scorer, Scale(**facts), Source(kind="reward_model", model=str(folder), prompt_version="scalar")
-    )
-
-
-def _facts(config: Config, file: Path, problem: str, options: str) -> Any:
-    """Read the JSON file that a finished training writes beside its model; a missing one is a `UserError`."""
-    if not file.is_file():
-        raise UserError(problem, f"text2grad train-reward {options} --run.folder {config.run.folder}")
-    return from_json(file.read_text(encoding="utf-8"))
 
 
 def judge_of(config: Config) -> Critic | None:

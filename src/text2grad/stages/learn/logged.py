@@ -22,7 +22,7 @@ class Answers(NamedTuple):
     left_out: Mapping[str, int]
 
 
-TRANSCRIPTS_TRAIN = "train-reward, train --offline FILE and train --pairs FILE learn from them"
+TRANSCRIPTS_TRAIN = "train-reward and train --offline FILE learn from them"
 """What learns from records of several turns."""
 
 

@@ -31,7 +31,7 @@ from text2grad.config.derive import (
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Preference
+from text2grad.feedback import Example
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy
 from text2grad.settings import is_set, with_values
@@ -66,7 +66,7 @@ def resolved_config(
 
 def _of_other_stages(config: Config, stage: Stage) -> dict[str, Any]:
     """What was derived for the other models of the run."""
-    kept = [config.run.folder / name / DERIVED_FILE for name in ("sft", "reward_model", "scalar_model")]
+    kept = [config.run.folder / name / DERIVED_FILE for name in ("sft", "reward_model")]
     found = {key: each.value for path in kept for key, each in (_read(path, {}, config) or {}).items()}
     return {key: value for key, value in found.items() if not key.startswith(f"{section_of(stage)}.")}
 
@@ -151,13 +151,6 @@ def facts_of_pairs(policy: Policy, pairs: Sequence[Pair]) -> DataFacts:
     prompts = [len(encode_prompt(policy.tokenizer, pair.prompt)) for pair in first]
     targets = [len(encode_target(policy.tokenizer, pair.target)) for pair in first]
     return DataFacts(len(pairs), _mean(prompts), _mean(targets))
-
-
-def facts_of_preferences(policy: Policy, pairs: Sequence[Preference]) -> DataFacts:
-    """How many pairs of answers there are, and the mean tokens of both sequences, counted on the first ones."""
-    sides = [Pair(pair.id, pair.prompt, text) for pair in pairs[:COUNTED] for text in (pair.chosen, pair.rejected)]
-    one = facts_of_pairs(policy, sides)
-    return DataFacts(len(pairs), 2 * one.prompt_tokens, 2 * one.target_tokens)
 
 
 def facts_of_prompts(policy: Policy, examples: Sequence[Example]) -> DataFacts:

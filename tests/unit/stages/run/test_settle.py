@@ -22,19 +22,17 @@ from text2grad.config.derive import (
 from text2grad.durable.processes import ALONE
 from text2grad.durable.run import CHECKPOINTS
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Message, Preference, Source, Span, write_jsonl
+from text2grad.feedback import Feedback, Message, Source, Span, write_jsonl
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.settings import value_at
 from text2grad.stages.learn.offline import run_train_offline
-from text2grad.stages.learn.preference import run_train_dpo, run_train_scalar_model
 from text2grad.stages.learn.supervised import run_sft
 from text2grad.stages.run import settle
 from text2grad.stages.run.settle import (
     DERIVED_FILE,
     facts_of_pairs,
-    facts_of_preferences,
     model_facts,
     resolved_config,
 )
@@ -114,7 +112,7 @@ def test_two_stages_in_one_folder_do_not_take_each_others_settings(
     tmp_path: Path, folder: Path, policy: Policy
 ) -> None:
     place = tmp_path / "ppo" / "mine"
-    for stage in ("sft", "offline", "dpo", "sft"):
+    for stage in ("sft", "offline", "sft"):
         found = resolved_config(config(tmp_path, folder), stage, place, policy, DATA, "auto", ALONE)  # type: ignore[arg-type]
         assert value_at(found, f"{section_of(stage)}.lr") == RULES[stage].lr  # type: ignore[arg-type, index]
 
@@ -125,19 +123,6 @@ def test_the_run_says_what_its_earlier_stages_derived(tmp_path: Path, folder: Pa
     later = resolved_config(config(tmp_path, folder), "ppo", place, policy, DataFacts(40, 20), "auto", ALONE)
     assert later.sft == sft and later.ppo.lr == 3e-4 and later.ppo.rollouts == 32
     assert not (tmp_path / "reward_model").exists()
-
-
-def test_the_run_says_what_the_models_of_its_critics_derived(tmp_path: Path, folder: Path, policy: Policy) -> None:
-    for place, stage, examples in (
-        ("reward_model", "reward_model", 40),
-        ("scalar_model", "scalar_model", 40),
-    ):
-        data = replace(DATA, examples=examples)
-        resolved_config(config(tmp_path, folder), stage, tmp_path / place, policy, data, "auto", ALONE)  # type: ignore[arg-type]
-    given = config(tmp_path, folder, "--scalar_model.training.lr", "1e-6")
-    run = resolved_config(given, "dpo", tmp_path / "ppo" / "dpo", policy, DATA, "auto", ALONE)
-    assert run.reward_model.training.epochs == 15.0 and run.scalar_model.training.epochs == 10.0
-    assert run.scalar_model.training.lr == 1e-6, "set"
 
 
 def test_a_run_that_began_without_takes_nothing_from_a_sibling(
@@ -181,7 +166,7 @@ def test_a_wrong_value_that_was_planted_is_one_line(
 ) -> None:
     (tmp_path / "sft").mkdir()
     (tmp_path / "sft" / DERIVED_FILE).write_text(json.dumps({"from": {}, "settings": planted}))
-    for stage, place in (("sft", "sft"), ("dpo", "ppo/dpo")):
+    for stage, place in (("sft", "sft"), ("offline", "ppo/offline")):
         with pytest.raises(UserError, match=problem + r".* \(remove it") as caught:
             resolved_config(config(tmp_path, folder), stage, tmp_path / place, policy, DATA, "auto", ALONE)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
@@ -202,11 +187,6 @@ def test_the_facts_of_a_policy_and_of_pairs(folder: Path, policy: Policy) -> Non
     one, both = (facts_of_pairs(policy, some) for some in (pairs[:1], pairs))
     assert one.examples == 1 and both.examples == 2 and both.target_tokens > one.target_tokens > 0
     assert one.prompt_tokens == both.prompt_tokens > 0
-    sides = Preference(id="a", prompt=asked, chosen=pairs[0].target, rejected=pairs[1].target)
-    found = facts_of_preferences(policy, [sides])
-    assert (found.examples, found.prompt_tokens) == (1, 2 * one.prompt_tokens)
-    assert found.target_tokens == 2 * both.target_tokens > 2 * one.target_tokens
-    assert facts_of_preferences(policy, []) == DataFacts(0, 0, 0)
 
 
 def test_sft_of_a_model_trains_at_what_was_derived(tmp_path: Path, folder: Path) -> None:
@@ -221,46 +201,34 @@ def test_sft_of_a_model_trains_at_what_was_derived(tmp_path: Path, folder: Path)
     assert max(json.loads(line)["lr"] for line in steps) == pytest.approx(1e-3)
 
 
-def train(stage: str, config: Config, folder: Path) -> Path:
-    """Run a stage on six pairs, or on six answers with a judgement; the folder that it leaves."""
-    run, pairs = config.run.folder, folder / "pairs.jsonl"
-    if stage in ("scalar_model", "dpo"):
-        rows = [{"prompt": f"say {n}", "chosen": f"it is {n}", "rejected": "no"} for n in range(6)]
-        pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        spans = (Span(start=0, end=2, label=1, text="it"), Span(start=6, end=7, label=-1, text="7"))
-        judged = {"response": "it is 7", "spans": spans, "score": 0.5, "source": Source(kind="human")}
-        asked = [(Message(role="user", content=f"say {n}"),) for n in range(6)]
-        run.mkdir()
-        write_jsonl(
-            run / "feedback.jsonl", [Feedback(id=str(n), prompt=each, **judged) for n, each in enumerate(asked)]
-        )
-    if stage == "scalar_model":
-        return Path(run_train_scalar_model(config, str(pairs)).out).parent
-    if stage == "dpo":
-        return Path(run_train_dpo(config, "dpo", str(pairs)).out).parent
+def train_offline(config: Config) -> Path:
+    """Train offline on six answers with a judgement; the folder that it leaves."""
+    run = config.run.folder
+    spans = (Span(start=0, end=2, label=1, text="it"), Span(start=6, end=7, label=-1, text="7"))
+    judged = {"response": "it is 7", "spans": spans, "score": 0.5, "source": Source(kind="human")}
+    prompts = [(Message(role="user", content=f"say {n}"),) for n in range(6)]
+    run.mkdir()
+    records = [Feedback(id=str(n), prompt=prompt, **judged) for n, prompt in enumerate(prompts)]
+    write_jsonl(run / "feedback.jsonl", records)
     return Path(run_train_offline(config, run / "feedback.jsonl", "offline").out).parent
 
 
-@pytest.mark.parametrize("stage", ["scalar_model", "offline", "dpo"])
 def test_a_stage_trains_at_what_was_derived_for_it(
-    stage: Stage, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rate that nothing else has is planted: a stage that did not ask, or too late, would not train at it."""
-    section = section_of(stage)
 
     def planted(asked: Stage, config: Config, facts: Facts) -> dict[str, DerivedValue]:
-        assert (asked, facts.model.adapters, facts.data.target_tokens > 0) == (stage, True, True)
+        assert (asked, facts.model.adapters, facts.data.target_tokens > 0) == ("offline", True, True)
         values = {"lr": 0.03125, "batch_size": 2, "epochs": 2.0, "micro_batch_size": 1}
-        return {f"{section}.{name}": DerivedValue(value, "planted") for name, value in values.items()}
+        return {f"offline.{name}": DerivedValue(value, "planted") for name, value in values.items()}
 
     monkeypatch.setattr(settle, "derive", planted)
     questions = tmp_path / "questions.jsonl"
     questions.write_text("".join(json.dumps({"prompt": f"say {n}"}) + "\n" for n in range(6)))
     words = ("--task.data", str(questions), "--task.heldout_share", "0", "--policy.lora.r", "2")
-    place = train(stage, config(tmp_path / "run", folder, *words, "--run.threads", "1"), tmp_path)
+    place = train_offline(config(tmp_path / "run", folder, *words, "--run.threads", "1"))
     rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     assert max(row["lr"] for row in rows) == pytest.approx(0.03125) and len(rows) == 6
-    noted = place if stage in ("offline", "dpo") else tmp_path / "run"
-    assert value_at(load_config(noted / "config.yaml"), f"{section}.lr") == 0.03125
+    assert load_config(place / "config.yaml").offline.lr == 0.03125
     assert (place / DERIVED_FILE).is_file()

@@ -1,0 +1,98 @@
+"""DPO and the scalar reward model by TRL's trainers: what they learn, and what is on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from text2grad.config import PRESETS, Config, load_config
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Example, Failure, Message
+from text2grad.policy.load import load_frozen
+from text2grad.policy.settings import PolicySettings
+from text2grad.stages.judge.critics import make_critic, runner_of
+from text2grad_lab.baselines.pairs import run_train_dpo
+from text2grad_lab.baselines.scalar import run_train_scalar
+from tiny_runs import tiny_model
+
+PAIRS = [
+    {"prompt": f"say {word}", "chosen": f"ok {word}", "rejected": f"rain {word}"}
+    for word in ("one", "two", "six", "ten", "a", "b", "c", "d")
+]
+ADAPTERS = ("--policy.lora.r", "4")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    words = ["--policy.model", str(tiny_model(tmp_path / "model")), "--run.folder", str(tmp_path / "run")]
+    words += ["--run.threads", "1", "--task.heldout_share", "0.3", "--policy.device", "cpu"]
+    for name in ("dpo", "scalar_model"):
+        training = {"epochs": 20, "batch_size": 4, "micro_batch_size": 2, "lr": 0.005}
+        words += [f"--extra.{name}.training", json.dumps(training)]
+    return load_config(PRESETS / "demo.yaml", words)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> str:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
+    return str(file)
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(load_frozen(PolicySettings(model=str(folder))).model.state_dict())
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_dpo_prefers_the_chosen_answers_and_is_repeatable(config: Config, pairs: str, lora: bool) -> None:
+    if lora:
+        adapted = config.policy.model_validate({**config.policy.model_dump(), "lora": {"r": 4}})
+        config = config.model_copy(update={"policy": adapted})
+    first = run_train_dpo(config, "dpo", pairs)
+    assert (first.pairs, first.trained_on + first.heldout) == (8, 8) and first.heldout > 0
+    rows = [json.loads(line) for line in (Path(first.out).parent / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["loss"] == pytest.approx(math.log(2), abs=1e-3), "it starts at its reference"
+    assert first.metrics["accuracy"] == 1 and first.metrics["loss"] < 0.6
+    assert 0 <= first.figures["heldout_accuracy"] <= 1
+    before = weights_of(Path(first.out))
+    assert run_train_dpo(config, "dpo", pairs).metrics == first.metrics
+    after = weights_of(Path(first.out))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_scalar_model_scores_chosen_answers_higher_and_is_a_critic(
+    config: Config, pairs: str, lora: bool
+) -> None:
+    if lora:
+        adapted = config.policy.model_validate({**config.policy.model_dump(), "lora": {"r": 4}})
+        config = config.model_copy(update={"policy": adapted})
+    kind = "text2grad_lab.baselines.scalar:SCALAR_MODEL"
+    with pytest.raises(UserError, match="train-scalar"):
+        make_critic(config, kind, None, runner_of(config))
+    summary = run_train_scalar(config, pairs)
+    assert summary.metrics["accuracy"] == 1 and summary.metrics["loss"] < 0.4
+    critic = make_critic(config, kind, None, runner_of(config))
+    examples = [Example(id=row["prompt"], prompt=(Message(role="user", content=row["prompt"]),)) for row in PAIRS]
+    chosen, rejected = (critic.critique(examples, [row[side] for row in PAIRS]) for side in ("chosen", "rejected"))
+    for better, worse in zip(chosen, rejected, strict=True):
+        assert isinstance(better, Critique) and isinstance(worse, Critique)
+        assert better.score is not None and worse.score is not None and better.score > worse.score
+    alone = critic.critique(examples[:1], [PAIRS[0]["chosen"]])[0]
+    assert isinstance(alone, Critique) and isinstance(chosen[0], Critique)
+    assert alone.score == pytest.approx(chosen[0].score, abs=1e-5), "padding changes nothing"
+    (long,) = critic.critique(examples[:1], ["rain " * 400])
+    assert isinstance(long, Failure) and long.kind == "unsupported"
+
+
+def test_answers_of_several_turns_are_refused(config: Config, tmp_path: Path) -> None:
+    turns = [{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]
+    turns += [{"role": "assistant", "content": "c"}]
+    file = tmp_path / "turns.jsonl"
+    file.write_text(json.dumps({"prompt": "p", "chosen": turns, "rejected": "x"}) + "\n")
+    with pytest.raises(UserError, match="several turns"):
+        run_train_dpo(config, "dpo", str(file))

@@ -1,0 +1,243 @@
+"""Preference pairs for TRL's trainers: the data, the settings, and `train-dpo` (paper, appendix N).
+
+Our own token ids go into the trainers, so a pair reads as the policy samples it. Training is TRL's, in one process
+and from the start; batches count pairs.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from peft import PeftModel
+from pydantic import Field
+from transformers import PrinterCallback
+from trl import DPOConfig, DPOTrainer
+
+from text2grad.config import Config, extra_settings
+from text2grad.data.export import Pairs
+from text2grad.data.files import hub_data
+from text2grad.data.preference import read_pairs
+from text2grad.errors import UserError
+from text2grad.feedback import Preference, Transcript
+from text2grad.policy.episode import encode_turns
+from text2grad.policy.files.save import write_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
+from text2grad.settings import Settings
+from text2grad.stages.learn.reward_data import SplitData, splits_of_task
+from text2grad.stages.run.policies import start_policy
+from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages.run.training import training
+from text2grad.tasks.base import question_of, split_of, words_of
+from text2grad.train.settings import SupervisedSettings
+
+METRICS = {
+    "loss": "loss",
+    "rewards/accuracies": "accuracy",
+    "accuracy": "accuracy",
+    "rewards/margins": "margin",
+    "margin": "margin",
+    "rewards/chosen": "chosen_reward",
+    "rewards/rejected": "rejected_reward",
+    "grad_norm": "grad_norm",
+    "learning_rate": "lr",
+}
+"""Names of the metrics that TRL logs, and ours."""
+
+
+class PairSettings(SupervisedSettings):
+    """Training on pairs of answers: one pass by default."""
+
+    epochs: float = Field(default=1.0, gt=0, description="passes over the data")
+
+
+class DPOSettings(Settings):
+    """`extra.dpo`: direct preference optimisation (Rafailov et al. 2023)."""
+
+    beta: float = Field(default=0.1, gt=0, description="strength of the KL to the SFT policy")
+    training: PairSettings = PairSettings(lr=1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceSummary(Summary):
+    """Records read, pairs trained on and held out, unusable records by reason, last metrics of the training,
+    figures on held-out pairs (`heldout_*`), and the folder of the model."""
+
+    pairs: int
+    trained_on: int
+    heldout: int
+    left_out: Mapping[str, int] | None = None
+    metrics: Mapping[str, float] = inlined()
+    figures: Mapping[str, float] = inlined()
+    out: str
+
+
+def run_train_dpo(config: Config, name: str, data: str) -> PreferenceSummary:
+    """Train the SFT policy by DPO on preference pairs; write `ppo/<name>`."""
+    settings = extra_settings(config, "dpo", DPOSettings)
+    with training(config, None, f"ppo/{name}", "restart") as stage:
+        with stage.preparing():
+            policy, pairs = policy_and_pairs(config, data)
+        with stage.as_given().begin(with_run=True):
+            arguments = trainer_arguments(DPOConfig, config, settings.training, stage.place, beta=settings.beta)
+            trainer = _DPOTrainer(
+                model=policy.model,
+                ref_model=reference_of(policy),
+                args=arguments,
+                train_dataset=dataset_of(policy, pairs.train),
+                processing_class=policy.tokenizer,
+            )
+            metrics, figures = train_and_measure(trainer, policy, pairs, stage.place)
+            policy.continued = True
+            write_policy(policy, stage.place / "policy")
+    return summary_of(pairs, metrics, figures, stage.place)
+
+
+def reference_of(policy: Policy) -> Any:
+    """Return a frozen copy of the policy's model, its adapter merged."""
+    model = copy.deepcopy(policy.model)
+    merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
+    return merged.eval().requires_grad_(False)
+
+
+class _DPOTrainer(DPOTrainer):  # type: ignore[misc]
+    """TRL's trainer on data that is tokenised already."""
+
+    def _prepare_dataset(self, dataset: Dataset, *rest: object) -> Dataset:
+        return dataset
+
+
+def trainer_arguments(kind: Any, config: Config, settings: SupervisedSettings, folder: Path, **more: Any) -> Any:
+    """Return the arguments of a TRL trainer: our settings and seed, nothing saved and nothing reported."""
+    course = config.training
+    rows = min(settings.micro_batch_size, settings.batch_size)
+    return kind(
+        output_dir=str(folder),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=rows,
+        per_device_eval_batch_size=rows,
+        gradient_accumulation_steps=max(1, settings.batch_size // rows),
+        learning_rate=settings.lr,
+        lr_scheduler_type=course.schedule,
+        warmup_steps=course.warmup,
+        weight_decay=course.weight_decay,
+        seed=config.run.seed,
+        use_cpu=config.policy.device == "cpu",
+        max_length=None,
+        bf16=False,  # the weights keep their own type
+        activation_checkpointing=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        **more,
+    )
+
+
+def train_and_measure(
+    trainer: Any, policy: Policy, pairs: SplitData[Preference], folder: Path
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Train and write `metrics.jsonl`; return the last metrics, and loss and accuracy on the held-out pairs."""
+    trainer.remove_callback(PrinterCallback)  # stdout is for the summary
+    trainer.train()
+    rows = [
+        {"step": row["step"] - 1, **{METRICS[name]: value for name, value in row.items() if name in METRICS}}
+        for row in trainer.state.log_history
+        if "loss" in row
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    figures: dict[str, float] = {}
+    if pairs.heldout:
+        evaluated = trainer.evaluate(dataset_of(policy, pairs.heldout))
+        figures = {METRICS[key]: value for name, value in evaluated.items() if (key := name[5:]) in METRICS}
+    policy.eval()
+    return {name: value for name, value in rows[-1].items() if name != "step"}, figures
+
+
+def dataset_of(policy: Policy, pairs: Sequence[Preference]) -> Dataset:
+    """Return the pairs as token ids in the columns of TRL's DPO trainer."""
+    rows = []
+    for pair in pairs:
+        chosen, rejected = (
+            encode_turns(policy.tokenizer, pair.prompt, side) for side in (pair.chosen, pair.rejected)
+        )
+        rows.append({"prompt_ids": chosen.prompt, "chosen_ids": chosen.ids, "rejected_ids": rejected.ids})
+    return Dataset.from_list(rows)
+
+
+def policy_and_pairs(config: Config, data: str) -> tuple[Policy, SplitData[Preference]]:
+    """Return the policy to train and the pairs that fit it; the pairs are read first."""
+    pairs = preference_data(config, data)
+    policy = load_policy(start_policy(config))
+
+    def tokens(part: Sequence[Preference]) -> list[int]:
+        rows = dataset_of(policy, part)
+        return [len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in rows]
+
+    return policy, pairs.fitting(tokens, policy.context, "pairs")
+
+
+def preference_data(config: Config, data: str) -> SplitData[Preference]:
+    """Return the pairs of a file or hub data set, split by question, by the task's own rule.
+
+    Held-out pairs that come with them (`pairs_heldout.jsonl` beside `pairs.jsonl`, the held-out split of a data
+    set) are held out, else a share of the questions (`task.heldout_share`); with `task.split` or
+    `task.heldout_data` the held-out questions of the task too.
+
+    Raises:
+        UserError: all pairs are held out, or answers have several turns.
+    """
+    read, beside = read_pairs(data), heldout_beside(data)
+    splits = splits_of_task(config)
+    heldout_pairs = list(beside.pairs) if beside else []
+    if any(isinstance(side, Transcript) for pair in read.pairs for side in (pair.chosen, pair.rejected)):
+        raise UserError(f"{data} has answers of several turns", "the lab's trainers learn from single answers")
+    heldout = {_words(pair) for pair in heldout_pairs}
+    for pair in read.pairs:
+        rule = "train" if beside else split_of(question_of(pair), config.task)
+        if splits.get(_words(pair), rule) == "heldout":
+            heldout.add(_words(pair))
+    train = [pair for pair in read.pairs if _words(pair) not in heldout]
+    if not train:
+        raise UserError(f"{data}: all {len(read.pairs)} pairs are held out", "lower task.heldout_share")
+    return SplitData(
+        train, [pair for pair in read.pairs if _words(pair) in heldout] + heldout_pairs, Counter(read.left_out)
+    )
+
+
+def heldout_beside(data: str) -> Pairs | None:
+    """Return the held-out pairs that come with a file or hub data set."""
+    path = Path(data)
+    name, dot, endings = path.name.partition(".")
+    beside = path.with_name(f"{name}_heldout{dot}{endings}")
+    if path.exists():
+        return read_pairs(str(beside)) if beside.is_file() and beside.stat().st_size else None
+    return read_pairs(data, split) if (split := hub_data(data).heldout) else None
+
+
+def summary_of(
+    pairs: SplitData[Preference], metrics: Mapping[str, float], figures: Mapping[str, float], place: Path
+) -> PreferenceSummary:
+    """Return what was read, trained and measured."""
+    return PreferenceSummary(
+        pairs=pairs.records,
+        trained_on=len(pairs.train),
+        heldout=len(pairs.heldout),
+        left_out=dict(pairs.left_out) or None,
+        metrics=metrics,
+        figures={f"heldout_{name}": value for name, value in figures.items()},
+        out=str(place / "policy"),
+    )
+
+
+def _words(pair: Preference) -> str:
+    return words_of(question_of(pair))

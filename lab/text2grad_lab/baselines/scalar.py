@@ -1,0 +1,222 @@
+"""A scalar reward model, trained on preference pairs by TRL: `train-scalar`, and its critic (paper, appendix N)."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import Field
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers.modeling_outputs import SequenceClassifierOutput
+from trl import RewardConfig, RewardTrainer
+
+from text2grad.config import Config, extra_settings
+from text2grad.critics.spec import CriticSpec, Materials
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Preference, Source, from_json
+from text2grad.policy.episode import encode_turns
+from text2grad.policy.files.save import write_policy
+from text2grad.policy.heads.head import SCORE, Head
+from text2grad.policy.model import Policy
+from text2grad.settings import Settings
+from text2grad.stages.run.results import write_json
+from text2grad.stages.run.training import training
+from text2grad_lab.baselines.pairs import (
+    PairSettings,
+    PreferenceSummary,
+    dataset_of,
+    policy_and_pairs,
+    summary_of,
+    train_and_measure,
+    trainer_arguments,
+)
+
+SCALE_FILE = "scale.json"
+"""Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
+HEAD_FILE = "scalar_head.safetensors"
+PAIRS_TO_STANDARDISE = 1000
+"""Training pairs whose scores give mean and spread; more change neither."""
+BATCH_SIZE = 32
+
+
+class ScalarModelSettings(Settings):
+    """`extra.scalar_model`: the scalar reward model, its training and its use as a critic."""
+
+    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    training: PairSettings = PairSettings()
+
+
+class ScoreModel(nn.Module):
+    """A policy's trunk with a head that reads the state of the last token, as TRL's RewardTrainer calls it."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.model, self.config = policy.model, policy.model.config
+        self.head = Head(policy.hidden_size, SCORE).to(policy.device)
+
+    def add_model_tags(self, tags: object) -> None:
+        """Ignore the tags that TRL gives a model for the hub."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> SequenceClassifierOutput:
+        """(B, T) ids, padded on the right -> scores (B, 1)."""
+        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        trunk = getattr(base, base.base_model_prefix)
+        hidden = trunk(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
+        last = attention_mask.sum(dim=1) - 1
+        scores = self.head(hidden[torch.arange(len(last), device=last.device), last])
+        return SequenceClassifierOutput(logits=scores[:, None])
+
+    def optimizer(self, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+        """AdamW for the trunk at `lr`, and for the head, which starts at zero, at its own rate."""
+        trunk = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        own_rate = self.head.step / self.head.map.in_features
+        groups: list[dict[str, Any]] = [
+            {"params": trunk, "weight_decay": weight_decay},
+            {"params": list(self.head.parameters()), "lr": own_rate, "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=lr)
+
+
+class Scale(NamedTuple):
+    """Mean and standard deviation of a model's scores of the answers it was trained on."""
+
+    mean: float
+    spread: float
+
+
+class ScalarCritic:
+    """A scalar reward model as a critic: the verdict is 2 sigmoid(z) - 1, z being the standardised score.
+
+    That is the model's chance, from -1 to 1, that this answer is preferred to an average one. `meta` has the score
+    (`reward`) and z (`standardised`).
+    """
+
+    def __init__(self, policy: Policy, model: ScoreModel, scale: Scale, source: Source) -> None:
+        self.source = source
+        self.tokens = 0.0  # read in all
+        self._policy, self._model, self._scale = policy, model, scale
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Score all responses; one that is too long for the model, or has no finite score, is a failure."""
+        scores = self.scores([example.prompt for example in examples], responses)
+        return [self._judgement(score) for score in scores]
+
+    def scores(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float | None]:
+        """Return the score of `answers[i]` to `prompts[i]`; None if the two exceed the model's context."""
+        pairs = zip(prompts, answers, strict=True)
+        threads = [encode_turns(self._policy.tokenizer, prompt, answer) for prompt, answer in pairs]
+        rows = [[*thread.prompt, *thread.ids] for thread in threads]
+        context = self._policy.context or math.inf
+        fitting = sorted((i for i, row in enumerate(rows) if len(row) <= context), key=lambda i: len(rows[i]))
+        scores: list[float | None] = [None] * len(rows)
+        for start in range(0, len(fitting), BATCH_SIZE):
+            chosen = fitting[start : start + BATCH_SIZE]
+            self.tokens += sum(len(rows[i]) for i in chosen)
+            for i, score in zip(chosen, self._read([rows[i] for i in chosen]), strict=True):
+                scores[i] = score
+        return scores
+
+    def _read(self, rows: Sequence[Sequence[int]]) -> list[float]:
+        padded = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = (torch.arange(padded.shape[1])[None] < lengths[:, None]).long()
+        with self._policy.evaluating():
+            output = self._model(padded.to(self._policy.device), mask.to(self._policy.device))
+        read: list[float] = output.logits[:, 0].tolist()
+        return read
+
+    def _judgement(self, score: float | None) -> Judgement:
+        if score is None:
+            return Failure(kind="unsupported", message="prompt and response are longer than the model's context")
+        if not math.isfinite(score):
+            return Failure(kind="invalid", message=f"the score is {score}")
+        standardised = (score - self._scale.mean) / self._scale.spread
+        meta = {"reward": score, "standardised": standardised}
+        return Critique(text="", score=math.tanh(standardised / 2), meta=meta)
+
+
+def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
+    """Train a scalar reward model on preference pairs; write `scalar_model/policy` and its scale."""
+    settings = extra_settings(config, "scalar_model", ScalarModelSettings).training
+    with training(config, None, "scalar_model", "restart") as stage:
+        with stage.preparing():
+            policy, pairs = policy_and_pairs(config, data)
+        with stage.as_given().begin():
+            model = ScoreModel(policy)
+            model.config.num_labels = 1
+            trainer = RewardTrainer(
+                model=model,
+                args=trainer_arguments(RewardConfig, config, settings, stage.place),
+                train_dataset=dataset_of(policy, pairs.train).map(_joined),
+                processing_class=policy.tokenizer,
+                optimizers=(model.optimizer(settings.lr, config.training.weight_decay), None),
+            )
+            metrics, figures = train_and_measure(trainer, policy, pairs, stage.place)
+            place = stage.place / "policy"
+            write_policy(policy, place)
+            save_file(dict(model.head.state_dict()), str(place / HEAD_FILE))
+            write_json(place / SCALE_FILE, scale_of(policy, model, pairs.train)._asdict())
+    return summary_of(pairs, metrics, figures, stage.place)
+
+
+def _joined(row: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Return both answers after their prompt, the columns of TRL's reward trainer."""
+    return {side: row["prompt_ids"] + row[side] for side in ("chosen_ids", "rejected_ids")}
+
+
+def scale_of(policy: Policy, model: ScoreModel, pairs: Sequence[Preference]) -> Scale:
+    """Return mean and spread of the scores of training answers.
+
+    Raises:
+        UserError: all scores are equal.
+    """
+    critic = ScalarCritic(policy, model, Scale(0.0, 1.0), Source(kind="reward_model"))
+    some = pairs[:PAIRS_TO_STANDARDISE]
+    answers = [pair.chosen for pair in some] + [pair.rejected for pair in some]
+    scores = [score or 0.0 for score in critic.scores([pair.prompt for pair in some] * 2, answers)]
+    if not (spread := statistics.pstdev(scores)):
+        problem = "the scalar model scores all answers alike"
+        raise UserError(problem, "raise extra.scalar_model.training.lr or epochs")
+    return Scale(statistics.fmean(scores), spread)
+
+
+def model_folder(materials: Materials) -> Path:
+    """Return the folder of the trained model: the configured one, or this run's own."""
+    folder: Path | None = materials.settings.folder
+    return folder or materials.folder / "scalar_model" / "policy"
+
+
+def make_critic(materials: Materials) -> ScalarCritic:
+    """Load the scalar reward model of the run.
+
+    Raises:
+        UserError: there is none, or its training was not finished.
+    """
+    folder = model_folder(materials)
+    file = folder / SCALE_FILE
+    if not file.is_file():
+        cure = f"python -m text2grad_lab train-scalar FILE --run.folder {materials.folder}"
+        raise UserError(f"no scalar reward model in {folder}", cure)
+    policy = materials.load_model(folder)
+    model = ScoreModel(policy)
+    model.head.load_state_dict(load_file(str(folder / HEAD_FILE)))
+    source = Source(kind="reward_model", model=str(folder), prompt_version="scalar")
+    scale = Scale(**from_json(file.read_text(encoding="utf-8")))
+    return ScalarCritic(policy, model.requires_grad_(False).eval(), scale, source)
+
+
+SCALAR_MODEL = CriticSpec(
+    "scalar_model",
+    make=make_critic,
+    settings=ScalarModelSettings,
+    manner=("training",),
+    inputs=lambda materials: {"the scalar reward model": materials.digest(model_folder(materials))},
+    source="reward_model",
+    words=False,
+    about="trained on preference pairs, gives a verdict without spans",
+)
