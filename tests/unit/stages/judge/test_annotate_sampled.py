@@ -77,18 +77,12 @@ def slf5k(path: Path, count: int = 1, **more: str) -> Path:
     return path
 
 
-def ilf(path: Path) -> Path:
+def programs(path: Path) -> Path:
     row = {
-        **{
-            "task_id": 7,
-            "prompt": "def double(n):\n",
-            "test": "def check(candidate):\n    assert candidate(2) == 4\n",
-        },
-        **{
-            "original_model_completion": DRAFT,
-            "unedited_annotator_completion": "def double(n):\n    return 2 * n\n",
-        },
-        "Feedback": WORDS,
+        "task_id": 7,
+        "text": "Write double(n).",
+        "code": "def double(n):\n    return 2 * n\n",
+        "test_list": ["assert double(2) == 4"],
     }
     path.write_text(json.dumps(row) + "\n")
     return path
@@ -104,13 +98,11 @@ PROGRAMS = ("--task.name", "code", "--task.heldout_share", "0")
 
 
 def data_of(task: str, tmp_path: Path) -> tuple[Path, tuple[str, ...]]:
-    if task == "ILF":
-        return ilf(tmp_path / "ilf.jsonl"), PROGRAMS
     more = {"feedback": WORDS} if task == "SLF5K without drafts" else FEEDBACK
     return slf5k(tmp_path / "slf5k.jsonl", **more), SUMMARIES
 
 
-@pytest.mark.parametrize("task", ["SLF5K", "SLF5K without drafts", "ILF"])
+@pytest.mark.parametrize("task", ["SLF5K", "SLF5K without drafts"])
 def test_feedback_on_a_draft_is_not_the_critique_of_what_was_sampled(
     server: ChatServer, run: Run, tmp_path: Path, task: str
 ) -> None:
@@ -137,11 +129,10 @@ def test_feedback_on_a_draft_is_not_the_critique_of_what_was_sampled(
     assert (code, again.critique, again.source.kind) == (0, "It is short.", "llm"), err
 
 
-@pytest.mark.parametrize("task", ["SLF5K", "ILF"])
 def test_the_drafts_of_a_data_set_are_annotated_with_its_feedback(
-    server: ChatServer, run: Run, tmp_path: Path, task: str
+    server: ChatServer, run: Run, tmp_path: Path
 ) -> None:
-    data, words = data_of(task, tmp_path)
+    data, words = data_of("SLF5K", tmp_path)
     code, _, err = run(data, *words, "--critic.prompted.base_url", server.url, "--anchor")
     assert code == 0, err
     (record,) = written(tmp_path)
@@ -247,7 +238,7 @@ def test_sampled_programs_are_run_before_they_are_judged_if_asked_for(
     server: ChatServer, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "sample", lambda policy, examples, _: [([1], WRONG)] * len(examples))
-    words = (ilf(tmp_path / "ilf.jsonl"), *PROGRAMS, "--critic.prompted.base_url", server.url)
+    words = (programs(tmp_path / "programs.jsonl"), *PROGRAMS, "--critic.prompted.base_url", server.url)
     code, _, err = run(*words, "--annotate.run_tests", "true")
     assert code == 0, err
     (record,) = written(tmp_path)

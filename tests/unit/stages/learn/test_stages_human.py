@@ -292,12 +292,12 @@ def test_answers_that_come_while_the_others_are_written_are_not_missed(
     assert [answer["name"] for answer in json.loads(line)["answers"]] == ["SFT", "late"]
 
 
-def test_a_reward_model_is_taught_suggestions_where_it_is_asked_for(config: Config) -> None:
+def test_a_reward_model_is_taught_suggestions(config: Config) -> None:
     better = Span(start=0, end=8, label=0, text="Moreover", reason="drop it")
     record = feedback(config)[0]
     record = record.model_copy(update={"response": f"Moreover {record.response}", "spans": (better,)})
-    plain, taught = (reward_data.reward_pair(record, RewardModelSettings(improvable=b)) for b in (False, True))
-    assert plain and taught and "improvable" not in plain.target
+    taught = reward_data.reward_pair(record, RewardModelSettings())
+    assert isinstance(taught, Pair)
     assert '"improvable_spans": [{"quote": "Moreover", "reason": "drop it"}]' in taught.target
     read = wire.parse(taught.target, record.response)
     assert isinstance(read, Critique) and read.spans == (better,)
@@ -321,12 +321,11 @@ def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(config: Con
         assert isinstance(judgement, Critique)
         return judgement
 
-    whole, bare = read(), read(critique=False, reasons="none")
+    whole, bare = read(), read(critique=False, reasons=False)
     assert (whole.text, whole.spans) == (record.critique, record.spans)
     assert (bare.text, {span.reason for span in bare.spans}) == ("", {""})
     places = [(span.start, span.end, span.label) for span in record.spans]
     assert [(span.start, span.end, span.label) for span in bare.spans] == places
-    assert {span.reason for span in read(reasons="short").spans} == {"Unverifiable"}
 
 
 @pytest.mark.parametrize(
@@ -350,28 +349,6 @@ def test_a_grounded_model_is_not_taught_a_list_it_cannot_write(config: Config) -
         **dict.fromkeys(("auto", "on"), False),
         "off": True,
     }
-
-
-@pytest.mark.parametrize(
-    ("reason", "short"),
-    [
-        ("Wrong-Grounding: the passage says: no", "Wrong-Grounding"),
-        ("not true. See the end", "not true"),
-        ("a very long and winding reason", "a very long and"),
-        ("", ""),
-    ],
-)
-def test_a_short_reason_is_its_first_words(reason: str, short: str) -> None:
-    assert reward_data.shortened_reason(reason) == short
-
-
-def test_repeated_responses_are_trained_on_so_often_and_no_more(config: Config) -> None:
-    one, two = feedback(config)[:2]
-    asked_elsewhere = one.model_copy(update={"prompt": two.prompt})
-    records = [one, one, two, asked_elsewhere, one]
-    assert reward_data.without_repeats(records, None) == records
-    assert reward_data.without_repeats(records, 2) == [one, one, two, asked_elsewhere]
-    assert reward_data.without_repeats(records, 1) == [one, two, asked_elsewhere]
 
 
 def test_annotating_keeps_what_others_said_and_replaces_its_own(config: Config) -> None:
