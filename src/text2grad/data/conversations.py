@@ -1,15 +1,15 @@
 """Conversations as others write them: a row's prompt, and its response as turns of plain text.
 
-Read are OpenAI's messages (`messages`, or `prompt` and `completion` as verifiers and TRL have them, rollouts of
-SkyRL and verl among them), trees of LangSmith runs, and spans of OpenTelemetry. A turn is the text that a policy
-writes, so structured calls of tools and reasoning become text, in the policy's own way or in a default one.
+The formats are OpenAI's messages (`messages`, or `prompt` and `completion` as verifiers and TRL write them, also
+for rollouts of SkyRL and verl) and chat model runs of LangSmith. A turn is the text that a policy writes, so
+structured tool calls and reasoning become text, by the policy's chat template or in a default form.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -24,11 +24,7 @@ ANSWERS = ("completion", "response")
 ROLES = ("system", "user", "assistant", "tool")
 _ROLES = {"developer": "system", "human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
 _TEXTS = ("text", "input_text", "output_text")
-_THOUGHTS = ("reasoning", "thinking")
-_CALLS = ("tool_call", "tool_use")
-_RESULTS = ("tool_call_response", "tool_result")
 _REPR_OF_TURNS = re.compile(r"""\s*\[?\s*\{\s*'(?:role|content)'\s*:""")
-_INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 
 class AssistantTurn(NamedTuple):
@@ -65,8 +61,8 @@ def with_conversation(row: Row, write: Write = by_default) -> Row:
     Raises:
         ValueError: a message is malformed, or holds what is no text.
     """
-    if not all(map(_trace_id, _spans(row))):  # `by_trace` has joined all others
-        raise RowError("a span of OpenTelemetry has no traceId", "export it: it says what belongs together")
+    if "resourceSpans" in row or "gen_ai." in str(row.get("attributes", list(row))):
+        raise RowError("spans of OpenTelemetry are not read", 'write each conversation as {"messages": [...]}')
     found = _parts(row)
     if found is None:
         return row
@@ -90,32 +86,6 @@ def response_of(row: Row) -> str:
     return value if isinstance(value, str) else Transcript.of_messages(map(Message.model_validate, value))
 
 
-def by_trace(rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Placed rows, with the spans of each OpenTelemetry trace as one."""
-    traces: dict[str, list[Row]] = {}
-    for place, row in rows:
-        found = list(_spans(row)) if isinstance(row, dict) else []
-        if not found or not all(map(_trace_id, found)):
-            yield place, row
-            continue
-        for span in found:
-            traces.setdefault(_trace_id(span), []).append(span)
-    yield from ((f"trace {id}", {"id": id, "spans": spans}) for id, spans in traces.items())
-
-
-def _spans(row: Row) -> Iterator[Row]:
-    for each in _objects(row.get("resourceSpans")):
-        for scope in _objects(each.get("scopeSpans")):
-            yield from _objects(scope.get("spans"))
-    if _trace_id(row) and "attributes" in row:
-        yield row
-
-
-def _trace_id(span: Row) -> str:
-    inner = span["context"] if isinstance(span.get("context"), dict) else span
-    return str(inner.get("trace_id") or inner.get("traceId") or "")
-
-
 def _parts(row: Row) -> tuple[Sequence[Any], Sequence[Any]] | None:
     """The messages of the prompt, and of what was answered or the whole conversation; None: there are none."""
     asked = row.get("prompt")
@@ -131,11 +101,10 @@ def _parts(row: Row) -> tuple[Sequence[Any], Sequence[Any]] | None:
         for name in TALKS:
             if _is_talk(row.get(name)):
                 return [], row[name]
-    calls = list(_model_calls(row))
-    whole = max(calls, key=len, default=[])
-    if any(call[:-1] != whole[: len(call) - 1] for call in calls):
-        warn_once("of a trace with several conversations (of agents within an agent) the longest is read")
-    return ([], whole) if calls else None
+    if row.get("run_type") not in ("llm", "chat_model"):
+        return None
+    asked, answered = (_messages_in(row.get(name)) for name in ("inputs", "outputs"))
+    return (asked, answered) if asked and answered else None
 
 
 def _is_talk(value: Any) -> bool:
@@ -163,7 +132,7 @@ def is_structured(messages: object) -> bool:
 def _role(message: Mapping[str, Any]) -> str:
     """The role of a message in our words; "" of what is no message."""
     inner = message["kwargs"] if isinstance(message.get("kwargs"), dict) else message
-    if not inner.keys() & {"content", "parts", "tool_calls", "function_call"}:
+    if not inner.keys() & {"content", "tool_calls", "function_call"}:
         return ""
     name = str(inner.get("role") or inner.get("type") or "").lower()
     name = _ROLES.get(name, name)
@@ -179,7 +148,7 @@ def plain_message(message: Mapping[str, Any], write: Write = by_default) -> Mess
     role = _role(message)
     inner = message["kwargs"] if isinstance(message.get("kwargs"), dict) else message
     thoughts, texts, calls = [str(inner.get("reasoning_content") or inner.get("reasoning") or "")], [], []
-    content = inner.get("content", inner.get("parts"))
+    content = inner.get("content")
     if not role or isinstance(content, dict):
         problem = (
             f"a message of the {role} has an object as content" if role else f"no message: {str(message)[:40]}"
@@ -188,11 +157,11 @@ def plain_message(message: Mapping[str, Any], write: Write = by_default) -> Mess
     for part in content if isinstance(content, list) else [content]:
         kind = part.get("type") or next(iter(part), "") if isinstance(part, dict) else "text"
         said = _text_of(part)
-        if kind in _CALLS:
+        if kind == "tool_use":
             calls.append(part)
-        elif kind in _THOUGHTS:
+        elif kind == "thinking":
             thoughts.append(said)
-        elif kind in (*_TEXTS, *_RESULTS):
+        elif kind in (*_TEXTS, "tool_result"):
             texts.append(said)
         else:
             cure = "only text is read: leave such records out, or say in words what it shows"
@@ -214,9 +183,9 @@ def _text_of(part: Any) -> str:
         return part or ""
     if not isinstance(part, dict):
         raise ValueError(f"a message has {str(part)[:40]!r} in place of text")
-    names = ("text", "content", "thinking", "response", "result")
+    names = ("text", "content", "thinking")
     value = next((part[name] for name in names if part.get(name) is not None), "")
-    if not isinstance(value, str) and part.get("type") in (None, *_TEXTS, *_THOUGHTS):
+    if not isinstance(value, str) and part.get("type") in (None, "thinking", *_TEXTS):
         raise ValueError(f"a message has {str(value)[:40]!r} in place of text")
     return value if isinstance(value, str) else to_json(value)
 
@@ -233,33 +202,8 @@ def _call(value: Any) -> dict[str, Any]:
     return {"name": called["name"], "arguments": given}
 
 
-def _model_calls(value: Mapping[str, Any]) -> Iterator[list[Any]]:
-    """The conversation of every model call in a tree of runs or spans: what it was shown, and what it answered.
-
-    Each call of an agent is shown all that was said before, so the longest is the whole.
-    """
-    known = _attributes(value)
-    asked, answered = _loaded(known.get(_INPUT)), _loaded(known.get(_OUTPUT))
-    if value.get("run_type") in ("llm", "chat_model"):
-        asked, answered = (_messages_in(value.get(name)) for name in ("inputs", "outputs"))
-    if _is_talk(asked) and _is_talk(answered):
-        yield [*asked, *answered]
-    for name in ("child_runs", "resourceSpans", "scopeSpans", "spans", "children"):
-        for each in _objects(value.get(name)):
-            yield from _model_calls(each)
-
-
 def _objects(value: Any) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The attributes of a span: an object, or as OTLP writes them a list of keys and values."""
-    found = span.get("attributes", span)
-    if isinstance(found, list):
-        pairs = [(each.get("key"), each.get("value") or {}) for each in _objects(found)]
-        return {str(key): value.get("stringValue") if isinstance(value, dict) else value for key, value in pairs}
-    return found if isinstance(found, dict) else {}
 
 
 def _loaded(value: Any) -> Any:

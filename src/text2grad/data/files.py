@@ -33,6 +33,7 @@ _OTHER_KINDS: Mapping[str, tuple[str, str]] = {
     ),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z"), ("is an archive", "unpack it, and give one of its files")),
     **dict.fromkeys((".docx", ".doc", ".odt", ".pdf", ".html", ".htm"), ("is a document", "save its table as CSV")),
+    **dict.fromkeys((".md", ".markdown"), ("is Markdown", "save its table as CSV (UTF-8)")),
     **dict.fromkeys((".xml", ".xmi"), ("is XML", "export JSON")),
     **dict.fromkeys((".conll", ".iob", ".bio", ".conllu"), ("has tokens and no text", "export JSON with offsets")),
     ".parquet": (
@@ -169,7 +170,7 @@ def _not_json(path: Path) -> str:
     """The cure for a file that is not JSON."""
     if path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".gz"):
         return "correct that line, or export the file again"
-    return "import reads .json, .jsonl, .csv, .tsv or .md: rename it, or save it as one of these"
+    return "import reads .json, .jsonl, .csv or .tsv: rename it, or save it as one of these"
 
 
 def _unpacked(path: Path) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from text2grad.data import published, remarks
-from text2grad.data.conversations import Write, by_default, by_trace, is_structured, with_conversation
+from text2grad.data.conversations import Write, by_default, is_structured, with_conversation
 from text2grad.data.files import Placed, Row, bad_record, detail, rows
 from text2grad.data.marks import human_record, in_code_points, spans_of, subject_of, without_empty
 from text2grad.data.opinions import Importer, Names, Opinion, opinions
@@ -134,7 +134,7 @@ def import_feedback(
     path, options = Path(path), Options(names, parse_scales(scales), context_characters, write)
     if kind not in KINDS and not is_own_name(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
-    placed = [] if kind == "feedback" else list(by_trace(rows(path)))
+    placed = [] if kind == "feedback" else list(rows(path))
     if not placed and kind == "auto":
         problem = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {problem}", "check that it is the right file")

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from text2grad.data.conversations import Write, by_default, by_trace, with_conversation
+from text2grad.data.conversations import Write, by_default, with_conversation
 from text2grad.data.files import rows
 from text2grad.data.published import Response, responses_of
 from text2grad.data.tables import is_table
@@ -73,20 +73,18 @@ def read_items(path: Path, anchor: bool = False, write: Write = by_default) -> I
     Raises:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
     """
-    for where, row in by_trace(_rows(path)):
+    for where, row in _rows(path):
         kind, number, *_ = where.split()
         place = f"{path}:{number}" if kind == "line" else f"{path}: {where}"
         if not isinstance(row, dict):
             raise UserError(f"{place}: not an object", "one JSON object per line")
-        for named, each in _by_id(row):
-            try:
-                yield from _items(_with_turns(each, write), f"{path.stem}-{number}", anchor)
-            except ValidationError as error:
-                problem = f"{place}: {named}{first_error(error)}"
-                raise UserError(problem, f"fix or remove {named.rstrip(': ') or where}") from error
-            except ValueError as error:
-                cure = getattr(error, "cure", f"columns: {', '.join(ResponseRow.model_fields)}")
-                raise UserError(f"{place}: {named}{error}", cure) from error
+        try:
+            yield from _items(_with_turns(row, write), f"{path.stem}-{number}", anchor)
+        except ValidationError as error:
+            raise UserError(f"{place}: {first_error(error)}", f"fix or remove {where}") from error
+        except ValueError as error:
+            cure = getattr(error, "cure", f"columns: {', '.join(ResponseRow.model_fields)}")
+            raise UserError(f"{place}: {error}", cure) from error
 
 
 def check_items(items: Iterable[Item], longest: int = MOST_CHARACTERS) -> int:
@@ -116,16 +114,17 @@ def check_items(items: Iterable[Item], longest: int = MOST_CHARACTERS) -> int:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """The rows, each with where it is: a line at a time of JSON Lines, all at once of anything else."""
+    """Yield the rows with their places: of JSON Lines one line at a time, of other files all at once."""
+    if is_table(path):
+        yield from ((place, {name: cell for name, cell in row.items() if cell}) for place, row in rows(path))
+        return
     with reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line.strip() for line in file if line.strip()), "")
-    if is_table(path):
-        yield from ((where, {name: cell for name, cell in row.items() if cell}) for where, row in rows(path))
-    elif path.suffix == ".gz" or (first and not (first.startswith("{") and first.endswith("}"))):
-        yield from rows(path)
-    else:
+    if path.suffix.lower() in (".jsonl", ".ndjson") and first.startswith("{") and first.endswith("}"):
         with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
             yield from ((f"line {number}", row) for number, row in json_lines(file, path))
+    else:
+        yield from rows(path)
 
 
 def _with_turns(row: dict[str, Any], write: Write) -> dict[str, Any]:
@@ -139,15 +138,6 @@ def _with_turns(row: dict[str, Any], write: Write) -> dict[str, Any]:
     known = {name: talk[name] for name, kind in kinds.items() if isinstance(talk.get(name), kind)}
     known |= {"id": str(known["id"])} if "id" in known else {}
     return {**known, "prompt": talk.get("prompt", ""), "response": talk["response"]}
-
-
-def _by_id(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The row itself; of an object that has objects by id each of those, with its id."""
-    known = row.keys() & ResponseRow.model_fields.keys()
-    if row and not known and all(isinstance(each, dict) for each in row.values()):
-        yield from ((f"{id[:60]}: ", {"id": id, **each}) for id, each in row.items())
-    else:
-        yield "", row
 
 
 def _items(row: dict[str, Any], fallback_id: str, anchor: bool) -> Iterator[Item]:

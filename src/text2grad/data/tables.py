@@ -19,14 +19,11 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import UserError
 
-_MARKDOWN, _TABBED = (".md", ".markdown"), (".tsv", ".tab", ".txt")
+_TABBED = (".tsv", ".tab", ".txt")
 _MOST_NAMED = 5
 _SEPARATOR = re.compile(r"sep=([^\r\n])(?:\r\n|\r|\n)", re.IGNORECASE)
-_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')
 """A cell in quotation marks with doubled ones in it."""
-_BAR = re.compile(r"(?<!\\)\|")
-_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
 class Line(NamedTuple):
@@ -46,7 +43,7 @@ def is_table(path: Path, text: str = "") -> bool:
     """Whether a file is a table: by its suffix, or as Excel's "Unicode text" with tab-separated cells."""
     suffix = _suffix(path)
     tabs = suffix == ".txt" and "\t" in text.partition("\n")[0] and not text.startswith(("{", "["))
-    return tabs or suffix in (".csv", ".tsv", ".tab", *_MARKDOWN)
+    return tabs or suffix in (".csv", ".tsv", ".tab")
 
 
 def _suffix(path: Path) -> str:
@@ -80,7 +77,7 @@ def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         UserError: the table cannot be read, a column is there twice, or rows have too many or few cells (which).
     """
-    lines = _markdown(path, text) if _suffix(path) in _MARKDOWN else _delimited(path, text)
+    lines = _delimited(path, text)
     if not lines:
         return
     names = _names(path, lines)
@@ -199,25 +196,3 @@ def _without_quoting(text: str, before: int) -> list[Line]:
 def _all_quoted(line: Line) -> bool:
     filled = [cell for cell in line.cells if cell.strip()]
     return len(filled) > 1 and all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in filled)
-
-
-def _markdown(path: Path, text: str) -> list[Line]:
-    """The rows of the one table of a Markdown file; `<br>` is a line break in a cell, as that format has no other.
-
-    Raises:
-        UserError: there is no table, or more than one.
-    """
-    lines = text.splitlines()
-    rules = [n for n, line in enumerate(lines) if n and "|" in line and _RULE.fullmatch(line)]
-    if len(rules) != 1:
-        cure = "keep the one with the feedback, or save it as CSV"
-        raise UserError(f"{path}: {len(rules) or 'no'} table{'s' * (len(rules) > 1)} in it", cure)
-    end = next((n for n in range(rules[0] + 1, len(lines)) if "|" not in lines[n]), len(lines))
-    numbers = [rules[0] - 1, *range(rules[0] + 1, end)]
-    return [Line(number + 1, number + 1, _bar_cells(lines[number])) for number in numbers]
-
-
-def _bar_cells(line: str) -> list[str]:
-    inner = line.strip().removeprefix("|")
-    inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
-    return [_BREAK.sub("\n", cell.strip().replace("\\|", "|")) for cell in _BAR.split(inner)]

@@ -8,10 +8,10 @@ answers.
 from __future__ import annotations
 
 import json
-from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -294,8 +294,8 @@ TOOLS = (
 """In the order in which a row is tried."""
 
 
-# Argilla, of version 2 (nested, or flat as data sets have them) and 1: the answers of each person. The text of a
-# span question and the scale of a rating question stand in the settings of the data set: `settings.json` (or
+# Argilla 2, nested or flat (as its data sets on the hub are): the answers of each person. The text of a span
+# question and the scale of a rating question stand in the settings of the data set: `settings.json` (or
 # `.argilla/settings.json`) beside the records, or a file that has both.
 
 
@@ -311,13 +311,7 @@ class Answer(NamedTuple):
 def _is_argilla(row: Row) -> bool:
     nested = isinstance(row.get("fields"), dict) and "responses" in row
     flat = any(f"{name}.users" in row for name in row if name.endswith(".responses"))
-    return nested or flat or any(map(_is_column, row.values()))
-
-
-def _is_column(value: Any) -> bool:
-    """True if a column of version 1 holds the answers to a question."""
-    first = value[0] if isinstance(value, list) and value else value
-    return isinstance(first, dict) and first.keys() >= {"user_id", "value", "status"}
+    return nested or flat
 
 
 def _fields(row: Row) -> dict[str, Any]:
@@ -328,43 +322,23 @@ def _fields(row: Row) -> dict[str, Any]:
     return {
         name: value
         for name, value in row.items()
-        if "." not in name and "-suggestion" not in name and name not in left_out and not _is_column(value)
+        if "." not in name and "-suggestion" not in name and name not in left_out
     }
 
 
 def _answers(row: Row) -> Iterator[Answer]:
-    responses = row.get("responses")
-    if isinstance(responses, dict):  # version 2: question -> answers
-        yield from (_answer(question, entry) for question, entries in responses.items() for entry in entries or ())
-    elif isinstance(responses, list):  # version 1: person -> question -> answer
-        for person in responses:
-            for question, entry in (person.get("values") or {}).items():
-                yield _answer(question, {**person, "value": entry["value"]})
-    for name, column in row.items():
+    responses = row.get("responses") or {}
+    if isinstance(responses, list):
+        raise RowError("the responses are those of Argilla 1", "export the records with Argilla 2")
+    yield from (_answer(question, entry) for question, entries in responses.items() for entry in entries or ())
+    for name, values in row.items():
         if name.endswith(".responses"):
-            columns = {"user_id": f"{name}.users", "status": f"{name}.status"}
-            lists = {"value": _listed(column), **{key: _listed(row.get(named)) for key, named in columns.items()}}
-            for number in range(len(lists["value"])):
-                entry = {key: values[number] for key, values in lists.items() if number < len(values)}
+            people, statuses = (row.get(f"{name}.{column}") or [] for column in ("users", "status"))
+            if isinstance(values, str):
+                raise RowError(f"{name} is a list in a table", "export the records as JSON")
+            for value, who, status in zip_longest(values or [], people, statuses):
+                entry = {"value": value, "user_id": who, "status": status}
                 yield _answer(name.removesuffix(".responses"), entry)
-        elif _is_column(column) and name != "responses":
-            listed = column if isinstance(column, list) else _transposed(column)
-            yield from (_answer(name, entry) for entry in listed)
-
-
-def _listed(value: Any) -> list[Any]:
-    """A list, also as the text that a table has of it."""
-    if isinstance(value, str) and value.startswith("["):
-        try:
-            value = literal_eval(value)
-        except (ValueError, SyntaxError) as error:
-            raise ValueError(f"not a list of answers: {value[:40]!r}") from error
-    return value if isinstance(value, list) else [] if value in (None, "") else [value]
-
-
-def _transposed(column: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The answers of a column that is written as an answer of lists."""
-    return [dict(zip(column, values, strict=True)) for values in zip(*column.values(), strict=True)]
 
 
 def _answer(question: str, entry: Mapping[str, Any]) -> Answer:

@@ -45,7 +45,6 @@ def as_lines(rows: list[dict[str, Any]], indent: int | None = None) -> str:
         ("rows.jsonl", lambda rows: "\ufeff" + as_lines(rows)),
         ("rows.json", lambda rows: json.dumps({f"id{n}": row for n, row in enumerate(rows)})),
         ("rows.json", lambda rows: json.dumps({f"id{n}": row for n, row in enumerate(rows)}, indent=1)),
-        ("rows.jsonl", lambda rows: as_lines([{f"id{n}": row} for n, row in enumerate(rows)])),
     ],
 )
 def test_a_published_row_is_read_in_every_form(
@@ -113,12 +112,7 @@ def test_a_table_is_read_by_its_own_separator(tmp_path: Path, name: str, text: s
         ),
         ("rows.json", json.dumps([{**ULTRAFEEDBACK, "response": ["Why?", "So."]}]), "record 1: "),
         ("rows.json", json.dumps([{**PLAIN, "response": {"content": "So."}}]), "record 1: response: "),
-        (
-            "rows.json",
-            json.dumps({"a": SLF5K, "b": {"Post": "Why?"}}),
-            r"json:1: b: no text in 'generated_summary'",
-        ),
-        ("rows.json", json.dumps({"a": SLF5K, "b": {"Post": "Why?"}}, indent=1), "record 2: no text in"),
+        ("rows.json", json.dumps({"a": SLF5K, "b": {"Post": "Why?"}}), "record 2: no text in"),
         ("rows.json", "[1, 2]", "record 1"),
         ("rows.json", '[{"prompt": 1', "not JSON"),
     ],

@@ -96,7 +96,7 @@ def test_label_studio_counts_utf16_units_and_a_program_may_count_code_points(tmp
     assert (second.spans, first.id, second.id) == ((), "3-1", "3-2")
 
 
-def test_argilla_of_both_versions(tmp_path: Path) -> None:
+def test_argilla_reads_submitted_answers(tmp_path: Path) -> None:
     fields = {"question": "When?", "response": TEXT}
     mark = {"start": TEXT.index("next"), "end": TEXT.index("next") + 9, "label": "poor"}
     two = {
@@ -110,14 +110,6 @@ def test_argilla_of_both_versions(tmp_path: Path) -> None:
             "note": [{"value": "No.", "status": "submitted", "user_id": "u"}],
         },
     }
-    one = {
-        "id": "r",
-        "fields": fields,
-        "responses": [
-            {"user_id": "u", "status": "submitted", "values": {"s": {"value": [mark]}, "n": {"value": "No."}}}
-        ],
-    }
-    assert read(tmp_path / "2.json", [two]) == read(tmp_path / "1.json", [one])
     (record,) = read(tmp_path / "2.json", [two])
     assert ([s.text for s in record.spans], record.critique) == (["next week"], "No.")
 

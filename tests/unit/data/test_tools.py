@@ -365,11 +365,10 @@ def test_a_folder_names_its_files(tmp_path: Path) -> None:
         import_feedback(tmp_path)
 
 
-def test_lists_in_the_cells_of_a_table(tmp_path: Path) -> None:
+def test_answers_in_the_cells_of_a_table_are_refused(tmp_path: Path) -> None:
     head = "id,prompt,response,q.responses,q.responses.users,q.responses.status"
-    text = f"{head}\n1,p,r,\"['bad']\",\"['u']\",\"['submitted']\"\n"
-    (record,) = read(tmp_path, text, "a.csv").records
-    assert (record.score, record.meta["annotator"], record.response) == (-1, "u", "r")
+    with pytest.raises(UserError, match="export the records as JSON"):
+        read(tmp_path, f"{head}\n1,p,r,\"['bad']\",\"['u']\",\"['submitted']\"\n", "a.csv")
 
 
 def test_a_choice_and_marks_of_one_line_are_both_read(tmp_path: Path) -> None:
