@@ -6,7 +6,7 @@ hand, `expected.json`: what `import` must make of it. The real command runs on a
 - `records`: response, spans (start, words, label) and score of every record, and more where the file has more;
   `arguments`: the options given. `says`: words that the command prints.
 - `cure`: the options that one printed line names for what is not read, and `cured`: the records with them.
-- `refused`: words of the one error line; with `pairs`, that it names the command that reads the file.
+- `refused`: words of the one error line.
 
     python benchmarks/imports.py [--folder tests/formats]
 
@@ -26,9 +26,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from text2grad.data.preference import read_pairs
-from text2grad.errors import UserError
 
 CASES = Path(__file__).resolve().parents[1] / "tests" / "formats"
 
@@ -70,18 +67,7 @@ def _not_refused(file: Path, expected: dict[str, Any], command: Command) -> list
     lines = [line for line in ended.said.splitlines() if line.startswith("error: ")]
     found = [] if ended.code in (1, 2) and len(lines) == 1 else [f"exit code {ended.code}: {ended.said[-300:]}"]
     found += [f"does not say {words!r}: {lines}" for words in expected["refused"] if words not in " ".join(lines)]
-    if "pairs" in expected:
-        found += _pairs_missed(file, expected["pairs"])
     return found
-
-
-def _pairs_missed(file: Path, wanted: list[list[str]]) -> list[str]:
-    """Where the lab's `train-dpo` would not read these pairs."""
-    try:
-        pairs = [[pair.chosen, pair.rejected] for pair in read_pairs(str(file)).pairs]
-    except UserError as error:
-        return [f"no pairs: {error}"]
-    return [] if pairs == wanted else [f"pairs: {pairs}"]
 
 
 def _differences(

@@ -23,7 +23,6 @@ from trl import DPOConfig, DPOTrainer
 from text2grad.config import Config, extra_settings
 from text2grad.data.export import Pairs
 from text2grad.data.files import hub_data
-from text2grad.data.preference import read_pairs
 from text2grad.errors import UserError
 from text2grad.feedback import Preference, Transcript
 from text2grad.policy.episode import encode_turns
@@ -37,6 +36,7 @@ from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
 from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.train.settings import SupervisedSettings
+from text2grad_lab.readers.preference import read_pairs
 
 METRICS = {
     "loss": "loss",

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from text2grad.data.export import export, table_row
-from text2grad.data.preference import read_pairs
 from text2grad.data.records import import_feedback
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Message, Source, Span, Transcript, conversation_of
@@ -77,8 +76,6 @@ def test_trainers_get_the_messages(tmp_path: Path) -> None:
     export([record(score=1.0), record(response=other, id="2")], "preference", tmp_path / "p.jsonl")
     row = json.loads((tmp_path / "p.jsonl").read_text(encoding="utf-8"))
     assert row["chosen"] == talk and row["rejected"][0] == talk[0]
-    (pair,) = read_pairs(tmp_path / "p.jsonl").pairs
-    assert (pair.chosen, pair.rejected, pair.prompt) == (TALK, other, PROMPT)
 
 
 def test_a_quote_of_a_tool_is_named_as_that(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from places import DATA
-from text2grad.data.export import export, left_out, pairs_of
-from text2grad.data.preference import read_pairs
+from text2grad.data.export import export, pairs_of
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Message, Source, write_jsonl
+from text2grad.feedback import Feedback, Message, Source, Transcript, write_jsonl
+from text2grad_lab.readers.preference import read_pairs
 
 QUESTION = ({"role": "user", "content": "Why?"},)
 YES, NO = {"role": "assistant", "content": "So."}, {"role": "assistant", "content": "Not so."}
@@ -83,59 +83,16 @@ def test_a_correction_is_preferred_to_its_draft(tmp_path: Path) -> None:
     assert (pair.chosen, pair.rejected) == ("good", "draft")
 
 
-def record(id: str, response: str, score: float | None) -> Feedback:
-    return Feedback(id=id, prompt=WHY, response=response, score=score, source=Source(kind="llm"))
-
-
-def scored(prompt: str, *answers: tuple[str, float | None]) -> list[Feedback]:
-    turns = (Message(role="user", content=prompt),)
-    return [record(prompt, text, score).model_copy(update={"prompt": turns}) for text, score in answers]
-
-
-RECORDS = [
-    *scored("a", ("good", 1.0), ("poor", -1.0), ("so so", 0.0)),
-    *scored("b", ("one", 0.5), ("other", 0.5)),
-    *scored("c", ("same", 1.0), ("same ", -1.0)),
-    *scored("d", ("alone", 1.0), ("unread", None)),
-]
-
-
-def test_the_best_answer_over_the_worst() -> None:
-    found = pairs_of(RECORDS)
-    assert [(pair.id, pair.chosen, pair.rejected) for pair in found.pairs] == [("a", "good", "poor")]
-    assert found.left_out == {"equal_scores": 1, "equal_sides": 1, "single": 1, "without_score": 1}
-    assert left_out(RECORDS, "preference") == {"left_out": found.left_out}
-
-
-def test_more_pairs_of_a_prompt_come_from_both_ends_inwards(tmp_path: Path) -> None:
-    answers = (("p1", 1.0), ("p1 ", 1.0), ("f1", -1.0), ("p2", 1.0), ("half", 0.5), ("f2", -1.0), ("f3", -1.0))
-    records = list(scored("a", *answers))
-
-    def found(most: int) -> list[tuple[str, str]]:
-        return [(pair.chosen, pair.rejected) for pair in pairs_of(records, most).pairs]
-
-    assert found(1) == [("p1", "f1")] and found(2) == [("p1", "f1"), ("p2", "f2")]
-    assert found(4) == [("p1", "f1"), ("p2", "f2"), ("half", "f3"), ("p1", "f2")], "then in other company"
-    assert len(found(99)) == len(set(found(99))) == 11, "every better over every worse one, once"
-    assert not pairs_of([*scored("b", ("one", 0.5), ("other", 0.5))], 4).pairs
-    assert export(records, "preference", tmp_path / "pairs.jsonl", 2) == 2
-
-
-def test_one_that_passes_stands_over_each_that_fails() -> None:
-    records = [*scored("a", ("good", 1.0), *((f"bad {n}", -1.0) for n in range(5)))]
-    assert [pair.rejected for pair in pairs_of(records, 4).pairs] == ["bad 0", "bad 1", "bad 2", "bad 3"]
-    assert {pair.chosen for pair in pairs_of(records, 4).pairs} == {"good"}
-
-
-def test_records_without_a_pair_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no two answers to one prompt have different scores"):
-        export(RECORDS[:1], "preference", tmp_path / "pairs.jsonl")
-    assert not list(tmp_path.iterdir())
-
-
 def test_exported_feedback_is_read_back_and_feedback_itself_is_not(tmp_path: Path) -> None:
-    export(RECORDS, "preference", tmp_path / "pairs.jsonl")
-    assert read_pairs(str(tmp_path / "pairs.jsonl")).pairs == pairs_of(RECORDS).pairs
-    write_jsonl(tmp_path / "feedback.jsonl", RECORDS)
+    talk = Transcript.of([((), "I look."), ((Message(role="tool", content="95"),), "95 km.")])
+    answers: tuple[tuple[str, float], ...] = ((talk, 1.0), ("No.", -1.0))
+    records = [
+        Feedback(id="a", prompt=WHY, response=text, score=score, source=Source(kind="llm"))
+        for text, score in answers
+    ]
+    export(records, "preference", tmp_path / "pairs.jsonl")
+    found = read_pairs(str(tmp_path / "pairs.jsonl")).pairs
+    assert found == pairs_of(records).pairs and found[0].chosen == talk
+    write_jsonl(tmp_path / "feedback.jsonl", records)
     with pytest.raises(UserError, match=r"export .* --as preference"):
         read_pairs(str(tmp_path / "feedback.jsonl"))
