@@ -10,6 +10,7 @@ from text2grad.cli import main
 
 COMMANDS: tuple[str, ...] = (
     "text2grad_lab.baselines.commands",
+    "text2grad_lab.benchmarks.commands",
     "text2grad_lab.compare.commands",
     "text2grad_lab.paper.commands",
 )

@@ -24,26 +24,15 @@ def test_a_file_of_answers_is_one_json_object(command: Command, tmp_path: Path) 
     assert (figures["rouge1"], figures["bertscore_f1"], figures["empty"]) == (6 / 7, None, 0)
 
 
-def test_annotations_of_alpaca_eval_are_read_back(command: Command, tmp_path: Path) -> None:
-    rows = [{"preference": value, "output_1": "a", "output_2": "bb"} for value in (1, 2, 2, 1.5)]
-    (tmp_path / "annotations.json").write_text(json.dumps(rows))
-    ended = command("evaluate", "--annotations", tmp_path / "annotations.json", "--json")
-    assert ended.code == 0, ended.err
-    assert json.loads(ended.out)["win_rate"] == 62.5
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["--answers", "nosuch.jsonl", "--task", "summarization"], FAILED, "nosuch.jsonl"),
         (["--answers", "a.jsonl", "--samples", "b.jsonl"], USAGE, "exclude each other"),
         (["--against", "a.jsonl", "--task", "reward-model"], USAGE, "--against is for"),
-        (["--answers", "a.jsonl", "--write-outputs", "b.json"], USAGE, "--write-outputs is for a policy"),
         (["--answers", "a.jsonl", "--against", "b.jsonl"], USAGE, "--evaluate.judge MODEL"),
         (["sft", "--evaluate.judge", "m", "--judge.prompt", "code_e2"], USAGE, "no others (--against FILE"),
         (["--answers", "a.jsonl", "--judge.prompt=code_e2"], USAGE, "no others (--against FILE"),
-        (["--task", "mt_bench"], FAILED, "--task.data FOLDER"),
-        (["--annotations", "nosuch.json"], FAILED, "nosuch.json"),
     ],
 )
 def test_a_mistake_costs_one_line(command: Command, tmp_path: Path, words: list[str], code: int, said: str) -> None:

@@ -24,11 +24,10 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.judge.critics import open_critic, runner_of
 from text2grad.stages.measure.answers import text_measures
-from text2grad.stages.measure.evaluate import target_name
 from text2grad.stages.run.folder import prepare
 from text2grad.stages.run.policies import named_policy
 from text2grad.stages.run.prompts import heldout_prompts, task_of
-from text2grad.stages.run.results import SCORES, measured_on, write_json, write_results
+from text2grad.stages.run.results import SCORES, measured_on, target_name, write_json, write_results
 from text2grad.stages.run.sampling import sample
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.tasks.base import environment_of

@@ -43,6 +43,8 @@ CRITICS = {"docstrings": "reference", "code": "program"}
 ARMS = ("text2grad", "scalar", "grpo")
 TITLES = {"scalar": "scalar_ppo"}
 WAYS, MBPP = ("greedy", "sampled", "best_temperature"), "mbpp"
+BENCHMARKS = {"arc": ("choices",), MBPP: ("evaluate", "--task", MBPP)}
+"""The commands that measure policies elsewhere."""
 TEMPERATURES = "[0.3, 0.6, 1.0]"
 SHARED = Path("../shared/data")
 ARC = SHARED / "arc_challenge" / "arc_challenge_test_full_1172.jsonl"
@@ -107,15 +109,16 @@ def elsewhere(chosen: argparse.Namespace, config: Config, task: str, number: int
     works: dict[str, Work] = {}
     for other, (limit, data) in sizes.items():
         words: tuple[str, ...] = (
-            "--task",
-            other,
+            *BENCHMARKS[other],
             "--evaluate.temperatures=[]",
             "--evaluate.samples=1",
             f"--evaluate.limit={limit}",
         )
         words += (f"--task.data={data}",) if data.is_file() else ()
         names = [file_name(arm) for arm in arms if arm != BASE and limit]
-        works |= {f"{other} {n}": Work(("evaluate", n, *words), reads=("evaluate",), restart=False) for n in names}
+        works |= {
+            f"{other} {n}": Work((words[0], n, *words[1:]), reads=("evaluate",), restart=False) for n in names
+        }
     return Seed(config, number, config.run.folder / f"seed-{number}", works)
 
 
@@ -127,7 +130,7 @@ def row_of(chosen: argparse.Namespace, config: Config, task: str, arm: str, numb
     row: Row = {"arm": arm, "seed": number, "figures": figures}
     row |= {way: figures[f"{way}_{MEASURES[task]}"] for way in WAYS}
     if chosen.arc and arm != BASE:
-        row["arc_score"] = figures_on(folder, "arc", name)["likelihood_normalised"]
+        row["arc_score"] = figures_on(folder, "*ARC", name)["likelihood_normalised"]
     if chosen.mbpp and task == "code" and arm != BASE:
         row[MBPP] = figures_on(folder, MBPP, name)["greedy_pass"]
     return row

@@ -38,7 +38,10 @@ bfloat16 peak at 4 FLOPs a weight and token), and sampled 64 answers at a time. 
 CHAT_MODEL = "gpt-4o"
 SPREAD = ("sft", "imitate", "train-reward", "train-units", "train")
 """Commands that share their work over several processes; the others take one GPU of the node."""
-LAB = ("refine", "imitate", "reflect", "train-units", "train-dpo", "train-scalar")
+LAB = (
+    *("refine", "imitate", "reflect", "train-units", "train-dpo", "train-scalar"),
+    *("alpaca", "choices", "mt-bench"),
+)
 """Commands of the lab: `python -m text2grad_lab`."""
 WENT_WELL = (0, 3)
 """Exit codes after which the list goes on; 3: some records failed, and the summary says how many."""

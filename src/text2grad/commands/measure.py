@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from text2grad.stages.measure.talk import PromptAnswers
 
 POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
-MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, arc, ..."
+MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, ..."
 NO_FILES: list[Path] = []
 WITH = (
     "--with NAMES",
@@ -35,13 +34,11 @@ CRITIQUE = ("--critique", "Have the run's critic (critic.kind) judge the answers
 class Evaluate(Stage, ConfiguredAsRun):
     """Measure a policy, a reward model, or a file of answers or programs.
 
-    A policy answers the held-out prompts; with --task arc its choices on ARC-Challenge show what it has
-    forgotten. A reward model judges the held-out feedback.
+    A policy answers the held-out prompts. A reward model judges the held-out feedback.
 
     With --answers no policy is loaded. A row has a response, and a reference or the id of a held-out prompt
     of the task: ROUGE, BLEU and, with the weights of an encoder (evaluate.bertscore), BERTScore. With --against a
-    judge (evaluate.judge) compares them with other answers to the same prompts, in both orders. --task mt_bench
-    has two turns of answers rated by the judge.
+    judge (evaluate.judge) compares them with other answers to the same prompts, in both orders.
 
     With --samples every line {"task_id", "solution"} or {"task_id", "completion"} is run against its
     task's tests, and pass@k is reported.
@@ -52,12 +49,10 @@ class Evaluate(Stage, ConfiguredAsRun):
     Examples:
       text2grad evaluate text2grad --config mine.yaml
       text2grad evaluate text2grad --config mine.yaml --evaluate.temperatures "[0.3, 0.5, 0.7, 1.0]"
-      text2grad evaluate text2grad --config mine.yaml --task arc --evaluate.limit 200
       text2grad evaluate --task reward-model --config mine.yaml
       text2grad evaluate --task humaneval --samples samples.jsonl
       text2grad evaluate --task summarization --answers gpt-4o.jsonl --json
       text2grad evaluate --task qa --answers ours.jsonl --against theirs.jsonl --evaluate.judge gpt-4o
-      text2grad evaluate text2grad --task mt_bench --task.data mt_bench --evaluate.judge gpt-4o
     """
 
     target: str = argument(
@@ -69,26 +64,22 @@ class Evaluate(Stage, ConfiguredAsRun):
         "--answers FILE", "Answers of any system; several files: a row for each.", NO_FILES
     )
     against: str | None = option("--against FILE|references", "Have evaluate.judge compare the answers with these.")
-    outputs: Path | None = option(
-        "--write-outputs FILE", "Also write the answers as AlpacaEval's model_outputs.json."
-    )
-    annotations: Path | None = option("--annotations FILE", "Only read AlpacaEval's annotations.json.")
 
     def work(self) -> Work:
         self.lay_task_over()
         self.refuse_contradictions()
         config = self.configuration()
-        if self.answers or self.annotations is not None:
-            return Work(partial(self.measure_files, config))
+        if self.answers:
+            from text2grad.stages.measure.answers import run_evaluate_answers
+
+            return Work(partial(run_evaluate_answers, config, self.answers, self.against))
         from text2grad.stages.measure.evaluate import run_evaluate, run_evaluate_samples
 
         if self.samples is not None:
             return Work(partial(run_evaluate_samples, config, self.samples))
         if self.what == REWARD_MODEL:
             return Work(partial(_measure_reward_model, config), quiet)
-        return Work(
-            partial(run_evaluate, config, self.target, self.against, self.outputs), partial(show_policy, config)
-        )
+        return Work(partial(run_evaluate, config, self.target, self.against), partial(show_policy, config))
 
     def lay_task_over(self) -> None:
         """Put the task of --task in the place of the configured one.
@@ -108,33 +99,16 @@ class Evaluate(Stage, ConfiguredAsRun):
     def refuse_contradictions(self) -> None:
         """Refuse options that exclude each other."""
         reward_model = self.what == REWARD_MODEL
-        given = [self.samples is not None, bool(self.answers), self.annotations is not None, reward_model]
+        given = [self.samples is not None, bool(self.answers), reward_model]
         if sum(given) > 1:
-            problem = "--samples, --answers, --annotations and --task reward-model exclude each other"
+            problem = "--samples, --answers and --task reward-model exclude each other"
             raise UsageError(problem, "take one")
         if self.against is not None and any(given) and not self.answers:
             raise UsageError("--against is for a policy or --answers", "text2grad evaluate --help")
-        if self.outputs is not None and any(given):
-            raise UsageError("--write-outputs is for a policy", "text2grad evaluate --help")
         prompt = any(word.partition("=")[0] == "--judge.prompt" for word in self.overrides)
         if prompt and self.against is None and not reward_model:
             problem = "--judge.prompt compares answers, and there are no others"
             raise UsageError(problem, "--against FILE or references")
-
-    def measure_files(self, config: Config) -> Summary | Mapping[str, Any]:
-        """Measure answers of any system, without a policy."""
-        if self.annotations is not None:
-            from text2grad.eval.benchmarks.alpaca import read_annotations, win_rates
-
-            return win_rates(read_annotations(self.annotations))
-        from text2grad.stages.measure.answers import run_evaluate_answers
-        from text2grad.stages.measure.mt_bench import run_mt_bench_answers
-
-        if config.task.name != "mt_bench":
-            return run_evaluate_answers(config, self.answers, self.against)
-        if len(self.answers) > 1 or self.against is not None:
-            raise UsageError("MT-Bench rates one file of answers at a time", "--answers FILE, without --against")
-        return run_mt_bench_answers(config, self.answers[0])
 
 
 def _measure_reward_model(config: Config) -> Summary:

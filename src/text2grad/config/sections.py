@@ -196,7 +196,7 @@ class EvaluateSettings(Settings):
     judge: str = Field(
         default="",
         description="chat model that compares the reward model's critiques with others, compares answers"
-        " (--against), and rates those to MT-Bench; empty: none",
+        " (--against); empty: none",
     )
     judge_url: str | None = Field(default=None, description="of the judge; null: the OpenAI service")
     against: Path | None = Field(

@@ -25,10 +25,7 @@ SHARES: tuple[Split, ...] = ("sft", "reward", "train")
 """The splits that `task.split` gives the shares of, in its order."""
 
 BENCHMARKS = {
-    "alpaca_eval": "text2grad.tasks.benchmarks.alpaca_eval:AlpacaEvalTask",
-    "arc": "text2grad.tasks.benchmarks.arc:ArcTask",
     **dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "text2grad.tasks.code:CodeBenchmark"),
-    "mt_bench": "text2grad.tasks.benchmarks.mt_bench:MTBenchTask",
 }
 """Tasks to measure on: all their questions are held out."""
 _TASKS = {

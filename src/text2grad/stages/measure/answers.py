@@ -14,7 +14,6 @@ from text2grad.data.files import bad_record
 from text2grad.data.published import refuse_shared_ids
 from text2grad.errors import UsageError, optional_packages
 from text2grad.eval.answers import Known, SystemAnswers, name_of, pair_with, read_answers, theirs_of
-from text2grad.eval.benchmarks.letters import choice_figures, has_choices, letter_rows
 from text2grad.eval.judge import AnswerPair
 from text2grad.eval.measures import TextMeasures
 from text2grad.eval.metrics import mean
@@ -119,11 +118,9 @@ def _check_prompts(systems: Sequence[SystemAnswers], files: Sequence[Path]) -> N
 
 
 def _figures(each: SystemAnswers, measure: TextMeasures) -> dict[str, Any]:
-    """The figures of one file: of texts, or of letters where the questions have given answers."""
+    """Return the figures of one file."""
     counts: dict[str, Any] = {"answers": len(each.texts)}
     counts |= {} if each.missing is None else {"missing": each.missing}
-    if has_choices(each.examples[0]):
-        return {"likelihood": None, **choice_figures(letter_rows(each.examples, each.texts)), **counts}
     lengths = {"length_characters": mean([len(text) for text in each.texts])}
     return {**counts, **measure(each.examples, each.texts), **lengths, **measure.named}
 

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +15,8 @@ from text2grad.align.variety import variety
 from text2grad.config import Config
 from text2grad.durable.progress import counting
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UserError
 from text2grad.eval.answers import pair_with, theirs_of
-from text2grad.eval.benchmarks.alpaca import model_outputs
-from text2grad.eval.benchmarks.choices import choose
-from text2grad.eval.benchmarks.letters import choice_figures, has_choices, letter_rows, with_letters
 from text2grad.eval.code import judge_samples, sample_summary
 from text2grad.eval.critics.reward_model import reward_report
 from text2grad.eval.drift import drift
@@ -45,7 +41,6 @@ from text2grad.stages.judge.critics import judge_of, runner_of
 from text2grad.stages.measure.answers import text_measures
 from text2grad.stages.measure.beside_scalar import below_scalar
 from text2grad.stages.measure.judging import judged_against, refuse_no_judge
-from text2grad.stages.measure.mt_bench import MTBenchSummary, run_mt_bench
 from text2grad.stages.run.folder import prepare
 from text2grad.stages.run.policies import named_policy
 from text2grad.stages.run.prompts import heldout_prompts, task_of
@@ -54,6 +49,7 @@ from text2grad.stages.run.results import (
     SCORES,
     main_measure,
     measured_on,
+    target_name,
     write_json,
     write_results,
     write_whole,
@@ -61,19 +57,15 @@ from text2grad.stages.run.results import (
 from text2grad.stages.run.sampling import sample, sample_episodes
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.tasks.base import Task, environment_of, load_task, question_of, words_of
-from text2grad.tasks.benchmarks.arc import lettered
-from text2grad.tasks.benchmarks.mt_bench import has_turns
 
 PATIENCE = 5
-LETTER_ROOM = 32
-"""New tokens for a letter: some models say more around it."""
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySummary(Summary):
     """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`; `tier` protected the machine
-    from its programs. Of questions with given answers: those of `eval.benchmarks`. `signs`: that a run
+    from its programs. `signs`: that a run
     is below scalar PPO."""
 
     prompts: float
@@ -101,36 +93,25 @@ class SamplesSummary(Summary):
     out: str
 
 
-def run_evaluate(
-    config: Config, target: str, against: str | None = None, outputs: Path | None = None
-) -> PolicySummary | MTBenchSummary:
+def run_evaluate(config: Config, target: str, against: str | None = None) -> PolicySummary:
     """Measure a policy (a name of this run, a folder, or a hub name) on held-out prompts.
 
-    With `against` a judge compares its greedy answers with those in that file, or with the "references"; `outputs`:
-    they are also written there, as AlpacaEval's `model_outputs.json`.
+    With `against` a judge compares its greedy answers with those in that file, or with the "references".
     """
     if against is not None:
         refuse_no_judge(config, "--against")
     folder = prepare(config)
     task = task_of(config)
     heldout = heldout_prompts(config, task)
-    if (against or outputs) and (has_turns(heldout[0]) or has_choices(heldout[0])):
-        raise UsageError("--against and --write-outputs are for answers in words", "leave them out on this task")
     others = _others(against, heldout)
-    if outputs is not None:
-        model_outputs(heldout, [""] * len(heldout), target)  # before anything is sampled
-    if has_turns(heldout[0]):
-        return run_mt_bench(config, target_name(target), partial(_policy, config, target))
     measured = _measured(config, target, task, heldout)
     name, on = target_name(target), measured_on(config)
     if measured.scores:
         write_json(folder / "evaluation" / on / f"{name}{SCORES}", measured.scores)
         measured = with_signs(config, name, measured)
     write_results(folder, on, name, measured.summary.as_dict(), measured.answers)
-    texts = [str(row["response"]) for row in measured.answers]
-    if outputs is not None:
-        write_json(outputs, model_outputs(heldout, texts, name))
     if against is not None:
+        texts = [str(row["response"]) for row in measured.answers]
         judged = judged_against(config, against, pair_with(name, against, heldout, texts, others))
         judged |= {"failed_records": judged["judge_failed"]}
         measured = measured._replace(summary=replace(measured.summary, judged=judged))
@@ -147,11 +128,6 @@ def with_signs(config: Config, name: str, measured: PolicyResults) -> PolicyResu
     return measured._replace(summary=replace(measured.summary, signs=found or None))
 
 
-def target_name(target: str) -> str:
-    """What the results of a policy are called."""
-    return target if target.isidentifier() else Path(target).name
-
-
 def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
     """The answers that a policy's are compared with, by id; checked before anything is sampled."""
     if against is None:
@@ -162,8 +138,6 @@ def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
 
 
 def _measured(config: Config, target: str, task: Task, heldout: Sequence[Example]) -> PolicyResults:
-    if has_choices(heldout[0]):
-        return evaluate_choices(_policy(config, target), heldout, config)
     validation = validation_prompts(task, config)
     policy = _policy(config, target)
     reference = _policy(config, config.evaluate.reference) if config.evaluate.reference else None
@@ -210,16 +184,6 @@ def run_evaluate_samples(config: Config, samples: Path) -> SamplesSummary:
     out = samples.with_name(f"{samples.name.partition('.jsonl')[0]}_results.jsonl")
     write_jsonl(out, results)
     return SamplesSummary(figures=sample_summary(results, problems), out=str(out))
-
-
-def evaluate_choices(policy: Policy, heldout: Sequence[Example], config: Config) -> PolicyResults:
-    """Questions with given answers, by likelihood and by generation of a letter (greedily)."""
-    rows = choose(policy, heldout, config.generation.batch_size, counting("questions")(len(heldout)))
-    room = min(LETTER_ROOM, config.generation.max_new_tokens)
-    greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": room})
-    said = [text for _, text in sample(policy, [lettered(example) for example in heldout], greedy)]
-    rows = with_letters(rows, letter_rows(heldout, said))
-    return PolicyResults(PolicySummary(prompts=float(len(rows)), samples=0.0, figures=choice_figures(rows)), rows)
 
 
 def evaluate_policy(

@@ -25,7 +25,7 @@ from text2grad.eval.judge import (
 from text2grad.tasks.base import read_prompt
 
 COMPARE_PROMPT = "compare_answers"
-LONGEST_VERDICT, LONGEST_RATING, LONGEST_RATINGS = 16, 2048, 1024
+LONGEST_VERDICT, LONGEST_RATINGS = 16, 1024
 ANSWER_PARTS = ("first", "second")
 CRITIQUE_PARTS = (
     "response",

@@ -36,6 +36,11 @@ def measured_on(config: Config) -> str:
     return re.sub(r"[^\w.+-]", "_", f"{config.task.name}-{data}" if data else config.task.name)
 
 
+def target_name(target: str) -> str:
+    """Return the name of a policy's results: the run's name, or the last part of a folder or hub name."""
+    return target if target.isidentifier() else Path(target).name
+
+
 def refuse_run_name(name: str) -> None:
     """Refuse what cannot be a folder of a run and a word of a command.
 

@@ -1,4 +1,4 @@
-"""`evaluate` of files of answers and of policies in words: figures, the judge, MT-Bench, and what is refused."""
+"""`evaluate` of files of answers and of policies in words: figures, the judge, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from chat_server import ChatServer, Reply, error, last_message, said, servers_of
-from mt_bench_folder import mt_bench_folder
 from places import CONFIGS
 from text2grad.config import Config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.stages.measure import evaluate
 from text2grad.stages.measure.answers import run_evaluate_answers
 from text2grad.stages.measure.evaluate import run_evaluate
-from text2grad.stages.measure.mt_bench import run_mt_bench_answers
 from tiny_runs import tiny_model
 
 ROWS = [
@@ -88,16 +86,6 @@ def test_references_of_the_task_are_found_by_id(tmp_path: Path) -> None:
     write(tmp_path / "posts.jsonl", [{**posts[0], "ideal_human_summary": ""}])
     with pytest.raises(UserError, match="the reference of prompt 't0' is empty"):
         run_evaluate_answers(config, [write(answers, [{"id": "t0", "response": "x"}])])
-
-
-def test_letters_of_any_system(tmp_path: Path) -> None:
-    options = [{"label": "A", "text": "rain"}, {"label": "B", "text": "poem"}]
-    rows = [{"id": f"q{n}", "question": f"Why {n}?", "options": options, "answer": "A"} for n in range(3)]
-    data = str(write(tmp_path / "questions.jsonl", rows))
-    said = [{"id": "q0", "response": "A"}, {"id": "q1", "response": "B."}, {"id": "q2", "response": "rain"}]
-    config = config_in(tmp_path, "--task.name", "arc", "--task.data", data)
-    figures = run_evaluate_answers(config, [write(tmp_path / "gpt.jsonl", said)]).as_dict()
-    assert (figures["likelihood"], figures["generated"], figures["unreadable"]) == (None, pytest.approx(1 / 3), 1)
 
 
 BAD: list[tuple[list[dict[str, Any]], str]] = [
@@ -236,37 +224,6 @@ def test_a_judge_that_cannot_be_asked_is_named_by_its_own_settings(
     assert len(server.bodies) <= 2 * (20 + 8)
 
 
-def test_mt_bench_answers_are_rated(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda name, turn: said("[[8]]" if "And 2" in name else "[[5]]"))
-    folder = mt_bench_folder(tmp_path)
-    rows = [{"question_id": id, "choices": [{"index": 0, "turns": ["one", "two"]}]} for id in (81, 111)]
-    answers = write(tmp_path / "mine.jsonl", rows)
-    words = ["--task.name", "mt_bench", "--task.data", str(folder)]
-    with pytest.raises(UsageError, match="MT-Bench needs a judge"):
-        run_mt_bench_answers(config_in(tmp_path, *words), answers)
-    figures = run_mt_bench_answers(config_in(tmp_path, *words, *judged_by(server)), answers).as_dict()
-    assert (figures["mt_bench"], figures["turn_1"], figures["turn_2"]) == (5.75, 5, 6.5)
-    assert (figures["writing"], figures["math"], figures["failed_records"]) == (5, 6.5, 0)
-    lines = Path(figures["judgements"]).read_text().splitlines()
-    assert [json.loads(line)["score"] for line in lines] == [5, 5, 5, 8]
-
-
-def test_a_policy_answers_both_turns_of_mt_bench(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda name, turn: said("[[3]]"))
-    model, folder = str(tiny_model(tmp_path / "model")), mt_bench_folder(tmp_path)
-    words = ["--task.name", "mt_bench", "--task.data", str(folder), "--generation.max_new_tokens", "4"]
-    config = config_in(tmp_path, *words, "--policy.model", model, *judged_by(server))
-    figures = run_evaluate(config, model).as_dict()
-    assert (figures["mt_bench"], figures["judged"]) == (3, 4)
-    rows = [json.loads(line) for line in Path(figures["answers"]).read_text().splitlines()]
-    assert [(row["question_id"], len(row["choices"][0]["turns"])) for row in rows] == [(81, 2), (111, 2)]
-    assert run_mt_bench_answers(config, Path(figures["answers"])).figures == {
-        name: figures[name]
-        for name in ("mt_bench", "turn_1", "turn_2", "writing", "math", "judged", "judge_failed")
-    }
-    assert len(server.bodies) == 4, "the same answers are not rated twice"
-
-
 def test_a_policy_gets_the_figures_of_a_file(
     tmp_path: Path, serve: Callable[..., ChatServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,9 +243,8 @@ def test_a_policy_gets_the_figures_of_a_file(
         *judged_by(server),
     ]
     monkeypatch.setattr(evaluate, "sample", lambda _, asked, __: [([5, 6], f"it {e.id} rains") for e in asked])
-    outputs = tmp_path / "model_outputs.json"
     config = config_in(tmp_path, *words)
-    found = run_evaluate(config, model, "references", outputs).as_dict()
+    found = run_evaluate(config, model, "references").as_dict()
     place = tmp_path / "run" / "evaluation" / "summarization-posts"
     assert json.loads((place / "model.json").read_text()) == found
     assert found["measured_by"] == {"perplexity_of": model}
@@ -298,6 +254,3 @@ def test_a_policy_gets_the_figures_of_a_file(
     for name in ("rouge1", "rouge2", "rouge_l", "perplexity", "empty", "bleu"):
         assert found[f"greedy_{name}"] == pytest.approx(same[name]), name
     assert "out" not in same, "an evaluation's own answers do not overwrite it"
-    written = json.loads(outputs.read_text())
-    assert [row["output"] for row in written] == [row["response"] for row in json.loads(answers.read_text())]
-    assert written[0]["generator"] == "model"

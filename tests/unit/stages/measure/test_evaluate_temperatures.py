@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,23 +118,3 @@ def test_a_reference_reads_the_answers_of_a_real_run(tmp_path: Path) -> None:
         assert figures[f"{way}_kl"] == pytest.approx(0.0, abs=1e-6)
         assert figures[f"{way}_entropy"] > 0 and figures[f"{way}_reference_perplexity"] > 1
     assert figures["best_temperature_entropy"] < figures["sampled_entropy"]
-
-
-def test_questions_with_choices_have_a_file_of_their_own(tmp_path: Path) -> None:
-    options = [{"label": "A", "text": "rain"}, {"label": "B", "text": "poem"}]
-    rows = [{"id": f"q{n}", "question": f"Why {n}?", "options": options, "answer": "A"} for n in range(5)]
-    data = tmp_path / "questions.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    model = str(tiny_model(tmp_path / "model"))
-    words = ["--run.folder", str(tmp_path / "run"), "--task.name", "arc", "--task.data", str(data)]
-    summary = run_evaluate(config_with(*words, "--evaluate.limit", "3", "--policy.model", model), model)
-    folder = tmp_path / "run" / "evaluation" / "arc-questions"
-    assert json.loads((folder / "model.json").read_text()) == summary.as_dict()
-    assert (summary.figures["total"], summary.prompts) == (3.0, 3.0)
-    answers = json.loads((folder / "model.answers.json").read_text())
-    assert [row["id"] for row in answers] == ["q0", "q1", "q2"]
-    right = sum(row["response"] == "rain" for row in answers)
-    assert summary.figures["likelihood_normalised"] == right / 3
-    said = sum(row["letter"] == "A" for row in answers)
-    assert summary.figures["generated"] == said / 3
-    assert summary.figures["unreadable"] == sum(row["letter"] == "" for row in answers)

@@ -1,31 +1,33 @@
-"""`evaluate --task mt_bench`: two turns of answers by a policy, or a file of them, rated by a judge.
-
-No torch before the policy answers.
-"""
+"""The command `mt-bench`: two turns of answers by a policy, or a file of them, rated by a judge."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from text2grad.config import Config
-from text2grad.eval.benchmarks.mt_bench import means, rate, rating_of, read_prompts
+from text2grad.durable.state import seed_everything
 from text2grad.feedback import Example, to_json
-from text2grad.stages.measure.judging import LONGEST_RATING, open_judge, refuse_no_judge
-from text2grad.stages.run.results import measured_on, refuse_unwritable, write_results, write_whole
+from text2grad.policy.load import load_frozen
+from text2grad.policy.model import Policy
+from text2grad.stages.measure.judging import open_judge, refuse_no_judge
+from text2grad.stages.run.folder import prepare
+from text2grad.stages.run.policies import named_policy
+from text2grad.stages.run.results import measured_on, refuse_unwritable, target_name, write_results, write_whole
+from text2grad.stages.run.sampling import sample
 from text2grad.stages.run.summary import Summary, inlined
-from text2grad.tasks.benchmarks.mt_bench import CATEGORY, TEMPERATURES, TURNS, MTBenchTask, next_turn, read_answers
+from text2grad_lab.benchmarks.mt_bench import CATEGORY, TEMPERATURES, TURNS, MTBench, next_turn, read_answers
+from text2grad_lab.benchmarks.ratings import means, rate, rating_of, read_prompts
 
-if TYPE_CHECKING:
-    from text2grad.policy.model import Policy
+LONGEST_RATING = 2048
+"""Tokens of a judgement."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MTBenchSummary(Summary):
-    """Mean ratings (`eval.benchmarks.mt_bench.means`), who gave them, and the files with answers and judgements.
+    """Mean ratings (`ratings.means`), who gave them, and the files with answers and judgements.
 
     `failed_records`: turns that the judge did not rate.
     """
@@ -37,13 +39,14 @@ class MTBenchSummary(Summary):
     judgements: str
 
 
-def run_mt_bench(config: Config, name: str, policy: Callable[[], Policy]) -> MTBenchSummary:
+def run_mt_bench(config: Config, target: str) -> MTBenchSummary:
     """Have a policy answer the questions of `task.data`, and its answers rated.
 
     The answers are written before the judge is asked, in the shape of FastChat's `model_answer`.
     """
-    questions = _questions(config)
-    answers = answer_turns(policy(), questions, config)
+    questions, name = _questions(config), target_name(target)
+    prepare(config)
+    answers = answer_turns(load_frozen(named_policy(config, target)), questions, config)
     place = _place(config, name, "model_answer")
     rows = [_row(id, turns, name) for id, turns in answers.items()]
     write_whole(place, "".join(to_json(row) + "\n" for row in rows))
@@ -61,7 +64,7 @@ def run_mt_bench_answers(config: Config, file: Path) -> MTBenchSummary:
 
 def _questions(config: Config) -> list[Example]:
     """The questions; what else is needed is checked here, before anything is spent."""
-    questions = MTBenchTask(config.task).examples("heldout")[: config.evaluate.limit]
+    questions = MTBench(config.task).examples("heldout")[: config.evaluate.limit]
     refuse_no_judge(config, "MT-Bench")
     read_prompts(Path(config.task.data))
     return questions
@@ -69,9 +72,6 @@ def _questions(config: Config) -> list[Example]:
 
 def answer_turns(policy: Policy, questions: Sequence[Example], config: Config) -> dict[str, list[str]]:
     """A policy's answers to every turn, by question id, each sampled at the temperature of its category."""
-    from text2grad.durable.state import seed_everything
-    from text2grad.stages.run.sampling import sample
-
     seed_everything(config.run.seed)
     answers: dict[str, list[str]] = {example.id: [] for example in questions}
     for turn in range(max(len(example.meta[TURNS]) for example in questions)):

@@ -1,8 +1,7 @@
-"""ARC-Challenge: science questions from school with given answers (Clark et al. 2018), to see what training cost.
+"""ARC-Challenge: multiple-choice science questions (Clark et al. 2018), to see what training cost.
 
-The text of a question is that of the evaluation harnesses, "Question: ...\\nAnswer:", and no chat template is laid
-over it: a policy is not asked to answer, but how likely each answer is.
-`lettered` asks in words.
+The prompt is that of the evaluation harnesses, "Question: ...\\nAnswer:", without a chat template: the policy
+scores each answer. `lettered` asks for a letter instead.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ CHOICES, ANSWER = "choices", "answer"
 HUB_NAME = "allenai/ai2_arc"
 
 
-class ArcTask(Benchmark):
-    """Questions from school; `evaluate` measures by likelihood, and by letters in words."""
+class ARC(Benchmark):
+    """School questions; the command `choices` measures them by likelihood and by generated letters."""
 
-    name = "arc"
+    name = "ARC"
 
     def read(self, settings: TaskSettings) -> list[Example]:
         """The questions of ARC-Challenge's test split."""

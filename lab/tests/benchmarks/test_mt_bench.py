@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from mt_bench_folder import mt_bench_folder
+
 from places import SHARED
 from published import published_text
 from text2grad.chat import Completion, ScriptedChat
 from text2grad.errors import UserError
-from text2grad.eval.benchmarks.mt_bench import means, rate, rating_messages, rating_of, read_prompts
 from text2grad.feedback import Failure
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.benchmarks.mt_bench import MTBenchTask, next_turn, read_answers
+from text2grad_lab.benchmarks.mt_bench import MTBench, next_turn, read_answers
+from text2grad_lab.benchmarks.ratings import means, rate, rating_messages, rating_of, read_prompts
 
 FOLDER = SHARED / "mt_bench"
 MEANS = {
@@ -29,8 +29,8 @@ MEANS = {
 }
 
 
-def task(folder: Path) -> MTBenchTask:
-    return MTBenchTask(TaskSettings(name="mt_bench", data=str(folder)))
+def task(folder: Path) -> MTBench:
+    return MTBench(TaskSettings(name="mt_bench", data=str(folder)))
 
 
 def judgements(file: str) -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ def test_the_second_turn_sees_the_first_answer(tmp_path: Path) -> None:
 
 def test_bad_folders_and_files_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no MT-Bench in 'task.data' \(--task.data FOLDER"):
-        MTBenchTask(TaskSettings(name="mt_bench"))
+        MTBench(TaskSettings(name="mt_bench"))
     folder = mt_bench_folder(tmp_path)
     questions, file = task(folder).examples("heldout"), tmp_path / "answers.jsonl"
     for row, said in [

@@ -25,10 +25,10 @@ WITH_REFERENCE = ("math", "reasoning", "coding")
 """Categories whose judge is shown a right answer."""
 
 
-class MTBenchTask(Benchmark):
-    """Questions of two turns; the prompt of an example is its first, and `evaluate` has the answers rated."""
+class MTBench(Benchmark):
+    """Questions of two turns; the prompt of an example is its first, and `mt-bench` has the answers rated."""
 
-    name = "mt_bench"
+    name = "MTBench"
 
     def read(self, settings: TaskSettings) -> list[Example]:
         """The questions of a folder with FastChat's files, with reference answers where its judge has one."""
@@ -44,11 +44,6 @@ class MTBenchTask(Benchmark):
             return [_question(row, references)]
 
         return list(convert_rows(rows, folder / QUESTIONS, keys, convert, "MT-Bench"))
-
-
-def has_turns(example: Example) -> bool:
-    """Whether an example is a question of several turns."""
-    return TURNS in example.meta
 
 
 def next_turn(example: Example, answers: Sequence[str]) -> Example:

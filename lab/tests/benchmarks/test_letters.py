@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from text2grad.eval.benchmarks.letters import choice_figures, letter_rows, read_letter, with_letters
 from text2grad.feedback import Example, Message
-from text2grad.tasks.benchmarks.arc import lettered
+from text2grad_lab.benchmarks.arc import lettered
+from text2grad_lab.benchmarks.letters import choice_figures, letter_rows, read_letter, with_letters
 
 
 def question(id: str, answer: int) -> Example:

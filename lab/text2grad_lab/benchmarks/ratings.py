@@ -16,7 +16,7 @@ from text2grad.data.files import Row, convert_rows, read_rows, text_of
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example, Message
-from text2grad.tasks.benchmarks.mt_bench import CATEGORY, REFERENCES, TURNS
+from text2grad_lab.benchmarks.mt_bench import CATEGORY, REFERENCES, TURNS
 
 PROMPTS = "judge_prompts.jsonl"
 FAILED = -1.0

@@ -1,4 +1,4 @@
-"""Multiple-choice questions answered in words: the letter chosen, and the share correct. No torch."""
+"""Multiple-choice questions answered by a letter: the letter chosen, and the share correct. No torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
-from text2grad.tasks.benchmarks.arc import ANSWER, CHOICES
+from text2grad_lab.benchmarks.arc import ANSWER, CHOICES
 
 Row = dict[str, Any]
 MEASURES = ("likelihood", "likelihood_normalised")
@@ -18,11 +18,6 @@ _OPEN, _CLOSE = r"[\s*_`\"'(\[]*", r"(?=[\s*_`\"')\].:,;]|$)"
 _STATED = re.compile(rf"(?i:answer|option|choice)(?:\s+(?i:is|would be))?\s*:?{_OPEN}([A-Z]){_CLOSE}")
 _FIRST = re.compile(rf"{_OPEN}([A-Z])(?:\s*$|[*_`\"']*[)\].:,;])")
 _ALONE = re.compile(r"\(([A-Z])\)|^\W*([A-Z])\W*$", re.MULTILINE)
-
-
-def has_choices(example: Example) -> bool:
-    """Whether an example is a question with given answers."""
-    return CHOICES in example.meta
 
 
 def letter_rows(examples: Sequence[Example], responses: Sequence[str]) -> list[Row]:

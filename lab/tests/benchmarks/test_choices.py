@@ -10,13 +10,12 @@ import torch
 
 from places import SHARED
 from text2grad.errors import UserError
-from text2grad.eval.benchmarks.choices import choose
-from text2grad.eval.benchmarks.letters import choice_figures
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.benchmarks.arc import ArcTask
+from text2grad_lab.benchmarks.arc import ARC
+from text2grad_lab.benchmarks.choices import choose
 from tiny_runs import tiny_model
 
 OPTIONS = [
@@ -30,9 +29,9 @@ ROWS = [
 ]
 
 
-def arc(path: Path, rows: list[dict[str, object]]) -> ArcTask:
+def arc(path: Path, rows: list[dict[str, object]]) -> ARC:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return ArcTask(TaskSettings(name="arc", data=str(path)))
+    return ARC(TaskSettings(name="arc", data=str(path)))
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +64,6 @@ def test_choices_are_those_of_answers_read_one_by_one(policy: Policy, tmp_path: 
             "likelihood_normalised": float(normalised == 1),
         }
     assert differ, "a choice by length must differ somewhere"
-
-
-def test_figures_are_shares_of_the_questions() -> None:
-    rows = [{"scores": {"likelihood": a, "likelihood_normalised": b}} for a, b in ((1.0, 1.0), (0.0, 1.0))]
-    before = choice_figures(rows)
-    assert before == {"likelihood": 0.5, "likelihood_normalised": 1.0, "total": 2.0}
 
 
 def test_the_three_shapes_are_one_question(tmp_path: Path) -> None:
@@ -114,7 +107,7 @@ def test_a_question_longer_than_the_context_is_refused(policy: Policy, tmp_path:
     ("file", "count"), [("arc_challenge_test_full_1172.jsonl", 1172), ("ARC-Challenge-Test.jsonl", 1150)]
 )
 def test_real_questions_are_read_whole(file: str, count: int) -> None:
-    task = ArcTask(TaskSettings(name="arc", data=str(SHARED / "arc_challenge" / file)))
+    task = ARC(TaskSettings(name="arc", data=str(SHARED / "arc_challenge" / file)))
     found = task.examples("heldout")
     assert len({each.id for each in found}) == count
     assert task.examples("train") == []

@@ -12,10 +12,14 @@ import pytest
 
 from text2grad import errors
 from text2grad.errors import UserError
-from text2grad.eval.benchmarks.alpaca import LENGTH_CONTROLLED, model_outputs, read_annotations, win_rates
-from text2grad.feedback import Example, Message
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.benchmarks.alpaca_eval import AlpacaEvalTask
+from text2grad_lab.benchmarks.alpaca import (
+    LENGTH_CONTROLLED,
+    AlpacaEval,
+    model_outputs,
+    read_annotations,
+    win_rates,
+)
 
 
 def row(preference: Any) -> dict[str, Any]:
@@ -28,16 +32,13 @@ def test_instructions_become_outputs_in_its_shape(tmp_path: Path) -> None:
         {"instruction": "How?"},
     ]
     (tmp_path / "alpaca_eval.json").write_text(json.dumps(rows))
-    task = AlpacaEvalTask(TaskSettings(name="alpaca_eval", data=str(tmp_path / "alpaca_eval.json")))
+    task = AlpacaEval(TaskSettings(name="AlpacaEval", data=str(tmp_path / "alpaca_eval.json")))
     examples = task.examples("heldout")
     assert [example.reference for example in examples] == ["So.", ""] and task.examples("train") == []
     assert model_outputs(examples, ["Because.", "Thus."], "ours") == [
         {"dataset": "vicuna", "instruction": "Why?", "output": "Because.", "generator": "ours"},
         {"dataset": "", "instruction": "How?", "output": "Thus.", "generator": "ours"},
     ]
-    turns = (Message(role="system", content="x"), Message(role="user", content="y"))
-    with pytest.raises(UserError, match="'1' is not one instruction"):
-        model_outputs([Example(id="1", prompt=turns)], ["a"], "ours")
 
 
 def test_win_rates_by_hand(capsys: pytest.CaptureFixture[str]) -> None:

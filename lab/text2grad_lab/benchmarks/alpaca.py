@@ -1,6 +1,6 @@
-"""AlpacaEval 2's files: answers written as its `model_outputs.json`, its `annotations.json` read back. No torch.
+"""AlpacaEval 2: 805 instructions with a baseline's answers, and win rates from its annotations (Li et al. 2023).
 
-Its own program asks its judge between the two:
+`model_outputs.json` holds our answers, `annotations.json` the preferences of its judge. Its own program asks it:
 `alpaca_eval evaluate --model_outputs model_outputs.json --output_path FOLDER`.
 """
 
@@ -9,27 +9,55 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from text2grad.data.files import Row, convert_rows, load_rows
+from text2grad.config import Config
+from text2grad.data.files import Row, convert_rows, load_rows, optional_text, text_of
+from text2grad.data.published import Shape, one_turn, read_examples
 from text2grad.errors import UserError, warn_once
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
-from text2grad.tasks.benchmarks.alpaca_eval import DATASET
+from text2grad.stages.run.prompts import heldout_prompts, task_of
+from text2grad.stages.run.results import ANSWERS, measured_on, target_name, write_json
+from text2grad.tasks.base import TaskSettings, rouge_l_scores
+from text2grad.tasks.data_task import Benchmark
+
+if TYPE_CHECKING:
+    from text2grad.stages.measure.evaluate import PolicySummary
 
 NO_LENGTH_CONTROL = "no length-controlled win rate without alpaca_eval: pip install alpaca_eval"
 LENGTH_CONTROLLED = "length_controlled_win_rate"
+HUB_NAME = "tatsu-lab/alpaca_eval"
+DATASET = "dataset"
+"""Key of an example's `meta`: the AlpacaEval subset."""
+
+
+class AlpacaEval(Benchmark):
+    """Instructions, with the baseline's answer as reference."""
+
+    name = "AlpacaEval"
+
+    def read(self, settings: TaskSettings) -> list[Example]:
+        """All instructions with the baseline's answers."""
+        return read_examples(settings.data or HUB_NAME, SHAPES, settings.limit, "alpaca_eval_gpt4_baseline.json")
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """ROUGE-L F1 against the baseline's answer; empty without one."""
+        return rouge_l_scores(example.reference, response) if example.reference else {}
+
+
+def _instruction(row: Row, fallback_id: str) -> Example:
+    meta = {DATASET: optional_text(row, DATASET)}
+    return one_turn(
+        str(row.get("id") or fallback_id), text_of(row, "instruction"), optional_text(row, "output"), meta
+    )
+
+
+SHAPES = (Shape("AlpacaEval", frozenset({"instruction"}), _instruction),)
 
 
 def model_outputs(examples: Sequence[Example], texts: Sequence[str], generator: str) -> list[Row]:
-    """Answers in the shape of `model_outputs.json`.
-
-    Raises:
-        UserError: a prompt is not one turn of the user.
-    """
-    for example in examples:
-        if len(example.prompt) != 1 or example.prompt[0].role != "user":
-            raise UserError(f"the prompt {example.id!r} is not one instruction", "--task alpaca_eval")
+    """Answers in the shape of `model_outputs.json`."""
     return [
         {
             "dataset": example.meta.get(DATASET, ""),
@@ -108,3 +136,15 @@ def _checked(row: Row) -> Row:
     ):
         raise ValueError(f"a preference of {value!r} is neither null, 0, nor from 1 to 2")
     return row
+
+
+def run_alpaca(config: Config, target: str, out: Path) -> PolicySummary:
+    """Measure a policy on the instructions and write its greedy answers as `model_outputs.json`."""
+    from text2grad.stages.measure.evaluate import run_evaluate
+
+    summary = run_evaluate(config, target)
+    name = target_name(target)
+    answers = load_rows(str(config.run.folder / "evaluation" / measured_on(config) / f"{name}{ANSWERS}"))
+    examples = heldout_prompts(config, task_of(config))
+    write_json(out, model_outputs(examples, [str(row["response"]) for row in answers], name))
+    return summary

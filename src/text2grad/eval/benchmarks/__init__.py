@@ -1,1 +1,0 @@
-"""Published benchmarks with a way of counting of their own."""
