@@ -181,21 +181,6 @@ def write_files(folder: Path, seed: int, start: str) -> None:
 # ------------------------------------------------------------------------------------------ the program that judges
 
 
-class Judge:
-    """Does a reply say what was asked, and nothing else? It knows no phrase that the person's remarks are about."""
-
-    source = t2g.Source(kind="program", model="replies")
-
-    def critique(
-        self, examples: Sequence[t2g.Example], responses: Sequence[str]
-    ) -> list[t2g.Critique | t2g.Failure]:
-        """A verdict for each reply, without spans."""
-        return [
-            t2g.Critique(text="", score=judged(example.prompt[-1].content, response))
-            for example, response in zip(examples, responses, strict=True)
-        ]
-
-
 UNSURE = re.compile(
     r"\b(i (would|might|could|tend|think|believe|guess|suppose|assume)|mistaken|tell|knowledge|aware|probably|"
     r"possibly|perhaps|maybe|might|seems?|likely|not sure)\b"
