@@ -307,6 +307,11 @@ class Answer(NamedTuple):
     who: str
     status: str
 
+    @classmethod
+    def of(cls, question: str, value: Any, who: Any, status: Any) -> Answer:
+        """Return the answer; one without a status was submitted."""
+        return cls(question, value, "" if who is None else str(who), str(status or "submitted"))
+
 
 def _is_argilla(row: Row) -> bool:
     nested = isinstance(row.get("fields"), dict) and "responses" in row
@@ -327,24 +332,25 @@ def _fields(row: Row) -> dict[str, Any]:
 
 
 def _answers(row: Row) -> Iterator[Answer]:
-    responses = row.get("responses") or {}
-    if isinstance(responses, list):
+    """Yield the answers of a nested row, or of a flat one.
+
+    Raises:
+        ValueError: the row was written by Argilla 1, or is a row of a table.
+    """
+    nested = row.get("responses") or {}
+    if isinstance(nested, list):
         raise RowError("the responses are those of Argilla 1", "export the records with Argilla 2")
-    yield from (_answer(question, entry) for question, entries in responses.items() for entry in entries or ())
+    for question, entries in nested.items():
+        for entry in entries or ():
+            yield Answer.of(question, entry.get("value"), entry.get("user_id"), entry.get("status"))
     for name, values in row.items():
-        if name.endswith(".responses"):
-            people, statuses = (row.get(f"{name}.{column}") or [] for column in ("users", "status"))
-            if isinstance(values, str):
-                raise RowError(f"{name} is a list in a table", "export the records as JSON")
-            for value, who, status in zip_longest(values or [], people, statuses):
-                entry = {"value": value, "user_id": who, "status": status}
-                yield _answer(name.removesuffix(".responses"), entry)
-
-
-def _answer(question: str, entry: Mapping[str, Any]) -> Answer:
-    who = entry.get("user_id")
-    status = str(entry.get("status") or "submitted")
-    return Answer(question, entry.get("value"), "" if who is None else str(who), status)
+        if not name.endswith(".responses"):
+            continue
+        if isinstance(values, str):
+            raise RowError(f"{name} is a list in a table", "export the records as JSON")
+        people, statuses = (row.get(f"{name}.{column}") or [] for column in ("users", "status"))
+        for value, who, status in zip_longest(values or [], people, statuses):
+            yield Answer.of(name.removesuffix(".responses"), value, who, status)
 
 
 def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
@@ -443,7 +449,7 @@ _OWN_COLUMNS = ("annotation_id", "annotator", "created_at", "updated_at", "lead_
 
 
 def _is_studio(row: Row) -> bool:
-    return isinstance(row.get("data"), dict) and bool(row.keys() & {"annotations", "completions", "predictions"})
+    return isinstance(row.get("data"), dict) and bool(row.keys() & {"annotations", "predictions"})
 
 
 def _read_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
@@ -451,8 +457,8 @@ def _read_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     data = last_turn(row["data"])
     names.response(data)
     id = str(data.get("id") or row.get("id") or fallback_id)
-    annotations = row.get("annotations") or row.get("completions") or []
-    meant = [entry for entry in annotations if not (entry.get("was_cancelled") or entry.get("skipped"))]
+    annotations = row.get("annotations") or []
+    meant = [entry for entry in annotations if not entry.get("was_cancelled")]
     yield from (skip(id, "annotations that were cancelled") for _ in annotations[len(meant) :])
     yield from (skip(id, "predictions of a model") for _ in row.get("predictions") or ())
     if not annotations and not row.get("predictions"):
@@ -499,8 +505,7 @@ def _regions(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _labels(result: Result) -> list[str]:
-    value = _value(result)
-    return [label for kind in ("labels", "hypertextlabels") for label in _words(value.get(kind))]
+    return _words(_value(result).get("labels"))
 
 
 def _value(result: Result) -> Mapping[str, Any]:
@@ -525,8 +530,7 @@ def _region_text(region: Result, texts: Mapping[str, str], field: str, names: Na
 
 
 def _region_mark(region: Result, label: str, quote: str, reason: str = "") -> Mark:
-    value = _value(region)
-    return Mark.of(value.get("globalOffsets") or value)._replace(label=label, text=quote, reason=reason)
+    return Mark.of(_value(region))._replace(label=label, text=quote, reason=reason)
 
 
 def _add_region(opinion: Opinion, region: Result, others: Sequence[Result], names: Names) -> None:

@@ -298,6 +298,8 @@ def test_records_of_one_response_survive_a_second_import(tmp_path: Path) -> None
         ([{"options": [{"id": 1}], "answer": "accept", "accept": [1]}], r"text2grad_lab train-dpo"),
         ([{"id": 1, "outputs": {"a": "x", "b": "y"}, "feedback": [{"key": "k"}]}], "--map response=a"),
         ([argilla(fields={"q": "p", "a": "r"}, x=1)], r"--map response=KEY; texts there: q, a"),
+        ([{**studio(), "annotations": None, "completions": []}], "tasks without an annotation|cannot tell"),
+        ([studio({"type": "hypertextlabels", "value": {"start": "/p[1]/text()[1]", "end": "/p[1]"}})], "offsets"),
     ],
 )
 def test_what_cannot_be_read_names_its_cure(tmp_path: Path, rows: list[Any], words: str) -> None:
