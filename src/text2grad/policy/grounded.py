@@ -176,7 +176,7 @@ class Row:
 
     def _closers(self) -> Iterator[int]:
         if self._string is None:
-            yield from self._vocabulary.spell(b"}]")
+            yield from (self._vocabulary.spell(closer)[0] for closer in (b"}", b"]"))
             return
         yield self._vocabulary.spell(b'"')[0]
         if rest := self._quotable.rest_of_word(self._string):

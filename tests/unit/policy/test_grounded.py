@@ -27,6 +27,7 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
+from text2grad.policy.tiny import make_tokenizer
 from text2grad.train.pairs import Pair
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import train_supervised
@@ -87,6 +88,15 @@ def test_random_scores_write_what_resolves(
 def test_random_scores_over_sentencepiece_tokens(sentencepiece: Vocabulary) -> None:
     for response in HOSTILE.values():
         assert_resolves(draw(sentencepiece, response, 150, 0), response)
+
+
+def test_random_scores_over_tokens_of_several_brackets() -> None:
+    """An answer that is closed near the limit takes brackets one by one."""
+    made = make_tokenizer(["a}]b", "a[]b"] * 50, 320)
+    tokens = Vocabulary(made, len(made))
+    assert b"}]" in tokens.pieces and b"[]" in tokens.pieces
+    for response in HOSTILE.values():
+        assert_resolves(draw(tokens, response, 150, 1), response)
 
 
 def test_the_smallest_room_in_which_an_answer_can_end(vocabulary: Vocabulary) -> None:
