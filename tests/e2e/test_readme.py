@@ -52,8 +52,6 @@ def test_your_own_data(command: Command, tmp_path: Path, monkeypatch: pytest.Mon
     answers = done(command(*typed('sample "When'))).out
     assert all(policy in answers for policy in ("base", "sft", "offline"))
     sample_to_mark(command)
-    plan = done(command(*typed("compare"), "--plan")).err
-    assert "import: 3 to run" in plan and "annotate" not in plan
     ask_a_chat_model(command, monkeypatch)
 
 
@@ -77,7 +75,7 @@ def follow_the_block(command: Command) -> None:
     assert "no held-out prompts" in command(*measure).err, "of these four rows none is held out"
     done(command(*ask))
     told = done(command(*train_reward[1:])).err
-    assert "Not fit to train against" in told and "the first road" in told and "\ufffd" not in told
+    assert "Not fit to train against" in told and "start with text2grad train --offline" in told
     refused = command(*train[1:])
     assert refused.code == 1 and f"train --offline {RUN / 'feedback.jsonl'}" in refused.err
 
