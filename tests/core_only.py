@@ -94,7 +94,7 @@ def judges_programs(folder: Path) -> None:
 
 
 def imports_and_exports(folder: Path) -> None:
-    for name, count in (("prodigy-spans/annotations.jsonl", 2), ("markdown-table/review.md", 1)):
+    for name, count in (("prodigy-spans/annotations.jsonl", 2), ("google-sheets/Replies - Sheet1.csv", 2)):
         found = text2grad.import_feedback(DATA.parent / "formats" / name)
         assert len(found.records) == count
         for kind in sorted(WRITERS.keys() - {"preference"}):  # one answer to a prompt makes no pair

@@ -48,7 +48,13 @@ def test_every_command_of_the_preset(
     assert int(str(annotated["ok"])) == annotated["requested"]
     assert int(str(command(capsys, "train-reward", *options)["trained_on"])) > 0
     before = command(capsys, "evaluate", "sft", *options)
-    command(capsys, "train", *options, "--critic.kind", "noisy_critic:drop_100_of_reference")
+    command(
+        capsys,
+        "train",
+        *options,
+        "--critic.kind",
+        "text2grad_lab.experiments.common.noisy_critic:drop_100_of_reference",
+    )
     after = command(capsys, "evaluate", *options)
     names = {"rouge1", "rouge2", "rouge_l", "bleu", "verdict", "answer_reward"}
     assert {f"{way}_{name}" for way in ("greedy", "sampled") for name in names} <= set(before) & set(after)

@@ -42,8 +42,6 @@ def rows(folder: Path, name: str, data: str | bytes) -> list[tuple[str, dict[str
         ("x.csv", "response;critique\r\nGröße, 5;für\r\n".encode("utf-16-be")),
         ("x.csv", "response;critique\r\nGröße, 5;für\r\n".encode("utf-32")),
         ("x.json", '[{"response": "Größe, 5", "critique": "für"}]'.encode("utf-16")),
-        ("x.MD", "# Mine\n\n| response | critique |\n|:---|---:|\n| Größe, 5 | für |\n\nThe end | here.\n"),
-        ("x.markdown", "response | critique\n--- | ---\nGröße, 5 | für\n"),
     ],
 )
 def test_what_is_common_is_read(tmp_path: Path, name: str, data: str | bytes) -> None:
@@ -64,7 +62,6 @@ def test_what_is_common_is_read(tmp_path: Path, name: str, data: str | bytes) ->
         ("x.tsv", 'response;critique\n"a;b";c\n', ["a;b"]),
         ("x.csv", "response,b\n=1+1,b\na\0b,b\n", ["=1+1", "a\0b"]),
         ("x.csv", f"response,critique\n{'x' * 200_000},b\n", ["x" * 200_000]),
-        ("x.markdown", "| response | critique |\n|---|---|\n| a \\| b<br>c | d |\n", ["a | b\nc"]),
     ],
 )
 def test_cells_are_what_was_written(tmp_path: Path, name: str, data: str, cells: list[str]) -> None:
@@ -100,8 +97,6 @@ def test_a_column_without_a_name_is_named_by_its_place_if_it_has_cells(tmp_path:
         ("x.csv", "a,b,a\np,q,r\n", r"the column 'a' is there twice \(columns 1 and 3\) \(rename or remove"),
         ("x.csv", "a,b\np\np,q\np,q,r\n", r"row 2: not as many cells .*\(1, not 2\); row 4: .*\(3, not 2\)"),
         ("x.csv", "a,b\n" + "p\n" * 9, r"row 2, row 3, row 4, row 5, row 6 and 4 more: not as many cells"),
-        ("x.markdown", "No table here.\n", "no table in it"),
-        ("x.markdown", "|a|b|\n|-|-|\n|c|d|\n\n|a|b|\n|-|-|\n|c|d|\n", "2 tables in it"),
         ("x.jsonl", '{"response": "a", "response": "c"}\n', "x.jsonl:1: .*the key 'response' is there twice"),
         ("x.json", '[{"response": "a", "response": "c"}]', "the key 'response' is there twice"),
     ],

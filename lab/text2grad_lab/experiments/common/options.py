@@ -42,13 +42,17 @@ def add_tuning(parser: argparse.ArgumentParser, seeds: Sequence[int], rates: Seq
     parser.add_argument("--lrs", type=float, nargs="+", default=list(rates), help="of several each takes the best")
 
 
+BASELINES = "text2grad_lab:baselines"
+"""The recipe with the rates of the baselines for each task."""
+
+
 def configured(
     presets: Sequence[str], settings: Mapping[str, object], given: Iterable[str] = (), words: Sequence[str] = ()
 ) -> Config:
-    """The preset of a task with recipes and settings over it, then --set (`given`), then command-line `words`."""
+    """The preset of a task and the rates of the baselines, then recipes, settings, --set and command-line words."""
     task, *recipes = presets
     common = [f"--{key}={value}" for key, value in settings.items()] + [f"--{setting}" for setting in given]
-    return load_config([find_config(name) for name in (preset_name(task), *recipes)], [*common, *words])
+    return load_config([find_config(name) for name in (preset_name(task), BASELINES, *recipes)], [*common, *words])
 
 
 def preset_name(task: str) -> str:
