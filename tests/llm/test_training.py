@@ -163,7 +163,7 @@ def test_a_merged_model_answers_as_its_adapter_did(folder: str, tmp_path: Path, 
         base = logp_of(policy, prompts)
     write_policy(policy, tmp_path / "run" / "sft" / "policy")
     out = tmp_path / "merged"
-    words = ["merge", "sft", "--out", str(out), "--config", "docstrings", "--run.folder", str(tmp_path / "run")]
+    words = ["merge", "sft", "--out", str(out), "--config", "demo", "--run.folder", str(tmp_path / "run")]
     with pytest.raises(SystemExit) as left:
         main([*words, "--policy.model", folder, "--policy.dtype", dtype])
     assert not left.value.code
