@@ -41,7 +41,7 @@ def sources_of(
     if options.anchor:
         items, held = drafted_items(train), drafted_items(heldout)
         if not items:
-            cure = "task.data: SLF5K or ILF have some; leave out --anchor to sample the policy"
+            cure = "task.data: SLF5K has some; leave out --anchor to sample the policy"
             raise UserError(f"no prompt of task {task.name!r} has a draft with feedback", cure)
     elif options.plan:
         longest = "word " * config.generation.max_new_tokens
