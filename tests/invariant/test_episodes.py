@@ -29,7 +29,7 @@ from text2grad.train.update import accumulate_gradient
 from tiny_runs import TEXTS, Talker, ending, tiny_model
 
 SPEECH = GenerationSettings(max_new_tokens=5, temperature=1.0, max_turns=3)
-GAE = PPOSettings(advantage="gae", rollouts=8, micro_batch_size=3, entropy_coefficient=0.01, gamma=0.9)
+GAE = PPOSettings(advantage="gae", rollouts=8, micro_batch_size=3, gamma=0.9)
 GROUP = PPOSettings(advantage="group", rollouts=8, samples_per_prompt=2, micro_batch_size=3)
 EXAMPLES = [
     Example(id=text, prompt=(Message(role="user", content=text),), meta={"say": "payable " * n})

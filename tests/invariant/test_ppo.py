@@ -91,7 +91,7 @@ def test_accumulation_does_not_change_the_gradient(policy: Policy, ragged: bool)
     """Nor does it matter which rows of similar length share a pass."""
     found = []
     for size in (8, 3, 1):
-        settings = PPOSettings(advantage="gae", rollouts=8, micro_batch_size=size, entropy_coefficient=0.01)
+        settings = PPOSettings(advantage="gae", rollouts=8, micro_batch_size=size)
         rollout = collect_ragged(policy, settings) if ragged else collect(policy, settings, CreditSettings())[1]
         accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
         found.append(gradients(policy))

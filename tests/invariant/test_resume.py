@@ -354,7 +354,7 @@ LOOPS = {
     **{
         f"logged answers, {'adapter' if lora else 'all weights'}": Loop(
             partial(by_logged_answers, lora=lora),
-            refused={r"offline\.verdict_weight 1\.0 -> 2\.0": {"verdict_weight": 2.0}},
+            refused={r"offline\.lr 0\.01 -> 0\.02": {"lr": 0.02}},
         )
         for lora in (False, True)
     },

@@ -198,11 +198,7 @@ def test_table_10_of_the_paper(name: str) -> None:
     assert (ppo.epochs, ppo.mini_batches, ppo.micro_batch_size, ppo.kl) == (4, 1, 1, "full")
     assert ppo.advantage == "gae"
     assert (ppo.gamma, ppo.lam) == (1.0, 0.95)
-    assert (config.credit.scheme, config.credit.weighting, config.credit.span_weight) == (
-        "spans",
-        "token",
-        1.0,
-    )
+    assert (config.credit.scheme, config.credit.weighting) == ("spans", "token")
     assert config.credit.outcome_weight == 0.0
 
 

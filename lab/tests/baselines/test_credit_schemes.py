@@ -61,7 +61,7 @@ def test_any_text_has_parts_of_speech(text: str) -> None:
 def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
     """What is set for spans has no say: a label per token has no span to share, weigh or cancel the rest of."""
     case = critique(TEXT, good=("quick red",), poor=("red fox",), score=0.9)
-    others = {"weighting": "span", "outcome_weight": 1.0, "span_weight": 0.3, "unlabelled": 1.0}
+    others = {"weighting": "span", "outcome_weight": 1.0, "unlabelled": 1.0}
     paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "dense_labels", **others}))
     assert paid.delta.tolist() == [0, 1, 0, -1, 0, 0, 0, 0, 0]
     assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 1, 0, False)
@@ -70,7 +70,7 @@ def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
 
 def test_step_end_pays_the_label_of_a_step_at_its_last_token_and_nothing_else() -> None:
     case = critique(TEXT, good=("quick red",), poor=("fox , and a",), score=0.9)
-    others = {"weighting": "span", "outcome_weight": 1.0, "span_weight": 0.3, "unlabelled": 1.0, "poor_weight": 2.0}
+    others = {"weighting": "span", "outcome_weight": 1.0, "unlabelled": 1.0, "poor_weight": 2.0}
     paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "step_end", **others}))
     assert paid.delta.tolist() == [0, 0, 1, 0, 0, 0, -1, 0, 0]
     assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 0, 0, False)

@@ -46,8 +46,7 @@ class CreditSettings(Settings):
     weighting: Weighting = Field(
         default="token", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
     )
-    span_weight: float = Field(default=1.0, description="factor on all span rewards")
-    poor_weight: float = Field(default=1.0, description="further factor on poor spans")
+    poor_weight: float = Field(default=1.0, description="factor on the reward of poor spans")
     outcome_weight: float = Field(
         default=1.0, description="alpha: the verdict times this is added to the last token (span schemes)"
     )
@@ -247,7 +246,7 @@ def span_credit(
     alone = is_good ^ is_poor
     if settings.weighting == "balanced":
         good, poor = _to_sum_one(good * alone), _to_sum_one(poor * alone)
-    delta = np.where(alone, settings.span_weight * (good - settings.poor_weight * poor), 0.0)
+    delta = np.where(alone, good - settings.poor_weight * poor, 0.0)
     if settings.unlabelled:
         improvable = members[labels == 0].any(axis=0)  # labelled, with nothing
         delta[~(is_good | is_poor | improvable)] = settings.unlabelled

@@ -56,9 +56,6 @@ class PPOSettings(Settings):
     normalisation: Literal["none", "scale", "whiten"] = Field(
         default="scale", description="of advantages; scale: divided by their RMS; whiten: centred as well"
     )
-    entropy_coefficient: float = Field(
-        default=0.0, description="weight of the entropy: more is better; below 0, the sign as printed in the paper"
-    )
     kl: Literal["full", "k1", "k3"] = Field(
         default="k1",
         description="k1, k3: estimated from the sampled token; full: over the whole vocabulary (paper), which as a"
@@ -66,9 +63,6 @@ class PPOSettings(Settings):
     )
     kl_coefficient: float = Field(default=0.4, ge=0, description="beta, at the start")
     kl_target: float | None = Field(default=None, gt=0, description="mean KL per sequence; None: beta is fixed")
-    loss_average: Literal["token", "sequence"] = Field(
-        default="token", description="every token counts the same, or every response"
-    )
     max_failed: float = Field(
         default=0.5,
         ge=0,

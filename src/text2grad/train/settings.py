@@ -51,12 +51,3 @@ class OfflineSettings(SupervisedSettings):
     """Training on annotated answers alone, no reward model and no sampling (`train --offline`)."""
 
     epochs: float = Field(default=3.0, gt=0, description="passes over the answers")
-    verdict_weight: float = Field(
-        default=1.0,
-        ge=0,
-        description="a good verdict times this is added to the weight of every token of its answer, one on a turn"
-        " to that of its turn; a poor one is told by marked words alone",
-    )
-    kl_coefficient: float = Field(
-        default=0.1, ge=0, description="of the KL to the start, over the whole vocabulary, at every token"
-    )

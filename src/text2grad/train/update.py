@@ -69,7 +69,7 @@ def accumulate_gradient(
     """Add the gradient of one mini-batch, the responses `index`, to the policy's; the terms of its loss."""
     learned = rollout.learned[index]  # (b, T)
     # The denominator of the loss, over the whole mini-batch: the size of a pass changes nothing.
-    weight = float(learned.sum() if settings.loss_average == "token" else learned.any(dim=1).sum())
+    tokens = float(learned.sum())
     # The rows of the mini-batch, short responses first.
     (by_length,) = rollout.batch.passes(index, len(index), grouped=policy.reader.shares)
 
@@ -77,12 +77,9 @@ def accumulate_gradient(
         part = take_rows(rollout, rows)
         columns = loss_terms(policy, part, settings, temperature, warming)
         rollout.ratio[rows, : part.batch.width] = columns.pop("ratio")
-        shares = {
-            name: losses.average(term, part.learned, settings.loss_average, weight)
-            for name, term in columns.items()
-        }
+        shares = {name: losses.average(term, part.learned, "token", tokens) for name, term in columns.items()}
         value_share = VALUE_COEFFICIENT * settings.valued * shares["value_loss"]
-        return value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share, shares
+        return value_share if warming else shares["policy_loss"] + value_share, shares
 
     return accumulate(policy, by_length, terms, size or PassSize(settings.micro_batch_size))
 
@@ -90,21 +87,16 @@ def accumulate_gradient(
 def loss_terms(
     policy: Policy, part: Rollout, settings: PPOSettings, temperature: float, warming: bool = False
 ) -> dict[str, Tensor]:
-    """The terms of the objective per token (B, T): policy, entropy and value, and what is recorded beside them."""
-    entropy = settings.entropy_coefficient != 0  # it costs a pass over the vocabulary, so only if it is used
-    output = policy(part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued)
+    """The terms of the objective per token (B, T): policy and value, and what is recorded beside them."""
+    output = policy(part.batch, temperature, fixed=warming, valued=settings.valued)
     logp = output.logp  # (B, T), under the weights as they are now
     policy_loss, clipped = losses.policy_loss(
         logp, part.old_logp, part.advantages, part.learned, CLIP, settings.clip_high
     )
-    entropy_loss = torch.zeros_like(policy_loss)
     value_clip = math.inf if warming else VALUE_CLIP  # a new head is far from its returns
-    if output.entropy is not None:
-        entropy_loss = losses.entropy_term(output.entropy, settings.entropy_coefficient)
     ratio = (logp - part.old_logp).detach().exp()
     return {
         "policy_loss": policy_loss,
-        "entropy_loss": entropy_loss,
         "value_loss": losses.value_loss(output.values, part.values, part.returns, value_clip),
         "clip_fraction": clipped.float(),
         "ratio_change": (ratio - 1).abs(),

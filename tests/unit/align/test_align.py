@@ -302,10 +302,10 @@ def test_same_sign_spans_are_a_union_with_the_larger_share() -> None:
     assert delta(TEXT, case) == [0, 0.5, 0.5, 0.25, 0.25, 0.25, 0, 0, 0]
 
 
-def test_weights_of_spans_and_of_poor_spans() -> None:
+def test_weight_of_poor_spans() -> None:
     case = critique(TEXT, good=("fox",), poor=("dog",))
-    paid = delta(TEXT, case, span_weight=0.1, poor_weight=2.0, unlabelled=0.05)
-    assert paid == [0.05, 0.05, 0.05, 0.1, 0.05, 0.05, 0.05, -0.2, 0.05]
+    paid = delta(TEXT, case, poor_weight=2.0, unlabelled=0.05)
+    assert paid == [0.05, 0.05, 0.05, 1.0, 0.05, 0.05, 0.05, -2.0, 0.05]
 
 
 @pytest.mark.parametrize("scheme", [s for s in SCHEMES if s not in ("last_token", "spread_score")])

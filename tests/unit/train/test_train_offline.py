@@ -23,6 +23,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.train.objectives import offline
 from text2grad.train.objectives.offline import (
+    KL_COEFFICIENT,
     POOR_LIMIT,
     LoggedAnswer,
     accumulate_gradient,
@@ -35,7 +36,6 @@ from text2grad.train.passes import PassSize
 from text2grad.train.settings import OfflineSettings
 from tiny_runs import tiny_model
 
-SETTINGS = OfflineSettings(micro_batch_size=2, kl_coefficient=0.5, verdict_weight=0.5)
 SPANS = CreditSettings(poor_weight=2.0)
 ASK = (Message(role="user", content="Write it."),)
 RIGHT = "def f(x):\n    return x + 1\n"
@@ -56,14 +56,14 @@ def policy(tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> 
     return Policy(copy.deepcopy(tiny_llama), tokenizer)
 
 
-def weighed(policy: Policy, *answers: LoggedAnswer, settings: OfflineSettings = SETTINGS) -> list[Any]:
-    encoded = encode_logged(policy, answers, settings, SPANS)
+def weighed(policy: Policy, *answers: LoggedAnswer) -> list[Any]:
+    encoded = encode_logged(policy, answers, SPANS)
     policy.freeze_reference()
     return list(with_start(policy.eval(), encoded, 2))
 
 
 def test_the_weights_are_the_credit_of_ppo_without_the_verdict_at_the_end(policy: Policy) -> None:
-    (item,) = encode_logged(policy, [logged()], SETTINGS, SPANS)
+    (item,) = encode_logged(policy, [logged()], SPANS)
     table = TokenTable(policy.tokenizer)
     paid = credit(logged().critique, table.align(item.target), SPANS).delta
     assert item.weights[:-1] == paid[:-1].tolist() and paid[-1] == -1.0 and item.weights[-1] == 0.0
@@ -75,25 +75,23 @@ def test_a_good_verdict_weighs_every_token_and_a_poor_one_none(policy: Policy) -
 
     def weights(score: float | None, **changes: Any) -> list[float]:
         said = Critique(text="", spans=logged().critique.spans, score=score)
-        return token_weights(said, aligned, SETTINGS, SPANS.model_copy(update=changes))
+        return token_weights(said, aligned, SPANS.model_copy(update=changes))
 
     assert weights(-1.0) == weights(None)
-    assert [good - poor for good, poor in zip(weights(1.0), weights(-1.0), strict=True)] == [0.5] * len(aligned)
-    assert weights(1.0, scheme="last_token") == [0.5] * len(aligned)
+    assert [good - poor for good, poor in zip(weights(1.0), weights(-1.0), strict=True)] == [1.0] * len(aligned)
+    assert weights(1.0, scheme="last_token") == [1.0] * len(aligned)
     assert not any(weights(-1.0, scheme="last_token"))
 
 
 def test_sampled_ids_are_kept_and_those_of_another_tokenizer_are_not(policy: Policy) -> None:
     letters = tuple(policy.tokenizer.convert_tokens_to_ids(list(RIGHT.replace(" ", "Ġ").replace("\n", "Ċ"))))
-    kept, other, text = encode_logged(
-        policy, [logged(ids=letters), logged(ids=(5, 6, 7)), logged()], SETTINGS, SPANS
-    )
+    kept, other, text = encode_logged(policy, [logged(ids=letters), logged(ids=(5, 6, 7)), logged()], SPANS)
     assert tuple(kept.target) == letters and other == text
     assert len(text.target) < len(letters) and text.target[-1] == policy.tokenizer.eos_token_id
     assert sum(weight < 0 for weight in kept.weights) == 3  # "+", "1" and the blank between them
 
 
-def by_hand(policy: Policy, start: Any, items: Sequence[Any], settings: OfflineSettings) -> torch.Tensor:
+def by_hand(policy: Policy, start: Any, items: Sequence[Any]) -> torch.Tensor:
     """The oracle: one answer at a time, token by token, no padding, and the KL written out."""
     total, count = torch.zeros(()), 0
     for item in items:
@@ -103,7 +101,7 @@ def by_hand(policy: Policy, start: Any, items: Sequence[Any], settings: OfflineS
             log_p, log_q = now[len(item.prompt) + place - 1], before[len(item.prompt) + place - 1].detach()
             factor = min(POOR_LIMIT, 1 / math.exp(log_q[token].item()) - 1)
             term = -weight * log_p[token] if weight > 0 else weight * factor * (1 - log_p[token].exp()).log()
-            total = total + term + settings.kl_coefficient * (log_p.exp() * (log_p - log_q)).sum()
+            total = total + term + KL_COEFFICIENT * (log_p.exp() * (log_p - log_q)).sum()
             count += 1
     return total / count
 
@@ -115,12 +113,12 @@ def test_the_loss_is_the_mean_over_tokens_however_the_batch_is_cut(policy: Polic
     with torch.no_grad():
         for parameter in policy.policy_parameters():
             parameter.mul_(1.05)
-    oracle = by_hand(policy, start, items, SETTINGS)
+    oracle = by_hand(policy, start, items)
     oracle.backward()  # type: ignore[no-untyped-call]
     wanted = [parameter.grad for parameter in policy.policy_parameters()]
     for rows in (1, 2, 3):
         policy.zero_grad(set_to_none=True)
-        found = accumulate_gradient(policy, items, PassSize(rows), SETTINGS)
+        found = accumulate_gradient(policy, items, PassSize(rows))
         assert found["loss"] == pytest.approx(oracle.item(), rel=1e-4) and found["kl"] > 0
         for parameter, gradient in zip(policy.policy_parameters(), wanted, strict=True):
             assert parameter.grad is not None and gradient is not None
@@ -134,13 +132,13 @@ def chances(policy: Policy, item: Any) -> list[float]:
 
 
 def trained(policy: Policy, folder: Path, answers: Sequence[LoggedAnswer], **changes: Any) -> dict[str, float]:
-    settings = OfflineSettings(epochs=20, batch_size=2, lr=3e-3, kl_coefficient=0.0).model_copy(update=changes)
+    settings = OfflineSettings(epochs=20, batch_size=2, lr=3e-3).model_copy(update=changes)
     return train_offline(policy, answers, settings, CreditSettings(), RunOptions(folder, "offline"))
 
 
 def test_good_words_become_likelier_and_poor_ones_less_likely(policy: Policy, tmp_path: Path) -> None:
     answers = [logged(), logged(score=None)]
-    (item,) = encode_logged(policy, answers[:1], SETTINGS, CreditSettings())
+    (item,) = encode_logged(policy, answers[:1], CreditSettings())
     before = chances(policy, item)
     metrics = trained(policy, tmp_path / "run", answers)
     for was, now, weight in zip(before, chances(policy, item), item.weights, strict=True):
@@ -153,7 +151,9 @@ def test_the_kl_holds_it_back_and_too_far_is_diverged(
 ) -> None:
     free = copy.deepcopy(policy)
     loose = trained(free, tmp_path / "free", [logged()] * 2)["kl"]
-    assert trained(copy.deepcopy(policy), tmp_path / "held", [logged()] * 2, kl_coefficient=20.0)["kl"] < loose / 2
+    with monkeypatch.context() as patch:
+        patch.setattr(offline, "KL_COEFFICIENT", 20.0)
+        assert trained(copy.deepcopy(policy), tmp_path / "held", [logged()] * 2)["kl"] < loose / 2
     monkeypatch.setattr(offline, "MAX_KL", 0.01)
     with pytest.raises(Diverged, match=r"more than 0\.01.*offline\.lr"):
         trained(policy, tmp_path / "far", [logged()] * 2)
@@ -169,7 +169,7 @@ def test_with_an_adapter_the_reference_is_a_frozen_copy_of_it(tmp_path: Path) ->
     write_policy(sft, tmp_path / "sft")
     policy = load_policy(PolicySettings(model=str(tmp_path / "sft"), lora=lora))
     items = weighed(policy, logged())
-    assert accumulate_gradient(policy, items, PassSize(1), SETTINGS)["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert accumulate_gradient(policy, items, PassSize(1))["kl"] == pytest.approx(0.0, abs=1e-6)
     policy.zero_grad(set_to_none=True)
     metrics = trained(policy, tmp_path / "run", [logged()] * 2, lr=3e-2)
     assert metrics["kl"] > 0
@@ -207,4 +207,4 @@ def test_a_tokenizer_that_changes_the_text_can_weigh_nothing(
     policy: Policy, speaking_word_piece: PreTrainedTokenizerFast
 ) -> None:
     with pytest.raises(UserError, match=r"1: this tokenizer changes the text"):
-        encode_logged(Policy(policy.model, speaking_word_piece), [logged()], SETTINGS, SPANS)
+        encode_logged(Policy(policy.model, speaking_word_piece), [logged()], SPANS)

@@ -92,8 +92,7 @@ def logged(response: Transcript, *quotes: tuple[str, int], score: float = 1.0, *
 
 
 def test_offline_weights_stand_on_the_marked_words_of_the_right_turn(policy: Policy) -> None:
-    settings = OfflineSettings(verdict_weight=0.5)
-    (item,) = encode_logged(policy, [logged(TURNS, ("7", -1), ("up", 1))], settings, CreditSettings())
+    (item,) = encode_logged(policy, [logged(TURNS, ("7", -1), ("up", 1), score=0.5)], CreditSettings())
     assert item.mask is not None and item.own == sum(item.mask) < len(item.target)
     texts = {1.5: "", -0.5: "", 0.5: "", 0.0: ""}
     for index, weight in zip(item.target, item.weights, strict=True):
@@ -104,11 +103,10 @@ def test_offline_weights_stand_on_the_marked_words_of_the_right_turn(policy: Pol
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_offline_loss_is_over_own_tokens_alone(policy: Policy, size: int) -> None:
-    settings = OfflineSettings(micro_batch_size=2, kl_coefficient=0.0, verdict_weight=1.0)
     answers = [logged(TURNS), logged(OTHER)]
     policy.freeze_reference()
-    weighed = list(with_start(policy, encode_logged(policy, answers, settings, CreditSettings()), 2))
-    metrics = offline.accumulate_gradient(policy, weighed, PassSize(size), settings)
+    weighed = list(with_start(policy, encode_logged(policy, answers, CreditSettings()), 2))
+    metrics = offline.accumulate_gradient(policy, weighed, PassSize(size))
     ours = gradient(policy)
     logps = torch.cat([own_logps(policy, each) for each in (TURNS, OTHER)])
     (-logps.mean()).backward()  # type: ignore[no-untyped-call]
@@ -134,8 +132,8 @@ def rewriting(policy: Policy) -> Policy:
 
 
 def test_where_earlier_turns_are_rewritten_spans_on_them_are_left_out(policy: Policy) -> None:
-    settings = OfflineSettings(verdict_weight=0.0)
-    (item,) = encode_logged(rewriting(policy), [logged(TURNS, ("up", 1), ("7", -1))], settings, CreditSettings())
+    answer = logged(TURNS, ("up", 1), ("7", -1), score=-1.0)
+    (item,) = encode_logged(rewriting(policy), [answer], CreditSettings())
     assert item.target == encode_target(policy.tokenizer, "answer 7")
     assert [policy.tokenizer.decode([i]) for i, w in zip(item.target, item.weights, strict=True) if w] == ["7"]
 
@@ -144,7 +142,7 @@ def test_verdicts_on_rewritten_turns_are_left_out(policy: Policy) -> None:
     answer = logged(TURNS, ("7", -1))
     judged = answer.critique.model_copy(update={"turn_scores": (0.5, -1.0), "score": None})
     as_it_is, rewritten = (
-        encode_logged(make(policy), [replace(answer, critique=judged)], OfflineSettings(), CreditSettings())[0]
+        encode_logged(make(policy), [replace(answer, critique=judged)], CreditSettings())[0]
         for make in (lambda same: same, rewriting)
     )
     weights = [[weight for weight in item.weights if weight] for item in (as_it_is, rewritten)]
@@ -157,11 +155,10 @@ def test_a_good_verdict_on_a_turn_weighs_its_own_tokens(policy: Policy, scheme: 
     """Beside that on the whole, and under schemes that pay the score alone."""
     answer = logged(TURNS, score=0.25)
     judged = answer.critique.model_copy(update={"turn_scores": (None, 0.5)})
-    settings = OfflineSettings(verdict_weight=2.0)
-    (item,) = encode_logged(policy, [replace(answer, critique=judged)], settings, CreditSettings(scheme=scheme))
+    (item,) = encode_logged(policy, [replace(answer, critique=judged)], CreditSettings(scheme=scheme))
     last = len(encode_target(policy.tokenizer, "answer 7"))
     own = [weight for weight, mine in zip(item.weights, item.mask or [], strict=True) if mine]
-    assert own == [0.5] * (len(own) - last) + [1.5] * last and len(own) > last
+    assert own == [0.25] * (len(own) - last) + [0.75] * last and len(own) > last
 
 
 def test_what_learns_from_single_answers_refuses_others_by_number() -> None:

@@ -37,6 +37,8 @@ from text2grad.train.supervised import Objective, descend, in_words, refuse_not_
 
 POOR_LIMIT = 10.0
 """Limit of the factor (1 - p) / p of a poor token, p its probability at the start: tokens rarer than 1 in 11."""
+KL_COEFFICIENT = 0.1
+"""Weight of the KL to the start, over the whole vocabulary, at every token."""
 MAX_KL = 3.0
 """Nats per token from the start beyond which a run has diverged."""
 
@@ -87,7 +89,7 @@ def train_offline(
         UserError: no token has a weight, an answer does not fit the context or cannot be read token by token, the
             policy has diverged, or what `durable.run.Run` refuses.
     """
-    weighed = encode_logged(policy, answers, settings, credit_settings)
+    weighed = encode_logged(policy, answers, credit_settings)
     if not any(weight for item in weighed for weight in item.weights):
         raise UserError(
             f"{options.title}: no token of {len(answers)} answers has a weight", "check the credit section"
@@ -98,8 +100,8 @@ def train_offline(
     weighed = list(with_start(policy, weighed, settings.micro_batch_size))
     objective = Objective(
         identity=identity,
-        gradient=partial(accumulate_gradient, policy, settings=settings),
-        described=partial(_described, policy, settings=settings),
+        gradient=partial(accumulate_gradient, policy),
+        described=partial(_described, policy),
         check=_refuse_diverged,
         dropout=False,  # both sides of the ratio and of the KL are read alike
     )
@@ -123,24 +125,20 @@ def identity_of(
 
 
 def encode_logged(
-    policy: Policy, answers: Sequence[LoggedAnswer], settings: OfflineSettings, credit_settings: CreditSettings
+    policy: Policy, answers: Sequence[LoggedAnswer], credit_settings: CreditSettings
 ) -> list[WeightedAnswer]:
     """Token ids and weights of all answers; refuses answers that do not fit, and cuts nothing."""
     table = TokenTable(policy.tokenizer)
-    weighed = [_weighed(policy, each, table, settings, credit_settings) for each in answers]
-    refuse_long(policy, [each.id for each in answers], weighed)
+    weighed = [_weighed(policy, answer, table, credit_settings) for answer in answers]
+    refuse_long(policy, [answer.id for answer in answers], weighed)
     return weighed
 
 
 def _weighed(
-    policy: Policy,
-    answer: LoggedAnswer,
-    table: TokenTable,
-    settings: OfflineSettings,
-    credit_settings: CreditSettings,
+    policy: Policy, answer: LoggedAnswer, table: TokenTable, credit_settings: CreditSettings
 ) -> WeightedAnswer:
     if isinstance(answer.response, Transcript):
-        return _weighed_turns(policy, answer, table, settings, credit_settings)
+        return _weighed_turns(policy, answer, table, credit_settings)
     ids, aligned = _read(policy, answer, table)
     shift = aligned.text.find(answer.response)
     if shift < 0:
@@ -148,16 +146,12 @@ def _weighed(
             f"{answer.id}: this tokenizer changes the text it reads, so no words can be weighed",
             "take a model whose tokenizer keeps every character",
         )
-    weights = token_weights(_moved(answer.critique, shift), aligned, settings, credit_settings)
+    weights = token_weights(_moved(answer.critique, shift), aligned, credit_settings)
     return WeightedAnswer(encode_prompt(policy.tokenizer, answer.prompt), ids, weights)
 
 
 def _weighed_turns(
-    policy: Policy,
-    answer: LoggedAnswer,
-    table: TokenTable,
-    settings: OfflineSettings,
-    credit_settings: CreditSettings,
+    policy: Policy, answer: LoggedAnswer, table: TokenTable, credit_settings: CreditSettings
 ) -> WeightedAnswer:
     """The turns of a transcript that can be trained (`policy.episode.Thread`); spans on others are left out."""
     thread = encode_turns(policy.tokenizer, answer.prompt, answer.response, answer.ids)
@@ -174,7 +168,7 @@ def _weighed_turns(
     kept = {"spans": spans, "turn_scores": answer.critique.turn_scores[-trained:]}
     critique = _moved(answer.critique.model_copy(update=kept), -first)
     weights = np.zeros(len(thread.ids))
-    weights[own.places] = token_weights(critique, own.aligned, settings, credit_settings)
+    weights[own.places] = token_weights(critique, own.aligned, credit_settings)
     return WeightedAnswer(thread.prompt, thread.ids, weights.tolist(), mask=thread.mask)
 
 
@@ -192,9 +186,7 @@ def _moved(critique: Critique, shift: int) -> Critique:
     return critique.model_copy(update={"spans": tuple(spans)})
 
 
-def token_weights(
-    critique: Critique, aligned: Aligned, settings: OfflineSettings, credit_settings: CreditSettings
-) -> list[float]:
+def token_weights(critique: Critique, aligned: Aligned, credit_settings: CreditSettings) -> list[float]:
     """The weight of each token, (T,): its delta by the credit scheme, and a good verdict on the answer or its turn.
 
     A poor verdict has no weight. The gradient of likelihood is 1 - pi and that of unlikelihood pi: tokens of which
@@ -203,7 +195,7 @@ def token_weights(
     """
     weights = np.zeros(len(aligned))
     for start, end, score in scored_parts(critique, aligned):
-        weights[start:end] += settings.verdict_weight * max(score, 0.0)
+        weights[start:end] += max(score, 0.0)
     if not credit_settings.by_score:
         by_spans = credit_settings.model_copy(update={"outcome_weight": 0.0})
         weights += credit(critique, aligned, by_spans).delta
@@ -220,23 +212,19 @@ def with_start(policy: Policy, weighed: Sequence[WeightedAnswer], rows: int) -> 
             yield replace(item, start=tuple(row[: len(item.target)]))
 
 
-def accumulate_gradient(
-    policy: Policy, batch: Sequence[WeightedAnswer], size: PassSize, settings: OfflineSettings
-) -> dict[str, float]:
+def accumulate_gradient(policy: Policy, batch: Sequence[WeightedAnswer], size: PassSize) -> dict[str, float]:
     """Add the gradient of the batch's mean loss per token; returns its terms."""
     ordered = sorted(batch, key=lambda item: item.tokens)
     tokens = sum(item.own for item in batch)  # the denominator of the whole batch
 
     def terms(items: Sequence[WeightedAnswer]) -> tuple[Tensor, dict[str, Tensor]]:
-        shares = loss_terms(policy, items, settings, tokens)
+        shares = loss_terms(policy, items, tokens)
         return shares["loss"], shares
 
     return accumulate(policy, ordered, terms, size)
 
 
-def loss_terms(
-    policy: Policy, items: Sequence[WeightedAnswer], settings: OfflineSettings, tokens: int
-) -> dict[str, Tensor]:
+def loss_terms(policy: Policy, items: Sequence[WeightedAnswer], tokens: int) -> dict[str, Tensor]:
     """Shares of some answers in a batch of so many tokens: `loss`, and its `kl`.
 
     The KL is over the whole vocabulary: an estimate from single tokens is unbiased only for tokens that the policy
@@ -247,7 +235,7 @@ def loss_terms(
     output = policy(batch, kl="full", valued=False)  # logp and kl (B, T)
     per_token = offline_loss(output.logp, start, weights, batch.mask, POOR_LIMIT)
     weighed, kl = (average(each, batch.mask, "token", tokens) for each in (per_token, output.kl))
-    return {"loss": weighed + settings.kl_coefficient * kl, "kl": kl}
+    return {"loss": weighed + KL_COEFFICIENT * kl, "kl": kl}
 
 
 def _packed(policy: Policy, items: Sequence[WeightedAnswer]) -> TokenBatch:
@@ -271,14 +259,8 @@ def _refuse_diverged(metrics: dict[str, float]) -> None:
         )
 
 
-def _described(
-    policy: Policy, step: int, batch: Sequence[WeightedAnswer], settings: OfflineSettings
-) -> Iterator[dict[str, Any]]:
+def _described(policy: Policy, step: int, batch: Sequence[WeightedAnswer]) -> Iterator[dict[str, Any]]:
     """Each answer of a batch in words, with its loss under the present weights."""
-    loss = partial(_mean_loss, policy, settings)
-    for item, row in zip(batch, in_words(policy, loss, step, batch), strict=True):
+    rows = in_words(policy, lambda item: loss_terms(policy, [item], item.own)["loss"], step, batch)
+    for item, row in zip(batch, rows, strict=True):
         yield {**row, "weights": item.weights}
-
-
-def _mean_loss(policy: Policy, settings: OfflineSettings, item: WeightedAnswer) -> Tensor:
-    return loss_terms(policy, [item], settings, item.own)["loss"]
