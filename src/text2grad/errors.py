@@ -64,6 +64,11 @@ def warn_once(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, else its type."""
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+
+
 class MissingPackageError(UserError, ImportError):
     """An optional package that is not installed; an extra brings it."""
 

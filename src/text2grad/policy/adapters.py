@@ -13,7 +13,7 @@ from typing import Any
 
 from peft import PeftModel
 
-from text2grad.errors import UserError
+from text2grad.errors import UserError, first_line
 from text2grad.policy.files.save import digest_of_weights
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_heads
 from text2grad.policy.model import Policy
@@ -33,8 +33,7 @@ def beside(policy: Policy, folder: Path, name: str) -> Policy:
     try:
         policy.model.load_adapter(str(folder), name, is_trainable=False)
     except (RuntimeError, ValueError, OSError) as error:
-        reason = str(error).strip().splitlines()[0][:200]
-        raise UserError(f"the adapter in {folder} does not fit: {reason}", "train it again") from error
+        raise UserError(f"the adapter in {folder} does not fit: {first_line(error)}", "train it again") from error
     policy.model.eval()
     view = copy.copy(policy)  # shares the modules
     view._modules = dict(policy._modules)  # but for a head of its own

@@ -16,20 +16,20 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
 from tokenizers import AddedToken
 
-from text2grad.errors import UserError, warn_once
+from text2grad.errors import UserError, first_line, warn_once
 from text2grad.feedback import Example, Message
 
 TEMPLATE = "--policy.chat_template FILE.jinja"
 OTHER_TURNS = f"move the system text into the first user turn, or {TEMPLATE}"
 PROBE, TURN = "\u2756probe\u2756", "\u2756turn\u2756"
 QUESTION = Message(role="user", content="x")
-SWITCHES = ("enable_thinking", "thinking")
-"""Arguments that keep a model from thinking if they are false (of Qwen 3 and GLM; of DeepSeek and Granite)."""
+ASKED = {"role": "user", "content": TURN}
 
 Turn = Mapping[str, str]
 
@@ -68,13 +68,10 @@ def encode_target(tokenizer: Any, text: str) -> list[int]:
     hidden = chat.hide(text)
     chat.refuse_rewritten(hidden)
     header, space = chat.opening([QUESTION])
-    answer = hidden + turn_end(tokenizer)
-    before, bare = chat.ids(header), header.rstrip()
-    joined = chat.ids(header + space + answer)
-    stripping = bare != header and chat.ids(bare) == before
-    if stripping or joined[: len(before)] != before:
-        return chat.ids(answer)
-    return joined[len(before) :]
+    answer, bare = hidden + turn_end(tokenizer), header.rstrip()
+    stripping = bare != header and chat.ids(bare) == chat.ids(header)
+    ids = None if stripping else chat.ids_after(header, space + answer)
+    return chat.ids(answer) if ids is None else ids
 
 
 def encode_between(
@@ -101,9 +98,8 @@ def encode_between(
         return None
     if chat.end:  # which may be another token inside a conversation: the sampled one stands for it
         tail = tail.lstrip().removeprefix(chat.first_name(tail.lstrip()))
-    # Encoded behind the end of the turn, as some tokenizers put a space in front of a text that stands alone.
-    end, joined = chat.ids(turn_end(tokenizer)), chat.ids(turn_end(tokenizer) + tail)
-    return joined[len(end) :] if joined[: len(end)] == end else chat.ids(tail)
+    ids = chat.ids_after(turn_end(tokenizer), tail)
+    return chat.ids(tail) if ids is None else ids
 
 
 def rendering_of(tokenizer: Any, messages: Iterable[Message]) -> Iterator[str]:
@@ -144,13 +140,13 @@ def written_turn(tokenizer: Any, reasoning: str, content: str, calls: Sequence[M
 
     None if it does not write them, or not between what it writes around any answer.
     """
-    chat, asked = chat_format(tokenizer), [{"role": "user", "content": TURN}]
+    chat = chat_format(tokenizer)
     numbered = enumerate(calls, start=1)
     listed = [{"type": "function", "id": f"{number:09d}", "function": dict(call)} for number, call in numbered]
     parts = {"reasoning_content": reasoning, "tool_calls": listed}
     turn = {**_answer(content), **{name: value for name, value in parts.items() if value}}
     try:
-        around, text = chat.frame(asked), chat.render([*asked, turn])
+        around, text = chat.frame([ASKED]), chat.render([ASKED, turn])
     except UserError:
         return None
     if around.after is None or not (text.startswith(around.before) and text.endswith(around.after)):
@@ -178,23 +174,24 @@ def check_lengths(prompts: Sequence[tuple[str, list[int]]], limit: int | None, r
         )
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, else its type."""
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-
-
 class Frame(NamedTuple):
     """The text that a template writes before and after an answer; `after` is None where it writes no answers."""
 
     before: str
     after: str | None
 
+    def surrounds(self, answer: str, text: str) -> bool:
+        """True if `text` is `answer` in this frame, or the template writes no answers."""
+        if self.after is None:
+            return True
+        return text.removeprefix(self.before).removesuffix(self.after).strip() == answer.strip()
+
 
 class Beginning(NamedTuple):
-    """The beginnings of a finished and of a requested answer, from where the two part."""
+    """How a finished and a requested answer begin, from where they differ; empty if the template refuses one."""
 
-    finished: str
-    requested: str
+    finished: str = ""
+    requested: str = ""
 
 
 class ChatFormat:
@@ -233,6 +230,11 @@ class ChatFormat:
         if self._secret not in text:
             return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         return self.ids_by_twin(text)
+
+    def ids_after(self, before: str, text: str) -> list[int] | None:
+        """Return the ids of a text behind another; None if together they have other tokens across the border."""
+        prefix, joined = self.ids(before), self.ids(before + text)
+        return joined[len(prefix) :] if joined[: len(prefix)] == prefix else None
 
     def ids_by_twin(self, text: str) -> list[int]:
         """Return the ids of a rendered text as the twin of the tokenizer reads it."""
@@ -275,7 +277,14 @@ class ChatFormat:
             problem = f"the chat template refuses the turns {roles}: {first_line(error)}"
             raise UserError(problem, OTHER_TURNS if "system" in roles else TEMPLATE) from error
 
-    def opening(self, messages: Iterable[Message]) -> tuple[str, str]:
+    def render_if_accepted(self, turns: Sequence[Mapping[str, Any]], **arguments: bool) -> str:
+        """Return the conversation as the template writes it; "" if the template refuses it."""
+        try:
+            return self.render(turns, **arguments)
+        except UserError:
+            return ""
+
+    def opening(self, messages: Sequence[Message]) -> tuple[str, str]:
         """Return the text before the answer to a conversation, and a space at its end that the answer takes over.
 
         Raises:
@@ -294,10 +303,7 @@ class ChatFormat:
             UserError: the template refuses the conversation, or drops a turn.
         """
         finished = [*turns, _answer(PROBE)]
-        try:
-            before, probe, after = self.render(finished).rpartition(PROBE)
-        except UserError:
-            probe = ""
+        before, probe, after = self.render_if_accepted(finished).rpartition(PROBE)
         if probe and self._dropped_role(finished, before) is None:
             return Frame(before, after)
         generated = self.render(turns, add_generation_prompt=True)
@@ -305,8 +311,9 @@ class ChatFormat:
             raise UserError(
                 f"the chat template drops the {role} turn", OTHER_TURNS if role == "system" else TEMPLATE
             )
-        if self.beginning is not None and generated.endswith(self.beginning.requested):
-            generated = generated.removesuffix(self.beginning.requested) + self.beginning.finished
+        finished_start, requested_start = self.beginning
+        if generated.endswith(requested_start):
+            generated = generated.removesuffix(requested_start) + finished_start
         return Frame(generated, None)
 
     def refuse_rewritten(self, answer: str) -> None:
@@ -315,25 +322,24 @@ class ChatFormat:
         Raises:
             UserError: the template rewrites the answer.
         """
+        if not answer.strip():
+            return
         turns = self._turns([QUESTION])
-        written = self.render([*turns, _answer(answer)]) if answer.strip() else ""
+        written = self.render([*turns, _answer(answer)])
         # A template may write a date: the cached frame may be yesterday's.
-        if not (_is_inside(self.asked, written, answer) or _is_inside(self.frame(turns), written, answer)):
+        if not (self.asked.surrounds(answer, written) or self.frame(turns).surrounds(answer, written)):
             raise UserError(
                 f"the chat template rewrites the answer that begins {answer.strip()[:40]!r}",
                 f"leave reasoning out of the answers, or {TEMPLATE}, one that writes answers as they are",
             )
 
-    def _turns(self, messages: Iterable[Message]) -> list[Turn]:
-        """Turns for the template, in which no text spells a special token."""
-        return [{"role": self._role(message.role), "content": self.hide(message.content)} for message in messages]
-
-    def _role(self, role: str) -> str:
-        """The role under which the template writes a turn; a tool's turn is the user's where there are no tools."""
-        if role != "tool" or self.knows_tools:
-            return role
-        warn_once("the chat template has no turns of tools: they are written as the user's")
-        return "user"
+    def _turns(self, messages: Sequence[Message]) -> list[Turn]:
+        """Return turns for the template: no text spells a special token, a tool may have to speak as the user."""
+        roles = [message.role for message in messages]
+        if "tool" in roles and not self.knows_tools:
+            warn_once("the chat template has no turns of tools: they are written as the user's")
+            roles = ["user" if role == "tool" else role for role in roles]
+        return [{"role": r, "content": self.hide(m.content)} for r, m in zip(roles, messages, strict=True)]
 
     def _dropped_role(self, turns: Sequence[Turn], text: str, **arguments: bool) -> str | None:
         """The role of the first turn of which `text`, before the answer, has nothing.
@@ -367,26 +373,15 @@ class ChatFormat:
         return self.first_name((self.asked.after or "").strip())
 
     @cached_property
-    def beginning(self) -> Beginning | None:
-        """How a finished and a requested answer begin; None if the template refuses to write either."""
-        asked = [{"role": "user", "content": TURN}]
-        try:
-            before, probe, _ = self.render([*asked, _answer(PROBE)]).rpartition(PROBE)
-            generated = self.render(asked, add_generation_prompt=True)
-        except UserError:
-            return None
-        pairs = zip(before, generated, strict=False)
-        shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(before), len(generated)))
-        shared = len(before[:shared].rstrip("<"))  # no tag is cut
-        return Beginning(before[shared:], generated[shared:]) if probe else None
-
-    @cached_property
-    def switch(self) -> str | None:
-        """The argument that makes a requested answer begin like a finished one, if it is false."""
-        asked = [{"role": "user", "content": TURN}]
-        before = self.render([*asked, _answer(PROBE)]).partition(PROBE)[0]
-        silent = (n for n in SWITCHES if self.render(asked, add_generation_prompt=True, **{n: False}) == before)
-        return next(silent, None)
+    def beginning(self) -> Beginning:
+        """The beginnings of a finished and of a requested answer to the same question."""
+        before, probe, _ = self.render_if_accepted([ASKED, _answer(PROBE)]).rpartition(PROBE)
+        generated = self.render_if_accepted([ASKED], add_generation_prompt=True)
+        if not (probe and generated):
+            return Beginning()
+        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(before, generated, strict=False))
+        shared = "".join(ours for ours, _ in pairs).rstrip("<")  # no tag is cut
+        return Beginning(before.removeprefix(shared), generated.removeprefix(shared))
 
     @cached_property
     def space(self) -> str:
@@ -394,24 +389,16 @@ class ChatFormat:
 
         Such a space is part of the first token of most answers, and is sampled and learned with it.
         """
-        added = self.beginning.finished if self.beginning else ""
-        before = self.asked.before
-        ids = self.ids(before)
-        joins = any(self.ids(before + word)[: len(ids)] != ids for word in ("The", "a", "yes", "{", "1"))
+        added = self.beginning.finished
+        joins = any(self.ids_after(self.asked.before, word) is None for word in ("The", "a", "yes", "{", "1"))
         return added[len(added.rstrip(" ")) :] if joins else ""
 
     @cached_property
     def knows_tools(self) -> bool:
         """True if the template writes a tool's turn, and not as if the policy had said it."""
-
-        def written(role: str) -> str:
-            turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
-            try:
-                return self.render([*turns, {"role": role, "content": TURN}])
-            except UserError:
-                return ""
-
-        return TURN in written("tool") and written("tool") != written("assistant")
+        turns = [{"role": "user", "content": "x"}, _answer("x")]
+        tool = self.render_if_accepted([*turns, {"role": "tool", "content": TURN}])
+        return TURN in tool and tool != self.render_if_accepted([*turns, _answer(TURN)])
 
 
 def chat_format(tokenizer: Any) -> ChatFormat:
@@ -427,13 +414,6 @@ def _made(tokenizer: Any, template: str, size: int) -> ChatFormat:
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:
     """A pattern of any of these, the longest that fits."""
     return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
-
-
-def _is_inside(around: Frame, written: str, answer: str) -> bool:
-    """True if a frame and an answer make up a written conversation, or the template writes no answers."""
-    if around.after is None:
-        return True
-    return written.removeprefix(around.before).removesuffix(around.after).strip() == answer.strip()
 
 
 def _answer(text: str) -> Turn:

@@ -21,8 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from text2grad.errors import UserError
-from text2grad.policy.encode import first_line
+from text2grad.errors import UserError, first_line
 from text2grad.policy.files.gguf import local_model
 from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
 from text2grad.policy.files.tokenizer import load_tokenizer

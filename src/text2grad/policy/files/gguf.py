@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from text2grad.errors import UserError, optional_packages, warn_once
+from text2grad.errors import UserError, first_line, optional_packages, warn_once
 from text2grad.policy.files import smollm2
 from text2grad.settings import user_cache
 
@@ -174,7 +174,7 @@ def _read_header(file: Path) -> dict[str, Any]:
         header = {name: reader.fields[name].contents() for name in FIELDS if name in reader.fields}
         header["quantisation"] = _quantisation(gguf, reader.tensors, header.get("general.file_type"))
     except (ValueError, LookupError, OverflowError, TypeError) as error:
-        raise UserError(f"{file} is damaged or cut: {_reason(error)}", "download it again") from error
+        raise UserError(f"{file} is damaged or cut: {first_line(error)}", "download it again") from error
     if header.get("split.count", 1) > 1:
         cure = "join them: llama-gguf-split --merge FIRST WHOLE"
         raise UserError(f"{file} is one of {header['split.count']} parts", cure)
@@ -227,7 +227,7 @@ def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
         ) as error:
             what = f"architecture {header.get('general.architecture')!r}, quantisation {header['quantisation']}"
             raise UserError(
-                f"cannot convert {file} ({what}): {_reason(error)}",
+                f"cannot convert {file} ({what}): {first_line(error)}",
                 "take a GGUF of Q4_0 to Q8_0 or F16 of a model that transformers reads, or the model's own folder",
             ) from error
     _mend_pre_tokenizer(tokenizer, header.get("tokenizer.ggml.pre", ""))
@@ -261,8 +261,3 @@ def _mend_pre_tokenizer(tokenizer: Any, pre: str) -> None:
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         )
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, as_gpt2])
-
-
-def _reason(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

@@ -14,10 +14,13 @@ from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import HFValidationError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from text2grad.errors import UserError, warn_once
-from text2grad.policy.encode import TEMPLATE, chat_format, first_line
+from text2grad.errors import UserError, first_line, warn_once
+from text2grad.policy.encode import ASKED, TEMPLATE, chat_format
 from text2grad.policy.files.gguf import SMOLLM2, local_model
 from text2grad.policy.files.weights import read_config
+
+SWITCHES = ("enable_thinking", "thinking")
+"""Arguments that keep a model from thinking if they are false (of Qwen 3 and GLM; of DeepSeek and Granite)."""
 
 
 def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTokenizerBase:
@@ -56,14 +59,15 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
 
 def _show_beginning(model: str, tokenizer: Any) -> None:
     """Say on stderr, once, what the template writes before an answer on its own account."""
-    begun = chat_format(tokenizer).beginning
-    if begun is None or not (begun.finished + begun.requested).strip():
+    chat = chat_format(tokenizer)
+    if not "".join(chat.beginning).strip():
         return
-    finished, requested = (repr(text) if text else "nothing" for text in begun)
+    finished, requested = (repr(text) if text else "nothing" for text in chat.beginning)
     line = f"{model}: its chat template writes {finished} before an answer"
-    if begun.requested:
+    if chat.beginning.requested:
         line += f" that is there, and {requested} before one that is asked for; the first is taken"
-    switch = chat_format(tokenizer).switch
+    asked = {name: chat.render([ASKED], add_generation_prompt=True, **{name: False}) for name in SWITCHES}
+    switch = next((name for name, text in asked.items() if text == chat.frame([ASKED]).before), None)
     served = f"when you serve the policy, set {switch} to false" if switch else "serve the policy with the same"
     warn_once(f"{line}: it belongs to the prompt, and is neither trained nor judged ({served})")
 
