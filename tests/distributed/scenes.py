@@ -21,7 +21,7 @@ from text2grad.durable.run import RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.feedback import Example, Failure, Judgement, Message, Overlap, Span
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.load import load_policy
+from text2grad.policy.load import add_head, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.shard import gathered, whole
@@ -183,8 +183,8 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
     found = {}
     for name, each in (("alone", ALONE), ("together", ranks)):
         policy = load(model, "full")
-        policy.add_head("label_head")
-        policy.add_head("score_head")
+        add_head(policy, "label_head")
+        add_head(policy, "score_head")
         each.broadcast_weights(policy)
         encoded = encode_pairs(policy, pairs())[:3]
         loss = sum(supervised.accumulate_gradient(policy, encoded, PassSize(1, ranks=each), LABEL_WEIGHT).values())

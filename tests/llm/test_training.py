@@ -48,6 +48,7 @@ def test_the_first_ratio_is_one(folder: str) -> None:
     prompts = [ask(policy, f"Say something about {topic}.") for topic in TOPICS]
     samples = generate(policy, prompts, GenerationSettings(max_new_tokens=16))
     batch = policy.pack(prompts, [sample.ids for sample in samples])
+    policy.freeze_reference()
     old = measure(policy, batch, PPOSettings(micro_batch_size=8, advantage="returns"), 1.0).logp
     with torch.enable_grad():
         same = policy(batch, 1.0, valued=False).logp

@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
@@ -27,6 +27,7 @@ from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.files.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
 from text2grad.policy.forward.cache import refuse_uncached
+from text2grad.policy.heads.head import LABEL, SCORE, STEP, Head
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 
@@ -85,9 +86,16 @@ def load_heads(policy: Policy, folder: Path) -> None:
     """Give a policy the heads that were saved in a folder, if any were, to be used and not trained."""
     for name in HEADS:
         if (saved := folder / f"{name}.safetensors").is_file():
-            head = policy.add_head(name)
+            head = add_head(policy, name)
             load_head(head, saved)
             head.requires_grad_(False)
+
+
+def add_head(policy: Policy, name: Literal["score_head", "span_head", "label_head"], step: float = STEP) -> Head:
+    """Give a policy a head that scores answers or labels tokens, before its weights are split."""
+    head = Head(policy.hidden_size, SCORE if name == "score_head" else LABEL, step).to(policy.device)
+    setattr(policy, name, head)
+    return head
 
 
 def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

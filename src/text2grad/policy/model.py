@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
@@ -19,21 +19,22 @@ from torch import Tensor, nn
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.encode import stop_ids
 from text2grad.policy.forward.reader import Reader
-from text2grad.policy.heads.head import LABEL, SCORE, STEP, Head
 from text2grad.rl.vocabulary import KLKind, View, score_tokens
 from text2grad.signals import stop_here
+
+if TYPE_CHECKING:
+    from text2grad.policy.heads.head import Head
 
 POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
 
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """What a policy makes of a batch; 0 outside the mask, None if not asked for.
+    """Log-probabilities and values of a batch: 0 outside the mask, None if not asked for.
 
     `logp`, `entropy`, `kl` and with it `ref_logp` (B, T); `values` (B, T) = V(s_t); `last_value` (B,) = V of the
-    state after the response.
-    Without a value function all values are 0. `before` (B, H): the states before the responses, for a head to
-    read. `layers` (B, P+T, H): the embeddings and what each layer writes.
+    state after the response; all values are 0 if the value function is not asked. `before` (B, H): the states
+    before the responses, for a head to read. `layers` (B, P+T, H): the embeddings and the output of each layer.
     """
 
     logp: Tensor
@@ -47,7 +48,7 @@ class PolicyOutput:
 
 
 def _spread(column: Tensor, mask: Tensor) -> Tensor:
-    """(N,) numbers of the True positions of `mask` (B, T), put where they belong, (B, T); 0 elsewhere."""
+    """Put (N,) numbers at the True positions of `mask` (B, T); 0 elsewhere."""
     return column.new_zeros(mask.shape).masked_scatter(mask, column)
 
 
@@ -80,7 +81,7 @@ def avoid_cudnn_attention(model: Any) -> None:
 
 @contextmanager
 def adapter_in_force(model: Any, name: str) -> Iterator[None]:
-    """Have a frozen adapter of a model in force, and the policy's again afterwards."""
+    """Activate a frozen adapter of a model, and the policy's again afterwards."""
     model.base_model.set_adapter(name, inference_mode=True)
     try:
         yield
@@ -89,7 +90,7 @@ def adapter_in_force(model: Any, name: str) -> Iterator[None]:
 
 
 class Reference:
-    """The policy as it was before training, to which the KL penalty measures the distance.
+    """The policy as it was before training: the KL penalty measures the distance to it.
 
     A frozen copy of the model; with adapters the same model, with a frozen copy of the adapter that the policy
     started from (`adapter`) or with adapters off. No gradient reaches it.
@@ -102,16 +103,14 @@ class Reference:
 
     @contextmanager
     def _in_force(self) -> Iterator[None]:
-        with torch.no_grad(), self._other_weights():
+        weights: AbstractContextManager[None] = nullcontext()
+        if isinstance(self.model, PeftModel):
+            weights = adapter_in_force(self.model, self.adapter) if self.adapter else self.model.disable_adapter()
+        with torch.no_grad(), weights:
             yield
 
-    def _other_weights(self) -> AbstractContextManager[None]:
-        if not isinstance(self.model, PeftModel):
-            return nullcontext()
-        return adapter_in_force(self.model, self.adapter) if self.adapter else self.model.disable_adapter()
-
     def view(self, batch: TokenBatch) -> View:
-        """The states and the head that give its log-probabilities of a batch's response tokens."""
+        """Return the states and the head that give its log-probabilities of a batch's response tokens."""
         with self._in_force():
             view = self.reader(self.model, batch).view
 
@@ -123,7 +122,7 @@ class Reference:
 
 
 def _copy_adapter(model: Any, name: str) -> None:
-    """Add a frozen copy of the policy's adapter to a model, or make the one that is there equal to it."""
+    """Add a frozen copy of the policy's adapter to a model, or update the copy that is there."""
     if name not in model.peft_config:
         config = copy.deepcopy(model.peft_config[POLICY_ADAPTER])
         config.inference_mode = True
@@ -164,8 +163,7 @@ class Policy(nn.Module):
         self.span_head: Head | None = None  # only of a reward model that marks a response by it
         self.score_head: Head | None = None  # only of a scalar model, or a reward model that gives a verdict by it
         self.reader = Reader(model)
-        fresh = isinstance(model, PeftModel) and not continued
-        self.reference = Reference(model, self.reader) if fresh else None
+        self.reference: Reference | None = None
         self.continued = continued
         self.exact: dict[str, Tensor] = {}
         self.adapter: str | None = None
@@ -173,7 +171,7 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model lives."""
+        """The device of the model."""
         device: torch.device = self.model.device
         return device
 
@@ -198,7 +196,7 @@ class Policy(nn.Module):
         responses: Sequence[Sequence[int]],
         masks: Sequence[Sequence[bool] | None] | None = None,
     ) -> TokenBatch:
-        """Prompt and response ids as one batch, where the model lives; `masks` as in `policy.batch.pack`."""
+        """Return prompt and response ids as one batch on the model's device (see `policy.batch.pack`)."""
         return pack(prompts, responses, int(self.tokenizer.pad_token_id), self.device, masks)
 
     def forward(
@@ -211,13 +209,13 @@ class Policy(nn.Module):
         layers: bool = False,
         entropy: bool = False,
     ) -> PolicyOutput:
-        """Log-probabilities of the sampled tokens, and their values, in one pass over the trunk.
+        """Return log-probabilities of the sampled tokens, and their values, in one pass over the trunk.
 
         The head reads only response tokens, a few at a time (`rl.vocabulary`): logits of the prompt, of padding or
         of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
-        gradients reach only what belongs to the value function, and nothing is kept for the rest. Without `valued`
-        the value function is not asked. `layers` asks for the states of all tokens in all layers, `entropy` for the
-        entropy. A stop signal is obeyed before the pass.
+        gradients reach only the parameters of the value function. Without `valued` the value function is not asked.
+        `layers` asks for the states of all tokens in all layers, `entropy` for the entropy. A stop signal is obeyed
+        before the pass.
         """
         stop_here()
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
@@ -241,7 +239,7 @@ class Policy(nn.Module):
         )
 
     def _values(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
-        """(B, T+1) values of the states before and after every response token."""
+        """Return values (B, T+1) of the states before and after every response token."""
         if self.value_kind == "detached":
             hidden = hidden.detach()
         elif self.value_trunk is not None:
@@ -250,67 +248,52 @@ class Policy(nn.Module):
         return values
 
     def freeze_reference(self) -> None:
-        """Make today's weights the reference.
+        """Make the present weights the reference.
 
         Base weights that are not trained are never copied: the reference of an adapter that was loaded is a frozen
         copy of the adapter, that of a new one is the model with adapters off.
         """
-        if not isinstance(self.model, PeftModel):
-            frozen = copy.deepcopy(self.model).eval().requires_grad_(False)
-            self.reference = Reference(frozen, self.reader)
+        model, adapter = self.model, None
+        if not isinstance(model, PeftModel):
+            model = copy.deepcopy(model).eval().requires_grad_(False)
         elif self.continued:
-            _copy_adapter(self.model, REFERENCE_ADAPTER)
-            self.reference = Reference(self.model, self.reader, REFERENCE_ADAPTER)
-        else:
-            self.reference = Reference(self.model, self.reader)
+            _copy_adapter(model, REFERENCE_ADAPTER)
+            adapter = REFERENCE_ADAPTER
+        self.reference = Reference(model, self.reader, adapter)
 
     def parts(self) -> list[nn.Module]:
-        """The models and heads that it is made of, a frozen copy as reference included."""
+        """Return its models and heads, a frozen copy as reference included."""
         frozen = self.reference.model if self.reference and self.reference.model is not self.model else None
         parts = [self.model, self.value_head, self.value_trunk, self.label_head, self.span_head, self.score_head]
         return [part for part in (*parts, frozen) if part is not None]
 
     def with_parameters(self, instead: Mapping[nn.Parameter, nn.Parameter]) -> Policy:
-        """A copy with other parameters in the place of these, equal ones tied as before, without the reference."""
+        """Return a copy with other parameters in place of these, tied as before, without the reference."""
         memo: dict[int, Any] = {id(old): new for old, new in instead.items()}
         memo |= {id(self.reference): None, id(self.outline): (), id(self.tokenizer): self.tokenizer}
         memo[id(self.exact)] = {}
         return copy.deepcopy(self, memo)
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """All that is trained, by name."""
+        """Return all parameters that are trained, by name."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
     def policy_parameters(self) -> list[nn.Parameter]:
-        """What the policy loss trains."""
+        """Return the parameters that the policy loss trains."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def value_parameters(self) -> list[nn.Parameter]:
-        """What belongs to the value function alone."""
+        """Return the parameters of the value function alone."""
         trunk = list(self.value_trunk.parameters()) if self.value_trunk is not None else []
         return [*self.value_head.parameters(), *(p for p in trunk if p.requires_grad)]
 
-    def add_head(self, name: Literal["score_head", "span_head", "label_head"], step: float = STEP) -> Head:
-        """Give the policy a head that scores answers or labels tokens, before its weights are split."""
-        head = Head(self.hidden_size, SCORE if name == "score_head" else LABEL, step).to(self.device)
-        setattr(self, name, head)
-        return head
-
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Dropout off, gradients off, a view's own adapter in force, and back again."""
+        """Switch dropout and gradients off and a view's own adapter on, and back again."""
         was_training = self.model.training
         self.eval()
         try:
-            with torch.no_grad(), self._with_adapter():
+            with torch.no_grad(), adapter_in_force(self.model, self.adapter) if self.adapter else nullcontext():
                 yield
         finally:
             self.train(was_training)
-
-    @contextmanager
-    def _with_adapter(self) -> Iterator[None]:
-        if self.adapter is None:
-            yield
-            return
-        with adapter_in_force(self.model, self.adapter):
-            yield

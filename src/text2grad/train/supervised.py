@@ -31,6 +31,7 @@ from text2grad.policy.heads.head import (
     label_loss,
     verdict_loss,
 )
+from text2grad.policy.load import add_head
 from text2grad.policy.model import Policy
 from text2grad.train.optimizers import clip_gradient, keep_masters, learning_rate_factor, refuse_float16
 from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches, supervised_identity
@@ -87,8 +88,8 @@ def train_supervised(
         described=partial(in_words, policy, lambda item: _loss_sums(policy, [item]).loss / sum(item.weights)),
         check=partial(_refuse_diverged, guessing=math.log(len(policy.tokenizer))),
         heads=[
-            *([policy.add_head(labels, STEP_OF_LABELS)] if heads.label_weight else []),
-            *([policy.add_head("score_head", STEP_OF_VERDICTS)] if heads.verdicts else []),
+            *([add_head(policy, labels, STEP_OF_LABELS)] if heads.label_weight else []),
+            *([add_head(policy, "score_head", STEP_OF_VERDICTS)] if heads.verdicts else []),
         ],
     )
     batches = list(plan_batches(encoded, settings, options.seed))

@@ -83,6 +83,7 @@ def test_adapters_everywhere_the_head_included(name: str, tokenizer: PreTrainedT
     """Log-probabilities, KL to the adapters switched off, and gradients: as from all logits."""
     lora = LoraSettings(r=2, dropout=0.0, targets=TARGETS.get(name, ("q_proj", "v_proj", "lm_head")))
     policy = Policy(add_lora(make(name, tie_word_embeddings=False), lora), tokenizer).eval()
+    policy.freeze_reference()
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in policy.policy_parameters():

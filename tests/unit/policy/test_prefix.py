@@ -27,6 +27,7 @@ from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.forward.prefix import can_share, share_beginnings, share_prompts
 from text2grad.policy.forward.reader import hidden_states
 from text2grad.policy.generate import generate
+from text2grad.policy.load import add_head
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 
@@ -167,7 +168,7 @@ ALIKE = [
 
 def test_sampling_reads_what_prompts_begin_with_once(policy: Policy, read: list[tuple[int, ...]]) -> None:
     """A prompt that is the beginning of others, equal ones, rests of several lengths."""
-    torch.nn.init.normal_(policy.add_head("score_head").map.weight)
+    torch.nn.init.normal_(add_head(policy, "score_head").map.weight)
     apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
     assert len({sample.verdict for sample in apart}) == 6
     read.clear()
@@ -184,7 +185,7 @@ def test_every_model_that_can_share_answers_as_it_does_apart(name: str, tokenize
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config(vocab_size=len(tokenizer), **shape)).eval()
     policy = Policy(model, tokenizer)
-    torch.nn.init.normal_(policy.add_head("score_head").map.weight, std=0.1)
+    torch.nn.init.normal_(add_head(policy, "score_head").map.weight, std=0.1)
     apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
     policy.reader.half = policy.reader.shares = True
     shared = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))

@@ -20,7 +20,7 @@ from text2grad.cli import main
 from text2grad.errors import NotFinite, UserError
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.generate import generate
-from text2grad.policy.load import load_frozen, load_policy
+from text2grad.policy.load import add_head, load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 
@@ -115,7 +115,7 @@ def test_weights_that_are_shared_are_not_missing(tmp_path: Path) -> None:
 
 def test_heads_of_ours_are_no_weights_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policy = load_policy(PolicySettings(model=str(write_model(tmp_path / "a"))))
-    policy.add_head("score_head")
+    add_head(policy, "score_head")
     write_policy(policy, tmp_path / "b")
     capsys.readouterr()
     load_frozen(PolicySettings(model=str(tmp_path / "b")))

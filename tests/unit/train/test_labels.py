@@ -16,6 +16,7 @@ from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.policy.heads.head import UNLABELLED
+from text2grad.policy.load import add_head
 from text2grad.policy.model import Policy
 from text2grad.stages.learn.reward_data import fitting, reward_pair
 from text2grad.train.pairs import Encoded, encode_pairs
@@ -113,7 +114,7 @@ def test_a_tokenizer_that_changes_the_text_can_label_nothing(
 
 def with_map(policy: Policy) -> torch.nn.Linear:
     """The policy's linear map, as if it had learned something."""
-    chosen = policy.add_head("label_head").map
+    chosen = add_head(policy, "label_head").map
     torch.manual_seed(2)
     torch.nn.init.normal_(chosen.weight)
     torch.nn.init.normal_(chosen.bias)
@@ -163,7 +164,7 @@ def test_the_loss_is_the_mean_over_labelled_tokens_beside_that_of_z(policy: Poli
 
 def test_a_batch_without_labels_has_no_such_loss(policy: Policy) -> None:
     items = encoded(policy, record("the dog </response>"))
-    policy.add_head("label_head")
+    add_head(policy, "label_head")
     assert accumulate_gradient(policy, items, PassSize(1), label_weight=1.0)["label_loss"] == 0.0
 
 

@@ -30,7 +30,7 @@ from text2grad.feedback import (
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
 from text2grad.policy.heads.head import DEPTH, LABEL, Head, label_loss, unweighted
 from text2grad.policy.heads.tagger import Reading, Tagger, balance
-from text2grad.policy.load import load_frozen, load_policy
+from text2grad.policy.load import add_head, load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
@@ -82,7 +82,7 @@ def judged(critic: Critic, texts: list[str]) -> list[Judgement]:
 
 def with_heads(policy: Policy) -> Policy:
     torch.manual_seed(2)
-    torch.nn.init.normal_(policy.add_head("span_head").map.weight)
+    torch.nn.init.normal_(add_head(policy, "span_head").map.weight)
     return policy
 
 

@@ -20,7 +20,7 @@ from text2grad.feedback import Critique, Example, Failure, Feedback, Message, So
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
 from text2grad.policy.generate import generate
 from text2grad.policy.grounded import vocabulary_for
-from text2grad.policy.load import load_frozen, load_policy
+from text2grad.policy.load import add_head, load_frozen, load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
@@ -74,7 +74,7 @@ def test_the_loss_is_the_mean_over_verdicts_beside_that_of_z(policy: Policy, siz
     z = accumulate_gradient(policy, items, PassSize(size))["loss"]
     alone = {name: each.grad for name, each in policy.named_parameters()}
     policy.zero_grad(set_to_none=True)
-    head = policy.add_head("score_head")
+    head = add_head(policy, "score_head")
     torch.manual_seed(2)
     torch.nn.init.normal_(head.map.weight)
     oracle = by_hand(policy, items, head.map.weight)
@@ -93,7 +93,7 @@ def test_the_loss_is_the_mean_over_verdicts_beside_that_of_z(policy: Policy, siz
 
 def test_answers_without_a_verdict_teach_none(policy: Policy) -> None:
     items = encode_pairs(policy, pairs(record(score=None), record("mat", None)))
-    policy.add_head("score_head")
+    add_head(policy, "score_head")
     found = accumulate_gradient(policy, items, PassSize(2))
     assert found["score_loss"] == 0.0 and math.isfinite(found["loss"])
 
@@ -113,7 +113,7 @@ def test_a_verdict_is_that_of_its_own_prompt(policy: Policy, dtype: torch.dtype)
     """In half precision, too, where a prompt is read once for all of its answers, and the longest comes first."""
     known = Policy(policy.model.to(dtype), policy.tokenizer)
     torch.manual_seed(2)
-    torch.nn.init.normal_(known.add_head("score_head").map.weight)
+    torch.nn.init.normal_(add_head(known, "score_head").map.weight)
     assert known.score_head is not None and known.reader.half == (dtype == torch.bfloat16)
     prompts = [[5, 6], [7, 8, 9, 10, 11], [5, 6], [12]]
     found = generate(known, prompts, GenerationSettings(max_new_tokens=3, batch_size=3))
@@ -172,7 +172,7 @@ def test_what_the_head_has_learned_is_the_verdict_of_its_critiques(model_folder:
 
 def test_a_verdict_alone_is_the_one_that_comes_with_words(policy: Policy) -> None:
     torch.manual_seed(2)
-    torch.nn.init.normal_(policy.add_head("score_head").map.weight)
+    torch.nn.init.normal_(add_head(policy, "score_head").map.weight)
     texts = ["the cat sat", "mat", "the cat sat", "the dog sat on it"]
     asked = [Example(id=str(n), prompt=QUESTION) for n in range(len(texts))]
     chat = LocalChat(policy, GREEDY.model_copy(update={"max_new_tokens": 1}), "reward model")
