@@ -65,8 +65,24 @@ ONLY = {
     "page": {"page", "eval", "data", "feedback", "errors", "strict_yaml", "unicode_words"},
 }
 """What these parts may import of the house at all."""
-STAGES = ["", "run", "judge", "measure", "learn"]
-"""The rooms of the stages: each may import those before it."""
+STAGES = [
+    "",
+    "run_folder",
+    "training",
+    "critics",
+    "intake",
+    "paid",
+    "sampling",
+    "annotate",
+    "answers",
+    "evaluate",
+    "talk",
+    "merge",
+    "reward_model",
+    "sft",
+    "train",
+]
+"""The modules of the stages: each may import those before it."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +157,7 @@ def part_of(module: str) -> str:
 
 
 def room_of(module: str) -> str:
-    """`text2grad.stages.run.folder` -> `run`."""
+    """`text2grad.stages.reward_model.gate` -> `reward_model`."""
     return ".".join(module.split(".")[2:3])
 
 
@@ -178,8 +194,8 @@ def broken_rules(name: str, target: str) -> Iterator[str]:
     part, root = part_of(name), root_of(target)
     if root == PACKAGE:
         yield from broken_between(part, part_of(target))
-        if part == part_of(target) == "stages" and STAGES.index(room_of(target)) > STAGES.index(room_of(name)):
-            yield f"{room_of(name)} comes before {room_of(target)}"
+        if part == part_of(target) == "stages":
+            yield from broken_between_stages(room_of(name), room_of(target))
     elif root == LAB:
         yield f"nothing in src imports {LAB}"
     elif root == SANDBOX and part != "sandbox":
@@ -188,6 +204,14 @@ def broken_rules(name: str, target: str) -> Iterator[str]:
         yield f"{part} is torch-free"
     elif part == "rl" and root != "torch" and root not in sys.stdlib_module_names:
         yield "rl imports only torch"
+
+
+def broken_between_stages(room: str, target: str) -> Iterator[str]:
+    """The rules that an import from one module of the stages to another breaks."""
+    if room not in STAGES:
+        yield "it has no place in the order of the stages"
+    elif STAGES.index(target) > STAGES.index(room):
+        yield f"{room} comes before {target}"
 
 
 def broken_between(part: str, target: str) -> Iterator[str]:

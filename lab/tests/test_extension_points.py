@@ -10,7 +10,7 @@ from text2grad.cli import main
 from text2grad.config import find_config, is_recipe, load_config
 from text2grad.errors import UsageError
 from text2grad.sandbox import Runner
-from text2grad.stages.judge.critics import make_critic
+from text2grad.stages.critics import make_critic
 
 CRITIC = """
 from pydantic import Field

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from text2grad.errors import EXIT_DONE, EXIT_SOME_RECORDS_FAILED, UserError
-from text2grad.stages.run.summary import Summary
+from text2grad.stages import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
@@ -113,7 +113,7 @@ def _show_before_and_after(config: Config, name: str) -> None:
     from rich.console import Console
 
     from text2grad.page.terminal import show_answers
-    from text2grad.stages.measure.talk import before_and_after
+    from text2grad.stages.talk import before_and_after
 
     try:
         results = before_and_after(config, name)
@@ -145,7 +145,7 @@ def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
 
     from text2grad.feedback import Feedback, read_jsonl
     from text2grad.page.terminal import show_gate
-    from text2grad.stages.learn.gate import FRESH
+    from text2grad.stages.reward_model.gate import FRESH
 
     fresh = read_jsonl(run / "evaluation" / FRESH, Feedback)
     show_gate(Console(stderr=True), list(fresh), summary["gate"])
@@ -156,7 +156,7 @@ def show_policy(config: Config, summary: Mapping[str, Any]) -> None:
     from rich.console import Console
 
     from text2grad.page.terminal import policy_table, show_table
-    from text2grad.stages.learn.gate import verdict_line
+    from text2grad.stages.reward_model.gate import verdict_line
 
     figures = {name: value for name, value in summary.items() if name != "signs"}  # printed before
     show_table(Console(stderr=True), policy_table(figures))

@@ -31,8 +31,15 @@ from text2grad.page.report import build_report
 from text2grad.page.runs import Sample, read_lines
 from text2grad.page.terminal import results_table, reward_model_table, show_samples, show_table
 from text2grad.settings import with_values
-from text2grad.stages.run.prompts import heldout_prompts, task_of
-from text2grad.stages.run.results import main_measure, measured_on, read_results, write_json, write_whole
+from text2grad.stages.run_folder import (
+    heldout_prompts,
+    main_measure,
+    measured_on,
+    read_results,
+    task_of,
+    write_json,
+    write_whole,
+)
 
 AT_ONCE = 2
 """Runs side by side, one thread each."""

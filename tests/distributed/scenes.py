@@ -25,7 +25,7 @@ from text2grad.policy.load import add_head, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.shard import gathered, whole
-from text2grad.stages.learn.ppo import run_train
+from text2grad.stages.train import run_train
 from text2grad.train import supervised
 from text2grad.train.pairs import MarkedText, Pair, encode_pairs
 from text2grad.train.passes import PassSize

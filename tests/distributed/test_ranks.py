@@ -20,7 +20,7 @@ from text2grad.console import run_stage
 from text2grad.durable.processes import Ranks, _buckets, is_lost, joined, profile_shards
 from text2grad.errors import UserError
 from text2grad.policy.generate import _choose
-from text2grad.stages.judge.annotate import run_annotate
+from text2grad.stages.annotate import run_annotate
 from text2grad.train.rollout import draws_of
 
 PROFILES = Path(__file__).parents[2] / "configs" / "accelerate"

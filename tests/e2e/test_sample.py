@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from commands import TOY, Command
 
+from text2grad.commands.asker import Asker
 from text2grad.errors import UserError
 from text2grad.page.runs import Sample
-from text2grad.stages.measure.asking import Asker
 
 ASK = "Write f(x): add one."
 OWN = """

@@ -22,8 +22,8 @@ from text2grad.config import Config, dump_config, find_config, load_config
 from text2grad.console import split_overrides
 from text2grad.errors import EXIT_BUDGET, UserError
 from text2grad.eval.critics.reward_model import reward_model_report
-from text2grad.stages.judge.paid import AnnotateOptions
-from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages import Summary, inlined
+from text2grad.stages.paid import AnnotateOptions
 from text2grad.tasks.base import TaskSettings
 
 Run = Callable[..., tuple[int, str, str]]

@@ -158,7 +158,7 @@ def test_every_writer_of_json_writes_half_a_pair(tmp_path: Path) -> None:
     from text2grad.data.export import WRITERS, export
     from text2grad.durable.log import RunLog
     from text2grad.page.render import embedded
-    from text2grad.stages.run.results import write_json
+    from text2grad.stages.run_folder import write_json
 
     better, worse = (
         Feedback.of(EXAMPLE, f"{HALF} {score}", Critique(text=HALF, score=score), SOURCE) for score in (1, 0)

@@ -34,7 +34,7 @@ from text2grad.feedback import (
     record_json,
     write_records,
 )
-from text2grad.stages.judge.records import judged
+from text2grad.stages.annotate import judged
 
 PROMPT = (Message(role="user", content="How far?"),)
 EXAMPLE = Example(id="1", prompt=PROMPT)

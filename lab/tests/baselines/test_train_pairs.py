@@ -14,7 +14,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message
 from text2grad.policy.load import load_frozen
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages.judge.critics import make_critic, runner_of
+from text2grad.stages.critics import make_critic, runner_of
 from text2grad_lab.baselines.pairs import run_train_dpo
 from text2grad_lab.baselines.scalar import run_train_scalar
 from tiny_runs import tiny_model

@@ -9,7 +9,7 @@ import pytest
 
 from text2grad.config import find_config, load_config
 from text2grad.feedback import Critique, Example, Failure, LabelledPlace, Message, Place, Source
-from text2grad.stages.judge.critics import critic_inputs
+from text2grad.stages.critics import critic_inputs
 from text2grad_lab.baselines.units import UnitCritic, judgement_of
 
 SOURCE = Source(kind="reward_model", model="m", prompt_version="steps")

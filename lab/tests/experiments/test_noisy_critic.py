@@ -14,8 +14,8 @@ from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span, overlap_of
 from text2grad.sandbox import Runner
-from text2grad.stages.judge.critics import critic_inputs, make_critic
-from text2grad.stages.learn.gate import refuse_unfit_reward_model
+from text2grad.stages.critics import critic_inputs, make_critic
+from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad_lab.compare.methods import methods_of
 from text2grad_lab.experiments.common.noisy_critic import NoiseSettings, NoisyCritic, PoliteCritic
 

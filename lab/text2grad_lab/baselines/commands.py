@@ -67,7 +67,7 @@ class Imitate(Stage, ConfiguredAsDemo, Resumable):
 
     def work(self) -> Work:
         config, mode = self.configuration(), self.mode()
-        from text2grad.stages.run.results import refuse_run_name
+        from text2grad.stages.run_folder import refuse_run_name
         from text2grad_lab.baselines.imitate import Choice, run_imitate
 
         refuse_run_name(self.name)
@@ -140,7 +140,7 @@ class TrainDpo(Stage, ConfiguredAsDemo):
 
     def work(self) -> Work:
         config = self.configuration()
-        from text2grad.stages.run.results import refuse_run_name
+        from text2grad.stages.run_folder import refuse_run_name
         from text2grad_lab.baselines.pairs import run_train_dpo
 
         refuse_run_name(self.name)

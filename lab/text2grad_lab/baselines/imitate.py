@@ -19,13 +19,11 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
-from text2grad.stages.learn.logged import answers_in, refuse_transcripts
-from text2grad.stages.learn.supervised import say_if_ended
-from text2grad.stages.run.policies import start_policy
-from text2grad.stages.run.prompts import task_of
-from text2grad.stages.run.settle import facts_of_pairs
-from text2grad.stages.run.summary import Summary, inlined
-from text2grad.stages.run.training import training
+from text2grad.stages import Summary, inlined
+from text2grad.stages.run_folder import start_policy, task_of
+from text2grad.stages.sft import say_if_ended
+from text2grad.stages.train import answers_in, refuse_transcripts
+from text2grad.stages.training import facts_of_pairs, training
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
 from text2grad.train.stopping import LossFloor

@@ -30,10 +30,10 @@ from text2grad.policy.files.save import write_policy
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.settings import Settings
-from text2grad.stages.learn.reward_data import SplitData, splits_of_task
-from text2grad.stages.run.policies import start_policy
-from text2grad.stages.run.summary import Summary, inlined
-from text2grad.stages.run.training import training
+from text2grad.stages import Summary, inlined
+from text2grad.stages.reward_model.data import SplitData, splits_of_task
+from text2grad.stages.run_folder import start_policy
+from text2grad.stages.training import training
 from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.train.settings import SupervisedSettings
 from text2grad_lab.readers.preference import read_pairs

@@ -20,14 +20,13 @@ from text2grad.eval.metrics import mean
 from text2grad.feedback import OF_A_JUDGEMENT, Critique, Example, Feedback, read_jsonl
 from text2grad.policy.load import load_frozen
 from text2grad.policy.local_chat import LocalChat
-from text2grad.stages.judge.critics import open_critic, runner_of
-from text2grad.stages.judge.records import criticise
-from text2grad.stages.learn.logged import answers_in, refuse_transcripts
-from text2grad.stages.run.folder import prepare
-from text2grad.stages.run.policies import start_policy
-from text2grad.stages.run.prompts import task_of
-from text2grad.stages.run.sampling import TOKEN_IDS
-from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages import Summary, inlined
+from text2grad.stages.annotate import criticise
+from text2grad.stages.critics import open_critic, runner_of
+from text2grad.stages.run_folder import start_policy, task_of
+from text2grad.stages.sampling import TOKEN_IDS
+from text2grad.stages.train import answers_in, refuse_transcripts
+from text2grad.stages.training import prepare
 from text2grad.tasks.base import question_of, words_of
 from text2grad_lab.baselines.revision import Case, finds_nothing, refine_settings, revise, revision_prompt
 

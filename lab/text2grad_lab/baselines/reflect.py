@@ -22,14 +22,21 @@ from text2grad.policy.load import load_frozen
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.stages.judge.critics import open_critic, runner_of
-from text2grad.stages.measure.answers import text_measures
-from text2grad.stages.run.folder import prepare
-from text2grad.stages.run.policies import named_policy
-from text2grad.stages.run.prompts import heldout_prompts, task_of
-from text2grad.stages.run.results import SCORES, measured_on, target_name, write_json, write_results
-from text2grad.stages.run.sampling import sample
-from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages import Summary, inlined
+from text2grad.stages.answers import text_measures
+from text2grad.stages.critics import open_critic, runner_of
+from text2grad.stages.run_folder import (
+    SCORES,
+    heldout_prompts,
+    measured_on,
+    named_policy,
+    target_name,
+    task_of,
+    write_json,
+    write_results,
+)
+from text2grad.stages.sampling import sample
+from text2grad.stages.training import prepare
 from text2grad.tasks.base import environment_of
 from text2grad_lab.baselines.revision import Case, finds_nothing, revise, revision_prompt
 

@@ -24,8 +24,8 @@ from text2grad.policy.files.save import write_policy
 from text2grad.policy.heads.head import SCORE, Head
 from text2grad.policy.model import Policy
 from text2grad.settings import Settings
-from text2grad.stages.run.results import write_json
-from text2grad.stages.run.training import training
+from text2grad.stages.run_folder import write_json
+from text2grad.stages.training import training
 from text2grad_lab.baselines.pairs import (
     PairSettings,
     PreferenceSummary,

@@ -16,13 +16,12 @@ from text2grad.feedback import Critique, Failure, Feedback
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages.learn.gate import release
-from text2grad.stages.learn.logged import refuse_transcripts
-from text2grad.stages.learn.reward_data import SplitData, reward_data
-from text2grad.stages.run.policies import start_policy
-from text2grad.stages.run.results import write_json
-from text2grad.stages.run.summary import Summary, inlined
-from text2grad.stages.run.training import training
+from text2grad.stages import Summary, inlined
+from text2grad.stages.reward_model.data import SplitData, reward_data
+from text2grad.stages.reward_model.gate import release
+from text2grad.stages.run_folder import start_policy, write_json
+from text2grad.stages.train import refuse_transcripts
+from text2grad.stages.training import training
 from text2grad.tasks.qa import is_ultrafeedback
 from text2grad_lab.baselines.steps import PROMPT, labelled_steps, own_steps, steps_of
 from text2grad_lab.baselines.unit_model import (

@@ -17,13 +17,12 @@ from text2grad.data.published import Shape, one_turn, read_examples
 from text2grad.errors import UserError, warn_once
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
-from text2grad.stages.run.prompts import heldout_prompts, task_of
-from text2grad.stages.run.results import ANSWERS, measured_on, target_name, write_json
+from text2grad.stages.run_folder import ANSWERS, heldout_prompts, measured_on, target_name, task_of, write_json
 from text2grad.tasks.base import TaskSettings, rouge_l_scores
 from text2grad.tasks.data_task import Benchmark
 
 if TYPE_CHECKING:
-    from text2grad.stages.measure.evaluate import PolicySummary
+    from text2grad.stages.evaluate import PolicySummary
 
 NO_LENGTH_CONTROL = "no length-controlled win rate without alpaca_eval: pip install alpaca_eval"
 LENGTH_CONTROLLED = "length_controlled_win_rate"
@@ -140,7 +139,7 @@ def _checked(row: Row) -> Row:
 
 def run_alpaca(config: Config, target: str, out: Path) -> PolicySummary:
     """Measure a policy on the instructions and write its greedy answers as `model_outputs.json`."""
-    from text2grad.stages.measure.evaluate import run_evaluate
+    from text2grad.stages.evaluate import run_evaluate
 
     summary = run_evaluate(config, target)
     name = target_name(target)

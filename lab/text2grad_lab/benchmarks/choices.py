@@ -16,13 +16,19 @@ from text2grad.feedback import Example
 from text2grad.policy.encode import check_lengths
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
-from text2grad.stages.measure.answers import heldout_of
-from text2grad.stages.run.folder import prepare
-from text2grad.stages.run.policies import named_policy
-from text2grad.stages.run.prompts import heldout_prompts, task_of
-from text2grad.stages.run.results import measured_on, refuse_unwritable, target_name, write_results
-from text2grad.stages.run.sampling import sample
-from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages import Summary, inlined
+from text2grad.stages.answers import heldout_of
+from text2grad.stages.run_folder import (
+    heldout_prompts,
+    measured_on,
+    named_policy,
+    refuse_unwritable,
+    target_name,
+    task_of,
+    write_results,
+)
+from text2grad.stages.sampling import sample
+from text2grad.stages.training import prepare
 from text2grad_lab.benchmarks.arc import ANSWER, CHOICES, lettered
 from text2grad_lab.benchmarks.letters import MEASURES, choice_figures, letter_rows, with_letters
 

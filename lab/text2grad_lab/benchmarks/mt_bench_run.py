@@ -12,12 +12,18 @@ from text2grad.durable.state import seed_everything
 from text2grad.feedback import Example, to_json
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
-from text2grad.stages.measure.judging import open_judge, refuse_no_judge
-from text2grad.stages.run.folder import prepare
-from text2grad.stages.run.policies import named_policy
-from text2grad.stages.run.results import measured_on, refuse_unwritable, target_name, write_results, write_whole
-from text2grad.stages.run.sampling import sample
-from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages import Summary, inlined
+from text2grad.stages.answers import open_judge, refuse_no_judge
+from text2grad.stages.run_folder import (
+    measured_on,
+    named_policy,
+    refuse_unwritable,
+    target_name,
+    write_results,
+    write_whole,
+)
+from text2grad.stages.sampling import sample
+from text2grad.stages.training import prepare
 from text2grad_lab.benchmarks.mt_bench import CATEGORY, TEMPERATURES, TURNS, MTBench, next_turn, read_answers
 from text2grad_lab.benchmarks.ratings import means, rate, rating_of, read_prompts
 

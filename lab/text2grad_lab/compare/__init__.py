@@ -15,7 +15,7 @@ from typing import Any
 from text2grad.config import Config, dump_config
 from text2grad.demo import measure_of, title_of
 from text2grad.page.report import build_report
-from text2grad.stages.run.results import write_json, write_whole
+from text2grad.stages.run_folder import write_json, write_whole
 from text2grad_lab.compare.figures import collapsed, curves_of, rows_of, signs_of, summary_of, table_of, times_of
 from text2grad_lab.compare.methods import Methods, methods_of, works_of
 from text2grad_lab.compare.seeds import Seed, side_by_side

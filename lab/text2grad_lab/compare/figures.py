@@ -15,7 +15,7 @@ from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.page import signs
 from text2grad.page.runs import read_metrics
-from text2grad.stages.run.results import SCORES, measured_on, read_results
+from text2grad.stages.run_folder import SCORES, measured_on, read_results
 from text2grad_lab.compare import times
 from text2grad_lab.compare.methods import (
     BASE,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from text2grad.config import TINY, Config, laid_over
 from text2grad.critics.table import spec_of
 from text2grad.errors import UsageError
-from text2grad.stages.run.results import refuse_run_name
+from text2grad.stages.run_folder import refuse_run_name
 from text2grad.tasks.qa import is_ultrafeedback
 
 OURS, BASE, REFLECTION = "text2grad", "base", "reflection"

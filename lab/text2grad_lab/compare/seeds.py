@@ -16,9 +16,8 @@ from text2grad.config.loading import times
 from text2grad.demo import run_command
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.settings import with_values
-from text2grad.stages.learn.gate import refuse_unfit_reward_model
-from text2grad.stages.run.prompts import IMPORTED, imported_file
-from text2grad.stages.run.results import write_json, write_whole
+from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
+from text2grad.stages.run_folder import IMPORTED, imported_file, write_json, write_whole
 from text2grad_lab.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, on_imported
 
 DONE = "done"

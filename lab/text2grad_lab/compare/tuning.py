@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from text2grad.config import Config
 from text2grad.errors import UsageError
 from text2grad.settings import is_set, with_values
-from text2grad.stages.run.results import write_json
+from text2grad.stages.run_folder import write_json
 from text2grad_lab.compare.figures import BEST, scores_of
 from text2grad_lab.compare.methods import Methods, run_name, trying, tunable
 from text2grad_lab.compare.seeds import Seed, side_by_side

@@ -47,15 +47,14 @@ from text2grad.data.responses import Item
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.eval.critics.spans import span_report
 from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
-from text2grad.stages.judge.annotate import run_annotate
-from text2grad.stages.judge.critics import make_critic, runner_of
-from text2grad.stages.judge.records import criticise
-from text2grad.stages.learn.ppo import run_train
-from text2grad.stages.learn.reward_model import heldout_cases, train_reward_model
-from text2grad.stages.learn.supervised import run_sft
-from text2grad.stages.measure.evaluate import run_evaluate
-from text2grad.stages.run.prompts import task_of
-from text2grad.stages.run.training import training
+from text2grad.stages.annotate import criticise, run_annotate
+from text2grad.stages.critics import make_critic, runner_of
+from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.reward_model.train import heldout_cases, train_reward_model
+from text2grad.stages.run_folder import task_of
+from text2grad.stages.sft import run_sft
+from text2grad.stages.train import run_train
+from text2grad.stages.training import training
 from text2grad.tasks.base import feedback_split
 from text2grad_lab.experiments.common.noisy_critic import NoiseSettings, noisy_spans
 from text2grad_lab.experiments.common.options import Row, configured, experiment_parser, row_once

@@ -31,8 +31,8 @@ from text2grad.align import Aligned, token_labels
 from text2grad.config import load_config
 from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critique
-from text2grad.stages.judge.critics import make_critic, runner_of
-from text2grad.stages.run.prompts import task_of
+from text2grad.stages.critics import make_critic, runner_of
+from text2grad.stages.run_folder import task_of
 from text2grad_lab.experiments.common.figure import Strip, tokens_svg
 from text2grad_lab.experiments.common.options import experiment_parser
 

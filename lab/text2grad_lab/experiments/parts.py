@@ -37,7 +37,7 @@ from statistics import fmean
 
 from text2grad.config import Config
 from text2grad.errors import UserError, exit_on_user_error
-from text2grad.stages.run.results import write_json
+from text2grad.stages.run_folder import write_json
 from text2grad_lab.compare import plan_of, run_compare
 from text2grad_lab.compare.figures import BEST, scores_of
 from text2grad_lab.compare.methods import BASE, METHODS, OURS

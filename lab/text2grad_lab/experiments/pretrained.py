@@ -28,7 +28,7 @@ from statistics import fmean
 
 from text2grad.config import Config
 from text2grad.errors import exit_on_user_error
-from text2grad.stages.run.results import measured_on, write_json
+from text2grad.stages.run_folder import measured_on, write_json
 from text2grad_lab.compare import run_compare
 from text2grad_lab.compare.methods import BASE, METHODS, Work
 from text2grad_lab.compare.seeds import Seed, side_by_side

@@ -23,7 +23,7 @@ from typing import Any
 
 from text2grad.config import Config
 from text2grad.errors import exit_on_user_error
-from text2grad.stages.run.results import measured_on
+from text2grad.stages.run_folder import measured_on
 from text2grad_lab.compare import run_compare
 from text2grad_lab.compare.tuning import Extent
 from text2grad_lab.experiments.common.methods import PARTS, by_arm, file_name, written

@@ -31,9 +31,9 @@ from text2grad.config import Config
 from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critic, Critique, Example
 from text2grad.plugins.trl import TokenCreditTrainer
-from text2grad.stages.judge.critics import make_critic, runner_of
-from text2grad.stages.learn.supervised import run_sft
-from text2grad.stages.measure.evaluate import run_evaluate
+from text2grad.stages.critics import make_critic, runner_of
+from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.sft import run_sft
 from text2grad.tasks.base import load_task
 from text2grad_lab.experiments.common.options import Row, configured, experiment_parser, row_once
 

@@ -58,7 +58,7 @@ class Import(Stage, ConfiguredCommand):
         if not self.config and self.out is None:
             raise UsageError("import does not know where to write", "give --out FILE or --config NAME|FILE")
         config = self.configuration(self.config or DEMO)
-        from text2grad.stages.judge.intake import run_import
+        from text2grad.stages.intake import run_import
 
         return Work(partial(run_import, config, self.source, self.kind, self.out, self.names, self.scales))
 
@@ -199,8 +199,8 @@ class Annotate(Stage, ConfiguredCommand):
         bare = self.responses is not None and not self.config
         config = self.configuration(self.config or ([] if bare else DEMO), JUDGED_ALONE if bare else ())
 
-        from text2grad.stages.judge.annotate import run_annotate
-        from text2grad.stages.judge.paid import AnnotateOptions
+        from text2grad.stages.annotate import run_annotate
+        from text2grad.stages.paid import AnnotateOptions
 
         names = {each.name for each in fields(AnnotateOptions)} & set(vars(self))
         options = AnnotateOptions(**{name: getattr(self, name) for name in names})

@@ -24,7 +24,7 @@ class Sft(Stage, ConfiguredAsDemo, Resumable):
 
     def work(self) -> Work:
         config, mode = self.configuration(), self.mode()
-        from text2grad.stages.learn.supervised import run_sft
+        from text2grad.stages.sft import run_sft
 
         return Work(partial(run_sft, config, mode), partial(show_fitted, config.run.folder / "sft"))
 
@@ -46,7 +46,7 @@ class TrainReward(Stage, ConfiguredAsDemo, Resumable):
 
     def work(self) -> Work:
         config, mode = self.configuration(), self.mode()
-        from text2grad.stages.learn.reward_model import run_train_reward
+        from text2grad.stages.reward_model.train import run_train_reward
 
         return Work(partial(run_train_reward, config, mode), partial(show_reward_model, config.run.folder))
 
@@ -84,16 +84,16 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
     offline: Path | None = option("--offline FILE", "Learn from these annotated answers alone.")
 
     def work(self) -> Work:
-        from text2grad.stages.run.results import refuse_run_name
+        from text2grad.stages.run_folder import refuse_run_name
 
         name = self.name or ("offline" if self.offline else "text2grad")
         refuse_run_name(name)
         config, mode = self.configuration(), self.mode()
         show = partial(show_trained, config, name)
         if self.offline is not None:
-            from text2grad.stages.learn.offline import run_train_offline
+            from text2grad.stages.train import run_train_offline
 
             return Work(partial(run_train_offline, config, self.offline, name, mode), show)
-        from text2grad.stages.learn.ppo import run_train
+        from text2grad.stages.train import run_train
 
         return Work(partial(run_train, config, name, mode), show)

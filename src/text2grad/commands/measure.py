@@ -13,11 +13,11 @@ import typer
 from text2grad.commands.base import ConfiguredAsRun, Stage, Work, argument, command, option
 from text2grad.console import quiet, show_policy, typed_lines
 from text2grad.errors import EXIT_DONE, UsageError
-from text2grad.stages.run.summary import Summary
+from text2grad.stages import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
-    from text2grad.stages.measure.talk import PromptAnswers
+    from text2grad.stages.talk import PromptAnswers
 
 POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
 MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, ..."
@@ -70,10 +70,10 @@ class Evaluate(Stage, ConfiguredAsRun):
         self.refuse_contradictions()
         config = self.configuration()
         if self.answers:
-            from text2grad.stages.measure.answers import run_evaluate_answers
+            from text2grad.stages.answers import run_evaluate_answers
 
             return Work(partial(run_evaluate_answers, config, self.answers, self.against))
-        from text2grad.stages.measure.evaluate import run_evaluate, run_evaluate_samples
+        from text2grad.stages.evaluate import run_evaluate, run_evaluate_samples
 
         if self.samples is not None:
             return Work(partial(run_evaluate_samples, config, self.samples))
@@ -117,7 +117,7 @@ def _measure_reward_model(config: Config) -> Summary:
 
     from text2grad.page.signs import describe_gate
     from text2grad.page.terminal import evaluation_table, show_table
-    from text2grad.stages.learn.reward_model import run_evaluate_reward_model
+    from text2grad.stages.reward_model.train import run_evaluate_reward_model
 
     summary = run_evaluate_reward_model(config)
     show_table(Console(stderr=True), evaluation_table(summary.report))
@@ -159,9 +159,9 @@ class Sample(Stage, ConfiguredAsRun):
     def ask(self, config: Config) -> int:
         """Ask all prompts, and print and write the answers."""
         from text2grad.feedback import refuse_folder
-        from text2grad.stages.measure.talk import run_sample, source_of
-        from text2grad.stages.run.prompts import prompts_to_ask
-        from text2grad.stages.run.sampling import repeated, to_mark, write_to_mark
+        from text2grad.stages.run_folder import prompts_to_ask
+        from text2grad.stages.sampling import repeated, to_mark, write_to_mark
+        from text2grad.stages.talk import run_sample, source_of
 
         if self.out is not None:
             refuse_folder(self.out)
@@ -202,8 +202,8 @@ class Try(Stage, ConfiguredAsRun):
 
     def talk(self, config: Config) -> int:
         """Answer line by line."""
-        from text2grad.stages.measure.talk import run_try
-        from text2grad.stages.run.policies import policies_of
+        from text2grad.stages.run_folder import policies_of
+        from text2grad.stages.talk import run_try
 
         names = _names(self.names) or [policies_of(config, [])[-1][0]]
         show = partial(_print_answers, as_json=self.as_json, with_prompt=False)
@@ -252,6 +252,6 @@ class Merge(Stage, ConfiguredAsRun):
 
     def work(self) -> Work:
         config = self.configuration()
-        from text2grad.stages.run.merge import run_merge
+        from text2grad.stages.merge import run_merge
 
         return Work(partial(run_merge, config, self.target, self.out, self.license_name, self.hub, self.dtype))

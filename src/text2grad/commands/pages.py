@@ -76,9 +76,9 @@ class View(Stage):
 
     def serve(self) -> int:
         """Serve the page until Ctrl-C."""
+        from text2grad.commands.asker import Asker
         from text2grad.page.server import listening, serve
         from text2grad.page.view import ViewPage
-        from text2grad.stages.measure.asking import Asker
 
         page = ViewPage(*self.folders, asker=Asker(self.folders))
         return serve(page.app(), listening(self.port), self.browser)

@@ -14,7 +14,7 @@ from text2grad.settings import Settings
 
 @dataclass(frozen=True)
 class Materials:
-    """What a critic can be made of; `stages.judge.critics` gathers it.
+    """What a critic can be made of; `stages.critics` gathers it.
 
     `settings` are those of `critic.<kind>` (None: the kind has none), `seed` and `folder` the run's, `runner` the
     sandbox, `feedback()` the records that the run has imported. `opened()` is the critic of this kind over an

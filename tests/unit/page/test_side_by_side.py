@@ -14,8 +14,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.page.report import sections
 from text2grad.page.runs import read_run
-from text2grad.stages.measure import evaluate
-from text2grad.stages.run import merge
+from text2grad.stages import evaluate, merge
 
 
 class Problems:

@@ -19,7 +19,7 @@ from text2grad.policy.encode import encode_prompt, encode_target, turn_end
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.stages.run.sampling import sample
+from text2grad.stages.sampling import sample
 from text2grad.train.pairs import Pair, encode_pairs
 
 MADE: dict[str, Any] = {name: tokenizer_of(shape) for name, shape in SHAPES.items()}

@@ -18,7 +18,7 @@ from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.policy.heads.head import UNLABELLED
 from text2grad.policy.load import add_head
 from text2grad.policy.model import Policy
-from text2grad.stages.learn.reward_data import fitting, reward_pair
+from text2grad.stages.reward_model.data import fitting, reward_pair
 from text2grad.train.pairs import Encoded, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings

@@ -33,8 +33,8 @@ from text2grad.policy.heads.tagger import Reading, Tagger, balance
 from text2grad.policy.load import add_head, load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.learn.reward_data import as_taught, reward_pair
+from text2grad.stages.critics import REWARD_MODEL_PROMPT
+from text2grad.stages.reward_model.data import as_taught, reward_pair
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Pair, encode_pairs
 from text2grad.train.settings import NextTokenSettings

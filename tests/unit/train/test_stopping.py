@@ -14,11 +14,12 @@ from text2grad.feedback import Example, Message
 from text2grad.policy import load
 from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages.judge.intake import run_import
-from text2grad.stages.learn import reward_model, supervised
-from text2grad.stages.learn.ppo import run_train
-from text2grad.stages.learn.reward_model import run_train_reward
-from text2grad.stages.learn.supervised import run_sft
+from text2grad.stages import sft
+from text2grad.stages.intake import run_import
+from text2grad.stages.reward_model import train as reward_model
+from text2grad.stages.reward_model.train import run_train_reward
+from text2grad.stages.sft import run_sft
+from text2grad.stages.train import run_train
 from text2grad.train.stopping import LossFloor
 from tiny_runs import tiny_model
 
@@ -127,9 +128,9 @@ def test_a_policy_that_writes_every_held_out_answer_has_little_to_gain(
     others = [
         asked[0].model_copy(update={"id": id, "reference": text}) for id, text in (("a", ""), ("b", "x y " * 200))
     ]
-    monkeypatch.setattr(supervised, "sample", lambda _, each, __: [([], f" {one.reference}\n") for one in each])
-    assert supervised.word_for_word(policy, config, [*others, *asked]) == [True] * supervised.ASKED
+    monkeypatch.setattr(sft, "sample", lambda _, each, __: [([], f" {one.reference}\n") for one in each])
+    assert sft.word_for_word(policy, config, [*others, *asked]) == [True] * sft.ASKED
     assert capsys.readouterr().err == (
         "sft: it writes 32 of 32 held-out reference answers word for word; train can hardly gain\n"
     )
-    assert supervised.word_for_word(policy, config, others) == []
+    assert sft.word_for_word(policy, config, others) == []

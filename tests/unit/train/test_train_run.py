@@ -18,8 +18,8 @@ from text2grad.durable.processes import Ranks
 from text2grad.durable.run import save_policy
 from text2grad.durable.state import Randomness, seed_everything
 from text2grad.policy.model import Policy
-from text2grad.stages.judge.critics import critic_inputs
-from text2grad.stages.run.training import run_inputs
+from text2grad.stages.critics import critic_inputs
+from text2grad.stages.training import run_inputs
 from text2grad.train.optimizers import learning_rate_factor
 from text2grad.train.passes import PassSize
 

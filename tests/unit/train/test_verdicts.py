@@ -24,9 +24,9 @@ from text2grad.policy.load import add_head, load_frozen, load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
-from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.learn.reward_data import reward_pair
-from text2grad.stages.learn.reward_model import refuse_no_score
+from text2grad.stages.critics import REWARD_MODEL_PROMPT
+from text2grad.stages.reward_model.data import reward_pair
+from text2grad.stages.reward_model.train import refuse_no_score
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Encoded, Pair, encode_pairs
 from text2grad.train.passes import PassSize

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from text2grad.demo import run_command
 from text2grad.errors import UserError
-from text2grad.stages.run.results import write_json
+from text2grad.stages.run_folder import write_json
 from text2grad_lab.experiments.common.options import Row, preset_name
 
 FIGURES = ("poor_f1", "good_f1", "verdict_order")

@@ -1,0 +1,280 @@
+"""`annotate`: any critic over any responses, from a file or from the policy.
+
+Judging a file imports no torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from text2grad.chat.journal import STATE_OF, STATES
+from text2grad.config import Config, CriticKind
+from text2grad.critics.program import outcome_counts
+from text2grad.data.export import Pairs, pairs_of, preference_row, write_rows
+from text2grad.data.records import write_feedback
+from text2grad.data.responses import Item, Items, check_items, read_items
+from text2grad.errors import UsageError, UserError
+from text2grad.eval.metrics import mean
+from text2grad.feedback import Critic, Example, Failure, Feedback, judgements_of, read_jsonl, refuse_folder
+from text2grad.sandbox import Runner
+from text2grad.stages import Summary, inlined
+from text2grad.stages.critics import admitted, make_critic, refuse_unfit, runner_of
+from text2grad.stages.intake import writer_of
+from text2grad.stages.paid import (
+    AnnotateOptions,
+    PaidSummary,
+    annotate_paid,
+    left,
+    plan_for,
+    refuse_endpoint_options,
+)
+from text2grad.tasks.base import feedback_split
+
+AT_A_TIME = 8192
+"""Items that a critic is shown at once: what they say is held until all of them are judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsSummary(Summary):
+    """Preference pairs that were made, of held-out prompts too, and what gave none by the reason."""
+
+    pairs: int
+    heldout_pairs: int | None = None
+    unpaired: Mapping[str, int]
+    pairs_out: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedSummary(Summary):
+    """How the judgements of a critic that costs nothing ended, and the records that were written."""
+
+    requested: int
+    ended: Mapping[str, int] = inlined()
+    usd: float = 0.0
+    records: int
+    heldout_records: int | None = None
+    kept_records: int
+    spans: int
+    failed_records: int
+    mean_score: float
+    outcomes: Mapping[str, int] | None = None
+    pairs: Mapping[str, Any] = inlined()
+    out: str
+
+
+@dataclass
+class Tally:
+    """What became of the records that were written."""
+
+    ended: Counter[str] = field(default_factory=Counter)
+    scores: list[float] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    spans: int = 0
+    kept: int = 0
+
+    def noted(self, records: Iterable[Feedback]) -> Iterator[Feedback]:
+        """The records, as they are counted."""
+        for record in records:
+            said = record.judgement()
+            self.ended[STATE_OF[said.kind] if isinstance(said, Failure) else "ok"] += 1
+            self.scores += [record.score] if record.score is not None else []
+            self.outcomes.update(outcome_counts([record]))
+            self.spans += len(record.spans)
+            yield record
+
+    def summary(self, out: Path, others: Tally | None = None, pairs: PairsSummary | None = None) -> JudgedSummary:
+        """What a stage reports; the figures of `others` are in the counts of how judgements ended."""
+        ended = self.ended + (others.ended if others else Counter[str]())
+        outcomes = self.outcomes + (others.outcomes if others else Counter[str]())
+        return JudgedSummary(
+            requested=ended.total(),
+            ended={state: ended[state] for state in STATES},
+            records=self.ended.total(),
+            heldout_records=others.ended.total() if others else None,
+            kept_records=self.kept,
+            spans=self.spans,
+            failed_records=ended.total() - ended["ok"],
+            mean_score=mean(self.scores),
+            outcomes=dict(outcomes.most_common()) or None,
+            pairs=pairs.as_dict() if pairs else {},
+            out=str(out),
+        )
+
+
+def criticise(critic: Critic, items: Items, target: Path, replaces: str = "") -> Tally:
+    """Have a critic that answers at once judge all items; `replaces` as in `write_feedback`."""
+    tally = Tally()
+    _, tally.kept = write_feedback(target, tally.noted(judged(critic, items())), replaces)
+    return tally
+
+
+def judged(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
+    """The records of what a critic says, in the order of the items."""
+    waiting = iter(items)
+    while chunk := list(islice(waiting, AT_A_TIME)):
+        said = judgements_of(critic, [item.example for item in chunk], [item.response for item in chunk])
+        for item, judgement in zip(chunk, said, strict=True):
+            yield Feedback.of(item.example, item.response, judgement, critic.source)
+
+
+PAIRS_PER_PROMPT = 4
+"""Most preference pairs that are written for one prompt."""
+
+
+def run_annotate(
+    config: Config,
+    responses: Path | None = None,
+    out: Path | None = None,
+    pairs: bool = False,
+    options: AnnotateOptions = AnnotateOptions(),  # noqa: B008 - frozen
+) -> Summary:
+    """Have responses judged: those of the file `responses`, else the policy's own, which are sampled first.
+
+    Writes `out` (by default `feedback.jsonl` of the run) and, of held-out prompts,
+    `feedback_heldout.jsonl` beside it, so that a reward model can be measured on responses to
+    prompts it has never seen. With `pairs`, better and worse answers to one prompt go into
+    `pairs.jsonl`, those to held-out prompts into `pairs_heldout.jsonl`.
+
+    Raises:
+        UsageError: an option that is of no use with this critic.
+        UserError: an item is bad (before any is judged), or a mistake that fails every critique.
+    """
+    kind = config.annotate.critic or config.critic.kind
+    if out is not None:
+        refuse_folder(out)
+    if kind != "prompted":
+        refuse_endpoint_options(options)
+    if pairs:
+        refuse_pairs(config, responses)
+    if options.start and (responses is not None or options.anchor):
+        raise UsageError("--from names the policy that answers, and none is sampled", "leave out --from")
+    if options.budget_usd is None:
+        options = replace(options, budget_usd=config.critic.prompted.budget_usd)
+    if responses is None:
+        return annotate_samples(config, kind, out, pairs, options)
+    target, write = out or config.run.folder / "feedback.jsonl", writer_of(config)
+
+    def items() -> Iterator[Item]:
+        return islice(read_items(responses, options.anchor, write), options.limit)
+
+    check(config, items)
+    if options.plan:
+        return plan_for(config, items, target, options)
+    if kind == "prompted":
+        return annotate_paid(config, items, target, options)
+    if kind == "reward_model":
+        from text2grad.stages.training import prepare
+
+        prepare(config)
+    if kind == "program":
+        say_without_reference(items)
+    with runner_of(config) as runner:
+        judged = _admitted(config, items, runner) if kind == "program" else items
+        return criticise(make_critic(config, kind, None, runner), judged, target).summary(target)
+
+
+def _admitted(config: Config, items: Items, runner: Runner) -> Items:
+    """The responses to tasks whose tests may judge a program."""
+    tasks = {_task_key(item.example): item.example for item in items()}
+    kept = set(map(_task_key, admitted(config, "program", list(tasks.values()), runner)))
+    return lambda: (item for item in items() if _task_key(item.example) in kept)
+
+
+def _task_key(example: Example) -> tuple[str, ...]:
+    """What the gate goes by: responses of other ids may be to the same task."""
+    return tuple(str(each) for each in (*map(example.meta.get, ("tests", "entry_point")), example.reference))
+
+
+def check(config: Config, items: Items) -> None:
+    """Refuse a bad item before any is judged, and a job without items."""
+    if not check_items(items()):
+        raise UserError("there are no responses to judge", "check the file")
+
+
+def say_without_reference(items: Items) -> None:
+    """One line on stderr if there are programs that the program critic cannot compare with a reference solution."""
+    known = [bool(item.example.reference) for item in items()]
+    if lacking := known.count(False):
+        cure = "a column reference makes the blame smaller"
+        said = f"{lacking} of {len(known)} programs come without a reference solution"
+        print(f"{said}: faults are found by tests alone ({cure})", file=sys.stderr)
+
+
+def annotate_samples(
+    config: Config, kind: CriticKind, out: Path | None, pairs: bool, options: AnnotateOptions
+) -> Summary:
+    """Have the critic `kind` judge what the policy says, or with `options.anchor` the data set's own drafts."""
+    from text2grad.stages.run_folder import task_of
+    from text2grad.stages.sampling import sources_of
+    from text2grad.stages.training import note_settings, prepare
+
+    folder = prepare(config)
+    task, target = task_of(config), out or folder / "feedback.jsonl"
+    heldout = target.with_name("feedback_heldout.jsonl")
+    refuse_unfit(kind, task.examples(feedback_split(config.task)))
+    with runner_of(config) as runner:
+        critic = None if kind == "prompted" else make_critic(config, kind, task, runner)
+        tested = runner if critic is None and config.annotate.run_tests else None
+        admit = partial(admitted, config, kind, runner=runner) if not options.plan else list
+        items, held = sources_of(config, task, tested, options, admit)
+        if options.plan:
+            check(config, lambda: [*items, *held])
+            return plan_for(config, lambda: [*items, *held], target, options)
+        note_settings(config, folder)
+        if critic is None:
+            paid = _paid_samples(config, (items, target), (held, heldout), options)
+            asked = pairs and options.requests is None
+            return replace(paid, pairs=write_pairs(config, target, heldout).as_dict()) if asked else paid
+        tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
+        others = criticise(critic, lambda: held, heldout, replaces=critic.source.kind)
+    return tally.summary(target, others, write_pairs(config, target, heldout) if pairs else None)
+
+
+def _paid_samples(
+    config: Config, train: tuple[list[Item], Path], held: tuple[list[Item], Path], options: AnnotateOptions
+) -> PaidSummary:
+    """Both files of a run out of one budget."""
+    (items, target), (others, heldout) = train, held
+    check(config, lambda: items)
+    check_items(others)
+    summary = annotate_paid(config, lambda: items, target, options)
+    if not others:
+        return summary
+    rest = left(options.budget_usd, summary.spent + (summary.canaries.get("canaries_usd") or 0.0))
+    again = replace(options, budget_usd=rest, canaries=False, add_requests=True)
+    return summary.with_heldout(annotate_paid(config, lambda: others, heldout, again))
+
+
+def refuse_pairs(config: Config, responses: Path | None) -> None:
+    """Refuse `--pairs` of answers in a file, and of one answer to a prompt."""
+    if responses is not None:
+        cure = "text2grad export feedback.jsonl --as preference --out pairs.jsonl"
+        raise UsageError("--pairs is of the policy's own answers", cure)
+    if config.annotate.samples_per_prompt < 2:
+        raise UsageError("--pairs needs several answers to a prompt", "set --annotate.samples_per_prompt 8")
+
+
+def write_pairs(config: Config, source: Path, heldout: Path) -> PairsSummary:
+    """Better and worse answers to the same prompts, for DPO or a scalar reward model: `pairs.jsonl`.
+
+    Those of held-out prompts go into `pairs_heldout.jsonl`.
+    """
+    path, beside = (config.run.folder / f"{name}.jsonl" for name in ("pairs", "pairs_heldout"))
+    found = _write_pairs(source, path)
+    held = len(_write_pairs(heldout, beside).pairs) if heldout.is_file() else None
+    return PairsSummary(
+        pairs=len(found.pairs), heldout_pairs=held, unpaired=dict(found.left_out), pairs_out=str(path)
+    )
+
+
+def _write_pairs(source: Path, path: Path) -> Pairs:
+    found = pairs_of(read_jsonl(source, Feedback), PAIRS_PER_PROMPT)
+    write_rows([preference_row(pair) for pair in found.pairs], "preference", path)
+    return found

@@ -1,0 +1,252 @@
+"""Answers of any system, and the judge that compares them (`evaluate --answers`, `--against`).
+
+Torch is imported only where a model reads the answers. The judge is a chat model behind an endpoint; every answer
+of it is in the run's journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from text2grad.chat import Answer, Chat, Conversation, EndpointSettings, OpenAIChat
+from text2grad.chat.asking import accept
+from text2grad.chat.journal import State
+from text2grad.chat.questions import Question
+from text2grad.config import Config
+from text2grad.data.files import bad_record
+from text2grad.data.published import refuse_shared_ids
+from text2grad.errors import UsageError, UserError, optional_packages
+from text2grad.eval.answers import Known, SystemAnswers, name_of, pair_with, read_answers, theirs_of
+from text2grad.eval.critics.spans import SPAN_NAMES
+from text2grad.eval.judge import (
+    AnswerPair,
+    compare_answers,
+    is_rating,
+    is_verdict,
+    rates,
+    refuse_judge_prompt,
+)
+from text2grad.eval.measures import TextMeasures
+from text2grad.eval.metrics import mean
+from text2grad.feedback import Example
+from text2grad.stages import Summary, inlined
+from text2grad.stages.run_folder import heldout_prompts, measured_on, refuse_unwritable, task_of, write_results
+from text2grad.tasks.base import question_of, read_prompt
+
+COMPARE_PROMPT = "compare_answers"
+LONGEST_VERDICT, LONGEST_RATINGS = 16, 1024
+ANSWER_PARTS = ("first", "second")
+CRITIQUE_PARTS = (
+    "response",
+    *(f"{place}{part}" for place in ANSWER_PARTS for part in ("", *(f".{name}" for name in SPAN_NAMES.values()))),
+)
+"""The placeholders of what is compared."""
+_NAMES = {
+    "critic.prompted.model and base_url": "evaluate.judge and evaluate.judge_url",
+    "critic.prompted.model, max_tokens, temperature": "evaluate.judge, judge.max_tokens",
+    "critic.prompted.base_url": "evaluate.judge_url",
+    "critic.prompted.max_tokens": "judge.max_tokens",
+}
+"""What the judge's settings are called, where an endpoint's errors name the critic's."""
+
+
+class Judge:
+    """A chat model of which only `readable` answers count: another is asked for once more, and then kept as it is.
+
+    What was answered is in the journal, so that the same questions, asked again, cost nothing; those that had no
+    answer at all are sent again.
+    """
+
+    def __init__(self, chat: OpenAIChat, readable: Callable[[Answer], bool]) -> None:
+        self.name = chat.name
+        self._chat, self._readable = chat, readable
+
+    def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
+        """One answer per conversation, in their order.
+
+        Raises:
+            UserError: see `OpenAIChat`.
+        """
+        ask = self._chat.asker.questioner.question
+        return self._chat.answers(list(map(ask, conversations)), self._verdict)
+
+    def _verdict(self, question: Question, answer: Answer, last: bool) -> State | None:
+        state = accept(question, answer, last)
+        if state != "ok" or self._readable(answer):
+            return state
+        return "invalid" if last else None
+
+
+@contextmanager
+def open_judge(config: Config, readable: Callable[[Answer], bool], max_tokens: int) -> Iterator[Chat]:
+    """The judge of `evaluate.judge`, with its journal in `evaluation/judge.journal`."""
+    settings = config.evaluate
+    limit = config.judge.max_tokens or max_tokens
+    asked = EndpointSettings(model=settings.judge, base_url=settings.judge_url, max_tokens=limit)
+    try:
+        with OpenAIChat(asked, config.run.folder / "evaluation" / "judge.journal", progress=True) as chat:
+            yield Judge(chat, readable)
+    except UserError as error:
+        line = str(error)
+        for name, own in _NAMES.items():
+            line = line.replace(name, own)
+        raise UserError(line, exit_code=error.exit_code) from error
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a judge is asked which of two it prefers: the prompt, which answers count, and how long they may be."""
+
+    prompt: str
+    readable: Callable[[Answer], bool]
+    longest: int
+
+
+def comparison(config: Config, usual: str, parts: Sequence[str]) -> Comparison:
+    """As `judge.prompt` has it, else by the prompt `usual`. `parts` are the placeholders of what is compared.
+
+    Raises:
+        UserError: there is no such prompt, or it cannot be used (`eval.judge.refuse_judge_prompt`).
+    """
+    prompt = read_prompt(config.judge.prompt or usual)
+    refuse_judge_prompt(prompt, parts)
+    return (
+        Comparison(prompt, is_rating, LONGEST_RATINGS)
+        if rates(prompt)
+        else Comparison(prompt, is_verdict, LONGEST_VERDICT)
+    )
+
+
+def refuse_no_judge(config: Config, what: str) -> None:
+    """Before anything is loaded or spent.
+
+    Raises:
+        UsageError: `what` needs a judge, and none is named. UserError: its prompt cannot be used.
+    """
+    if not config.evaluate.judge:
+        raise UsageError(f"{what} needs a judge", "--evaluate.judge MODEL, and --evaluate.judge_url if not OpenAI")
+    if config.judge.prompt:
+        comparison(config, COMPARE_PROMPT, ANSWER_PARTS)
+
+
+def judged_against(config: Config, against: str, pairs: Sequence[AnswerPair]) -> dict[str, float | str]:
+    """What the judge says of pairs of answers (`eval.judge.compare_answers`), as figures `judge_*`."""
+    asked = comparison(config, COMPARE_PROMPT, ANSWER_PARTS)
+    with open_judge(config, asked.readable, asked.longest) as judge:
+        found = compare_answers(judge, asked.prompt, pairs)
+    named = {"judge_model": config.evaluate.judge, "judge_against": Path(against).name}
+    return {**named, **{f"judge_{name.removeprefix('judge_')}": value for name, value in found.items()}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersSummary(Summary):
+    """The figures of a file of answers; of several files, `systems` has those of each by its name.
+
+    `failed_records`: pairs of answers, or ratings, of which the judge said nothing readable.
+    """
+
+    figures: Mapping[str, Any] = inlined()
+    failed_records: int | None = None
+    out: str | None = None
+
+
+def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | None = None) -> AnswersSummary:
+    """Measure files of answers, and have each compared with `against`: a file like them, or "references".
+
+    Figures are written to `evaluation/<task>/<file's name>.json` of the run.
+
+    Raises:
+        UsageError: two files of one name, or a comparison without a judge.
+        UserError: a file cannot be read, a column is missing, a reference is empty, answers of another task.
+    """
+    names = [name_of(file) for file in files]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two files of answers are called {repeated!r}", "rename one: the name is that of the row")
+    if against is not None:
+        refuse_no_judge(config, "--against")
+    refuse_unwritable(config.run.folder)
+    known = cache(lambda: heldout_of(config))
+    systems = [read_answers(file, known) for file in files]
+    if against is not None or config.evaluate.perplexity:
+        _check_prompts(systems, files)
+    pairs = {each.name: pairs_with(config, each, against, known) for each in systems} if against else {}
+    with text_measures(config) as measure:
+        found = {each.name: _figures(each, measure) for each in systems}
+    for each in systems:
+        if against is not None:
+            found[each.name] |= judged_against(config, against, pairs[each.name])
+    outs = [_written(config, file, each, found[each.name]) for file, each in zip(files, systems, strict=True)]
+    failed = sum(int(figures.get("judge_failed") or 0) for figures in found.values())
+    summary = found[names[0]] if len(names) == 1 else {"systems": found}
+    out = str(outs[0]) if len(outs) == 1 and outs[0] else None
+    return AnswersSummary(figures=summary, failed_records=failed if against else None, out=out)
+
+
+@contextmanager
+def text_measures(config: Config) -> Iterator[TextMeasures]:
+    """The measures of texts that the settings name; their models are loaded here, and only if named."""
+    settings = config.evaluate
+    encoder = reader = None
+    with optional_packages():
+        if settings.bertscore.model:
+            from text2grad.eval.bertscore import Encoder
+            from text2grad.policy.load import choose_device
+
+            encoder = Encoder(settings.bertscore.model, str(choose_device(config.policy.device)))
+        if settings.perplexity:
+            from text2grad.policy.load import load_frozen
+            from text2grad.stages.run_folder import named_policy
+            from text2grad.stages.training import prepare
+
+            prepare(config)
+            reader = load_frozen(named_policy(config, settings.perplexity))
+    yield TextMeasures(encoder, reader, settings.perplexity, config.generation.batch_size)
+
+
+def heldout_of(config: Config) -> dict[str, Example]:
+    """The prompts of the task that are measured on, by id.
+
+    Raises:
+        UserError: there are none.
+    """
+    found = heldout_prompts(config, task_of(config))
+    refuse_shared_ids(found, config.task.name)
+    return {example.id: example for example in found}
+
+
+def pairs_with(config: Config, ours: SystemAnswers, against: str, known: Known) -> list[AnswerPair]:
+    """A system's answers beside those it is compared with."""
+    return pair_with(ours.name, against, ours.examples, ours.texts, theirs_of(against, ours.examples, known))
+
+
+def _check_prompts(systems: Sequence[SystemAnswers], files: Sequence[Path]) -> None:
+    for each, file in zip(systems, files, strict=True):
+        for number, example in enumerate(each.examples, start=1):
+            if not question_of(example).strip():
+                cure = "a judge and a model that measures perplexity read the prompt, too"
+                raise bad_record(file, number, ValueError(f"no column 'prompt': {cure}"))
+
+
+def _figures(each: SystemAnswers, measure: TextMeasures) -> dict[str, Any]:
+    """Return the figures of one file."""
+    counts: dict[str, Any] = {"answers": len(each.texts)}
+    counts |= {} if each.missing is None else {"missing": each.missing}
+    lengths = {"length_characters": mean([len(text) for text in each.texts])}
+    return {**counts, **measure(each.examples, each.texts), **lengths, **measure.named}
+
+
+def _written(config: Config, file: Path, each: SystemAnswers, figures: Mapping[str, Any]) -> Path | None:
+    """Where the figures went; an evaluation's own answers have theirs already, and more of them."""
+    folder = config.run.folder
+    if file.absolute().is_relative_to((folder / "evaluation").absolute()):
+        return None
+    rows = [
+        {"id": example.id, "response": text, "scores": {}}
+        for example, text in zip(each.examples, each.texts, strict=True)
+    ]
+    return write_results(folder, measured_on(config), each.name, figures, rows)

@@ -1,0 +1,98 @@
+"""`import`: people's feedback becomes records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from text2grad.config import TINY, Config
+from text2grad.feedback import Feedback, read_jsonl, write_jsonl, writing
+from text2grad.stages import Summary, inlined
+from text2grad.stages.run_folder import write_json
+
+if TYPE_CHECKING:
+    from text2grad.data.conversations import AssistantTurn
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportSummary(Summary):
+    """What was found (`data.records.ImportReport`), and the records of each data set that the file now holds.
+
+    `scales` says how ratings were read, `losses` names the lines of which something was not used, `ignored` the
+    columns that were not read.
+    """
+
+    report: Mapping[str, Any] = inlined()
+    added: int
+    replaced: int
+    file_holds: Mapping[str, int]
+    out: str
+    scales: Sequence[str] | None = None
+    ignored: Sequence[str] | None = None
+    losses: Sequence[str] | None = None
+
+
+def writer_of(config: Config) -> Callable[[AssistantTurn], str]:
+    """How the policy writes a turn that calls tools or reasons: as its chat template does, where one is known."""
+    from text2grad.data.conversations import by_default
+
+    if config.policy.model == TINY:
+        return by_default
+
+    @cache
+    def tokenizer() -> Any:
+        from text2grad.policy.files.tokenizer import load_tokenizer
+
+        return load_tokenizer(config.policy.model, config.policy.chat_template)
+
+    def write(said: AssistantTurn) -> str:
+        from text2grad.policy.encode import written_turn
+
+        text = written_turn(tokenizer(), *said)
+        cure = f"the chat template of {config.policy.model} does not write it"
+        return by_default(said, cure) if text is None else text
+
+    return write
+
+
+def run_import(
+    config: Config,
+    source: Path,
+    kind: str,
+    out: Path | None,
+    names: Sequence[str] = (),
+    scales: Sequence[str] = (),
+) -> ImportSummary:
+    """Add people's feedback to our records; say what was found, and what the file holds of each data set.
+
+    `names` says where remarks are, `scales` what ratings are on, as `data.records.import_feedback` takes them.
+    Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
+    """
+    from text2grad.data.records import import_feedback, merged, reports_by_data_set
+
+    write = writer_of(config)
+    imported = import_feedback(source, kind, config.task.context_characters, names, scales, write)
+    target = out or config.run.folder / "feedback.jsonl"
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    existing = list(read_jsonl(target, Feedback)) if target.is_file() else []
+    records = merged(existing, imported.records)
+    write_jsonl(target, records)
+    added = len(records) - len(existing)
+    held = reports_by_data_set(records)
+    for name, report in held.items() if out is None else ():
+        figures = report.model_dump(exclude={"source"})
+        write_json(config.run.folder / "evaluation" / f"import_{name}.json", figures)
+    return ImportSummary(
+        report=imported.report.model_dump(),
+        added=added,
+        replaced=imported.report.records - added,
+        file_holds={name: report.records for name, report in held.items()},
+        out=str(target),
+        scales=imported.scales or None,
+        ignored=imported.ignored or None,
+        losses=imported.losses or None,
+    )

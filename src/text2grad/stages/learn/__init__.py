@@ -1,1 +1,0 @@
-"""Training: `sft`, `train-reward`, `train`, and the data that they train on."""

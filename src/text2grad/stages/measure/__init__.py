@@ -1,1 +1,0 @@
-"""How good a policy is: `evaluate`, and what it answers to a prompt of one's own (`sample`, `try`)."""

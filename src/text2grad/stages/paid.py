@@ -1,0 +1,253 @@
+"""`annotate` with an endpoint: every answer is paid for once, through a journal beside the records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from text2grad.chat.batch import read_answers, run_batch, write_requests
+from text2grad.chat.client import OpenAIChat
+from text2grad.chat.journal import STATES
+from text2grad.chat.questions import Question
+from text2grad.config import Config
+from text2grad.critics.canaries import canaries_path, canary_items
+from text2grad.critics.prompted import Pair, PromptedCritic
+from text2grad.data.records import write_feedback
+from text2grad.data.responses import Item, Items
+from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
+from text2grad.feedback import Feedback, read_jsonl, reading
+from text2grad.page.quality import Quality
+from text2grad.stages import Summary, inlined
+from text2grad.stages.critics import annotator_prompt, prompted_critic
+
+MOST_MOVED = 0.5
+"""Share of the canaries that a critic may misjudge."""
+
+
+@dataclass(frozen=True)
+class AnnotateOptions:
+    """What the command line says beside the settings: how far to go this time.
+
+    All but `limit` and `start` (the policy that answers; "": the SFT policy) are for a critic behind an endpoint.
+    `canaries` None: wherever it is asked now, not where requests or answers are a file. `add_requests`: the file of
+    requests keeps those it holds.
+    """
+
+    plan: bool = False
+    budget_usd: float | None = None
+    limit: int | None = None
+    resume: bool = True
+    again: bool = False
+    anchor: bool = False
+    batch: bool = False
+    requests: Path | None = None
+    answers: Path | None = None
+    canaries: bool | None = None
+    add_requests: bool = False
+    start: str = ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether a server is asked now, so that a key may be needed."""
+        return not self.plan and self.requests is None and self.answers is None
+
+    @property
+    def with_canaries(self) -> bool:
+        """Whether the critic is tried on canaries first."""
+        return self.requests is None and self.answers is None if self.canaries is None else self.canaries
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaidSummary(Summary):
+    """How the questions of a job ended, what they cost (`OpenAIChat.tally`), and the records that were written."""
+
+    tally: Mapping[str, float | None] = inlined()
+    canaries: Mapping[str, Any] = inlined()
+    records: int
+    heldout_records: int | None = None
+    sent: int
+    pairs: Mapping[str, Any] = inlined()
+    left_out: Sequence[str]
+    price: str
+    journal: str
+    out: str
+    exit_code: int
+
+    @property
+    def spent(self) -> float:
+        """USD used of the job's budget: answers, and requests that may cost without an answer."""
+        return (self.tally["usd"] or 0.0) + (self.tally["usd_without_answer"] or 0.0)
+
+    def with_heldout(self, other: PaidSummary) -> PaidSummary:
+        """Together with the job for held-out prompts. `usd_without_answer` stays that of the first."""
+        names = (*STATES, "requested", "pending", "usd")
+        both = {name: (self.tally[name], other.tally[name]) for name in names}
+        sums = {name: None if a is None or b is None else a + b for name, (a, b) in both.items()}
+        return replace(
+            self,
+            tally={**self.tally, **sums},
+            heldout_records=other.records,
+            sent=self.sent + other.sent,
+            exit_code=max(self.exit_code, other.exit_code),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSummary(Summary):
+    """What a job would still cost (`OpenAIChat.plan`)."""
+
+    records: int
+    cost: Mapping[str, Any] = inlined()
+
+
+def refuse_endpoint_options(options: AnnotateOptions) -> None:
+    """A critic that answers at once has no journal and no price: it must not seem to have planned anything."""
+    given, usual = asdict(options), asdict(AnnotateOptions(limit=options.limit, start=options.start))
+    words = {"requests": "write-requests", "answers": "read-answers", "resume": "no-resume"}
+    if options.canaries is False:
+        words["canaries"] = "no-canaries"
+    odd = [f"--{words.get(name, name.replace('_', '-'))}" for name in given if given[name] != usual[name]]
+    if odd:
+        raise UsageError(f"{', '.join(odd)}: only where a chat model is asked", "--annotate.critic prompted")
+
+
+def annotate_paid(config: Config, items: Items, target: Path, options: AnnotateOptions) -> PaidSummary:
+    """Have every item judged once, and write the records to `target`.
+
+    Answers go to the journal beside it first (`<target>.journal`). Whatever happens, what was answered is kept and
+    the same command asks only for the rest. `exit_code` of the summary: 3 not all ok, 4 budget, 75 batch pending.
+
+    Raises:
+        UserError: a mistake that fails every question.
+    """
+    known: dict[str, Any] = {}
+    if options.with_canaries:
+        known = try_canaries(config, target, options)
+        options = replace(options, canaries=False, budget_usd=left(options.budget_usd, known.pop("canaries_spent")))
+    place = journal_of(target)
+    if not options.resume:
+        _set_aside(place)
+    with _open_chat(config, place, options) as chat:
+        critic = prompted_critic(config, chat, known=True)
+        try:
+            done = _ask(critic, items, options)
+        finally:
+            written, _ = write_feedback(target, critic.feedback(_pairs(items())))
+        tally = chat.tally(_questions(critic, items()))
+        return PaidSummary(
+            tally=tally,
+            canaries=known,
+            records=written,
+            sent=chat.asker.sent,
+            left_out=sorted(chat.asker.questioner.refused),
+            price=chat.price_status,
+            journal=str(place),
+            out=str(target),
+            exit_code=_exit_code(chat, tally, done),
+        )
+
+
+def plan_for(config: Config, items: Items, target: Path, options: AnnotateOptions) -> PlanSummary:
+    """What the job would still cost; nothing is sent, and nothing is written."""
+    place = journal_of(target)
+    held = place if place.is_file() and options.resume else None
+    with _open_chat(config, held, replace(options, budget_usd=None)) as chat:
+        critic = prompted_critic(config, chat, known=True)
+        return PlanSummary(records=sum(1 for _ in items()), cost=chat.plan(_questions(critic, items())))
+
+
+def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict[str, Any]:
+    """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost.
+
+    A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else.
+    """
+    found = [Item(*pair) for pair in canary_items(config.critic.prompted.prompt or annotator_prompt(config))]
+    own = AnnotateOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)
+    place = canaries_path(target)
+    summary = annotate_paid(config, lambda: found, place, own)
+    quality = Quality()
+    for record in read_jsonl(place, Feedback):
+        quality.add_canary(record)
+    moved, judged = quality.counts["canaries_moved"], quality.counts["canaries"]
+    cure = f"read {place}; another model or prompt, or --no-canaries"
+    if not judged and not summary.tally["pending"]:
+        raise UserError("this critic gave no readable answer to any canary", cure)
+    if moved > MOST_MOVED * judged:
+        raise UserError(f"{moved} of {judged} canaries moved: this critic misses plain faults, or obeys them", cure)
+    if moved:
+        _say(f"{moved} of {len(found)} canaries moved: read {place} before you trust this critic")
+    return {
+        "canaries": judged,
+        "canaries_moved": moved,
+        "canaries_usd": summary.tally["usd"],
+        "canaries_spent": summary.spent,
+        "canaries_out": str(place),
+    }
+
+
+def journal_of(target: Path) -> Path:
+    """Where the answers are kept of which the records of `target` are made."""
+    return target.with_name(target.name + ".journal")
+
+
+def left(budget: float | None, spent: float | None) -> float | None:
+    """What is left of a budget."""
+    return None if budget is None else max(0.0, budget - (spent or 0.0))
+
+
+def _open_chat(config: Config, journal: Path | None, options: AnnotateOptions) -> OpenAIChat:
+    settings = config.critic.prompted.model_copy(update={"budget_usd": options.budget_usd})
+    return OpenAIChat(settings, journal, again=options.again, asks=options.asks, progress=True)
+
+
+def _pairs(items: Iterable[Item]) -> Iterator[Pair]:
+    return ((item.example, item.response) for item in items)
+
+
+def _questions(critic: PromptedCritic, items: Iterable[Item]) -> Iterator[Question]:
+    return (critic.question(*pair) for pair in _pairs(items))
+
+
+def _ask(critic: PromptedCritic, items: Items, options: AnnotateOptions) -> bool:
+    """Ask as the options say; False while answers are still to come from elsewhere."""
+    chat, verdict = critic.chat, critic.verdict
+    assert isinstance(chat, OpenAIChat)
+
+    def questions() -> Iterator[Question]:
+        return _questions(critic, items())
+
+    if options.requests is not None:
+        count = write_requests(chat, questions, options.requests, add=options.add_requests)
+        more = " more" if options.add_requests else ""
+        _say(f"{count}{more} requests in {options.requests}: run them, then --read-answers FILE")
+        return not count
+    if options.answers is not None:
+        with reading(options.answers), options.answers.open(encoding="utf-8", errors="replace") as lines:
+            read_answers(chat, questions, verdict, lines)
+        return True
+    if options.batch:
+        return not run_batch(chat, questions, verdict, _say)
+    chat.settle(questions(), verdict)
+    return True
+
+
+def _exit_code(chat: OpenAIChat, tally: Mapping[str, float | None], done: bool) -> int:
+    if not done:
+        return EXIT_BATCH_PENDING
+    if chat.asker.budget.reached:
+        return EXIT_BUDGET
+    return 0 if tally["ok"] == tally["requested"] and not tally["pending"] else EXIT_SOME_RECORDS_FAILED
+
+
+def _set_aside(place: Path) -> None:
+    """Start afresh; paid answers are renamed, never deleted."""
+    if place.is_file():
+        number = next(n for n in range(1, 1_000_000) if not place.with_name(f"{place.name}.{n}").exists())
+        place.rename(place.with_name(f"{place.name}.{number}"))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

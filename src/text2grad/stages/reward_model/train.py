@@ -1,0 +1,281 @@
+"""`train-reward`, and how well the reward model marks held-out answers."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from text2grad.align import TokenTable, token_labels
+from text2grad.chat import Chat
+from text2grad.config import Config
+from text2grad.data.marks import with_corrections
+from text2grad.durable.run import ResumeMode
+from text2grad.errors import UsageError, UserError
+from text2grad.eval.critics.marks import numbered, people, read_marks
+from text2grad.eval.critics.reward_model import reward_model_report, verdict_order
+from text2grad.eval.critics.spans import SpanCase, span_report
+from text2grad.eval.judge import Pair as JudgedPair
+from text2grad.eval.judge import compare_critics
+from text2grad.feedback import Feedback, Source, write_jsonl
+from text2grad.page import signs
+from text2grad.page.quality import FEW_REMARKS
+from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
+from text2grad.policy.files.tokenizer import load_tokenizer
+from text2grad.policy.load import base_of, load_policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.stages import Summary, inlined
+from text2grad.stages.answers import CRITIQUE_PARTS, comparison, open_judge
+from text2grad.stages.critics import critic_over, load_reward_model, reward_model_folder
+from text2grad.stages.reward_model.data import example_of, fitting, judged_cases, reward_data, with_damage
+from text2grad.stages.reward_model.gate import GATE_FILE, check_reward_model, gate_file, read_gate, release
+from text2grad.stages.run_folder import read_feedback, start_policy, write_json
+from text2grad.stages.training import TrainingStage, facts_of_pairs, prepare, training, warn_if_loss_flat
+from text2grad.train.pairs import Pair
+from text2grad.train.supervised import Heads, train_supervised
+
+JUDGE_PROMPT = "compare_critiques"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelSummary(Summary):
+    """Records, pairs trained on, how many of them praise people's corrections and how many are spoiled answers, the
+    last metrics, the rates on held-out records, and the verdict.
+    """
+
+    records: int
+    trained_on: int
+    corrections: int | None = None
+    damaged: int | None = None
+    metrics: Mapping[str, float] = inlined()
+    rates: Mapping[str, float] = inlined()
+    gate: Mapping[str, Any] | None = None
+    out: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelEvaluation(Summary):
+    """The full report on a reward model on held-out records (`eval.critics.reward_model`)."""
+
+    report: Mapping[str, Any] = inlined()
+
+
+class TrainingResult(NamedTuple):
+    """Records, pairs that were trained on, what was added to the records by its kind, and the last metrics."""
+
+    records: int
+    pairs: int
+    added: Mapping[str, int]
+    metrics: Mapping[str, float]
+
+
+def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
+    """Train the reward model on z and check it; writes `reward_model/policy`, `reward_model/gate.json` and
+    `evaluation/reward_model.json`.
+    """
+    with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
+        trained = train_reward_model(stage)
+        release()  # what was trained is gone before the model that was written is loaded
+        cases = [case for _, case in heldout_cases(config)] if stage.ranks.first else []
+        rates = measure_reward_model(config, cases)
+        found = check_reward_model(config, cases) if stage.ranks.first else None
+    return RewardModelSummary(
+        records=trained.records,
+        trained_on=trained.pairs,
+        corrections=trained.added["corrections"] or None,
+        damaged=trained.added["damaged"] or None,
+        metrics=trained.metrics,
+        rates=rates,
+        gate=None if found is None else asdict(found),
+        out=str(stage.place / "policy"),
+    )
+
+
+def train_reward_model(stage: TrainingStage) -> TrainingResult:
+    """Train the reward model and write it; each of several processes calls this."""
+    ranks = stage.ranks
+    with stage.preparing():
+        settings = stage.config.reward_model
+        chosen = training_records(stage.config, tell=ranks.first)
+        start = learner_settings(stage.config)
+        policy = load_policy(start)
+        praised = with_corrections(chosen)
+        shown = [*praised, *with_damage(chosen, settings, stage.config.run.seed)[len(chosen) :]]
+        pairs = [pair for _, pair in fitting(policy, shown, settings)]
+        if settings.score_head:
+            refuse_no_score(pairs)
+    run = stage.settle(policy, facts_of_pairs(policy, pairs))
+    with ranks.barrier():
+        base = digest_of_base(policy.model) if settings.shared else ""
+    settings = run.config.reward_model
+    with run.begin(start) as options:
+        metrics = train_supervised(
+            policy,
+            pairs,
+            settings.training,
+            options,
+            section="reward_model.training",
+            heads=Heads(settings.weight_of_labels, settings.score_head, settings.tags),
+        )
+        if ranks.first:
+            (stage.place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
+            if base:
+                (stage.place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
+    if ranks.first:
+        warn_if_loss_flat(stage.place, "reward_model.training", settings.training.lr)
+    extra = {"corrections": len(praised) - len(chosen), "damaged": len(shown) - len(praised)}
+    return TrainingResult(len(chosen), len(pairs), extra, metrics)
+
+
+def training_records(config: Config, tell: bool) -> list[Feedback]:
+    """The records to train on; with `tell`, says on stderr that a few of people's are few."""
+    train, _ = reward_data(config)
+    if tell and len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
+        first = f"text2grad train --offline {config.run.folder / 'feedback.jsonl'}"
+        print(f"{len(train)} records are few for a reward model: start with {first}", file=sys.stderr)
+    return train
+
+
+def refuse_no_score(pairs: Sequence[Pair]) -> None:
+    """Raises UserError: a head is to learn the verdict, and no critique has one."""
+    if pairs and all(pair.score is None for pair in pairs):
+        raise UserError("no critique has a score for a head to learn", "--reward_model.score_head false")
+
+
+def learner_settings(config: Config) -> PolicySettings:
+    """The model that becomes the reward model.
+
+    Raises:
+        UserError: it is to share the policy's base weights, but has different ones, or no adapter.
+    """
+    start = start_policy(config)
+    own = config.reward_model.policy
+    chosen = PolicySettings(**own.model_dump(), device=config.policy.device) if own else start
+    if config.reward_model.shared and base_of(chosen.model) != base_of(start.model):
+        problem = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
+        raise UserError(problem, "reward_model.policy null, or reward_model.shared false")
+    if config.reward_model.shared and (chosen.lora is None or start.lora is None):
+        raise UserError("only adapters can share base weights", "set policy.lora, or reward_model.shared false")
+    return chosen
+
+
+def measure_reward_model(config: Config, cases: Sequence[SpanCase]) -> dict[str, float]:
+    """The rates of the reward model on held-out records, for the report; empty if there are none."""
+    if not cases:
+        return {}
+    order = verdict_order(cases)
+    told_apart = {} if order is None else {"verdict_order": order}
+    rates = {**span_report(cases), **told_apart}
+    write_json(config.run.folder / "evaluation" / "reward_model.json", rates)
+    return rates
+
+
+def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
+    """The full report on the reward model on held-out records, with baselines that know nothing.
+
+    Writes to `evaluation/`: the rates of each for the report, everything in `reward_model.full.json`, and the
+    critiques of the reward model in `reward_model.said.jsonl`, for people to mark.
+
+    Raises:
+        UserError: there are no held-out records, or the judge's prompt cannot be used.
+    """
+    if config.judge.prompt and not config.evaluate.judge:
+        raise UsageError("judge.prompt needs a judge", "--evaluate.judge MODEL")
+    asked = comparison(config, JUDGE_PROMPT, CRITIQUE_PARTS)
+    prepare(config)
+    if config.evaluate.marks:
+        read_marks(config.evaluate.marks)  # before the model is asked for nothing
+    found = heldout_cases(config)
+    if not found:
+        raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
+    cases = [case for _, case in found]
+    report = reward_model_report(cases, config.run.seed)
+    report["gate"] = read_gate(gate_file(config))
+    said = list(numbered(record for record, _ in found))
+    source = Source(kind="reward_model", model=str(config.critic.reward_model.folder or "reward_model"))
+    records = [
+        Feedback.of(example_of(record), record.response, case.predicted, source)
+        for record, case in zip(said, cases, strict=True)
+    ]
+    folder = config.run.folder / "evaluation"
+    write_json(folder / "reward_model.json", span_report(cases))
+    for name, rates in report["baselines"].items():
+        write_json(folder / f"reward_model_{name}.json", rates)
+    write_jsonl(folder / "reward_model.said.jsonl", records)
+    if config.evaluate.marks:
+        aligned = {record.id: case.aligned for record, case in zip(records, cases, strict=True)}
+        report["people"] = people(
+            config.evaluate.marks,
+            records,
+            lambda record, span: int(abs(token_labels([span], aligned[record.id])).sum()),
+        )
+    if config.evaluate.judge:
+        with open_judge(config, asked.readable, asked.longest) as judge:
+            report["judge"] = compared(config, asked.prompt, judge, said, records)
+    _say_signs(report)
+    write_json(folder / "reward_model.full.json", report)
+    return RewardModelEvaluation(report=report)
+
+
+def _say_signs(report: Mapping[str, Any]) -> None:
+    said = [
+        *signs.quote_warnings(report["unmatched"], "of the reward model"),
+        *signs.human_warnings(report.get("people", {})),
+    ]
+    for line in said:
+        print(f"warning: {line}", file=sys.stderr)
+
+
+def compared(
+    config: Config, prompt: str, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]
+) -> dict[str, float]:
+    """The judge's verdicts on the reward model's critiques compared with those of `evaluate.against`: of the same
+    response to the same prompt, however many a prompt has.
+
+    A response that has no critique there, for its annotation failed in that run, is left out and counted
+    (`left_out`).
+
+    Raises:
+        UserError: the other critiques are of other responses.
+    """
+    path = config.evaluate.against
+    theirs: dict[tuple[str, str], list[Feedback]] = {}
+    for record in gold if path is None else read_feedback(path):
+        theirs.setdefault(_about(record), []).append(record)
+    both = []
+    ids = {id for id, _ in theirs}
+    for record in said:  # equal responses are paired in their order
+        if same := theirs.get(_about(record)):
+            both.append((record, same.pop(0)))
+    met = {_about(record)[0] for record, _ in both}
+    differ = [record.id for record in said if (id := _about(record)[0]) in ids and id not in met]
+    if differ or not both:
+        other = differ[0] if differ else said[0].id
+        raise UserError(f"{path} has no critique of the response {other!r}", "evaluate both on the same records")
+    pairs = [
+        JudgedPair(example_of(ours), ours.response, ours.judgement(), other.judgement()) for ours, other in both
+    ]
+    return {**compare_critics(judge, prompt, pairs), "left_out": len(said) - len(both)}
+
+
+def _about(record: Feedback) -> tuple[str, str]:
+    """The id of the prompt, without the number of the answer (`numbered`), and the response."""
+    return re.sub(r"#\d+$", "", record.id), record.response
+
+
+def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:
+    """The held-out records that fit the model, with what the reward model says of them, token by token."""
+    _, heldout = reward_data(config)
+    if not heldout:
+        return []
+    model = load_reward_model(config)
+    gold = [record for record, _ in fitting(model, heldout, config.reward_model)]
+    if not gold:
+        return []
+    start = start_policy(config)
+    table = TokenTable(load_tokenizer(start.model, start.chat_template))
+    critic = critic_over(config, model, str(reward_model_folder(config)))
+    print(f"reward model: asked about {len(gold)} held-out answers", file=sys.stderr, flush=True)
+    return list(zip(gold, judged_cases(critic, gold, table), strict=True))

@@ -1,1 +1,0 @@
-"""What every stage needs: the run folder, its prompts, samples, settings and summaries; and `merge`."""

@@ -1,0 +1,210 @@
+"""Responses of a policy: token ids, text, and items for `annotate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from text2grad.align import TokenTable
+from text2grad.config import Config
+from text2grad.config.sections import AnnotateSettings
+from text2grad.critics.program import run_outcomes
+from text2grad.data.export import table_row, write_rows
+from text2grad.data.markup import read_markup
+from text2grad.data.responses import Item
+from text2grad.durable.progress import counting
+from text2grad.errors import UserError
+from text2grad.feedback import (
+    DRAFT,
+    HUMAN_FEEDBACK,
+    Example,
+    Failure,
+    Feedback,
+    Source,
+    Transcript,
+    human_feedback_on,
+    write_jsonl,
+)
+from text2grad.page.terminal import PolicyAnswer
+from text2grad.policy.encode import encode_prompts
+from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
+from text2grad.policy.generate import generate
+from text2grad.policy.load import load_frozen
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings
+from text2grad.sandbox import Runner
+from text2grad.stages.paid import AnnotateOptions
+from text2grad.stages.run_folder import start_policy
+from text2grad.tasks.base import Task, environment_of, feedback_split
+
+TOKEN_IDS = "token_ids"
+NOT_JUDGED = Failure(kind="unsupported", message="nobody has judged this answer yet")
+
+
+def sample(
+    policy: Policy, examples: Sequence[Example], generation: GenerationSettings
+) -> list[tuple[list[int], str]]:
+    """One response per example: the sampled ids, and the text read off them. What takes long says how far it is."""
+    table = TokenTable(policy.tokenizer)
+    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
+    sampled = generate(policy, prompts, generation, progress=counting("sampling")(len(prompts)))
+    return [(item.ids, table.align(item.ids).text) for item in sampled]
+
+
+def sample_episodes(
+    policy: Policy, examples: Sequence[Example], generation: GenerationSettings, environment: MakeEnvironment
+) -> list[tuple[list[list[int]], str]]:
+    """One episode per example: the sampled ids of each turn, and the transcript, or the text of its one turn."""
+    table = TokenTable(policy.tokenizer)
+    found = []
+    played = play(policy, examples, environment, generation, progress=counting("sampling")(len(examples)))
+    for example, item in zip(examples, played, strict=True):
+        runs = groupby(zip(item.ids, item.mask or [], strict=True), key=itemgetter(1))
+        turns = [[index for index, _ in run] for own, run in runs if own]
+        found.append((turns, words_and_tokens(table, example, item)[0]))
+    return found
+
+
+def repeated(examples: Sequence[Example], count: int) -> list[Example]:
+    """Each example `count` times in a row, under ids of their own where it is more than once."""
+    if count == 1:
+        return list(examples)
+    numbers = range(1, count + 1)
+    return [each.model_copy(update={"id": f"{each.id}#{number}"}) for each in examples for number in numbers]
+
+
+def to_mark(told: Iterable[tuple[Example, Sequence[PolicyAnswer]]], source: Source) -> list[Feedback]:
+    """Answers as records; `source` judged those that come with a judgement, and the others say that nobody did.
+
+    Such a record is no feedback: whatever learns from records leaves it out as a failure, and never takes it for an
+    answer without a fault.
+    """
+    records = []
+    for example, answers in told:
+        for each in answers:
+            name = f"{example.id}:{each.name}" if len(answers) > 1 else example.id
+            asked = Example(id=name, prompt=example.prompt, meta={"policy": each.name})
+            records.append(Feedback.of(asked, each.response, each.judgement or NOT_JUDGED, source))
+    return records
+
+
+def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
+    """Write answers for people or a critic to judge; returns the command for the next step.
+
+    A .csv is a spreadsheet with columns to fill in, which `import` reads; anything else is JSON Lines of records,
+    which `annotate`, `feedback-report` and `import` read.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    if path.suffix.lower() == ".csv":
+        write_rows([_row_to_mark(record) for record in records], "csv", path)
+        return f"fill in good, poor, critique, score or corrected, then: text2grad import {path}"
+    write_jsonl(path, records)
+    return f"to have them judged: text2grad annotate --responses {path}"
+
+
+def _row_to_mark(record: Feedback) -> dict[str, Any]:
+    """A row with nothing said yet; that there are no spans is said only where the answer looks like mark-up."""
+    row = table_row(record)
+    return row if read_markup(record.response).text != record.response else {**row, "spans": ""}
+
+
+Admit = Callable[[Sequence[Example]], list[Example]]
+"""Leaves out the prompts that nothing can be judged by."""
+
+
+def sources_of(
+    config: Config, task: Task, runner: Runner | None, options: AnnotateOptions, admit: Admit = list
+) -> tuple[list[Item], list[Item]]:
+    """What is to be judged, of training prompts and of held-out ones that `admit` leaves; sampled programs are run
+    first by `runner`.
+
+    Raises:
+        UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.
+    """
+    train = admit(asked(config.annotate, task.examples(feedback_split(config.task))))
+    heldout = admit(task.examples("heldout")[: config.annotate.heldout or config.evaluate.limit])
+    samples = config.annotate.samples_per_prompt
+    few = min(4, samples)
+    if options.anchor:
+        items, held = drafted_items(train), drafted_items(heldout)
+        if not items:
+            cure = "task.data: SLF5K has some; leave out --anchor to sample the policy"
+            raise UserError(f"no prompt of task {task.name!r} has a draft with feedback", cure)
+    elif options.plan:
+        longest = "word " * config.generation.max_new_tokens
+        items = [_sampled(example, longest) for example in train * samples]
+        held = [_sampled(example, longest) for example in heldout * few]
+        return items, held
+    else:
+        policy = load_frozen(start_policy(config, options.start))
+        make = environment_of(task)
+        items = sampled_items(policy, train, config, samples, make)
+        held = sampled_items(policy, heldout, config, few, make)
+    items, held = items[: options.limit], held[: options.limit]
+    if runner and not options.anchor:
+        items, held = tested_items(runner, items), tested_items(runner, held)
+    return items, held
+
+
+def asked(settings: AnnotateSettings, examples: Sequence[Example]) -> list[Example]:
+    """The first `annotate.prompts` of the examples."""
+    return list(examples[: settings.prompts])
+
+
+def sampled_items(
+    policy: Policy,
+    examples: Sequence[Example],
+    config: Config,
+    samples: int,
+    environment: MakeEnvironment | None = None,
+) -> list[Item]:
+    """Sample `samples` responses per example, to be judged."""
+    repeated = [example for example in examples for _ in range(samples)]
+    if not repeated:
+        return []
+    sampled: Sequence[tuple[Any, str]] = (
+        sample(policy, repeated, config.generation)
+        if environment is None
+        else sample_episodes(policy, repeated, config.generation, environment)
+    )
+    items = []
+    for example, answer in zip(repeated, sampled, strict=True):
+        ids, response = answer  # with its ids the response is not tokenised again
+        one_turn = environment is not None and not isinstance(response, Transcript)
+        meta = {**example.meta, TOKEN_IDS: ids[0] if one_turn else ids}
+        items.append(_sampled(example.model_copy(update={"meta": meta}), response))
+    return items
+
+
+def tested_items(runner: Runner, items: Sequence[Item]) -> list[Item]:
+    """The items with the outcome of their tests, where they have tests."""
+    found = run_outcomes(runner, [item.example for item in items], [item.response for item in items])
+    return [
+        replace(item, example=item.example.model_copy(update={"meta": {**item.example.meta, **came}}))
+        for item, came in zip(items, found, strict=True)
+    ]
+
+
+def drafted_items(examples: Sequence[Example]) -> list[Item]:
+    """The data set's own drafts that people wrote about: only for these do their words hold."""
+    drafted = [Item(example, str(example.meta.get(DRAFT, "")), ours=True) for example in examples]
+    return [
+        item
+        for item in drafted
+        if DRAFT in item.example.meta and human_feedback_on(item.example, item.response).strip()
+    ]
+
+
+def _sampled(example: Example, response: str) -> Item:
+    """A sampled response. What a person wrote is about another one, even where the data do not say which, and so
+    is what came of tests.
+    """
+    meta = {name: value for name, value in example.meta.items() if name not in ("outcome", "test_output")}
+    unknown = {DRAFT: ""} if HUMAN_FEEDBACK in meta and DRAFT not in meta else {}
+    return Item(example.model_copy(update={"meta": {**meta, **unknown}}), response, ours=True)

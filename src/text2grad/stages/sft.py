@@ -1,0 +1,186 @@
+"""`sft`: fine-tuning on reference answers, and the tiny model made on the spot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from text2grad import wire
+from text2grad.config import TINY, Config
+from text2grad.critics.prompted import judge_messages
+from text2grad.durable.run import CHECKPOINTS, ResumeMode
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Example, Span, within_turns
+from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.episode import MakeEnvironment
+from text2grad.policy.files.save import make_readable
+from text2grad.policy.load import choose_device, load_policy
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.policy.tiny import make_tiny_model
+from text2grad.stages import Summary, inlined
+from text2grad.stages.critics import REWARD_MODEL_PROMPT
+from text2grad.stages.reward_model.data import reward_data, reward_pair
+from text2grad.stages.run_folder import task_of
+from text2grad.stages.sampling import sample, sample_episodes
+from text2grad.stages.training import facts_of_pairs, training, warn_if_loss_flat
+from text2grad.tasks.base import Task, environment_of, read_prompt
+from text2grad.train.pairs import Pair, updates_of
+from text2grad.train.settings import SFTSettings
+from text2grad.train.stopping import LossFloor
+from text2grad.train.supervised import train_supervised
+
+ASKED, LONGEST, LITTLE_LEFT = 32, 128, 0.9
+"""Held-out prompts that are asked after SFT, tokens of their references, and the share of references that it writes
+word for word from which there is little left to learn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTSummary(Summary):
+    """Examples that were imitated, of how many held-out prompts it writes the reference answer word for word, the
+    last metrics, and the policy's folder."""
+
+    examples: int
+    heldout: int | None = None
+    word_for_word: int | None = None
+    metrics: Mapping[str, float] = inlined()
+    out: str
+
+
+def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
+    """Fine-tune the base model on reference answers; writes `sft`, or resumes an unfinished one."""
+    with training(config, "sft", "sft", resume) as stage:
+        ranks = stage.ranks
+        with stage.preparing():
+            refuse_finished(config, resume)
+            choose_device(config.policy.device)  # before a tiny model is made
+            task = task_of(config)
+            examples = answered(task.examples("sft"))
+            base = base_policy(config, task, examples) if ranks.first else None
+        base = ranks.broadcast(base)
+        with ranks.barrier():
+            assert base is not None
+            policy = load_policy(base)
+            pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
+        run = stage.settle(policy, facts_of_pairs(policy, pairs))
+        with run.begin() as options:
+            settings = run.config.sft
+            floor = LossFloor.of(settings, len(pairs))
+            metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
+        alike: list[bool] = []
+        if ranks.first:
+            warn_if_loss_flat(stage.place, "sft", settings.lr)
+            say_if_ended("sft", settings, len(pairs), metrics)
+            if not ranks.sharded:
+                alike = word_for_word(policy, run.config, task.examples("heldout"), environment_of(task))
+    return SFTSummary(
+        examples=len(pairs),
+        heldout=len(alike) or None,
+        word_for_word=sum(alike) if alike else None,
+        metrics=metrics,
+        out=str(stage.place / "policy"),
+    )
+
+
+def say_if_ended(name: str, settings: SFTSettings, examples: int, metrics: Mapping[str, float]) -> None:
+    """One line on stderr if the loss was so low that training ended before its last update."""
+    planned, done = updates_of(settings, examples), int(metrics.get("steps", 0))
+    if 0 < done < planned:
+        print(
+            f"{name}: ended after {done} of {planned} updates, with a loss below {settings.least_loss:g} nats a"
+            " token: after more of them its samples would hardly differ (--sft.least_loss null: all updates)",
+            file=sys.stderr,
+        )
+
+
+def word_for_word(
+    policy: Policy, config: Config, heldout: Sequence[Example], environment: MakeEnvironment | None = None
+) -> list[bool]:
+    """Whether the likeliest answer to each of the first held-out prompts is its reference answer, word for word.
+
+    One line on stderr says of how many. Long answers, which nobody expects word for word, are not asked for.
+    """
+    short = [each for each in heldout if each.reference and _tokens(policy, each) <= LONGEST]
+    tokens = max((_tokens(policy, each) for each in short), default=0)
+    room = None if policy.context is None else policy.context - tokens
+    asked = [each for each in short if room is None or len(encode_prompt(policy.tokenizer, each.prompt)) <= room]
+    asked = asked[:ASKED]
+    if not asked:
+        return []
+    greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
+    answers = sample_episodes(policy, asked, greedy, environment) if environment else sample(policy, asked, greedy)
+    told = [text for _, text in answers]
+    alike = [text.split() == each.reference.split() for text, each in zip(told, asked, strict=True)]
+    kind = "corrections" if all(each.meta.get("corrected") for each in asked) else "reference answers"
+    line = f"it writes {sum(alike)} of {len(alike)} held-out {kind} word for word"
+    meaning = "; train can hardly gain" if sum(alike) >= LITTLE_LEFT * len(alike) else ""
+    print(f"sft: {line}{meaning}", file=sys.stderr)
+    return alike
+
+
+def _tokens(policy: Policy, example: Example) -> int:
+    return len(encode_target(policy.tokenizer, example.reference))
+
+
+def refuse_finished(config: Config, resume: ResumeMode) -> None:
+    """Refuse to train again what is finished: all later stages began from it.
+
+    Raises:
+        UserError: there is a policy and no unfinished run.
+    """
+    folder = config.run.folder / "sft"
+    if resume == "auto" and (folder / "policy").is_dir() and not (folder / CHECKPOINTS).is_dir():
+        cure = "--restart trains it again, another --run.folder beside it"
+        raise UserError(f"sft is finished: {folder / 'policy'}", cure)
+
+
+def answered(examples: Sequence[Example]) -> list[Example]:
+    """The examples with a reference answer, which are what is imitated.
+
+    Raises:
+        UserError: there are none.
+    """
+    found = [example for example in examples if example.reference]
+    if not found:
+        cure = (
+            "add 'response' (the answer to imitate) to your questions, or go on without sft: --policy.model MODEL"
+        )
+        raise UserError(f"{len(examples)} question{'s' * (len(examples) != 1)}, none has a reference answer", cure)
+    return found
+
+
+def base_policy(config: Config, task: Task, examples: Sequence[Example]) -> PolicySettings:
+    """The model to start from; `tiny` is made on the spot from the task's own training texts."""
+    if config.policy.model != TINY:
+        return config.policy
+    folder = config.run.folder / "base"
+    texts = [*tiny_texts(examples), *human_texts(config)]
+    tiny, shape = config.tiny, getattr(task, "tiny_model", None)
+    make_tiny_model(folder, texts, tiny.vocabulary, tiny.context, shape, config.run.seed)
+    make_readable(folder)
+    return config.policy.model_copy(update={"model": str(folder)})
+
+
+def tiny_texts(examples: Sequence[Example]) -> list[str]:
+    """What the tokenizer of a tiny model is trained on: training prompts, answers, and the shape of z."""
+    prompt = read_prompt(REWARD_MODEL_PROMPT)
+    texts = [message.content for example in examples for message in example.prompt]
+    texts += [example.reference for example in examples]
+    for example in examples[:500]:
+        whole = example.reference
+        spans = within_turns((Span(start=0, end=len(whole), label=1, text=whole),), whole)
+        texts += [message.content for message in judge_messages(prompt, example, whole)]
+        texts.append(wire.render(Critique(text="Passes the tests.", spans=spans, score=1.0), whole))
+        texts.append(wire.render(Critique(text="Fails the tests. `` should be ``.", score=-1.0), whole))
+    return texts
+
+
+def human_texts(config: Config) -> list[str]:
+    """What people wrote of training answers, as the reward model will have to read and write it."""
+    path = config.run.folder / "feedback.jsonl"
+    if not path.is_file():
+        return []
+    train, _ = reward_data(config)
+    pairs = [reward_pair(record, config.reward_model) for record in train if record.source.kind == "human"]
+    return [text for pair in pairs if pair for text in (pair.prompt[-1].content, pair.target)]

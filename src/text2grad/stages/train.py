@@ -1,0 +1,327 @@
+"""`train`: PPO against the configured critic, or offline from annotated answers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from text2grad.config import Config
+from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
+from text2grad.durable.processes import Ranks
+from text2grad.durable.run import OnStep, ResumeMode
+from text2grad.durable.state import same_randomness
+from text2grad.errors import UsageError, UserError
+from text2grad.eval.measures import measure_with
+from text2grad.feedback import Critic, Critique, Feedback, Transcript
+from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.episode import encode_turns
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
+from text2grad.sandbox import Runner
+from text2grad.stages import Summary, inlined
+from text2grad.stages.critics import admitted, critic_inputs, open_critic, refuse_unfit, runner_of
+from text2grad.stages.evaluate import evaluate_policy
+from text2grad.stages.reward_model.data import splits_of
+from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
+from text2grad.stages.run_folder import MAIN, read_feedback, start_policy, task_of
+from text2grad.stages.sampling import TOKEN_IDS
+from text2grad.stages.training import TrainingRun, facts_of_pairs, facts_of_prompts, training
+from text2grad.tasks.base import Task, environment_of, question_of, split_of, words_of
+from text2grad.train.objectives.offline import LoggedAnswer, train_offline
+from text2grad.train.pairs import Pair
+from text2grad.train.ppo import train_ppo
+from text2grad.train.watch import combined
+from text2grad.train.watch.kept import kept_policies
+from text2grad.train.watch.length import length_watched
+from text2grad.train.watch.variety import variety_watched
+
+WAYS = ("greedy", "sampled")
+
+
+def counts_of(critic: Critic, ranks: Ranks) -> OnStep | None:
+    """Add to the metrics of a step what the critic counted since the last one, where it has a method `counts`.
+
+    All processes must call it.
+    """
+    counts = getattr(critic, "counts", None)
+    return (lambda step, metrics: metrics.update(ranks.all_reduce(counts()))) if counts else None
+
+
+def heldout_curve(config: Config, task: Task, policy: Policy, runner: Runner, ranks: Ranks) -> OnStep | None:
+    """What adds `heldout_greedy_*` and `heldout_sampled_*` to the metrics every `ppo.heldout_every` steps and after
+    the last: of the task's main measure, as `evaluate` tells it. All processes must call it; the first measures.
+
+    Raises:
+        UsageError: the weights are split over processes. UserError: there are no held-out prompts.
+    """
+    every = config.ppo.heldout_every
+    if every is None:
+        return None
+    if ranks.sharded:
+        raise UsageError(
+            "ppo.heldout_every needs whole weights in each process", "run.parallel ddp, or leave it out"
+        )
+    heldout = task.examples("heldout")[: config.evaluate.limit]
+    if not heldout:
+        raise UserError(
+            "no held-out prompts to measure on", "raise task.heldout_share, or leave out ppo.heldout_every"
+        )
+    measure = measure_with(task, runner)
+
+    def measured() -> dict[str, float]:
+        started = time.perf_counter()
+        with same_randomness():
+            figures = evaluate_policy(policy, heldout, config, measure).summary.figures
+        return {**_main(figures), "seconds_heldout": time.perf_counter() - started}
+
+    def on_step(step: int, metrics: dict[str, float]) -> None:
+        if (step + 1) % every == 0 or step + 1 == config.ppo.steps:
+            with ranks.barrier():
+                found = measured() if ranks.first else {}
+            metrics.update(ranks.broadcast(found))
+
+    return on_step
+
+
+def _main(figures: Mapping[str, float]) -> dict[str, float]:
+    """The main measure of each way to answer."""
+    name = next((each for each in MAIN if f"greedy_{each}" in figures), None)
+    names = [f"{way}_{name}" for way in WAYS] if name else [each for each in figures if each.startswith(WAYS)]
+    return {f"heldout_{each}": figures[each] for each in names}
+
+
+def probes_of(critic: Critic, every: int, ranks: Ranks) -> OnStep | None:
+    """What probes the critic every so many steps, adds what it finds to the metrics, and names reward hacking once.
+
+    All processes must call it. What a probe draws at random, training does not notice. Later probes are compared
+    with the first one since the run was started or resumed.
+    """
+    if not isinstance(critic, ProbedCritic):
+        return None
+    probes: list[Probe] = []
+    named: list[str] = []
+
+    def look(step: int, metrics: dict[str, float]) -> None:
+        if step % every:
+            return
+        with torch.random.fork_rng(range(torch.cuda.device_count())), ranks.barrier():
+            sums = critic.probe(step)
+        now = probe_of(step, metrics["delta_sum"], ranks.all_reduce(sums))
+        found = {"probe_spoiled": now.spoiled_praised, "probe_likeness": now.likeness}
+        metrics.update({name: value for name, value in found.items() if value is not None})
+        probes.append(now)
+        if (words := hacking(probes[0], now)) and not named and ranks.first:
+            print(f"{words} (text2grad sample shows answers; raise ppo.kl_coefficient, or stop)", file=sys.stderr)
+            named.append(words)
+
+    return look
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSummary(Summary):
+    """Number of steps, and the folder of the policy."""
+
+    steps: int
+    out: str
+
+
+def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSummary:
+    """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
+    with training(config, "ppo", f"ppo/{name}", resume) as stage, ExitStack() as stack:
+        ranks, runner = stage.ranks, stack.enter_context(runner_of(config))
+        with stage.preparing():
+            if config.ppo.still:
+                raise UserError(config.ppo.still, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
+            task = task_of(config)
+            examples = task.examples("train")
+            refuse_unfit(config.critic.kind, examples)
+            refuse_unfit_reward_model(config, tell=ranks.first)
+            if config.critic.kind == "program" and ranks.first:
+                examples = admitted(config, "program", examples, runner)
+        if config.critic.kind == "program":  # all train on the same tasks, whatever ran out of time in one process
+            examples, runner.gates = ranks.broadcast((examples, runner.gates))
+        with ranks.barrier():
+            policy = load_policy(start_policy(config))
+        run = stage.settle(policy, facts_of_prompts(policy, examples))
+        with ranks.barrier():
+            critic = stack.enter_context(critic_in_training(run, task, runner, policy))
+        beside = watchers(run, critic, task, runner, policy)
+        with run.begin(inputs=critic_inputs(run.config), on_step=beside, with_run=True) as options:
+            settings = run.config
+            how = settings.ppo, settings.credit, settings.generation
+            train_ppo(policy, examples, critic, *how, options, environment_of(task))
+    return TrainSummary(steps=run.config.ppo.steps, out=str(stage.place / "policy"))
+
+
+@contextmanager
+def critic_in_training(run: TrainingRun, task: Task, runner: Runner, policy: Policy) -> Iterator[Critic]:
+    """The critic of a run, with a journal for each process; a reward model's is probed (`ppo.probe_every`)."""
+    config, ranks = run.config, run.stage.ranks
+    journal = run.stage.place / f"critic.{ranks.rank}.journal"
+    probed = config.critic.kind == "reward_model" and config.ppo.probe_every and not ranks.sharded
+    with open_critic(config, config.critic.kind, task, runner, policy, journal) as critic:
+        yield ProbedCritic(critic, config.run.seed) if probed else critic
+
+
+def watchers(run: TrainingRun, critic: Critic, task: Task, runner: Runner, policy: Policy) -> OnStep | None:
+    """What looks at each step."""
+    config, ranks = run.config, run.stage.ranks
+    return combined(
+        counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic, ranks),
+        heldout_curve(config, task, policy, runner, ranks),
+        kept_policies(config.ppo.keep_every, policy, run.stage.place, ranks),
+        probes_of(critic, config.ppo.probe_every, ranks),
+        length_watched(ranks),
+        variety_watched(config.ppo, ranks),
+    )
+
+
+class Answers(NamedTuple):
+    """Records to train on, in their order, and how many of the file are left out, by reason."""
+
+    records: list[Feedback]
+    left_out: Mapping[str, int]
+
+
+TRANSCRIPTS_TRAIN = "train-reward and train --offline FILE learn from them"
+"""What learns from records of several turns."""
+
+
+def refuse_transcripts(records: Iterable[Feedback], what: str) -> None:
+    """Raises UserError: `what` learns from single answers, and some of the records have several turns."""
+    several = [isinstance(record.response, Transcript) for record in records]
+    if any(several):
+        counted = f"{sum(several)} of {len(several)} records have several turns"
+        raise UserError(f"{what} learns from single answers, and {counted}", TRANSCRIPTS_TRAIN)
+
+
+def answers_in(path: Path, config: Config, task: Task) -> Answers:
+    """The records of a file without failed critiques, and without those about prompts that the task holds out.
+
+    Raises:
+        UserError: the file holds no such record, one without a response, or none about a prompt of the task.
+    """
+    records = read_feedback(path)
+    if empty := [record.id for record in records if not record.response.strip()]:
+        problem = f"{path}: {len(empty)} of {len(records)} records have no response, {empty[0]!r} first"
+        raise UserError(problem, "leave them out: there is nothing to learn from")
+    splits = splits_of(task, config.task)
+    words = [words_of(question_of(record)) for record in records]
+    if not any(each in splits for each in words):
+        raise UserError(
+            f"{path}: none of {len(records)} records is about a prompt of the task {config.task.name!r}",
+            "take the configuration they were made with, or --task.data imported after text2grad import",
+        )
+    kept, left_out = [], Counter[str](failed_records=0, heldout_records=0)
+    for record, question in zip(records, words, strict=True):
+        if record.error is not None:
+            left_out["failed_records"] += 1
+        elif splits.get(question, split_of(question, config.task)) == "heldout":
+            left_out["heldout_records"] += 1
+        else:
+            kept.append(record)
+    if not kept:
+        reasons = " and ".join(f"{count} {name.replace('_', ' ')}" for name, count in left_out.items() if count)
+        raise UserError(f"{path}: nothing to train on, {reasons}", "text2grad annotate makes more")
+    return Answers(kept, dict(left_out))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineSummary(Summary):
+    """Answers that were learned from, the spans on them, records left out by reason, and the policy's folder."""
+
+    answers: int
+    spans: int
+    left_out: Mapping[str, int] = inlined()
+    metrics: Mapping[str, float] = inlined()
+    out: str
+
+
+def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMode = "auto") -> OfflineSummary:
+    """Learn from the annotated answers in `source`; writes `ppo/<name>`, or resumes an unfinished one.
+
+    Raises:
+        UserError: the file has nothing to learn from (`logged.answers_in`), or no record marks words or turns.
+    """
+    with training(config, "offline", f"ppo/{name}", resume) as stage:
+        with stage.preparing():
+            records, left_out = answers_in(source, config, task_of(config))
+            if not any(map(_is_marked, records)) and not config.credit.by_score:
+                cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
+                raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
+            policy, found = load_policy(start_policy(config)), len(records)
+            records, problem = fitting(policy, records, config)
+            if problem and stage.ranks.first:
+                print(f"left out: {problem}", file=sys.stderr)
+            left_out = {**left_out, "too_long": found - len(records)}
+        answers = [Pair(record.id, record.prompt, record.response) for record in records]
+        run = stage.settle(policy, facts_of_pairs(policy, answers))
+        with run.begin() as options:
+            settings, learned = run.config, [logged(record) for record in records]
+            metrics = train_offline(policy, learned, settings.offline, settings.credit, options)
+    return OfflineSummary(
+        answers=len(records),
+        spans=sum(len(record.spans) for record in records),
+        left_out=left_out,
+        metrics=metrics,
+        out=str(stage.place / "policy"),
+    )
+
+
+def _is_marked(record: Feedback) -> bool:
+    """Whether words or single turns of an answer are judged."""
+    return bool(record.spans) or any(score is not None for score in record.meta.get("turn_scores", ()))
+
+
+def fitting(policy: Policy, records: Sequence[Feedback], config: Config) -> tuple[list[Feedback], str]:
+    """The records whose prompt and answer fit the model; and of the others how many, the first and its length.
+
+    Raises:
+        UserError: none fits.
+    """
+    limit = policy.context
+    lengths = [_tokens(policy, record) for record in records]
+    long = [(record, tokens) for record, tokens in zip(records, lengths, strict=True) if tokens > (limit or tokens)]
+    if not long:
+        return list(records), ""
+    first, tokens = long[0]
+    problem = (
+        f"{len(long)} of {len(records)} answers, which with their prompts exceed {limit} tokens:"
+        f" that of {first.id!r} has {tokens}"
+    )
+    if len(long) == len(records):
+        raise UserError(f"nothing to train on: {problem}", "shorten them, or take a model with a longer context")
+    out = {id(record) for record, _ in long}
+    return [record for record in records if id(record) not in out], problem
+
+
+def _tokens(policy: Policy, record: Feedback) -> int:
+    """Of a prompt and its answer."""
+    ids = _ids(record)
+    if isinstance(record.response, Transcript):
+        return len(encode_turns(policy.tokenizer, record.prompt, record.response, ids).whole)
+    return len(encode_prompt(policy.tokenizer, record.prompt)) + len(
+        ids or encode_target(policy.tokenizer, record.response)
+    )
+
+
+def logged(record: Feedback) -> LoggedAnswer:
+    """A record as an answer to learn from."""
+    said = record.judgement()
+    assert isinstance(said, Critique)
+    return LoggedAnswer(record.id, record.prompt, record.response, said, tuple(_ids(record)))
+
+
+def _ids(record: Feedback) -> Sequence[Any]:
+    """The ids of an answer as it was sampled, of a transcript a list for each turn; none where they do not say."""
+    ids = record.meta.get(TOKEN_IDS) or ()
+    several = isinstance(record.response, Transcript)
+    return ids if all(isinstance(each, list) == several for each in ids) else ()

@@ -1,0 +1,359 @@
+"""What training commands share: processes, derived settings, and the notes in the run folder.
+
+Unset settings are derived once, reported and written to `derived.json`. The same command in the same folder reads
+them back while model and data are what they were, whatever memory is free by then.
+
+with training(config, "offline", "ppo/mine", resume) as stage:
+    with stage.preparing():
+        ...  # read the data, load the policy: nothing is written yet
+    run = stage.settle(policy, facts)
+    with run.begin() as options:
+        metrics = train_offline(policy, answers, run.config.offline, run.config.credit, options)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import transformers
+from pydantic import ValidationError
+
+from text2grad.config import TINY, Config, dump_config
+from text2grad.config.derive import (
+    DataFacts,
+    DerivedValue,
+    Facts,
+    MachineFacts,
+    ModelFacts,
+    Stage,
+    derive,
+    section_of,
+)
+from text2grad.durable.identity import flatten
+from text2grad.durable.processes import Ranks, joined, profile_shards
+from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode, RunOptions
+from text2grad.durable.state import seed_everything
+from text2grad.errors import UserError
+from text2grad.feedback import Example
+from text2grad.page.signs import loss_advice
+from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.files.gguf import origin_of
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.settings import is_set, with_values
+from text2grad.stages.run_folder import refuse_unwritable, write_json, write_whole
+from text2grad.train.pairs import Pair
+
+MODEL_NOTE = "model.json"
+
+
+def prepare(config: Config) -> Path:
+    """Set threads, memory, seeds and logging. Nothing is written yet: a stage that cannot start leaves no trace.
+
+    Raises:
+        UserError: nothing can be written to the run folder; or several processes were started for a stage of one.
+    """
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count > 1 and not torch.distributed.is_initialized():
+        raise UserError(
+            f"{count} processes were started, and this command is one process",
+            "sft, train-reward and train share their work; start the others without a launcher",
+        )
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", count))
+    torch.set_num_threads(config.run.threads or max(1, idle_cores() // local))
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    # peft 0.21 asks transformers 5.23 by the old name.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+    seed_everything(config.run.seed)
+    folder = config.run.folder
+    refuse_unwritable(folder)
+    return folder
+
+
+@contextmanager
+def processes(config: Config) -> Iterator[Ranks]:
+    """The processes that a launcher started, this one among them (docs/distributed.md)."""
+    wanted = config.run.parallel
+    with joined(wanted == "fsdp" or (wanted == "auto" and profile_shards())) as ranks:
+        if ranks.count > 1 and ranks.first:
+            how = "split" if ranks.sharded else "whole in each"
+            print(f"{ranks.count} processes ({torch.distributed.get_backend()}), weights {how}", file=sys.stderr)
+        yield ranks
+
+
+@cache
+def idle_cores() -> int:
+    """Cores that are idle now, from 1 to 4: two threads on two busy cores are slower than one.
+
+    Measured once per process, for a fifth of a second.
+    """
+    idle = sum(1 - busy / 100 for busy in psutil.cpu_percent(interval=0.2, percpu=True))
+    return max(1, min(4, round(idle)))
+
+
+def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
+    """Write the settings next to their results, and where a GGUF model's weights come from.
+
+    A stage that only `begins` keeps those of a finished one.
+    """
+    if begins and (folder / "config.yaml").exists():
+        return
+    write_whole(folder / "config.yaml", dump_config(config))
+    if origin := origin_of(config.policy.model):
+        write_json(folder / MODEL_NOTE, origin)
+    else:
+        (folder / MODEL_NOTE).unlink(missing_ok=True)
+
+
+DERIVED_FILE = "derived.json"
+DERIVED_AGAIN = "remove it: they are derived again"
+COUNTED = 64
+"""Examples whose tokens are counted, of many."""
+
+
+def resolved_config(
+    config: Config, stage: Stage, place: Path, policy: Policy, data: DataFacts, resume: ResumeMode, ranks: Ranks
+) -> Config:
+    """The configuration with a value for every setting of the stage; each of several processes calls this.
+
+    `place` is the folder of the stage. What was derived for the models that SFT and `train-reward` left in the run
+    is taken over too, so that the run's configuration says it. A tiny model is made for its preset and gets
+    nothing; neither does a run that began before its settings were derived.
+
+    Raises:
+        UserError: what was kept cannot be read, or does not fit the configuration.
+    """
+    if config.policy.model == TINY:
+        return config
+    with ranks.barrier():
+        own = _values(config, stage, place, policy, data, resume) if ranks.first else {}
+        found = _of_other_stages(config, stage) | own
+    return with_values(config, ranks.broadcast(found))
+
+
+def _of_other_stages(config: Config, stage: Stage) -> dict[str, Any]:
+    """What was derived for the other models of the run."""
+    kept = [config.run.folder / name / DERIVED_FILE for name in ("sft", "reward_model")]
+    found = {key: each.value for path in kept for key, each in (_read(path, {}, config) or {}).items()}
+    return {key: value for key, value in found.items() if not key.startswith(f"{section_of(stage)}.")}
+
+
+def _values(
+    config: Config, stage: Stage, place: Path, policy: Policy, data: DataFacts, resume: ResumeMode
+) -> dict[str, Any]:
+    """The derived values by setting: those that were kept, or new ones, which are kept. Says so on stderr."""
+    kept = place / DERIVED_FILE
+    if resume != "restart" and (place / CHECKPOINTS).is_dir() and not kept.is_file():
+        return {}
+    facts = Facts(model_facts(policy), data, machine_facts(policy))
+    same = {"stage": stage, "model": asdict(facts.model), "data": asdict(data)}
+    found = _read(kept, same, config)
+    if found is None:
+        found = derive(stage, config, facts)
+        settings = {key: list(each) for key, each in found.items()}
+        write_json(kept, {"from": {**same, "machine": asdict(facts.machine)}, "settings": settings})
+    for line in derivation_lines(found, kept):
+        print(line, file=sys.stderr)
+    return {key: each.value for key, each in found.items()}
+
+
+def _read(kept: Path, same: Mapping[str, Any], config: Config) -> dict[str, DerivedValue] | None:
+    """What was kept and nobody has set since, unless it was derived for another stage, from another model or data.
+
+    Raises:
+        UserError: it cannot be read, or does not fit the configuration.
+    """
+    if not kept.is_file():
+        return None
+    try:
+        found = json.loads(kept.read_text(encoding="utf-8"))
+        if any(found["from"].get(name, value) != value for name, value in same.items()):
+            return None
+        settings = {key: DerivedValue(*each) for key, each in found["settings"].items() if not is_set(config, key)}
+        full = with_values(config, {key: each.value for key, each in settings.items()})
+        Config.model_validate(full.model_dump(warnings=False))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise UserError(f"{kept} does not fit: {where}: {problem['msg']}", DERIVED_AGAIN) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{kept} is not a list of derived settings", DERIVED_AGAIN) from error
+    return settings
+
+
+def derivation_lines(chosen: Mapping[str, DerivedValue], kept: Path) -> list[str]:
+    """What was derived and why, and where it is kept."""
+    if not chosen:
+        return []
+    words = ", ".join(f"{key} {each.value:g} ({each.reason})" for key, each in chosen.items())
+    where = f"  kept in {kept}; any can be set: --{next(iter(chosen))} VALUE"
+    return [f"derived settings: {words}", where]
+
+
+def model_facts(policy: Policy) -> ModelFacts:
+    """The size and shape of a policy in training."""
+    config = policy.model.config.get_text_config()
+    weights = list(policy.model.parameters())
+    adapters = any(not weight.requires_grad for weight in weights)
+    counted = sum(weight.numel() for weight in weights if weight.requires_grad != adapters)
+    return ModelFacts(
+        parameters=counted,
+        adapters=adapters,
+        layers=int(config.num_hidden_layers),
+        width=policy.hidden_size,
+        weight_bytes=weights[0].element_size(),
+    )
+
+
+def machine_facts(policy: Policy) -> MachineFacts:
+    """Free memory where the policy lives."""
+    device = policy.device
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return MachineFacts(device.type, torch.get_num_threads(), int(free))
+
+
+def facts_of_pairs(policy: Policy, pairs: Sequence[Pair]) -> DataFacts:
+    """How many pairs there are to learn, and their mean tokens, counted on the first ones."""
+    first = pairs[:COUNTED]
+    prompts = [len(encode_prompt(policy.tokenizer, pair.prompt)) for pair in first]
+    targets = [len(encode_target(policy.tokenizer, pair.target)) for pair in first]
+    return DataFacts(len(pairs), _mean(prompts), _mean(targets))
+
+
+def facts_of_prompts(policy: Policy, examples: Sequence[Example]) -> DataFacts:
+    """How many prompts there are to answer, and their mean tokens, counted on the first ones."""
+    first = examples[:COUNTED]
+    return DataFacts(len(examples), _mean([len(encode_prompt(policy.tokenizer, each.prompt)) for each in first]))
+
+
+def _mean(counts: Sequence[int]) -> int:
+    return round(sum(counts) / max(1, len(counts)))
+
+
+@dataclass(frozen=True)
+class TrainingStage:
+    """A training command before its settings are final: the configuration as it was given, and its folder.
+
+    A policy of its own name (`ppo/<name>`) has its settings beside it; the models that a run has one of (`sft`,
+    `reward_model`, ...) have those of the run.
+    """
+
+    config: Config
+    kind: Stage | None
+    place: Path
+    title: str
+    resume: ResumeMode
+    ranks: Ranks
+
+    @property
+    def named(self) -> bool:
+        """Whether this is one of several policies of the run."""
+        return self.place.parent.name == "ppo"
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Data are read and models are loaded; what fails in one process fails in all, and nothing is written.
+
+        Raises:
+            UserError: see `prepare`, and what fails inside.
+        """
+        with self.ranks.barrier():
+            prepare(self.config)
+            yield
+
+    def settle(self, policy: Policy, data: DataFacts) -> TrainingRun:
+        """Give every setting its value, from the model and the data; all processes call this.
+
+        Raises:
+            UserError: see `resolved_config`.
+        """
+        assert self.kind is not None, "this stage has no derived settings"
+        config = resolved_config(self.config, self.kind, self.place, policy, data, self.resume, self.ranks)
+        if self.named:  # other models continue from the random state that initialised their adapters
+            seed_everything(config.run.seed)
+        return TrainingRun(self, config)
+
+    def as_given(self) -> TrainingRun:
+        """Begin with the settings as given: for a command whose settings are in `extra`, `kind` None."""
+        if self.named:
+            seed_everything(self.config.run.seed)
+        return TrainingRun(self, self.config)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training command that can begin. `config` is final: everything after this only reads it."""
+
+    stage: TrainingStage
+    config: Config
+
+    @contextmanager
+    def begin(
+        self,
+        trained: PolicySettings | None = None,
+        inputs: Mapping[str, str] | None = None,
+        on_step: OnStep | None = None,
+        with_run: bool = False,
+    ) -> Iterator[RunOptions]:
+        """Note the settings, train inside, and note them again: the first note stays where a run is not finished.
+
+        `trained` made the model, where that is not `policy`. `inputs` is what the run depends on beside what the
+        loop itself sees. `with_run`: a policy of its own name notes the settings of the run as well.
+        """
+        stage, run = self.stage, self.config.run
+        own = stage.place if stage.named else run.folder
+        with stage.ranks.barrier():
+            if stage.ranks.first:
+                for folder in {**({run.folder: 1} if with_run else {}), own: 1}:
+                    note_settings(self.config, folder, begins=True)
+        known = {**run_inputs(self.config, trained or self.config.policy), **(inputs or {})}
+        yield RunOptions(
+            folder=stage.place,
+            title=stage.title,
+            seed=run.seed,
+            resume=stage.resume,
+            inputs=known,
+            ranks=stage.ranks,
+            on_step=on_step,
+            loggers=run.loggers,
+            course=self.config.training,
+        )
+        if stage.ranks.first:
+            note_settings(self.config, own)
+
+
+def run_inputs(config: Config, trained: PolicySettings) -> dict[str, str]:
+    """What every training loop must find unchanged to resume, beside what it sees itself.
+
+    `trained` made the model; its weights are compared by the loop, wherever they lie.
+    """
+    return flatten(run=config.run, policy=trained)
+
+
+@contextmanager
+def training(
+    config: Config, kind: Stage | None, place: str, resume: ResumeMode, title: str = ""
+) -> Iterator[TrainingStage]:
+    """A training command in the folder `place` of the run, in each of the processes that a launcher started."""
+    with processes(config) as ranks:
+        folder = config.run.folder / place
+        yield TrainingStage(config, kind, folder, title or folder.name, resume, ranks)
+
+
+def warn_if_loss_flat(place: Path, section: str, lr: float) -> None:
+    """Print a line on stderr if the loss of a finished supervised run did not move."""
+    rows = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    if advice := loss_advice([json.loads(row)["loss"] for row in rows], section, lr):
+        print(f"{section}: {advice}", file=sys.stderr)

@@ -1,0 +1,98 @@
+"""A run on token rewards that is below scalar PPO is named, beyond chance and for runs of PPO alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from text2grad.config import Config, dump_config, find_config, load_config
+from text2grad.stages.evaluate import below_scalar
+
+PPO = '{"step": 0, "delta_sum": 1.0}\n'
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load_config([find_config("demo")], ["--run.folder", str(tmp_path)])
+
+
+def trained(config: Config, name: str, recipe: str = "", metrics: str = PPO, settings: str = "") -> None:
+    place = config.run.folder / "ppo" / name
+    place.mkdir(parents=True)
+    files = [find_config("demo"), *([find_config(recipe)] if recipe else [])]
+    (place / "config.yaml").write_text(settings or dump_config(load_config(files)), encoding="utf-8")
+    (place / "metrics.jsonl").write_text(metrics, encoding="utf-8")
+
+
+def measured(config: Config, name: str, passed: Mapping[str, float], measure: str = "pass") -> None:
+    place = config.run.folder / "evaluation" / "demo" / f"{name}.scores.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    scores = {way: {id: {measure: value} for id, value in passed.items()} for way in ("greedy", "sampled")}
+    place.write_text(json.dumps(scores), encoding="utf-8")
+
+
+LOW, HIGH = {str(n): 0.2 for n in range(20)}, {str(n): 0.7 for n in range(20)}
+
+
+@pytest.mark.parametrize("target", ["text2grad", "scalar_ppo"])
+def test_a_run_below_scalar_ppo_is_named_whichever_is_measured_last(config: Config, target: str) -> None:
+    trained(config, "text2grad")
+    trained(config, "scalar_ppo", "scalar")
+    measured(config, "text2grad", LOW)
+    assert list(below_scalar(config, target)) == []
+    measured(config, "scalar_ppo", HIGH)
+    (line,) = below_scalar(config, target)
+    assert "text2grad is below scalar_ppo by 0.500" in line
+    assert list(below_scalar(config, "sft")) == []
+
+
+@pytest.mark.parametrize("measure", ["rouge_l", "named"])
+def test_it_goes_by_the_main_measure_of_the_task(config: Config, measure: str) -> None:
+    trained(config, "mine")
+    trained(config, "scalar", "scalar")
+    measured(config, "mine", LOW, measure)
+    measured(config, "scalar", HIGH, measure)
+    assert len(list(below_scalar(config, "mine"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("ours", "scalars"),
+    [(HIGH, LOW), (LOW, LOW), (LOW, {**LOW, "0": 0.9}), (LOW, {str(n): 0.7 for n in range(50, 60)})],
+)
+def test_what_is_better_or_within_chance_or_on_other_problems_is_no_sign(
+    config: Config, ours: dict[str, float], scalars: dict[str, float]
+) -> None:
+    trained(config, "text2grad")
+    trained(config, "scalar", "scalar")
+    measured(config, "text2grad", ours)
+    measured(config, "scalar", scalars)
+    assert list(below_scalar(config, "text2grad")) == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "settings"),
+    [('{"step": 0, "loss": 1.0}\n', ""), ("", ""), (PPO, "of_another_version: {}\n")],
+)
+def test_runs_of_another_kind_are_not_compared(config: Config, metrics: str, settings: str) -> None:
+    trained(config, "dpo", metrics=metrics, settings=settings)
+    trained(config, "grpo", "grpo")
+    trained(config, "scalar", "scalar")
+    for name, passed in (("dpo", LOW), ("grpo", LOW), ("scalar", HIGH)):
+        measured(config, name, passed)
+    assert list(below_scalar(config, "dpo")) == [] and list(below_scalar(config, "grpo")) == []
+
+
+@pytest.mark.parametrize(("advantage", "named"), [("returns", 1), ("group", 0)])
+def test_a_verdict_that_is_compared_with_others_is_not_scalar_ppo(
+    config: Config, advantage: str, named: int
+) -> None:
+    words = ["--ppo.advantage", advantage, "--ppo.samples_per_prompt", "4"]
+    other = dump_config(load_config([find_config("demo"), find_config("scalar")], words))
+    trained(config, "mine")
+    trained(config, "verdicts", settings=other)
+    measured(config, "mine", LOW)
+    measured(config, "verdicts", HIGH)
+    assert len(list(below_scalar(config, "mine"))) == named

@@ -1,0 +1,157 @@
+"""`merge`: a folder that others load, and a card that says where it comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import HfApi
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from text2grad.config import Config, load_config
+from text2grad.durable.run import save_policy
+from text2grad.errors import UserError
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import LoraSettings, PolicySettings
+from text2grad.stages.merge import MergeSummary, run_merge
+
+IDS = torch.tensor([[5, 6, 7, 8]])
+
+
+@pytest.fixture
+def config(tmp_path: Path, model_folder: Path) -> Config:
+    """A run whose policy is an adapter on a base model, and whose reward model was measured."""
+    base = PolicySettings(model=str(model_folder), lora=LoraSettings(r=4, alpha=8))
+    policy = load_policy(base)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.policy_parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    folder = tmp_path / "run"
+    for name in ("ppo/text2grad", "reward_model"):
+        save_policy(policy, folder / name / "policy")
+    (folder / "evaluation").mkdir()
+    figures = {"good_precision": 0.93, "good": {"precision": 0.93}}
+    (folder / "evaluation" / "reward_model.json").write_text(json.dumps(figures))
+    words = ["--run.folder", str(folder), "--policy.model", str(model_folder), "--task.data", "mine.jsonl"]
+    return load_config(None, ["--task.name", "qa", *words])
+
+
+def logits(model: object) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(IDS).logits  # type: ignore[operator]
+    return found
+
+
+def adapted(config: Config) -> Policy:
+    return load_policy(PolicySettings(model=str(config.run.folder / "ppo" / "text2grad" / "policy")))
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_weights_may_be_read_by_whoever_may_read_the_rest(config: Config, tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        run_merge(config, "text2grad", tmp_path / "merged", "mit", None)
+        save_policy(load_policy(PolicySettings(model=str(tmp_path / "merged"))), tmp_path / "policy")
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "merged", tmp_path / "policy"):
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
+        assert any(path.suffix == ".safetensors" for path in files)
+
+
+def test_others_load_it_and_it_says_the_same(config: Config, tmp_path: Path) -> None:
+    out = tmp_path / "merged"
+    assert run_merge(config, "text2grad", out, "other", None) == MergeSummary(out=str(out))
+    assert not (out / "adapter_config.json").exists() and not (out / "value_head.safetensors").exists()
+    plain = AutoModelForCausalLM.from_pretrained(out)
+    torch.testing.assert_close(logits(plain), logits(adapted(config).model))
+    base = AutoModelForCausalLM.from_pretrained(config.policy.model)
+    assert (logits(plain) - logits(base)).abs().max() > 0.01, "the adapter changed something"
+    assert AutoTokenizer.from_pretrained(out).chat_template
+    assert load_config(out / "text2grad.yaml") == config
+
+
+def test_in_half_precision_the_merge_is_one_rounding_and_says_what_it_keeps(config: Config, tmp_path: Path) -> None:
+    run_merge(config, "text2grad", tmp_path / "whole", "other", None)
+    found = run_merge(config, "text2grad", tmp_path / "half", "other", None, "bfloat16")
+    whole, half, base = (
+        AutoModelForCausalLM.from_pretrained(place, dtype="auto").state_dict()
+        for place in (tmp_path / "whole", tmp_path / "half", config.policy.model)
+    )
+    assert {tensor.dtype for tensor in whole.values()} == {torch.float32}
+    assert all(torch.equal(tensor.bfloat16(), half[name]) for name, tensor in whole.items())
+    changed = [name for name, tensor in whole.items() if not torch.equal(tensor, base[name])]
+    assert len(changed) == 14, "the seven linear maps of two layers"
+    trained = torch.cat([(whole[name] - base[name]).flatten() for name in changed])
+    kept = torch.cat([(half[name].float() - base[name].bfloat16().float()).flatten() for name in changed])
+    assert found.kept == pytest.approx(float(torch.nn.functional.cosine_similarity(trained, kept, dim=0)), abs=1e-5)
+    assert found.kept and 0.9 < found.kept < 1 and found.as_dict()["kept"] == found.kept
+
+
+def test_a_small_change_is_kept_in_float32_and_lost_in_bfloat16(config: Config, tmp_path: Path) -> None:
+    policy = load_policy(PolicySettings(model=config.policy.model, lora=LoraSettings(r=4, alpha=8)))
+    with torch.no_grad():
+        for parameter in policy.policy_parameters():
+            parameter.add_(torch.randn_like(parameter) * 1e-4)
+    save_policy(policy, config.run.folder / "ppo" / "small" / "policy")
+    lost = run_merge(config, "small", tmp_path / "half", "other", None, "bfloat16")
+    assert lost.kept is not None and lost.kept < 0.8
+    assert run_merge(config, "small", tmp_path / "whole", "other", None).kept is None
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    torch.testing.assert_close(logits(again), logits(policy.model), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_without_adapters_is_written_as_it_was_saved(config: Config, tmp_path: Path) -> None:
+    policy = load_policy(PolicySettings(model=config.policy.model, dtype="bfloat16"))
+    save_policy(policy, config.run.folder / "ppo" / "full" / "policy")
+    assert run_merge(config, "full", tmp_path / "out", "other", None).kept is None
+    written = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
+    assert written.dtype == torch.bfloat16
+
+
+def test_the_card_names_data_command_figures_versions_and_licence(config: Config, tmp_path: Path) -> None:
+    run_merge(config, "reward_model", tmp_path / "merged", "apache-2.0", None)
+    _, front, body = (tmp_path / "merged" / "README.md").read_text().split("---\n", 2)
+    head = yaml.safe_load(front)
+    assert head["license"] == "apache-2.0" and head["base_model"] == config.policy.model
+    assert head["pipeline_tag"] == "text-generation" and "reward-model" in head["tags"]
+    for words in ("mine.jsonl", "text2grad train-reward", "| good_precision | 0.930 |", torch.__version__):
+        assert words in body
+
+
+def test_a_folder_with_something_in_it_is_left_alone(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "kept.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"not empty.*new folder"):
+        run_merge(config, "text2grad", tmp_path, "other", None)
+    assert (tmp_path / "kept.txt").read_text() == "mine"
+    with pytest.raises(UserError, match="no policy 'nothing'"):
+        run_merge(config, "nothing", tmp_path / "merged", "other", None)
+
+
+def test_it_is_pushed_only_when_asked_and_stays_when_the_hub_refuses(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed: list[tuple[str, Path]] = []
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, name, exist_ok: None)
+    monkeypatch.setattr(
+        HfApi, "upload_folder", lambda self, repo_id, folder_path: pushed.append((repo_id, folder_path))
+    )
+    run_merge(config, "text2grad", tmp_path / "one", "other", None)
+    assert pushed == []
+    run_merge(config, "text2grad", tmp_path / "two", "other", "me/model")
+    assert pushed == [("me/model", tmp_path / "two")]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("401: no such user")
+
+    monkeypatch.setattr(HfApi, "create_repo", refuse)
+    with pytest.raises(UserError, match=r"not pushed, .*three is complete: 401.*hf auth login"):
+        run_merge(config, "text2grad", tmp_path / "three", "other", "me/model")
+    assert (tmp_path / "three" / "model.safetensors").is_file()

@@ -1,0 +1,72 @@
+"""A policy that has one answer to each prompt has nothing to compare: said, and stopped, in the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from human_data import corrected_file, small_config
+from text2grad.durable.processes import ALONE
+from text2grad.errors import UserError
+from text2grad.stages.intake import run_import
+from text2grad.stages.sft import run_sft
+from text2grad.stages.train import run_train
+from text2grad.train.watch.variety import variety_watched
+
+SURE = {"same_answers": 1.0, "entropy": 0.003}
+
+
+def test_a_policy_that_is_sure_of_one_answer_stops_the_run(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "--ppo.samples_per_prompt", "4")
+    look = variety_watched(config.ppo, ALONE)
+    assert look is not None
+    with pytest.raises(UserError, match=r"all 4 answers to each prompt are the same \(entropy 0\.003 nats"):
+        look(0, SURE)
+    look(1, SURE)  # later it may be what training has come to
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        ({"same_answers": 1.0, "entropy": 0.3}, "little to compare"),  # by chance, of a few short answers
+        ({"same_answers": 0.9, "entropy": 0.003}, ""),
+        ({"entropy": 0.02}, ""),  # one answer to each prompt: nobody knows
+    ],
+)
+def test_what_may_be_chance_does_not_stop_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], metrics: dict[str, float], told: str
+) -> None:
+    look = variety_watched(small_config(tmp_path, "--ppo.samples_per_prompt", "4").ppo, ALONE)
+    assert look is not None
+    look(0, metrics)
+    assert told in (said := capsys.readouterr().err) and bool(said) == bool(told)
+
+
+def test_one_answer_to_each_prompt_is_judged_by_its_entropy(tmp_path: Path) -> None:
+    look = variety_watched(small_config(tmp_path).ppo, ALONE)
+    assert look is not None
+    with pytest.raises(UserError, match="the policy has one answer to each prompt"):
+        look(0, {"entropy": 0.003})
+
+
+def test_through_the_stage_answers_that_are_all_the_same_are_refused(tmp_path: Path) -> None:
+    """At a temperature next to 0 a policy has one answer, whatever it is sure of."""
+    config = small_config(
+        tmp_path / "run",
+        *("--ppo.samples_per_prompt", "4", "--ppo.rollouts", "8", "--ppo.steps", "2"),
+        *("--generation.temperature", "1e-4", "--critic.kind", "reference"),
+    )
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
+    run_sft(config)
+    with pytest.raises(UserError, match="all 4 answers to each prompt are the same"):
+        run_train(config, "text2grad")
+    assert not (config.run.folder / "ppo" / "text2grad" / "policy").exists()
+
+
+STILL = ("--ppo.steps", "4", "--ppo.value_warmup", "5", "--ppo.advantage", "gae")
+
+
+def test_steps_that_are_all_warm_up_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"all ppo\.steps \(4\) would be warm-up .* \(--ppo\.value_warmup 1"):
+        run_train(small_config(tmp_path, *STILL), "text2grad")

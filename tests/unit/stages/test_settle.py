@@ -1,0 +1,229 @@
+"""Settings that nobody set, in a run: told, kept, found again; nothing for a tiny model or a run begun without."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.config import Config, load_config
+from text2grad.config.derive import (
+    RULES,
+    DataFacts,
+    DerivedValue,
+    Facts,
+    MachineFacts,
+    Stage,
+    section_of,
+)
+from text2grad.durable.processes import ALONE
+from text2grad.durable.run import CHECKPOINTS
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback, Message, Source, Span, write_jsonl
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import LoraSettings, PolicySettings
+from text2grad.settings import value_at
+from text2grad.stages import training
+from text2grad.stages.sft import run_sft
+from text2grad.stages.train import run_train_offline
+from text2grad.stages.training import DERIVED_FILE, facts_of_pairs, model_facts, resolved_config
+from text2grad.train.pairs import Pair
+from tiny_runs import tiny_model
+
+DATA = DataFacts(examples=40, prompt_tokens=20, target_tokens=10)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def policy(folder: Path) -> Policy:
+    return load_policy(PolicySettings(model=str(folder), lora=LoraSettings(r=2)))
+
+
+def config(run: Path, model: Path | str, *settings: str) -> Config:
+    return load_config(
+        None, ["--task.name", "qa", "--run.folder", str(run), "--policy.model", str(model), *settings]
+    )
+
+
+def settle_sft(config: Config, policy: Policy, data: DataFacts = DATA, resume: Any = "auto") -> Config:
+    return resolved_config(config, "sft", config.run.folder / "sft", policy, data, resume, ALONE)
+
+
+def test_what_is_derived_is_told_kept_and_found_again(
+    tmp_path: Path,
+    folder: Path,
+    policy: Policy,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = settle_sft(config(tmp_path, folder), policy)
+    assert (first.sft.lr, first.sft.batch_size, first.sft.epochs) == (1e-3, 4, 10.0)
+    said = capsys.readouterr().err
+    assert "sft.lr 0.001 (adapters on 0M parameters)" in said and "sft.epochs 10 (100 updates)" in said
+    assert said.count("\n") == 2 and str(tmp_path / "sft" / DERIVED_FILE) in said
+
+    def cramped(policy: Policy) -> MachineFacts:
+        return MachineFacts("cpu", 1, 0)
+
+    monkeypatch.setattr(training, "machine_facts", cramped)
+    assert settle_sft(config(tmp_path, folder), policy) == first
+    assert settle_sft(config(tmp_path, folder), policy, resume="restart") == first
+    other = settle_sft(config(tmp_path, folder), policy, replace(DATA, examples=400))
+    assert (other.sft.batch_size, other.sft.micro_batch_size) == (8, 1), "other data: derived anew"
+
+
+def test_a_setting_given_later_wins_over_what_was_kept(tmp_path: Path, folder: Path, policy: Policy) -> None:
+    settle_sft(config(tmp_path, folder), policy)
+    mine = settle_sft(config(tmp_path, folder, "--sft.lr", "1e-5"), policy)
+    assert (mine.sft.lr, mine.sft.epochs) == (1e-5, 10.0)
+
+
+@pytest.mark.parametrize("stage", [each for each in RULES if each != "sft"])
+def test_every_stage_is_told_kept_and_found_again(
+    stage: Stage, tmp_path: Path, folder: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def settle() -> Config:
+        return resolved_config(config(tmp_path, folder), stage, tmp_path / stage, policy, DATA, "auto", ALONE)
+
+    first, section = settle(), section_of(stage)
+    assert value_at(first, f"{section}.lr") == RULES[stage].lr
+    said = capsys.readouterr().err
+    assert f"{section}.lr {RULES[stage].lr:g} (adapters on 0M parameters), {section}.batch_size 4 (40" in said
+    assert settle() == first and capsys.readouterr().err == said
+    kept = tmp_path / stage / DERIVED_FILE
+    kept.write_text(kept.read_text().replace(str(RULES[stage].lr), "0.125"))
+    assert value_at(settle(), f"{section}.lr") == 0.125, "what was kept is what is taken"
+
+
+def test_two_stages_in_one_folder_do_not_take_each_others_settings(
+    tmp_path: Path, folder: Path, policy: Policy
+) -> None:
+    place = tmp_path / "ppo" / "mine"
+    for stage in ("sft", "offline", "sft"):
+        found = resolved_config(config(tmp_path, folder), stage, place, policy, DATA, "auto", ALONE)  # type: ignore[arg-type]
+        assert value_at(found, f"{section_of(stage)}.lr") == RULES[stage].lr  # type: ignore[arg-type, index]
+
+
+def test_the_run_says_what_its_earlier_stages_derived(tmp_path: Path, folder: Path, policy: Policy) -> None:
+    sft = settle_sft(config(tmp_path, folder), policy).sft
+    place = tmp_path / "ppo" / "text2grad"
+    later = resolved_config(config(tmp_path, folder), "ppo", place, policy, DataFacts(40, 20), "auto", ALONE)
+    assert later.sft == sft and later.ppo.lr == 3e-4 and later.ppo.rollouts == 32
+    assert not (tmp_path / "reward_model").exists()
+
+
+def test_a_run_that_began_without_takes_nothing_from_a_sibling(
+    tmp_path: Path, folder: Path, policy: Policy
+) -> None:
+    resolved_config(config(tmp_path, folder), "offline", tmp_path / "ppo" / "one", policy, DATA, "auto", ALONE)
+    begun = tmp_path / "ppo" / "two"
+    (begun / CHECKPOINTS).mkdir(parents=True)
+    bare = config(tmp_path, folder)
+    assert resolved_config(bare, "offline", begun, policy, DATA, "auto", ALONE).offline == bare.offline
+
+
+def test_a_tiny_model_and_a_run_that_began_without_get_nothing(
+    tmp_path: Path, folder: Path, policy: Policy
+) -> None:
+    tiny = config(tmp_path / "tiny", "tiny")
+    assert settle_sft(tiny, policy) is tiny and not (tmp_path / "tiny").exists()
+    begun = config(tmp_path / "begun", folder)
+    (tmp_path / "begun" / "sft" / CHECKPOINTS).mkdir(parents=True)
+    assert settle_sft(begun, policy).sft == begun.sft
+    assert settle_sft(begun, policy, resume="restart").sft.lr == 1e-3
+
+
+def test_a_kept_file_that_is_none_is_one_line(tmp_path: Path, folder: Path, policy: Policy) -> None:
+    (tmp_path / "sft").mkdir()
+    (tmp_path / "sft" / DERIVED_FILE).write_text("[]")
+    with pytest.raises(UserError, match=r"derived\.json is not a list of derived settings \(remove it"):
+        settle_sft(config(tmp_path, folder), policy)
+
+
+@pytest.mark.parametrize(
+    ("planted", "problem"),
+    [
+        ({"sft.lr": ["fast", ""]}, r"derived\.json does not fit: sft\.lr: Input should be a valid number"),
+        ({"sft.epochs": [-1.0, ""]}, r"does not fit: sft\.epochs: Input should be greater than 0"),
+        ({"sft.lr": 1e-3}, "is not a list of derived settings"),
+    ],
+)
+def test_a_wrong_value_that_was_planted_is_one_line(
+    tmp_path: Path, folder: Path, policy: Policy, planted: dict[str, Any], problem: str
+) -> None:
+    (tmp_path / "sft").mkdir()
+    (tmp_path / "sft" / DERIVED_FILE).write_text(json.dumps({"from": {}, "settings": planted}))
+    for stage, place in (("sft", "sft"), ("offline", "ppo/offline")):
+        with pytest.raises(UserError, match=problem + r".* \(remove it") as caught:
+            resolved_config(config(tmp_path, folder), stage, tmp_path / place, policy, DATA, "auto", ALONE)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
+    mine = config(tmp_path, folder, f"--{next(iter(planted))}", "0.5")
+    assert settle_sft(mine, policy).sft == mine.sft, "what is set is not looked up"
+
+
+def test_the_facts_of_a_policy_and_of_pairs(folder: Path, policy: Policy) -> None:
+    found = model_facts(policy)
+    assert (found.adapters, found.layers, found.width, found.weight_bytes) == (True, 2, 32, 4)
+    whole = load_policy(PolicySettings(model=str(folder)))
+    every = model_facts(whole)
+    assert not every.adapters
+    assert every.parameters == found.parameters == sum(each.numel() for each in whole.model.parameters())
+    asked = (Message(role="user", content="say ok"),)
+    pairs = [Pair("a", asked, "ok"), Pair("b", asked, "ok ok ok ok ok ok ok ok")]
+    assert facts_of_pairs(policy, pairs[:0]) == DataFacts(0, 0, 0)
+    one, both = (facts_of_pairs(policy, some) for some in (pairs[:1], pairs))
+    assert one.examples == 1 and both.examples == 2 and both.target_tokens > one.target_tokens > 0
+    assert one.prompt_tokens == both.prompt_tokens > 0
+
+
+def test_sft_of_a_model_trains_at_what_was_derived(tmp_path: Path, folder: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    rows = [{"prompt": f"say {n}", "response": f"it is {n}"} for n in range(6)]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ("--task.data", str(questions), "--policy.lora.r", "2", "--run.threads", "1", "--sft.epochs", "2")
+    run_sft(config(tmp_path / "run", folder, *options))
+    kept = load_config(tmp_path / "run" / "config.yaml")
+    assert (kept.sft.lr, kept.sft.batch_size, kept.sft.epochs) == (1e-3, 4, 2.0)
+    steps = (tmp_path / "run" / "sft" / "metrics.jsonl").read_text().splitlines()
+    assert max(json.loads(line)["lr"] for line in steps) == pytest.approx(1e-3)
+
+
+def train_offline(config: Config) -> Path:
+    """Train offline on six answers with a judgement; the folder that it leaves."""
+    run = config.run.folder
+    spans = (Span(start=0, end=2, label=1, text="it"), Span(start=6, end=7, label=-1, text="7"))
+    judged = {"response": "it is 7", "spans": spans, "score": 0.5, "source": Source(kind="human")}
+    prompts = [(Message(role="user", content=f"say {n}"),) for n in range(6)]
+    run.mkdir()
+    records = [Feedback(id=str(n), prompt=prompt, **judged) for n, prompt in enumerate(prompts)]
+    write_jsonl(run / "feedback.jsonl", records)
+    return Path(run_train_offline(config, run / "feedback.jsonl", "offline").out).parent
+
+
+def test_a_stage_trains_at_what_was_derived_for_it(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rate that nothing else has is planted: a stage that did not ask, or too late, would not train at it."""
+
+    def planted(asked: Stage, config: Config, facts: Facts) -> dict[str, DerivedValue]:
+        assert (asked, facts.model.adapters, facts.data.target_tokens > 0) == ("offline", True, True)
+        values = {"lr": 0.03125, "batch_size": 2, "epochs": 2.0, "micro_batch_size": 1}
+        return {f"offline.{name}": DerivedValue(value, "planted") for name, value in values.items()}
+
+    monkeypatch.setattr(training, "derive", planted)
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"prompt": f"say {n}"}) + "\n" for n in range(6)))
+    words = ("--task.data", str(questions), "--task.heldout_share", "0", "--policy.lora.r", "2")
+    place = train_offline(config(tmp_path / "run", folder, *words, "--run.threads", "1"))
+    rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    assert max(row["lr"] for row in rows) == pytest.approx(0.03125) and len(rows) == 6
+    assert load_config(place / "config.yaml").offline.lr == 0.03125
+    assert (place / DERIVED_FILE).is_file()

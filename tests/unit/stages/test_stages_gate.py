@@ -1,0 +1,193 @@
+"""The gate as stages: what `train-reward` writes, and what `train` makes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from human_data import corrected_file, small_config
+from text2grad.config import Config
+from text2grad.critics.damage import DAMAGE
+from text2grad.data.marks import corrections, human_record, with_corrections
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Feedback, read_jsonl
+from text2grad.stages.critics import critic_inputs
+from text2grad.stages.intake import run_import
+from text2grad.stages.reward_model.data import with_damage
+from text2grad.stages.reward_model.gate import FRESH, gate_file, read_gate, refuse_unfit_reward_model, verdict_line
+from text2grad.stages.reward_model.train import run_train_reward
+from text2grad.stages.sft import run_sft
+
+REFUSING = ("--critic.reward_model.gate", "true")
+
+
+def with_gate(folder: Path, text: str, *settings: str) -> Config:
+    config = small_config(folder, *REFUSING, *settings)
+    gate_file(config).parent.mkdir(parents=True)
+    gate_file(config).write_text(text, encoding="utf-8")
+    return config
+
+
+def test_a_reward_model_is_checked_when_it_is_trained(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "run", *REFUSING)
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
+    run_sft(config)
+    summary = run_train_reward(config)
+    written = read_gate(gate_file(config))
+    assert written is not None and summary.gate is not None
+    assert summary.damaged and summary.corrections == summary.records, "each answer was corrected"
+    assert summary.trained_on == summary.records + summary.corrections + summary.damaged
+    figures = written["figures"]
+    assert figures["corrected"] <= figures["heldout"] == 30 - summary.records, "held-out corrections are measured"
+    assert written == json.loads(json.dumps(summary.gate))
+    assert not written["fit"], "a model of 16 dimensions that saw each record once"
+    assert 0 <= written["figures"]["fresh"] <= 16 and 0 <= written["figures"]["spoiled"] <= 32
+    fresh = list(read_jsonl(config.run.folder / "evaluation" / FRESH, Feedback))
+    assert len({record.id for record in fresh}) == 16
+    with pytest.raises(UserError, match=r"not fit to train against: .*critic\.reward_model\.gate false"):
+        refuse_unfit_reward_model(config)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "said"),
+    [(["it praises"], r"against: it praises \("), (["one", "two", "three"], r"one, and 2 more in .*gate\.json")],
+)
+def test_what_failed_is_refused_with_its_reason(tmp_path: Path, reasons: list[str], said: str) -> None:
+    config = with_gate(tmp_path, json.dumps({"fit": False, "reasons": reasons}))
+    with pytest.raises(UserError, match=said):
+        refuse_unfit_reward_model(config)
+    refuse_unfit_reward_model(small_config(tmp_path, "--critic.reward_model.gate", "false"))
+
+
+ALONE = {"fit": False, "reasons": ["verdict"], "spans_alone": {"fit": True, "reasons": []}}
+
+
+def test_spans_that_are_fit_are_offered_and_trained_on(tmp_path: Path) -> None:
+    config = with_gate(tmp_path, json.dumps(ALONE))
+    with pytest.raises(UserError, match=r"against: verdict \(--credit\.outcome_weight 0 trains on its spans alone"):
+        refuse_unfit_reward_model(config)
+    refuse_unfit_reward_model(small_config(tmp_path, *REFUSING, "--credit.outcome_weight", "0"))
+    with pytest.raises(UserError, match="verdict"):
+        scored = ("--credit.outcome_weight", "0", "--credit.scheme", "last_token")
+        refuse_unfit_reward_model(small_config(tmp_path, *REFUSING, *scored))
+
+
+def test_a_verdict_that_was_not_checked_is_not_paid(tmp_path: Path) -> None:
+    checked = {"fit": True, "reasons": [], "spans_alone": None, "figures": {"pays_verdict": False}}
+    config = with_gate(tmp_path, json.dumps(checked))
+    with pytest.raises(UserError, match=r"checked with credit\.outcome_weight 0, .* \(--credit\.outcome_weight 0"):
+        refuse_unfit_reward_model(config)
+    refuse_unfit_reward_model(small_config(tmp_path, *REFUSING, "--credit.outcome_weight", "0"))
+
+
+def test_where_spans_are_not_fit_either_the_remarks_themselves_are_offered(tmp_path: Path) -> None:
+    config = with_gate(tmp_path, json.dumps({**ALONE, "spans_alone": {"fit": False, "reasons": ["spans"]}}))
+    with pytest.raises(UserError, match=r"against: verdict \(more critiques"):
+        refuse_unfit_reward_model(config)
+    (tmp_path / "feedback.jsonl").touch()
+    with pytest.raises(UserError, match=r"verdict \(train --offline .*feedback\.jsonl learns from the remarks"):
+        refuse_unfit_reward_model(config)
+    with pytest.raises(UserError, match=r"against: spans \(train --offline"):
+        refuse_unfit_reward_model(small_config(tmp_path, *REFUSING, "--credit.outcome_weight", "0"))
+
+
+def test_one_that_is_trained_against_all_the_same_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = with_gate(tmp_path, json.dumps(ALONE), "--critic.reward_model.gate", "false")
+    refuse_unfit_reward_model(config)
+    refuse_unfit_reward_model(config, tell=False)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "not fit to train against: verdict" in line and "all the same" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ((), "the reward model of this run is not fit to train against: verdict"),
+        (("--credit.outcome_weight", "0"), "the reward model of this run is fit to train against"),
+        (("--critic.kind", "human"), ""),
+    ],
+)
+def test_a_policys_evaluation_says_what_the_gate_said(tmp_path: Path, settings: tuple[str, ...], line: str) -> None:
+    assert verdict_line(small_config(tmp_path / "none")) == ""
+    assert verdict_line(with_gate(tmp_path / "run", json.dumps(ALONE), *settings)) == line
+
+
+def remark(response: str, corrected: str, score: float | None = None, id: str = "a") -> Feedback:
+    return human_record(id, "When?", response, Critique(text="x", score=score), {"corrected": corrected})
+
+
+def test_what_people_corrected_is_praised_once() -> None:
+    records = [
+        remark("Soon.", "On Friday.", -1.0),
+        remark("Later.", "On Friday.", id="b"),
+        remark("On Monday.", "On Monday.", 1.0, "c"),
+        remark("Never.", "", -1.0, "d"),
+    ]
+    assert [text for _, text in corrections(records)] == ["On Friday.", "On Monday."]
+    *same, praise = with_corrections(records)
+    assert same == records, "an answer that a record is about is praised, or not, by that record"
+    assert (praise.id, praise.response, praise.score) == ("a:corrected", "On Friday.", 1.0)
+    assert [(span.label, span.text) for span in praise.spans] == [(1, "On Friday.")]
+    assert with_corrections([remark("Soon.", "On Friday.")])[-1].score is None, "nobody gave a verdict"
+
+
+def test_of_a_long_correction_what_was_put_in_is_praised() -> None:
+    before = [f"word{n}" for n in range(80)]
+    after = [*before[:40], "other", "words", *before[42:]]
+    *_, praise = with_corrections([remark(" ".join(before), " ".join(after))])
+    assert [(span.label, span.text, span.reason) for span in praise.spans] == [(1, "other words", "")]
+
+
+def test_a_fit_one_and_another_critic_pass_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refuse_unfit_reward_model(with_gate(tmp_path / "a", '{"fit": true, "reasons": []}'))
+    failed = '{"fit": false, "reasons": ["x"]}'
+    refuse_unfit_reward_model(with_gate(tmp_path / "b", failed, "--critic.kind", "human"))
+    assert capsys.readouterr().err == ""
+
+
+def test_one_that_was_never_checked_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    elsewhere = small_config(tmp_path, *REFUSING, "--critic.reward_model.folder", str(tmp_path / "mine" / "policy"))
+    refuse_unfit_reward_model(elsewhere)
+    assert capsys.readouterr().err == "", "that there is none is told by who looks for it"
+    (tmp_path / "mine" / "policy").mkdir(parents=True)
+    refuse_unfit_reward_model(elsewhere)
+    refuse_unfit_reward_model(elsewhere, tell=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and str(tmp_path / "mine" / "gate.json") in lines[0]
+
+
+def test_the_gate_of_a_named_folder_counts(tmp_path: Path) -> None:
+    other = with_gate(tmp_path / "other", '{"fit": false, "reasons": ["x"]}')
+    folder = str(gate_file(other).parent / "policy")
+    with pytest.raises(UserError, match="not fit"):
+        refuse_unfit_reward_model(small_config(tmp_path / "run", *REFUSING, "--critic.reward_model.folder", folder))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"fit": true}'])
+def test_what_is_no_verdict_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match=r"gate\.json is not a verdict"):
+        refuse_unfit_reward_model(with_gate(tmp_path, text))
+
+
+def test_the_setting_does_not_change_what_a_run_depends_on(tmp_path: Path) -> None:
+    (tmp_path / "reward_model" / "policy").mkdir(parents=True)
+    on, off = (small_config(tmp_path, "--critic.reward_model.gate", value) for value in ("true", "false"))
+    assert critic_inputs(on) == critic_inputs(off)
+
+
+def test_a_few_records_are_joined_by_spoiled_ones(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "run")
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
+    records = list(read_jsonl(config.run.folder / "feedback.jsonl", Feedback))
+    few = with_damage(records, config.reward_model, seed=0)
+    assert few[:30] == records and {each.meta["damage"] for each in few[30:]} == set(DAMAGE)
+    assert 13 <= len(few[30:]) <= 15, "half as many, less those that would be as they were"
+    assert with_damage(records * 17, config.reward_model, seed=0) == records * 17, "from 500 on: none"
+    none = small_config(tmp_path / "run", "--reward_model.damaged", "0")
+    assert with_damage(records, none.reward_model, seed=0) == records
+    twice = small_config(tmp_path / "run", "--reward_model.damaged", "2")
+    assert len(with_damage(records * 17, twice.reward_model, seed=0)) > 1400

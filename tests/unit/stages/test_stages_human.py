@@ -1,0 +1,361 @@
+"""People's feedback through the stages: what is kept and left out, and no held-out question in any training."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from human_data import corrected_file, reviews_file, small_config
+from text2grad import wire
+from text2grad.config import Config, RewardModelSettings, load_config
+from text2grad.critics.prompted import CUT
+from text2grad.data.records import other_feedback
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Example, Feedback, Source, Span, read_jsonl, write_jsonl
+from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.load import load_policy
+from text2grad.stages import evaluate, run_folder, sft, train
+from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.intake import run_import
+from text2grad.stages.reward_model import data as reward_data
+from text2grad.stages.reward_model import train as reward_model
+from text2grad.stages.reward_model.train import run_train_reward
+from text2grad.stages.run_folder import start_policy
+from text2grad.stages.sft import run_sft
+from text2grad.stages.train import run_train
+from text2grad.tasks.base import question_of
+from text2grad.train.pairs import Pair
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """A run folder with both kinds of feedback in it."""
+    chosen = small_config(tmp_path / "run")
+    run_import(chosen, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
+    run_import(chosen, reviews_file(tmp_path / "reviews.jsonl"), "csv", None)
+    return chosen
+
+
+def feedback(config: Config) -> list[Feedback]:
+    return list(read_jsonl(config.run.folder / "feedback.jsonl", Feedback))
+
+
+def import_figures(config: Config) -> dict[str, Any]:
+    files = sorted((config.run.folder / "evaluation").glob("import_*.json"))
+    return {file.stem: json.loads(file.read_text()) for file in files}
+
+
+# Import
+
+
+def test_a_second_import_adds_to_the_first(config: Config) -> None:
+    data_sets = [record.meta["dataset"] for record in feedback(config)]
+    assert data_sets == ["remarks"] * 30 + ["csv"] * 60
+    figures = import_figures(config)
+    assert set(figures) == {"import_remarks", "import_csv"}
+    assert (figures["import_remarks"]["records"], figures["import_remarks"]["spans"]) == (30, 30)
+    assert (figures["import_csv"]["records"], figures["import_csv"]["unmatched"]) == (60, 0)
+
+
+def test_importing_a_file_twice_changes_nothing(config: Config, tmp_path: Path) -> None:
+    before, figures = feedback(config), import_figures(config)
+    report = run_import(config, tmp_path / "dev_feedback.jsonl", "auto", None)
+    assert (feedback(config), import_figures(config)) == (before, figures)
+    assert (report.report["records"], report.added, report.replaced) == (30, 0, 30)
+    assert report.file_holds == {"remarks": 30, "csv": 60}
+
+
+def test_a_record_imported_again_takes_the_place_of_the_old_one(config: Config, tmp_path: Path) -> None:
+    corrected_file(tmp_path / "dev_feedback.jsonl", corrected="Mended: {n}.")
+    run_import(config, tmp_path / "dev_feedback.jsonl", "auto", None)
+    again = feedback(config)
+    assert len(again) == 90
+    assert [record.meta["corrected"] for record in again[:2]] == ["Mended: 0.", "Mended: 1."]
+
+
+def test_a_file_that_cannot_be_read_leaves_the_earlier_import_intact(config: Config, tmp_path: Path) -> None:
+    before = feedback(config)
+    (tmp_path / "broken.json").write_text('[{"question": "What"}]', encoding="utf-8")
+    with pytest.raises(UserError):
+        run_import(config, tmp_path / "broken.json", "remarks", None)
+    assert feedback(config) == before
+
+
+def test_figures_stay_out_of_the_run_when_the_records_do(tmp_path: Path) -> None:
+    chosen = small_config(tmp_path / "run")
+    source = corrected_file(tmp_path / "dev_feedback.jsonl")
+    run_import(chosen, source, "auto", tmp_path / "own" / "feedback.jsonl")
+    assert not chosen.run.folder.exists()
+
+
+# The prompts of the task
+
+
+def test_only_answers_that_people_corrected_become_prompts(config: Config) -> None:
+    task = run_folder.task_of(config)
+    examples = [example for split in ("train", "heldout") for example in task.examples(split)]
+    assert sorted(example.reference for example in examples) == sorted(f"It was {n}." for n in range(30))
+    records = {record.id: record.prompt for record in feedback(config)}
+    assert all(example.prompt == records[example.id] for example in examples)
+
+
+def test_without_an_import_the_cure_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="text2grad import"):
+        run_sft(small_config(tmp_path / "run"))
+
+
+def test_reviews_alone_are_no_prompts(tmp_path: Path) -> None:
+    chosen = small_config(tmp_path / "run")
+    run_import(chosen, reviews_file(tmp_path / "reviews.jsonl"), "csv", None)
+    with pytest.raises(UserError, match="no answers that people corrected"):
+        run_sft(chosen)
+
+
+# The split
+
+
+class Seen:
+    """The questions that each stage was given, taken down at the doors of the training loops."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, question_by_id: dict[str, str]) -> None:
+        self.questions: dict[str, set[str]] = {}
+        self._question = question_by_id
+        for stage in (sft, reward_model):
+            self._tap(monkeypatch, stage, "train_supervised", lambda pairs, title: (title, [p.id for p in pairs]))
+        self._tap(monkeypatch, train, "train_ppo", lambda examples, _: ("ppo", [e.id for e in examples]))
+        self._tap(
+            monkeypatch, evaluate, "evaluate_policy", lambda examples, _: ("policy", [e.id for e in examples])
+        )
+
+    def _tap(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        stage: ModuleType,
+        name: str,
+        read: Callable[..., tuple[str, list[str]]],
+    ) -> None:
+        original = getattr(stage, name)
+
+        def tapped(policy: Any, given: Any, *rest: Any, **options: Any) -> Any:
+            title, ids = read(given, getattr(rest[-1], "title", ""))
+            asked = (self._question[id.removesuffix(":corrected")] for id in ids)
+            self.questions.setdefault(title, set()).update(asked)
+            return original(policy, given, *rest, **options)
+
+        monkeypatch.setattr(stage, name, tapped)
+
+
+@pytest.fixture
+def seen(config: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
+    yield Seen(monkeypatch, {record.id: question_of(record) for record in feedback(config)})
+
+
+def test_a_held_out_question_is_in_no_training_set_of_any_stage(config: Config, seen: Seen) -> None:
+    run_sft(config)
+    run_train_reward(config)
+    run_train(config, "text2grad")
+    run_evaluate(config, "text2grad")
+    assert {name: len(found) for name, found in seen.questions.items()} == {
+        "sft": 26,
+        "reward model": 26 + 22,
+        "ppo": 26,
+        "policy": 4,
+    }, "both data sets train the reward model"
+    _, measured_on = reward_data.reward_data(config)
+    heldout = seen.questions["policy"] | {question_of(record) for record in measured_on}
+    trained = seen.questions["sft"] | seen.questions["reward model"] | seen.questions["ppo"]
+    assert heldout and trained and not heldout & trained
+
+
+def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Config) -> None:
+    records = feedback(config)
+    alone = reward_data.reward_data(config)
+    program = {"kind": "program"}
+    sampled = [
+        Feedback.model_validate({**records[0].model_dump(), "id": f"s{n}", "source": program, "meta": {}})
+        for n in range(2)
+    ]
+    trained_on = sampled[0].model_copy(update={"meta": {"question": "a training question"}})
+    asked = sampled[1].model_copy(update={"meta": {"question": question_of(alone[0][0]).upper()}})
+    write_jsonl(config.run.folder / "feedback.jsonl", [*records, trained_on])
+    write_jsonl(config.run.folder / "feedback_heldout.jsonl", [asked])
+    train, heldout = reward_data.reward_data(config)
+    assert trained_on in train and asked in heldout
+    moved = [record for record in alone[0] if question_of(record) == question_of(alone[0][0])]
+    assert moved and all(record in heldout and record not in train for record in moved)
+    assert all(record in heldout for record in alone[1])
+
+
+# What does not fit
+
+
+def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_sft(config)
+    policy = load_policy(start_policy(config))
+    train, _ = reward_data.reward_data(config)
+    whole = reward_data.fitting(policy, train, config.reward_model)
+    said = capsys.readouterr().err
+    assert len(whole) == len(train) and "left out" not in said and "lose their middle" not in said
+
+    def length(pair: Pair) -> int:
+        prompt, target = encode_prompt(policy.tokenizer, pair.prompt), encode_target(policy.tokenizer, pair.target)
+        return len(prompt) + len(target)
+
+    limit = sorted(length(pair) for _, pair in whole)[len(whole) // 3]
+    policy.model.config.max_position_embeddings = limit
+    kept = reward_data.fitting(policy, train, config.reward_model)
+    before = {record.id: pair for record, pair in whole}
+    cut = [(record, pair) for record, pair in kept if pair.prompt != before[record.id].prompt]
+    assert 0 < len(cut) < len(kept)
+    for record, pair in cut:
+        assert length(pair) <= limit < length(before[record.id])
+        assert pair.target == before[record.id].target
+        assert record.response in pair.prompt[-1].content and CUT in pair.prompt[-1].content
+    assert f"{len(cut)} of {len(train)} prompts lose their middle to fit {limit} tokens" in capsys.readouterr().err
+    short = limit // 2
+    policy.model.config.max_position_embeddings = short
+    fewer = reward_data.fitting(policy, train, config.reward_model)
+    assert len(fewer) < len(train) and all(length(pair) <= short for _, pair in fewer)
+    left = f"{len(train) - len(fewer)} of {len(train)} critiques are left out: they still exceed {short} tokens"
+    assert left in capsys.readouterr().err
+
+
+# Settings
+
+
+def test_the_configuration_of_a_run_is_written_as_given(config: Config) -> None:
+    run_sft(config)
+    assert load_config(config.run.folder / "config.yaml") == config
+
+
+# Held-out token reward
+
+
+def test_evaluation_adds_the_reward_models_view_of_the_same_answers(config: Config) -> None:
+    run_sft(config)
+    without = run_evaluate(config, "sft").as_dict()
+    run_train_reward(config)
+    with_reward = run_evaluate(config, "sft").as_dict()
+    assert without == {key: value for key, value in with_reward.items() if key in without}
+    added = {f"{way}_{name}" for way in ("greedy", "sampled") for name in ("token_reward", "critic_failed")}
+    assert added <= set(with_reward) - set(without)
+    off = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"token_reward": False})})
+    assert run_evaluate(off, "sft").as_dict() == without
+
+
+def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_first(tmp_path: Path) -> None:
+    examples = [
+        Example.model_validate({"id": str(n), "prompt": [{"role": "user", "content": "?"}], "reference": "r"})
+        for n in range(2)
+    ]
+    for name, answers in {"text2grad": ("same", "new"), "sft": ("same", "old"), "a_run": ("same", "old")}.items():
+        rows = [{"id": str(n), "response": text, "scores": {"x": 1.0}} for n, text in enumerate(answers)]
+        run_folder.write_json(tmp_path / "evaluation" / "qa" / f"{name}.answers.json", rows)
+    (tmp_path / "before_after.jsonl").write_text('{"task": "mbpp", "id": "m"}\n{"task": "qa", "id": "old"}\n')
+    evaluate.write_before_after(tmp_path, "qa", examples)
+    lines = [json.loads(line) for line in (tmp_path / "before_after.jsonl").read_text().splitlines()]
+    assert [(line["task"], line["id"]) for line in lines] == [("mbpp", "m"), ("qa", "1"), ("qa", "0")]
+    assert [(answer["name"], answer["response"]) for answer in lines[1]["answers"]] == [
+        ("SFT", "old"),
+        ("a_run", "old"),
+        ("text2grad", "new"),
+    ]
+
+
+def test_answers_that_come_while_the_others_are_written_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two processes that measure at once, the second may write its answers while the first gathers them."""
+    example = Example.model_validate({"id": "0", "prompt": [{"role": "user", "content": "?"}]})
+
+    def answered(name: str) -> None:
+        rows = [{"id": "0", "response": f"by {name}", "scores": {}}]
+        run_folder.write_json(tmp_path / "evaluation" / "qa" / f"{name}.answers.json", rows)
+
+    def late(path: Path, text: str) -> None:
+        answered("late")
+        run_folder.write_whole(path, text)
+        monkeypatch.setattr(evaluate, "write_whole", run_folder.write_whole)
+
+    answered("sft")
+    monkeypatch.setattr(evaluate, "write_whole", late)
+    evaluate.write_before_after(tmp_path, "qa", [example])
+    (line,) = (tmp_path / "before_after.jsonl").read_text().splitlines()
+    assert [answer["name"] for answer in json.loads(line)["answers"]] == ["SFT", "late"]
+
+
+def test_a_reward_model_is_taught_suggestions(config: Config) -> None:
+    better = Span(start=0, end=8, label=0, text="Moreover", reason="drop it")
+    record = feedback(config)[0]
+    record = record.model_copy(update={"response": f"Moreover {record.response}", "spans": (better,)})
+    taught = reward_data.reward_pair(record, RewardModelSettings())
+    assert isinstance(taught, Pair)
+    assert '"improvable_spans": [{"quote": "Moreover", "reason": "drop it"}]' in taught.target
+    read = wire.parse(taught.target, record.response)
+    assert isinstance(read, Critique) and read.spans == (better,)
+
+
+def test_reward_pairs_hold_what_people_wrote(config: Config) -> None:
+    pair = reward_data.reward_pair(feedback(config)[0], RewardModelSettings())
+    assert isinstance(pair, Pair)
+    assert '"poor_spans": [{"quote": ", long ago.", "reason": "Unverifiable"' in pair.target
+
+
+def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(config: Config) -> None:
+    found = next(record for record in feedback(config) if record.spans)
+    spans = [span.model_copy(update={"reason": "Unverifiable: nobody says so"}) for span in found.spans]
+    record = found.model_copy(update={"spans": tuple(spans)})
+
+    def read(**settings: Any) -> Critique:
+        pair = reward_data.reward_pair(record, RewardModelSettings(**settings))
+        assert pair
+        judgement = wire.parse(pair.target, record.response)
+        assert isinstance(judgement, Critique)
+        return judgement
+
+    whole, bare = read(), read(critique=False, reasons=False)
+    assert (whole.text, whole.spans) == (record.critique, record.spans)
+    assert (bare.text, {span.reason for span in bare.spans}) == ("", {""})
+    places = [(span.start, span.end, span.label) for span in record.spans]
+    assert [(span.start, span.end, span.label) for span in bare.spans] == places
+
+
+@pytest.mark.parametrize(
+    ("score", "taught"), [(-5 / 7, "-0.7"), (1.0, "1.0"), (-0.04, "0.0"), (0.25, "0.2"), (None, None)]
+)
+def test_a_score_is_taught_with_one_digit(config: Config, score: float | None, taught: str | None) -> None:
+    record = next(each for each in feedback(config) if each.spans).model_copy(update={"score": score})
+    pair = reward_data.reward_pair(record, RewardModelSettings())
+    assert pair and re.findall(r'"score": ([^}]*)}', pair.target) == ([] if taught is None else [taught])
+
+
+def test_a_grounded_model_is_not_taught_a_list_it_cannot_write(config: Config) -> None:
+    record = next(each for each in feedback(config) if each.spans).model_copy(
+        update={"meta": {"omissions": ["how"]}}
+    )
+    targets = {
+        grounded: reward_data.reward_pair(record, RewardModelSettings(grounded=grounded))
+        for grounded in ("off", "auto", "on")
+    }
+    assert {name: "omissions" in pair.target for name, pair in targets.items() if pair} == {
+        **dict.fromkeys(("auto", "on"), False),
+        "off": True,
+    }
+
+
+def test_annotating_keeps_what_others_said_and_replaces_its_own(config: Config) -> None:
+    path = config.run.folder / "feedback.jsonl"
+    people = feedback(config)
+    program = people[0].model_copy(update={"id": "p", "source": Source(kind="program")})
+    write_jsonl(path, [*people, program])
+    assert list(other_feedback(path, "program")) == people
+    assert list(other_feedback(path, "human")) == [program]
+    assert list(other_feedback(path.with_name("none.jsonl"), "human")) == []
