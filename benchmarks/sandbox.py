@@ -32,8 +32,8 @@ import codeverdict
 from codeverdict import NO_VERDICT, Job, Runner, Tier, probe_tiers, stub_gate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "codeverdict"))
-from forging import FAMILIES, FORGING, RIGHT, WEAK, judged, passes_really, secrets_found
-from hostile import HOSTILE, Machine, below, left_over
+from corpus import FAMILIES, FORGING, HOSTILE, RIGHT, WEAK, judged, passes_really, secrets_found
+from hostile import Machine, below, left_over
 
 CODE = "def f(xs):\n    ys = [x for x in xs if x >= 2]\n    return sum(ys)\n"
 TESTS = (
@@ -92,7 +92,7 @@ def lines() -> int:
 def gated() -> int:
     """How many of the weak tests the gate finds."""
     with Runner(seconds=10.0, workers=2, memory_mb=512) as runner:
-        admitted = [weak.name for weak in WEAK if stub_gate(runner, weak.task.tests).accepted]
+        admitted = [weak.name for weak in WEAK if stub_gate(runner, weak.tests).accepted]
     say("weak tests", f"{len(admitted)} of {len(WEAK)} admitted {admitted}")
     return len(WEAK) - len(admitted)
 
@@ -184,16 +184,16 @@ def forging(tier: Tier) -> int:
 
 def families(tier: Tier) -> int:
     """How many programs of `families.txt` passed that the real pytest fails; said of all that passed."""
-    tested = [each for each in FAMILIES if each.task.tests]
+    tested = [each for each in FAMILIES if each.tests]
     with Runner(seconds=2.0, workers=2, tier=tier, memory_mb=512) as runner:
-        pairs = [(each.code, each.task.tests) for each in tested]
-        verdicts = runner.run_all(pairs, references=[each.task.honest for each in tested])
-        scripts = [each for each in FAMILIES if not each.task.tests]
+        pairs = [(each.code, each.tests) for each in tested]
+        verdicts = runner.run_all(pairs, references=[each.honest for each in tested])
+        scripts = [each for each in FAMILIES if not each.tests]
         beside = judged(runner, [each.job() for each in scripts])
     passed = [each for each, verdict in zip(tested, verdicts, strict=True) if verdict.passed]
     shaped = [each.name for each in scripts if beside[each.job()].passed]
     say(f"{tier}: families", f"{len(passed) + len(shaped)} of {len(FAMILIES)} passed {passed} {shaped}")
-    failed = passes_really([(each.code, each.task.tests) for each in passed]).count(False)
+    failed = passes_really([(each.code, each.tests) for each in passed]).count(False)
     return failed + len(shaped)
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from codeverdict.inside import frames, landlock, scratch, seccomp
+from codeverdict.inside import frames, scratch
+from codeverdict.inside.kernel import landlock, seccomp
 from codeverdict.results import Tier
 
 TierChoice = Literal["auto", "namespaces", "landlock", "none"]

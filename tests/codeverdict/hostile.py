@@ -1,6 +1,7 @@
-"""Programs that try to pass without solving the task, or to touch the machine. For tests and benchmarks.
+"""The machine around the sandbox, as hostile programs could touch it: files, processes, the network.
 
-`{out}` is a folder everybody may write to, `{port}` a port of 127.0.0.1 where somebody listens (TCP and UDP).
+In a hostile program `{out}` is a folder everybody may write to, `{port}` a port of 127.0.0.1 where somebody
+listens (TCP and UDP).
 """
 
 from __future__ import annotations
@@ -10,45 +11,7 @@ import os
 import shutil
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
-
-from corpus import sections
-
-TESTS = (
-    "from solution import f\n\ndef test_two():\n    assert f(2) == 4\n\ndef test_three():\n    assert f(3) == 9\n"
-)
-CLOSE = "from solution import f\n\ndef test_two():\n    assert abs(f(2) - 4.0) < 1e-6\n"
-CALLBACK = "from solution import f\n\nSECRET = 4\n\ndef test_two():\n    assert f(lambda: SECRET and None) == 4\n"
-STAR = (
-    "from pytest import approx\nfrom solution import *\n\ndef test_two():\n    assert isinstance(f(2), int)\n"
-    "    assert sorted([f(2), 5]) == [4, 5]\n    assert all([f(2) == approx(4)])\n"
-)
-ARRAY = (
-    "import numpy as np\nfrom solution import f\n\ndef test_two():\n"
-    "    np.testing.assert_allclose(f(2), np.array([4.0]))\n"
-)
-
-
-@dataclass(frozen=True)
-class Hostile:
-    """A program, and the tests it must not pass."""
-
-    name: str
-    code: str
-    tests: str
-
-
-def read_hostile(file: str) -> tuple[Hostile, ...]:
-    """The programs of a file: a line `=== name | tests` begins each."""
-    found = []
-    for title, code in sections(file):
-        name, tests = title.split(" | ")
-        found.append(Hostile(name, code.strip() + "\n", globals()[tests]))
-    return tuple(found)
-
-
-HOSTILE = read_hostile("hostile.txt")
 
 FIRST_USER = 1_900_000_000
 WATCHED = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path.cwd(), Path.home())

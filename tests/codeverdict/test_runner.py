@@ -21,132 +21,23 @@ ONE = "def f(x):\n    return x + 1\n"
 TEST_ONE = "from solution import f\n\ndef test_f():\n    assert f(1) == 2\n"
 
 
-def outcome(runner: Runner, solution: str, tests: str) -> str:
-    verdict = runner.run(solution, tests)
-    return verdict.outcome + "".join(f"; {each.name}: {each.error}" for each in verdict.results if not each.passed)
-
-
-def read_cases() -> dict[str, tuple[str, str]]:
-    """Name -> (solution, tests)."""
-    found = {}
-    for name, body in sections("supported.txt"):
-        solution, tests = body.split("\n---\n")
-        found[name] = (solution + "\n", tests)
-    return found
-
-
-SUPPORTED = read_cases()
-
-
-def test_what_test_files_may_use(runner: Runner) -> None:
-    outcomes = {what: outcome(runner, *case) for what, case in SUPPORTED.items()}
-    assert not {what: ended for what, ended in outcomes.items() if ended != "passed"}
+def test_programs_and_test_files_end_as_they_should(runner: Runner) -> None:
+    cases = {}
+    for title, body in sections("outcomes.txt"):
+        name, outcome = title.split(" | ")
+        solution, _, tests = body.partition("\n---\n")
+        cases[name] = (outcome, solution + "\n", tests)
+    unreadable = {"too long": "x" * (10 << 20), "a null byte": "f = 1\0", "too deep": "(" * 10_000}
+    cases |= {name: ("broken", code, TEST_ONE) for name, code in unreadable.items()}
+    verdicts = {name: runner.run(code, tests) for name, (_, code, tests) in cases.items()}
+    assert not {name: it for name, it in verdicts.items() if it.outcome != cases[name][0]}
+    assert all(it.error for it in verdicts.values() if it.outcome == "unsupported")
 
 
 def test_parametrized_cases_are_results_of_their_own(runner: Runner) -> None:
     tests = "import pytest\n@pytest.mark.parametrize('x', [1, 2])\ndef test_f(x):\n    assert f(x) == 2\n"
     results = runner.run(ONE, tests).results
-    assert [(each.name, each.passed) for each in results] == [("test_f[1]", True), ("test_f[2]", False)]
-
-
-FAILING = {
-    "a wrong value": "def test():\n    assert f(1) == 3\n",
-    "pytest.fail": "import pytest\ndef test():\n    pytest.fail('so')\n",
-    "no exception": "import pytest\ndef test():\n    with pytest.raises(ValueError):\n        f(1)\n",
-    "another exception": "import pytest\ndef test():\n    with pytest.raises(ValueError):\n        f('a')\n",
-    "another message": "import pytest\ndef test():\n    with pytest.raises(TypeError, match='q'):\n        f('')\n",
-    "one of two": "def test_a():\n    assert f(1) == 2\ndef test_b():\n    assert f(1) == 1\n",
-    "approx": "from pytest import approx\ndef test():\n    assert f(1) == approx(2.1)\n",
-    "no warning": "import pytest\ndef test():\n    with pytest.warns(UserWarning):\n        f(1)\n",
-    "unittest": (
-        "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(f(1), 3)\n"
-    ),
-    "a fixture's end": (
-        "import pytest\n@pytest.fixture\ndef x():\n    yield 1\n    assert f(1) == 3\ndef test(x):\n    pass\n"
-    ),
-}
-
-
-def test_what_fails_is_failed(runner: Runner) -> None:
-    outcomes = {what: runner.run(ONE, tests).outcome for what, tests in FAILING.items()}
-    assert not {what: ended for what, ended in outcomes.items() if ended != "failed"}
-
-
-UNSUPPORTED = {
-    "a package that is not installed": "import no_such_package\ndef test():\n    pass\n",
-    "another process": "import subprocess\ndef test():\n    pass\n",
-    "replaced modules": "from unittest.mock import patch\n@patch('sys.modules')\ndef test(m):\n    pass\n",
-    "a fixture nobody defines": "def test(benchmark):\n    pass\n",
-    "asynchronous tests": "async def test():\n    assert f(1) == 2\n",
-    "a class derived from the solution's": (
-        "import solution\nclass T(solution.C):\n    pass\ndef test():\n    pass\n"
-    ),
-    "a value that cannot cross": "import re\ndef test():\n    f(re.match('a', 'a'))\n",
-    "the source of the solution": "import inspect\ndef test():\n    inspect.getsource(f)\n",
-}
-
-
-def test_what_cannot_be_run_is_unsupported(runner: Runner) -> None:
-    verdicts = {what: runner.run(ONE, tests) for what, tests in UNSUPPORTED.items()}
-    assert not {what: each for what, each in verdicts.items() if each.outcome != "unsupported" or not each.error}
-
-
-OWN_EQ = """
-class Box:
-    def __init__(self, x): self.x = x
-    def __eq__(self, other):
-        {body}
-"""
-KNOWS_ITS_OWN = "return self.x == other.x if isinstance(other, Box) else NotImplemented"
-SAYS_YES_LATER = "return True if other else NotImplemented"
-REMEMBERS = "self.x = other or self.x; return NotImplemented if not other else True"
-
-
-@pytest.mark.parametrize(
-    ("body", "asserted", "outcome"),
-    [
-        (KNOWS_ITS_OWN, "Box(1) != 1 and Box(1) != 'a' and Box(1) != [1] and Box(1) == Box(1)", "passed"),
-        (KNOWS_ITS_OWN, "Box(1) == 1", "failed"),
-        (KNOWS_ITS_OWN, "Box(1) in [1]", "failed"),
-        (SAYS_YES_LATER, "Box(1) == 1", "failed"),
-        (SAYS_YES_LATER, "Box(1) == [1]", "failed"),
-        (REMEMBERS, "(box := Box(1)) != 7 and box.x == 7", "failed"),
-        ("return self.x == other", "Box(1) == 1", "unsupported"),
-        ("return self.x == other", "Box(1) != 2", "unsupported"),
-        ("return True", "Box(1) == 1", "unsupported"),
-        ("raise ValueError", "Box(1) == 1", "failed"),
-    ],
-)
-def test_an_object_that_knows_no_value_of_a_type_differs_from_all_of_them(
-    runner: Runner, body: str, asserted: str, outcome: str
-) -> None:
-    """It is asked with the empty value of the type: what is expected never crosses."""
-    tests = f"from solution import Box\ndef test():\n    assert {asserted}\n"
-    verdict = runner.run(OWN_EQ.format(body=body), tests)
-    assert verdict.outcome == outcome, verdict
-
-
-@pytest.mark.parametrize(
-    ("solution", "tests", "expected"),
-    [
-        ("def f(:\n", TEST_ONE, "broken"),
-        ("this is not Python at all", TEST_ONE, "broken"),
-        ("x = 1 / 0\n", TEST_ONE, "broken"),
-        ("x" * (10 << 20), TEST_ONE, "broken"),
-        ("f = 1\0", TEST_ONE, "broken"),
-        ("(" * 10_000, TEST_ONE, "broken"),
-        ("def g(x):\n    return 1\n", TEST_ONE, "broken"),
-        (ONE, "", "no_tests"),
-        (ONE, "x = 1\n", "no_tests"),
-        (ONE, "def test_f(:\n", "bad_tests"),
-        (ONE, "1 / 0\n", "bad_tests"),
-        (ONE, "import pytest\n@pytest.mark.skip\ndef test():\n    pass\n", "no_tests"),
-        ("def f(x):\n    return f(x)\n", TEST_ONE, "failed"),
-    ],
-    ids=lambda text: text[:20].encode("unicode_escape").decode(),
-)
-def test_bad_input_has_one_outcome_each(runner: Runner, solution: str, tests: str, expected: str) -> None:
-    assert runner.run(solution, tests).outcome == expected
+    assert [(result.name, result.passed) for result in results] == [("test_f[1]", True), ("test_f[2]", False)]
 
 
 @pytest.mark.filterwarnings("error")
@@ -158,7 +49,7 @@ def test_what_the_compiler_says_of_tests_is_not_said_to_who_runs_them(runner: Ru
 
 
 def test_tests_that_never_end_are_a_timeout() -> None:
-    with Runner(seconds=0.5) as quick:
+    with Runner(seconds=0.3) as quick:
         assert quick.run(ONE, "while True:\n    pass\n").outcome == "timeout"
         finished = quick.run(ONE, "def test_a():\n    assert f(1) == 2\ndef test_b():\n    while True: pass\n")
         assert (finished.outcome, [each.name for each in finished.results]) == ("timeout", ["test_a"])
@@ -166,20 +57,20 @@ def test_tests_that_never_end_are_a_timeout() -> None:
 
 
 def test_where_the_reference_is_slow_a_program_has_more_time() -> None:
-    busy = "import time\nwhile time.process_time() < 1.0:\n    pass\n"
+    busy = "import time\nwhile time.process_time() < 0.2:\n    pass\n"
     slow, endless = busy + ONE, "while True:\n    pass\n"
-    with Runner(seconds=0.8) as quick:
+    with Runner(seconds=0.15) as quick:
         jobs = [(slow + "# other", TEST_ONE), (slow + "# other", TEST_ONE), (endless, TEST_ONE)]
         found = quick.run_all(jobs, references=[slow, ONE, slow])
         assert [each.outcome for each in found] == ["passed", "timeout", "timeout"]
 
 
 def test_where_the_reference_does_not_end_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "REFERENCE_SECONDS", 1.5)
+    monkeypatch.setattr(runner_module, "REFERENCE_SECONDS", 0.5)
     endless = "while True:\n    pass\n"
-    with Runner(seconds=0.5) as quick:
+    with Runner(seconds=0.2) as quick:
         [found] = quick.run_all([(endless + "# other", TEST_ONE)], references=[endless])
-    assert (found.outcome, found.error) == ("unsupported", "the reference: more than 1.5 s of processor time")
+    assert (found.outcome, found.error) == ("unsupported", "the reference: more than 0.5 s of processor time")
 
 
 def test_endless_recursion_without_a_limit_is_contained() -> None:
@@ -255,11 +146,11 @@ def test_test_files_are_read_once_and_never_in_a_thread_of_the_runner(monkeypatc
         return read(tests)
 
     monkeypatch.setattr(runner_module, "read", noted)
-    files = [f"from solution import f\n\ndef test_f():\n    assert f({n}) == {n}\n" for n in range(100)]
+    files = [f"from solution import f\n\ndef test_f():\n    assert f({n}) == {n}\n" for n in range(70)]
     with Runner(workers=2) as runner:
         verdicts = runner.run_all([("def f(x):\n    return x\n", tests) for tests in files])
-    assert [verdict.outcome for verdict in verdicts] == ["passed"] * 100
-    assert threads == [threading.main_thread()] * 100
+    assert [verdict.outcome for verdict in verdicts] == ["passed"] * 70
+    assert threads == [threading.main_thread()] * 70
 
 
 def test_a_job_survives_a_dead_server() -> None:

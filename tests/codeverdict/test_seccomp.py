@@ -11,7 +11,8 @@ import struct
 import pytest
 from corpus import DATA
 
-from codeverdict.inside import landlock, probes, seccomp
+from codeverdict.inside import probes
+from codeverdict.inside.kernel import landlock, seccomp
 
 MACHINES = ("x86_64", "aarch64")
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # linux/audit.h: 64 bits, little end

@@ -9,7 +9,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from codeverdict.inside import jail, scratch, system
+from codeverdict.inside import scratch
+from codeverdict.inside.kernel import jail, system
 
 _FORK_SECONDS = 2.0
 _PROCESS_CLOCK = 2  # clock_getcpuclockid(3): the processor time of a process, by its number

@@ -9,7 +9,8 @@ import signal
 import socket
 from collections.abc import Callable
 
-from codeverdict.inside import frames, system
+from codeverdict.inside import frames
+from codeverdict.inside.kernel import system
 
 
 def report(server: int, descriptor: int) -> None:

@@ -17,14 +17,9 @@ import signal
 import sys
 from typing import Any
 
-from codeverdict.inside import (
-    frames,
-    jail,
-    probes,
-    solution_side,
-    test_side,
-)
+from codeverdict.inside import frames, probes, solution_side, test_side
 from codeverdict.inside.job import Job
+from codeverdict.inside.kernel import jail
 from codeverdict.inside.scratch import Scratch
 
 _TICK_MS = 50

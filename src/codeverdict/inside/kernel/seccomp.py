@@ -10,7 +10,7 @@ import errno
 import struct
 from collections.abc import Iterable
 
-from codeverdict.inside import system
+from codeverdict.inside.kernel import system
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000

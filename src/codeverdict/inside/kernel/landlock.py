@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from codeverdict.inside import system
+from codeverdict.inside.kernel import system
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PATH_BENEATH = 1

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from codeverdict.inside import landlock, seccomp, system
+from codeverdict.inside.kernel import landlock, seccomp, system
 
 FILE_BYTES = 1 << 20
 """The longest file a program may write, in bytes."""
