@@ -33,7 +33,7 @@ from text2grad.critics.program.source import Lines
 from text2grad.data.published import read_examples
 from text2grad.feedback import Critique, Example
 from text2grad.sandbox import Runner
-from text2grad.tasks.code import SHAPES
+from text2grad_lab.benchmarks.programs import SHAPES
 from text2grad_lab.readers.ilf import SHAPE
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

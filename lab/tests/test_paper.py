@@ -21,6 +21,7 @@ from text2grad.commands.measure import TARGETS
 from text2grad.config import Config, find_config, load_config
 from text2grad.console import split_overrides
 from text2grad.errors import UsageError
+from text2grad.named import load_named
 from text2grad.tasks.base import TASKS
 from text2grad_lab.__main__ import repeat_listed
 from text2grad_lab.paper import check, steps
@@ -41,7 +42,7 @@ def parsed(given: Sequence[str]) -> Config | None:
     command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
     context = command.make_context(words[0], list(words[1:]), obj=overrides)
     if what := context.params.get("what"):
-        assert what in TARGETS or what in TASKS, what
+        assert what in TARGETS or load_named("task", what, TASKS.get(what, what)), what
     if "config" not in context.params:
         return None
     return load_config([find_config(name) for name in context.params["config"] or ["demo"]], overrides)

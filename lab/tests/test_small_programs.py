@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from text2grad.tasks.base import TaskSettings, load_task
-from text2grad.tasks.code import MBPP_SPLITS
 
 
 @pytest.fixture
@@ -48,20 +47,9 @@ def test_mbpp_fills_at_most_a_quarter_of_the_demonstrations(mbpp: Path) -> None:
     assert len(found) == 8 and sum(each.startswith("mbpp") for each in found) == 2
 
 
-def test_the_benchmark_measures_the_test_split_of_a_whole_file(mbpp: Path) -> None:
-    settings = TaskSettings(name="mbpp", data=str(mbpp))
-    assert ids(settings, "heldout") == ["mbpp-11", "mbpp-510"]
-    assert ids(settings.model_copy(update={"limit": 1}), "heldout") == ["mbpp-11"]
-
-
 def test_a_policy_learns_to_write_the_line_ends_of_python_and_not_those_that_mbpp_is_published_with(
     mbpp: Path,
 ) -> None:
     settings = TaskSettings(name="text2grad_lab.tasks.small_programs:SmallProgramsTask", data=str(mbpp), limit=40)
     (shown,) = [each for each in load_task(settings).examples("sft") if each.id == "mbpp-601"]
     assert shown.reference == "def add_601(n):\n    return n + 601\n"
-
-
-def test_mbpps_splits_share_no_problem() -> None:
-    numbers = [number for split in MBPP_SPLITS.values() for number in split]
-    assert len(numbers) == len(set(numbers)) == 974

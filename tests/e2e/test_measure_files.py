@@ -28,7 +28,7 @@ def test_a_file_of_answers_is_one_json_object(command: Command, tmp_path: Path) 
     ("words", "code", "said"),
     [
         (["--answers", "nosuch.jsonl", "--task", "summarization"], FAILED, "nosuch.jsonl"),
-        (["--answers", "a.jsonl", "--samples", "b.jsonl"], USAGE, "exclude each other"),
+        (["--answers", "a.jsonl", "--task", "reward-model"], USAGE, "exclude each other"),
         (["--against", "a.jsonl", "--task", "reward-model"], USAGE, "--against is for"),
         (["--answers", "a.jsonl", "--against", "b.jsonl"], USAGE, "--evaluate.judge MODEL"),
         (["sft", "--evaluate.judge", "m", "--judge.prompt", "code_e2"], USAGE, "no others (--against FILE"),

@@ -299,14 +299,16 @@ def test_pretrained_measures_on_other_tasks_what_was_asked(monkeypatch: pytest.M
     chosen, arms = pretrained.options(), ["base", "sft", "text2grad+shared"]
     works = pretrained.elsewhere(chosen, pretrained.preset(chosen, "code"), "code", 0, arms).works
     assert list(works) == ["mbpp sft", "mbpp text2grad-shared"]
-    assert {"--task", "mbpp", "--evaluate.limit=150"} < set(works["mbpp sft"].words)
+    assert {"--task", "text2grad_lab.benchmarks.programs:MBPP", "--evaluate.limit=150"} < set(
+        works["mbpp sft"].words
+    )
     assert not pretrained.elsewhere(chosen, pretrained.preset(chosen, "docstrings"), "docstrings", 0, arms).works
     rows = [measured("sft", seed, 0.4) | {"mbpp": greedy} for seed, greedy in ((0, 0.25), (1, 0.5))]
     assert pretrained.table(rows)["sft"]["mbpp"] == {"mean": 0.375, "seeds": [0.25, 0.5]}
-    place = tmp_path / "mbpp-mbpp" / "sft.json"
+    place = tmp_path / "text2grad_lab.benchmarks.programs_MBPP-mbpp" / "sft.json"
     place.parent.mkdir()
     place.write_text('{"greedy_pass": 0.25}', encoding="utf-8")
-    assert pretrained.figures_on(tmp_path, "mbpp", "sft") == {"greedy_pass": 0.25}
+    assert pretrained.figures_on(tmp_path, "*MBPP", "sft") == {"greedy_pass": 0.25}
 
 
 def record(number: int, response: str, *quotes: str, family: str = "list") -> Feedback:

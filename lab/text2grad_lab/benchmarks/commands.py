@@ -1,4 +1,4 @@
-"""The commands of the benchmarks: choices, mt-bench, alpaca."""
+"""The commands of the benchmarks: choices, mt-bench, alpaca, samples."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ ANSWERS = "Measure this file of answers instead of a policy."
 ARC, MT_BENCH, ALPACA_EVAL = (
     f"text2grad_lab.benchmarks.{name}" for name in ("arc:ARC", "mt_bench:MTBench", "alpaca:AlpacaEval")
 )
+HUMANEVAL = "text2grad_lab.benchmarks.programs:HumanEval"
 
 
 def on_task(stage: ConfiguredAsRun, name: str) -> Config:
@@ -102,3 +103,24 @@ class Alpaca(Stage, ConfiguredAsRun):
             return Work(lambda: win_rates(read_annotations(file)))
         assert self.out is not None
         return Work(partial(run_alpaca, on_task(self, ALPACA_EVAL), self.target, self.out))
+
+
+@command("samples")
+class Samples(Stage, ConfiguredAsRun):
+    """Run programs by any system against the tests of their tasks: pass@k.
+
+    Every line of FILE is {"task_id", "solution"} or {"task_id", "completion"}, in EvalPlus's format.
+
+    \b
+    Example:
+      python -m text2grad_lab samples samples.jsonl --task text2grad_lab.benchmarks.programs:HumanEval
+    """
+
+    samples: Path = argument("FILE", "Programs in EvalPlus's format.", ...)
+    task: str = option("--task CLASS", "The task with the tests, as module:Class.", HUMANEVAL)
+
+    def work(self) -> Work:
+        config = on_task(self, self.task)
+        from text2grad_lab.benchmarks.samples import run_samples
+
+        return Work(partial(run_samples, config, self.samples))

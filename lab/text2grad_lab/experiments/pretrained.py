@@ -43,7 +43,7 @@ CRITICS = {"docstrings": "reference", "code": "program"}
 ARMS = ("text2grad", "scalar", "grpo")
 TITLES = {"scalar": "scalar_ppo"}
 WAYS, MBPP = ("greedy", "sampled", "best_temperature"), "mbpp"
-BENCHMARKS = {"arc": ("choices",), MBPP: ("evaluate", "--task", MBPP)}
+BENCHMARKS = {"arc": ("choices",), MBPP: ("evaluate", "--task", "text2grad_lab.benchmarks.programs:MBPP")}
 """The commands that measure policies elsewhere."""
 TEMPERATURES = "[0.3, 0.6, 1.0]"
 SHARED = Path("../shared/data")
@@ -132,7 +132,7 @@ def row_of(chosen: argparse.Namespace, config: Config, task: str, arm: str, numb
     if chosen.arc and arm != BASE:
         row["arc_score"] = figures_on(folder, "*ARC", name)["likelihood_normalised"]
     if chosen.mbpp and task == "code" and arm != BASE:
-        row[MBPP] = figures_on(folder, MBPP, name)["greedy_pass"]
+        row[MBPP] = figures_on(folder, "*MBPP", name)["greedy_pass"]
     return row
 
 

@@ -12,7 +12,7 @@ from text2grad.data.files import Row, optional_text, text_of
 from text2grad.data.opinions import Importer, Names, Opinion
 from text2grad.data.published import Shape, one_turn, python_lines
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example
-from text2grad.tasks.checks import check_module
+from text2grad_lab.benchmarks.checks import check_module
 
 CORRECTED = "unedited_annotator_completion"
 """The key of the program as corrected by a person."""

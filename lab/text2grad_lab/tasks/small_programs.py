@@ -1,7 +1,7 @@
 """Small programs for a model that can read: the embedded problems, and MBPP's training problems among them.
 
 Measured on the embedded task's held-out combinations; on MBPP's test problems and HumanEval by
-`text2grad evaluate NAME --task mbpp` and `--task humaneval`. Nothing is trained on either.
+`text2grad evaluate NAME --task text2grad_lab.benchmarks.programs:MBPP` (and `:HumanEval`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import random
 from text2grad.data.published import read_examples
 from text2grad.feedback import Example
 from text2grad.tasks.base import Split, TaskSettings
-from text2grad.tasks.code import SHAPES, benchmark_data, of_mbpp_split
 from text2grad.tasks.demo import DemoTask
+from text2grad_lab.benchmarks.programs import MBPP_DATA, SHAPES, in_mbpp_split
 
 MBPP_SHARE = 4
 """Every fourth demonstration is MBPP's, while there are any."""
@@ -32,8 +32,8 @@ class SmallProgramsTask:
 
     def __init__(self, settings: TaskSettings) -> None:
         self._embedded = DemoTask(settings)
-        found = read_examples(settings.data or benchmark_data("mbpp"), SHAPES, None, split="train")
-        self._mbpp = of_mbpp_split(found, "train")
+        found = read_examples(settings.data or MBPP_DATA, SHAPES, None, split="train")
+        self._mbpp = in_mbpp_split(found, "train")
         self._seed = settings.seed
 
     def examples(self, split: Split) -> list[Example]:

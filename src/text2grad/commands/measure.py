@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from text2grad.stages.talk import PromptAnswers
 
 POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
-MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, ..."
+MEASURED = "policy, reward-model, or another task to measure the policy on: qa, module:Class, ..."
 NO_FILES: list[Path] = []
 WITH = (
     "--with NAMES",
@@ -32,16 +32,13 @@ CRITIQUE = ("--critique", "Have the run's critic (critic.kind) judge the answers
 
 @command("evaluate")
 class Evaluate(Stage, ConfiguredAsRun):
-    """Measure a policy, a reward model, or a file of answers or programs.
+    """Measure a policy, a reward model, or a file of answers.
 
     A policy answers the held-out prompts. A reward model judges the held-out feedback.
 
     With --answers no policy is loaded. A row has a response, and a reference or the id of a held-out prompt
     of the task: ROUGE, BLEU and, with the weights of an encoder (evaluate.bertscore), BERTScore. With --against a
     judge (evaluate.judge) compares them with other answers to the same prompts, in both orders.
-
-    With --samples every line {"task_id", "solution"} or {"task_id", "completion"} is run against its
-    task's tests, and pass@k is reported.
 
     The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
 
@@ -50,7 +47,6 @@ class Evaluate(Stage, ConfiguredAsRun):
       text2grad evaluate text2grad --config mine.yaml
       text2grad evaluate text2grad --config mine.yaml --evaluate.temperatures "[0.3, 0.5, 0.7, 1.0]"
       text2grad evaluate --task reward-model --config mine.yaml
-      text2grad evaluate --task humaneval --samples samples.jsonl
       text2grad evaluate --task summarization --answers gpt-4o.jsonl --json
       text2grad evaluate --task qa --answers ours.jsonl --against theirs.jsonl --evaluate.judge gpt-4o
     """
@@ -59,7 +55,6 @@ class Evaluate(Stage, ConfiguredAsRun):
         "TARGET", "A run's name (sft, text2grad, ...), a model folder or a hub name.", "text2grad"
     )
     what: str = option("--task WHAT", MEASURED, POLICY)
-    samples: Path | None = option("--samples FILE", "Programs from any system, in EvalPlus's format.")
     answers: list[Path] = option(
         "--answers FILE", "Answers of any system; several files: a row for each.", NO_FILES
     )
@@ -73,12 +68,10 @@ class Evaluate(Stage, ConfiguredAsRun):
             from text2grad.stages.answers import run_evaluate_answers
 
             return Work(partial(run_evaluate_answers, config, self.answers, self.against))
-        from text2grad.stages.evaluate import run_evaluate, run_evaluate_samples
-
-        if self.samples is not None:
-            return Work(partial(run_evaluate_samples, config, self.samples))
         if self.what == REWARD_MODEL:
             return Work(partial(_measure_reward_model, config), quiet)
+        from text2grad.stages.evaluate import run_evaluate
+
         return Work(partial(run_evaluate, config, self.target, self.against), partial(show_policy, config))
 
     def lay_task_over(self) -> None:
@@ -99,11 +92,9 @@ class Evaluate(Stage, ConfiguredAsRun):
     def refuse_contradictions(self) -> None:
         """Refuse options that exclude each other."""
         reward_model = self.what == REWARD_MODEL
-        given = [self.samples is not None, bool(self.answers), reward_model]
-        if sum(given) > 1:
-            problem = "--samples, --answers and --task reward-model exclude each other"
-            raise UsageError(problem, "take one")
-        if self.against is not None and any(given) and not self.answers:
+        if self.answers and reward_model:
+            raise UsageError("--answers and --task reward-model exclude each other", "take one")
+        if self.against is not None and reward_model:
             raise UsageError("--against is for a policy or --answers", "text2grad evaluate --help")
         prompt = any(word.partition("=")[0] == "--judge.prompt" for word in self.overrides)
         if prompt and self.against is None and not reward_model:

@@ -72,8 +72,6 @@ class HubData:
 HUB: Mapping[str, HubData] = {
     "JeremyAlain/SLF5K": HubData("train.jsonl", "validation.jsonl"),
     "HuggingFaceH4/ultrafeedback_binarized": HubData("train_prefs", "test_prefs"),
-    "openai/openai_humaneval": HubData("test"),
-    "google-research-datasets/mbpp": HubData("train", "test"),
 }
 
 

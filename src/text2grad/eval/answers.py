@@ -48,7 +48,7 @@ def read_answers(file: Path, known: Known) -> SystemAnswers:
     """
     rows = load_rows(str(file))
     if "tests" in rows[0] or "solution" in rows[0] or "completion" in rows[0]:
-        raise UserError(f"{file} holds programs", f"text2grad evaluate --samples {file}")
+        raise UserError(f"{file} holds programs", "--answers is for texts with a 'response'")
     own = "reference" in rows[0]
     examples, texts = [], []
     for number, row in enumerate(rows, start=1):
@@ -103,7 +103,7 @@ def _known_example(row: Row, known: Mapping[str, Example]) -> Example:
         first = next(iter(known), "none")
         raise ValueError(f"no held-out prompt {str(row['id'])[:60]!r}, such as {first!r}: answers of another task?")
     if "tests" in example.meta:
-        raise ValueError("its prompt has tests: programs are measured by --samples FILE")
+        raise ValueError("its prompt has tests, and --answers is for texts")
     if not example.reference.strip():
         raise ValueError(f"the reference of prompt {example.id!r} is empty")
     return example

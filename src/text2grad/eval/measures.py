@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from text2grad.critics.program import Attempt, run_attempts
-from text2grad.eval.code import passed_or_none
 from text2grad.eval.metrics import mean
 from text2grad.eval.texts import Figure, no_bert_figures, text_figures
 from text2grad.feedback import Example
-from text2grad.sandbox import Runner
+from text2grad.sandbox import NO_VERDICT, Runner, Verdict
 from text2grad.tasks.base import Task
 
 if TYPE_CHECKING:
@@ -79,6 +78,14 @@ class TaskMeasure:
             scores = {} if passed is None else {"pass": float(passed)}
             rows.append({"scores": scores, **verdict.facts})
         return rows
+
+
+def passed_or_none(verdict: Verdict, example: Example) -> bool | None:
+    """Return whether a program passed; None only where the tests give no verdict on the reference either.
+
+    The verdict must come from a run that also had the reference (`Runner.run_all`).
+    """
+    return None if verdict.outcome in NO_VERDICT and example.reference else verdict.passed
 
 
 def measure_with(task: Task, runner: Runner) -> Measure:

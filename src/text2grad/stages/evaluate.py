@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from text2grad.align import TokenTable
 from text2grad.align.variety import variety
@@ -17,7 +17,6 @@ from text2grad.durable.progress import counting
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.eval.answers import pair_with, theirs_of
-from text2grad.eval.code import judge_samples, sample_summary
 from text2grad.eval.critics.reward_model import reward_report
 from text2grad.eval.drift import drift
 from text2grad.eval.measures import (
@@ -31,7 +30,7 @@ from text2grad.eval.measures import (
     word_figures,
 )
 from text2grad.eval.metrics import mean, mean_with_interval
-from text2grad.feedback import Critic, Example, from_json, reading, to_json, write_jsonl
+from text2grad.feedback import Critic, Example, from_json, to_json
 from text2grad.page import signs
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment
@@ -56,7 +55,7 @@ from text2grad.stages.run_folder import (
 )
 from text2grad.stages.sampling import sample, sample_episodes
 from text2grad.stages.training import prepare
-from text2grad.tasks.base import Task, environment_of, load_task, question_of, words_of
+from text2grad.tasks.base import Task, environment_of, question_of, words_of
 
 
 def below_scalar(config: Config, name: str) -> Iterator[str]:
@@ -102,7 +101,6 @@ def _apart(place: Path, own: str, other: str) -> list[float]:
     return [there[measure] - here[measure] for here, there in both if measure in here and measure in there]
 
 
-PATIENCE = 5
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
 
@@ -127,14 +125,6 @@ class PolicyResults(NamedTuple):
     summary: PolicySummary
     answers: list[Row]
     scores: Mapping[str, Mapping[str, Mapping[str, float]]] = {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplesSummary(Summary):
-    """pass@k of a file of samples (`eval.code.sample_summary`), and the file with what came of each."""
-
-    figures: Mapping[str, Any] = inlined()
-    out: str
 
 
 def run_evaluate(config: Config, target: str, against: str | None = None) -> PolicySummary:
@@ -213,21 +203,6 @@ def validation_prompts(task: Task, config: Config) -> list[Example]:
             "leave out evaluate.temperatures, and set generation.temperature to the one chosen on another task",
         )
     return found[-config.evaluate.validation :]
-
-
-def run_evaluate_samples(config: Config, samples: Path) -> SamplesSummary:
-    """pass@k of a file of samples on the problems of the task; the result of each is written next to the file."""
-    with reading(samples):
-        samples.open("rb").close()  # before a data set is fetched for nothing
-    problems = load_task(config.task).examples("heldout")
-    if not problems or not problems[0].meta.get("tests"):
-        raise UserError(f"task {config.task.name!r} has no held-out problems with tests", "--task humaneval")
-    sandbox = config.sandbox.model_copy(update={"seconds": PATIENCE * config.sandbox.seconds})
-    with runner_of(config) as runner, runner_of(config.model_copy(update={"sandbox": sandbox})) as patient:
-        results = judge_samples(samples, problems, runner, patient)
-    out = samples.with_name(f"{samples.name.partition('.jsonl')[0]}_results.jsonl")
-    write_jsonl(out, results)
-    return SamplesSummary(figures=sample_summary(results, problems), out=str(out))
 
 
 def evaluate_policy(

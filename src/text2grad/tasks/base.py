@@ -24,29 +24,20 @@ ROUGE_TYPES = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
 SHARES: tuple[Split, ...] = ("sft", "reward", "train")
 """The splits that `task.split` gives the shares of, in its order."""
 
-BENCHMARKS = {
-    **dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "text2grad.tasks.code:CodeBenchmark"),
-}
-"""Tasks to measure on: all their questions are held out."""
-_TASKS = {
-    **BENCHMARKS,
+TASKS = {
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
     "function_summaries": "text2grad.tasks.function_summaries:FunctionSummariesTask",
     "qa": "text2grad.tasks.qa:QATask",
     "summarization": "text2grad.tasks.summarization:SummarizationTask",
 }
-TASKS = dict(sorted(_TASKS.items()))
 """The tasks of the package by name, each as `module:Class`."""
 
 
 class TaskSettings(Settings):
     """Which task, and which data."""
 
-    name: str = Field(
-        description=f"{', '.join(name for name in TASKS if name not in BENCHMARKS)}, to measure on"
-        f" {', '.join(BENCHMARKS)}, or a plug-in as module:Class"
-    )
+    name: str = Field(description=f"{', '.join(TASKS)}, or a plug-in as module:Class")
     data: str = Field(
         default="",
         description="file of a published shape, or a hub name; empty: the task's default; imported: the prompts of"

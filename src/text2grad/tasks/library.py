@@ -10,13 +10,13 @@ import os
 import re
 import sys
 import sysconfig
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
 from text2grad.settings import user_cache
-from text2grad.tasks.checks import parsed
 
 PER_PACKAGE = 800
 LONGEST_FILE = 400_000
@@ -42,6 +42,20 @@ class DocumentedFunction:
     signature: str
     summary: str
     rest: str
+
+
+def parse_module(code: str | bytes) -> ast.Module:
+    """Return the syntax tree of a program; Python's warnings about invalid escapes are dropped.
+
+    Raises:
+        ValueError: Python cannot read it.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except SyntaxError as error:
+        raise ValueError(f"code that Python cannot read: {error.msg}") from error
 
 
 def installed_functions() -> list[DocumentedFunction]:
@@ -116,7 +130,7 @@ def read_functions(file: Path, package: str, root: Path) -> list[DocumentedFunct
     if len(source) > LONGEST_FILE or not SENTENCE.search(source):
         return []
     try:
-        tree = parsed(source)
+        tree = parse_module(source)
     except (ValueError, RecursionError):
         return []
     place = file.relative_to(root).as_posix()

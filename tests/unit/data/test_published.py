@@ -10,8 +10,7 @@ import pytest
 
 from places import DATA, SHARED
 from text2grad.data.files import read_rows
-from text2grad.data.published import QUESTIONS, SLF5K, Response, Shape, read_examples, responses_of
-from text2grad.tasks import code
+from text2grad.data.published import KODCODE, QUESTIONS, SLF5K, Response, Shape, read_examples, responses_of
 
 real = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
 SHAPES: dict[str, tuple[Shape, ...]] = {
@@ -19,7 +18,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "slf5k_text2grad.json": SLF5K,
     "ultrafeedback.jsonl": QUESTIONS,
     "ultrafeedback_binarized.jsonl": QUESTIONS,
-    "kodcode.jsonl": code.SHAPES,
+    "kodcode.jsonl": KODCODE,
 }
 
 

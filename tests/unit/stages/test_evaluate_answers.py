@@ -96,7 +96,7 @@ BAD: list[tuple[list[dict[str, Any]], str]] = [
     ([{**ROWS[0], "response": 3}], "the response is not text"),
     ([{"response": "x"}], "neither a 'reference' nor the 'id' of a prompt"),
     ([{"id": "humaneval-1", "response": "x"}], "no held-out prompt 'humaneval-1'.*answers of another task"),
-    ([{"task_id": "HumanEval/0", "completion": "x"}], "holds programs.*--samples"),
+    ([{"task_id": "HumanEval/0", "completion": "x"}], "holds programs"),
 ]
 
 

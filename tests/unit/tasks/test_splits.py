@@ -15,7 +15,7 @@ from text2grad.config import find_config, load_config
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message, Source, write_jsonl
 from text2grad.stages.reward_model.data import reward_data
-from text2grad.tasks import code, data_task
+from text2grad.tasks import data_task
 from text2grad.tasks.base import SHARES, TaskSettings, feedback_split, in_split, load_task, words_of
 
 PAPER = (0.3, 0.5, 0.2)
@@ -85,7 +85,7 @@ def test_shares_that_are_no_whole_are_refused(shares: tuple[float, ...]) -> None
         settings(split=shares)
 
 
-@pytest.mark.parametrize("name", ["demo", "function_summaries", "humaneval"])
+@pytest.mark.parametrize("name", ["demo", "function_summaries"])
 @pytest.mark.parametrize("change", [{"split": PAPER}, {"heldout_data": "x.jsonl"}])
 def test_a_task_with_splits_of_its_own_says_so(name: str, change: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"has splits of its own .leave out task.split"):
@@ -120,9 +120,6 @@ def test_task_heldout_data_is_read_beside_task_data(tmp_path: Path) -> None:
     [
         ("qa", "", ["train_prefs", "test_prefs"]),
         ("summarization", "", ["train.jsonl", "validation.jsonl"]),
-        ("mbpp", "google-research-datasets/mbpp", ["test"]),
-        ("humaneval", "openai/openai_humaneval", ["test"]),
-        ("code", "google-research-datasets/mbpp", ["train", "test"]),
         ("code", "", ["train"]),
     ],
 )
@@ -135,8 +132,7 @@ def test_a_data_set_that_comes_with_a_held_out_split_uses_it(
         seen.append(split)
         return [example(f"{split}-{n}", f"{split} {n}") for n in range(3)]
 
-    for module in (data_task, code):
-        monkeypatch.setattr(module, "read_examples", read)
+    monkeypatch.setattr(data_task, "read_examples", read)
     task = load_task(TaskSettings(name=name, data=data))
     assert seen == asked
     if len(asked) == 2:

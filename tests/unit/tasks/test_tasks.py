@@ -103,7 +103,7 @@ def test_a_plug_in_is_called_with_its_settings() -> None:
     [
         (
             "summarisation",
-            r"one of code, demo, function_summaries, humaneval, .*, qa, summarization",
+            r"one of code, demo, function_summaries, qa, summarization",
         ),
         ("no_such_module:Task", "no module no_such_module"),
         ("own_task:Other", "own_task has no Other"),
@@ -157,19 +157,9 @@ def test_prompts_are_found_by_stem_or_path_and_their_version_follows_the_text(tm
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
-@pytest.mark.parametrize(
-    ("name", "file", "count"),
-    [
-        ("summarization", "slf5k_excerpt/slf5k_dev50.jsonl", 50),
-        ("code", "mbpp/mbpp.jsonl", 974),
-        ("code", "mbpp/sanitized-mbpp.json", 427),
-        ("code", "humaneval/HumanEval.jsonl", 164),
-    ],
-)
-def test_real_files_are_read_whole(name: str, file: str, count: int) -> None:
-    task = load_task(TaskSettings(name=name, data=str(SHARED / file)))
+def test_a_real_file_is_read_whole() -> None:
+    task = load_task(TaskSettings(name="summarization", data=str(SHARED / "slf5k_excerpt" / "slf5k_dev50.jsonl")))
     examples = [e for split in ("train", "heldout") for e in task.examples(split)]
-    assert len({e.id for e in examples}) == count
+    assert len({e.id for e in examples}) == 50
     assert all(e.reference for e in examples)
-    if name != "code":
-        assert task.scores(examples[0], examples[0].reference) == {"rouge_l": 1.0}
+    assert task.scores(examples[0], examples[0].reference) == {"rouge_l": 1.0}

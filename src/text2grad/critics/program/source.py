@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from text2grad.tasks import checks
+from text2grad.tasks.library import parse_module
 
 # As Python sees lines; str.splitlines also cuts at \f and U+2028.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -105,7 +105,7 @@ def read_code(text: str) -> Code | None:
 def parsed(text: str) -> ast.Module | None:
     """The syntax tree of a text; None if Python cannot read it."""
     try:
-        return checks.parsed(text)
+        return parse_module(text)
     except (ValueError, RecursionError, MemoryError):
         return None
 

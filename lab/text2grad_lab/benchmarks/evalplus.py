@@ -1,44 +1,22 @@
-"""EvalPlus: HumanEval and MBPP with many more inputs, whose expected values the reference solution computes.
+"""EvalPlus: HumanEval and MBPP with many more inputs; the reference solution computes the expected values.
 
-The published files (`HumanEvalPlus.jsonl.gz`, `MbppPlus.jsonl.gz`) hold inputs and a reference, no expected
-values. The test module therefore carries the reference and runs it beside each call, on the side of the tests.
+The published files (`HumanEvalPlus.jsonl.gz`, `MbppPlus.jsonl.gz`) hold inputs and a reference, but no
+expected values. The test module contains the reference and runs it for each call, in the test process.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from text2grad.settings import user_cache
-from text2grad.tasks.checks import as_test
-
-NAMES = {"humaneval+": ("HumanEvalPlus", "HUMANEVAL_OVERRIDE_PATH"), "mbpp+": ("MbppPlus", "MBPP_OVERRIDE_PATH")}
-"""Our name, the stem of its file, and the environment variable of the evalplus package for another file."""
+from text2grad_lab.benchmarks.checks import as_test
 
 _INPUTS_PER_TEST = 50
 
 
-def cached_file(name: str) -> Path | None:
-    """The newest file of `humaneval+` or `mbpp+` that the evalplus package left in its cache, if there is one."""
-    stem, variable = NAMES[name]
-    if os.environ.get(variable):
-        return Path(os.environ[variable])
-    found = [path for ending in (".jsonl", ".jsonl.gz") for path in user_cache("evalplus").glob(f"{stem}*{ending}")]
-    whole = [path for path in found if not {"Mini", "NoExtreme"} & set(path.name.split("-"))]
-    return max(whole, key=_version, default=None)
-
-
-def _version(path: Path) -> list[int]:
-    """`HumanEvalPlus-v0.1.10.jsonl` -> [0, 1, 10]."""
-    version = path.name.partition("-v")[2].partition(".jsonl")[0]
-    return [int(part) if part.isdigit() else 0 for part in version.split(".")]
-
-
 def plus_module(row: Mapping[str, Any], reference: str) -> str:
-    """Tests of one task: each base input is one, the others come in groups.
+    """Return the test module of a task: a test per base input, the other inputs in groups.
 
     Raises:
         ValueError: the inputs are not lists of arguments.
@@ -67,7 +45,7 @@ def expected(*arguments):
         group = [tuple(given) for given in plus[start : start + _INPUTS_PER_TEST]]
         check = f"assert {entry_point}(*deepcopy(given)) == expected(*given)"
         tests.append(as_test(f"test_plus_{number}", f"for given in {group!r}:\n    {check}"))
-    oracle = (resources.files("text2grad.tasks.benchmarks") / "plus_oracle.py").read_text(encoding="utf-8")
+    oracle = (resources.files("text2grad_lab.benchmarks") / "plus_oracle.py").read_text(encoding="utf-8")
     return "\n\n".join([oracle.rstrip(), head.strip(), *tests]) + "\n"
 
 
@@ -78,7 +56,7 @@ def restore_types(row: Mapping[str, Any], key: str) -> list[list[Any]]:
         ValueError: not a list of lists.
     """
     inputs = row[key]
-    if not isinstance(inputs, list) or not all(isinstance(each, list) for each in inputs):
+    if not isinstance(inputs, list) or not all(isinstance(given, list) for given in inputs):
         raise ValueError(f"{key} is not a list of argument lists")
     task = str(row.get("task_id", ""))
     number = int(task[5:]) if task.startswith("Mbpp/") and task[5:].isdigit() else 0

@@ -1,4 +1,4 @@
-"""Samples of any system: what is run, what is counted, and what is said of what cannot be run."""
+"""The command `samples`: programs that are run, counted, or refused."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Command
+from test_programs import HUMANEVAL, MBPP, problems_of
 
-from places import DATA
-from text2grad.data.published import read_examples
-from text2grad.errors import UserError
-from text2grad.eval.code import SampleResult, judge_samples, sample_summary
+from text2grad.errors import EXIT_FAILED, EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.feedback import Example, Message
 from text2grad.sandbox import Runner
-from text2grad.tasks import code
+from text2grad_lab.benchmarks.samples import SampleResult, judge_samples, sample_summary
 
 BOX = """
 import solution
@@ -39,7 +38,7 @@ class Box:
     def __eq__(self, other):
         return self.value == other
 """
-"""A class with a comparison of its own, which cannot be judged against a number."""
+"""A class with its own comparison, which cannot be judged against a number."""
 GOOD, BAD = "    return 3 * n\n", "    return 4 * n\n"
 
 
@@ -49,17 +48,13 @@ def runner() -> Iterator[Runner]:
         yield made
 
 
-def problems() -> list[Example]:
-    return read_examples(str(DATA / "humaneval.jsonl"), code.SHAPES)
-
-
 def samples(folder: Path, *rows: dict[str, Any]) -> Path:
     path = folder / "samples.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def asked(*ids: str) -> list[Example]:
+def examples_of(*ids: str) -> list[Example]:
     return [Example(id=id, prompt=(Message(role="user", content=id),)) for id in ids]
 
 
@@ -69,7 +64,7 @@ def result(task: str, passed: bool | None) -> SampleResult:
 
 
 def test_solutions_and_completions_are_run_and_counted(tmp_path: Path, runner: Runner) -> None:
-    (problem,) = problems()
+    (problem,) = problems_of(tmp_path, HUMANEVAL)
     whole = problem.meta["completes"] + GOOD
     rows = [
         {"task_id": problem.id, "completion": GOOD},
@@ -78,45 +73,41 @@ def test_solutions_and_completions_are_run_and_counted(tmp_path: Path, runner: R
         {"task_id": problem.id, "solution": f"Here it is:\n```python\n{whole}```\nDone."},
         {"task_id": problem.id, "solution": "I do not know."},
     ]
-    found = judge_samples(samples(tmp_path, *rows), [problem], runner)
-    assert [each.passed for each in found] == [True, False, True, True, False]
-    assert [each.sample for each in found] == [0, 1, 2, 3, 4]
-    summary = sample_summary(found, [problem])
-    assert summary["pass@1"] == pytest.approx(0.6)
-    assert summary["pass@5"] == 1.0
+    results = judge_samples(samples(tmp_path, *rows), [problem], runner, runner)
+    assert [each.passed for each in results] == [True, False, True, True, False]
+    assert [each.sample for each in results] == [0, 1, 2, 3, 4]
+    summary = sample_summary(results, [problem])
+    assert (summary["pass@1"], summary["pass@5"]) == (pytest.approx(0.6), 1.0)
     assert (summary["passed"], summary["total"], summary["tasks"], summary["missing"]) == (3, 5, 1, 0)
-    assert summary["tier"] == found[0].tier in ("namespaces", "landlock")
+    assert summary["tier"] == results[0].tier in ("namespaces", "landlock")
 
 
-def test_what_is_late_gets_a_second_chance(tmp_path: Path) -> None:
-    (problem,) = problems()
+def test_a_late_program_gets_a_second_chance(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, HUMANEVAL)
     busy = "    while time.process_time() < 1.5:\n        pass\n"
     slow = f"import time\n{problem.meta['completes']}{busy}{GOOD}"
     path = samples(tmp_path, {"task_id": problem.id, "solution": slow})
     with Runner(seconds=0.5) as hasty, Runner(seconds=20.0) as patient:
-        assert [each.outcome for each in judge_samples(path, [problem], hasty)] == ["timeout"]
+        assert [each.outcome for each in judge_samples(path, [problem], hasty, hasty)] == ["timeout"]
         assert [each.outcome for each in judge_samples(path, [problem], hasty, patient)] == ["passed"]
 
 
-def test_a_sample_that_sees_to_having_no_verdict_has_failed(tmp_path: Path, runner: Runner) -> None:
+def test_a_sample_that_prevents_its_own_verdict_has_failed(tmp_path: Path, runner: Runner) -> None:
     """Ten right answers and many that make the tests impossible to run once were pass@1 1.0."""
-    (problem,) = problems()
+    (problem,) = problems_of(tmp_path, HUMANEVAL)
     problem = problem.model_copy(update={"meta": {**problem.meta, "tests": BOX}})
-    dodge, right = DODGE_BOX, RIGHT_BOX
-    rows = [{"task_id": problem.id, "solution": text} for text in (dodge, right, dodge)]
-    found = judge_samples(samples(tmp_path, *rows), [problem.model_copy(update={"reference": right})], runner)
-    assert [each.passed for each in found] == [False, True, False]
-    assert "the reference has a verdict" in found[0].error
-    nobody_can = judge_samples(samples(tmp_path, *rows), [problem.model_copy(update={"reference": dodge})], runner)
-    assert [each.passed for each in nobody_can] == [None, True, None]
-    unknown = judge_samples(samples(tmp_path, *rows), [problem.model_copy(update={"reference": None})], runner)
-    assert [each.passed for each in unknown] == [False, True, False]
+    texts = (DODGE_BOX, RIGHT_BOX, DODGE_BOX)
+    path = samples(tmp_path, *({"task_id": problem.id, "solution": text} for text in texts))
+    cases = ((RIGHT_BOX, [False, True, False]), (DODGE_BOX, [None, True, None]), (None, [False, True, False]))
+    for reference, passed in cases:
+        judged = [problem.model_copy(update={"reference": reference})]
+        assert [each.passed for each in judge_samples(path, judged, runner, runner)] == passed
 
 
 def test_pass_at_k_is_the_mean_over_tasks_of_the_chance_that_a_drawn_set_holds_a_pass() -> None:
     verdicts = {"a": [True, False, False, True, False], "b": [False] * 5, "c": [True] * 6}
     results = [result(task, passed) for task, each in verdicts.items() for passed in each]
-    summary = sample_summary(results, asked(*verdicts))
+    summary = sample_summary(results, examples_of(*verdicts))
     for k in (1, 5):
         drawn = [[any(some) for some in combinations(each, k)] for each in verdicts.values()]
         oracle = sum(sum(each) / len(each) for each in drawn) / len(drawn)
@@ -124,13 +115,10 @@ def test_pass_at_k_is_the_mean_over_tasks_of_the_chance_that_a_drawn_set_holds_a
     assert "pass@10" not in summary
 
 
-def test_a_missing_task_is_not_solved() -> None:
-    summary = sample_summary([result("a", True)], asked("a", "b"))
-    assert (summary["pass@1"], summary["passed"], summary["total"], summary["missing"]) == (0.5, 1, 2, 1)
-
-
-def test_a_sample_without_a_verdict_is_neither_passed_nor_failed() -> None:
-    summary = sample_summary([result("a", True), result("b", None)], asked("a", "b"))
+def test_a_missing_task_is_unsolved_and_a_sample_without_a_verdict_is_neither() -> None:
+    missing = sample_summary([result("a", True)], examples_of("a", "b"))
+    assert (missing["pass@1"], missing["passed"], missing["total"], missing["missing"]) == (0.5, 1, 2, 1)
+    summary = sample_summary([result("a", True), result("b", None)], examples_of("a", "b"))
     assert (summary["pass@1"], summary["total"], summary["failed_records"]) == (1.0, 1, 1)
     assert summary["outcomes"] == {"passed": 1, "unsupported": 1}
 
@@ -145,14 +133,35 @@ def test_a_sample_without_a_verdict_is_neither_passed_nor_failed() -> None:
     ],
 )
 def test_a_line_that_is_no_sample_is_named(tmp_path: Path, runner: Runner, row: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught:
-        judge_samples(samples(tmp_path, row), problems(), runner)
-    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=words):
+        judge_samples(samples(tmp_path, row), problems_of(tmp_path, HUMANEVAL), runner, runner)
 
 
 @pytest.mark.parametrize("task_id", ["Mbpp/7", "mbpp-7", 7, "7"])
-def test_mbpp_is_known_by_every_way_its_ids_are_written(tmp_path: Path, runner: Runner, task_id: str | int) -> None:
-    examples = read_examples(str(DATA / "mbpp.jsonl"), code.SHAPES)
+def test_mbpps_tasks_are_known_by_every_form_of_their_ids(
+    tmp_path: Path, runner: Runner, task_id: str | int
+) -> None:
+    examples = problems_of(tmp_path, MBPP)
     row = {"task_id": task_id, "solution": "def double(n):\n    return n + n\n"}
-    (found,) = judge_samples(samples(tmp_path, row), examples, runner)
-    assert (found.task_id, found.passed) == (examples[0].id, True)
+    (judged,) = judge_samples(samples(tmp_path, row), examples, runner, runner)
+    assert (judged.task_id, judged.passed) == (examples[0].id, True)
+
+
+def test_the_command_writes_results_and_tells_failures_from_tests_that_cannot_run(
+    command: Command, tmp_path: Path
+) -> None:
+    odd = {**HUMANEVAL, "task_id": "HumanEval/odd", "test": "import no_such_module\n" + HUMANEVAL["test"]}
+    problems_of(tmp_path, HUMANEVAL, odd)
+    rows = [{"task_id": "HumanEval/x", "completion": text} for text in (GOOD, BAD)]
+    data = ("--task.data", tmp_path / "problems.jsonl.gz")
+    ended = command("samples", samples(tmp_path, *rows, {**rows[0], "task_id": odd["task_id"]}), *data, "--json")
+    figures = json.loads(ended.out.splitlines()[-1])
+    assert ended.code == EXIT_SOME_RECORDS_FAILED
+    assert (figures["pass@1"], figures["total"], figures["failed_records"]) == (0.5, 2, 1)
+    written = [json.loads(line) for line in (tmp_path / "samples_results.jsonl").read_text().splitlines()]
+    assert [(row["outcome"], row.get("passed")) for row in written] == [
+        ("passed", True),
+        ("failed", False),
+        ("unsupported", None),
+    ]
+    assert command("samples", tmp_path / "none.jsonl", *data).code == EXIT_FAILED
