@@ -1,6 +1,6 @@
 """Make a believable run folder for the report's tests: `write_run(folder)`; same seed, same bytes.
 
-Also a script: `python tests/synthetic_run.py FOLDER [SEEDS]` makes one to look at.
+Also a script: `python tests/synthetic_run.py FOLDER` makes one to look at.
 """
 
 from __future__ import annotations
@@ -21,14 +21,22 @@ MISTAKES = (
     ("result = 0", "result = 1"),
     ("return result", "return x"),
 )
+CONFIG = "policy: {model: tiny}\nppo:\n  steps: 40\n  credit: {scheme: spans, weighting: token}\n"
+RATES = {
+    **{"good_precision": 0.81, "good_recall": 0.77, "poor_precision": 0.69, "poor_recall": 0.72, "poor_f1": 0.7},
+    **{"wrong_sign_rate": 0.06, "unmatched": 0.012, "unreadable": 0.004},
+}
+"""The figures of a reward model."""
 QUESTION = "Write `total(items)`: the sum of twice each item.\nIt is given a list of whole numbers."
 
 
 def write_run(folder: Path, steps: int = 40, every: int = 5, seed: int = 0) -> Path:
     """Write a whole run of one seed into `folder` and return it."""
     chance = random.Random(seed)
-    _write(folder / "summary.json", json.dumps(summary([chance.gauss(0, 0.02)])))
-    _write(folder / "config.yaml", "task: demo\nppo:\n  steps: 40\n  credit: {scheme: spans, weighting: token}\n")
+    _write(
+        folder / "config.yaml",
+        "policy: {model: tiny}\nppo:\n  steps: 40\n  credit: {scheme: spans, weighting: token}\n",
+    )
     _write_lines(folder / "feedback.jsonl", [_feedback(i, chance) for i in range(24)])
     for stage, start in (("sft", 4.0), ("reward_model", 3.0)):
         _write_lines(folder / stage / "metrics.jsonl", _losses(start, 60, chance))
@@ -37,40 +45,12 @@ def write_run(folder: Path, steps: int = 40, every: int = 5, seed: int = 0) -> P
         rows = [sample(method, step, i, chance) for step in range(0, steps + 1, every) for i in range(8)]
         _write_lines(folder / "ppo" / method / "samples.jsonl", rows)
     _write_lines(folder / "before_after.jsonl", [_before_after(i, chance) for i in range(6)])
-    _write(folder / "evaluation" / "text2grad.json", json.dumps({"greedy": 0.7, "sampled": 0.66, "tokens": 41.2}))
-    _write(folder / "evaluation" / "text2grad.answers.json", json.dumps([{"id": "heldout-0"}]))
+    _write(folder / "evaluation" / "reward_model.json", json.dumps(RATES))
+    for name, value in (("sft", 0.33), ("scalar_ppo", 0.5), ("text2grad", 0.66)):
+        figures = {"prompts": 6, "greedy_pass": value + 0.04, "sampled_pass": value, "tier": "landlock"}
+        _write(folder / "evaluation" / "demo" / f"{name}.json", json.dumps(figures))
+        _write(folder / "evaluation" / "demo" / f"{name}.answers.json", json.dumps([{"id": "heldout-0"}]))
     return folder
-
-
-def write_seeds(folder: Path, seeds: int = 3) -> Path:
-    """Write a run over several seeds into `folder` and return it."""
-    for seed in range(seeds):
-        write_run(folder / f"seed-{seed}", seed=seed)
-    shifts = [random.Random(seed).gauss(0, 0.02) for seed in range(seeds)]
-    _write(folder / "summary.json", json.dumps(summary(shifts)))
-    return folder
-
-
-def summary(shifts: list[float]) -> Row:
-    """A summary.json over as many seeds as there are `shifts`."""
-    means = {"SFT": 0.33, "scalar PPO": 0.50, "text2grad": 0.66}
-    rows = []
-    for name, mean in means.items():
-        seeds = [round(mean + shift, 4) for shift in shifts]
-        center = sum(seeds) / len(seeds)
-        each = [{"sampled": seed} for seed in seeds]
-        rows.append({"name": name, "greedy": round(center + 0.04, 4), "sampled": round(center, 4), "seeds": each})
-    grid = {"good_precision": 0.81, "good_recall": 0.77, "poor_precision": 0.69, "poor_recall": 0.72}
-    return {
-        "title": "Demo: small Python functions",
-        "metric": "held-out pass@1",
-        "rows": rows,
-        "reward_model": {**grid, "unmatched": 0.012, "unreadable": 0.004},
-        "seconds": 341.2,
-        "peak_rss_mb": 1834.0,
-        "seeds": list(range(len(shifts))),
-        "command": "text2grad demo --out runs/demo",
-    }
 
 
 def sample(method: str, step: int, index: int, chance: random.Random) -> Row:
@@ -229,5 +209,4 @@ def _write_lines(path: Path, rows: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    (write_seeds if seeds > 1 else write_run)(Path(sys.argv[1]))
+    write_run(Path(sys.argv[1]))

@@ -144,11 +144,13 @@ def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
     from rich.console import Console
 
     from text2grad.feedback import Feedback, read_jsonl
-    from text2grad.page.terminal import show_gate
+    from text2grad.page.signs import describe_gate
+    from text2grad.page.terminal import SHOWN, show_records
     from text2grad.stages.reward_model.gate import FRESH
 
-    fresh = read_jsonl(run / "evaluation" / FRESH, Feedback)
-    show_gate(Console(stderr=True), list(fresh), summary["gate"])
+    fresh = list(read_jsonl(run / "evaluation" / FRESH, Feedback))
+    show_records(Console(stderr=True), fresh[:SHOWN])
+    _print(*describe_gate(summary["gate"]))
 
 
 def show_policy(config: Config, summary: Mapping[str, Any]) -> None:

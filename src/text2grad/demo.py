@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -28,8 +28,9 @@ from text2grad.config import TINY, Config, dump_config, laid_over
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.eval.measures import mean_scores
 from text2grad.page.report import build_report
-from text2grad.page.runs import Sample, read_lines
-from text2grad.page.terminal import results_table, reward_model_table, show_samples, show_table
+from text2grad.page.runs import read_samples
+from text2grad.page.signs import describe_reward_model
+from text2grad.page.terminal import results_table, show_samples, show_table
 from text2grad.settings import with_values
 from text2grad.stages.run_folder import (
     heldout_prompts,
@@ -37,7 +38,6 @@ from text2grad.stages.run_folder import (
     measured_on,
     read_results,
     task_of,
-    write_json,
     write_whole,
 )
 
@@ -65,40 +65,27 @@ class Command(NamedTuple):
 
 
 def run_demo(config: Config) -> dict[str, Any]:
-    """Run the main job, show the result and return the figures of the summary.
+    """Run the main job, show the result and return the figures.
 
     Raises:
         UserError: the task cannot be measured by tests or references, or a command failed.
     """
     measure = measure_of(config)
     folder, started = config.run.folder, time.perf_counter()
-    number = config.run.seed
-    config = with_values(config, {"task.seed": number, "ppo.max_kl": None, "ppo.max_failed": 1.0})
+    config = with_values(config, {"task.seed": config.run.seed, "ppo.max_kl": None, "ppo.max_failed": 1.0})
     peaks = [_run(command) for command in preparation(config)]
     peaks.append(_run_side_by_side(training(config)))
     here = psutil.Process().memory_info().rss / 2**20
     figures = {name: _scores(config, name, measure) for name in policy_names(config)}
     rates = json.loads((folder / "evaluation" / "reward_model.json").read_bytes())
-    costs = {
-        "reward_model": {name: rates[name] for name in RATES},
-        "seconds": round(time.perf_counter() - started, 1),
-        "peak_rss_mb": round(here + max(peaks), 1),
-    }
-    summary = {
-        "title": f"text2grad demo: {config.task.name}",
-        "metric": title_of(measure),
-        "rows": [{"name": TITLES[name], **scores} for name, scores in figures.items()],
-        **costs,
-        "seeds": [number],
-        "command": "text2grad demo" + _model_option(config),
-    }
-    write_json(folder / "summary.json", summary)
-    _show(summary, folder, build_report(folder))
-    return {**figures, **costs}
-
-
-def _model_option(config: Config) -> str:
-    return "" if config.policy.model == TINY else f" --model {config.policy.model}"
+    seconds = round(time.perf_counter() - started, 1)
+    page = build_report(folder)
+    _show_samples(folder)
+    console = Console(stderr=True)
+    show_table(console, results_table(title_of(measure), {TITLES[name]: row for name, row in figures.items()}))
+    console.print(*describe_reward_model(rates), f"report: {page}", sep="\n", soft_wrap=True, highlight=False)
+    costs = {"seconds": seconds, "peak_rss_mb": round(here + max(peaks), 1)}
+    return {**figures, "reward_model": {name: rates[name] for name in RATES}, **costs}
 
 
 def policy_names(config: Config) -> list[str]:
@@ -260,11 +247,8 @@ def _scores(config: Config, name: str, measure: str) -> dict[str, float]:
     return {way: float(score) for way, score in scores.items() if score is not None}
 
 
-def _show(summary: Mapping[str, Any], folder: Path, page: Path) -> None:
-    console = Console(stderr=True)
-    samples = read_lines(folder / "ppo" / OURS / "samples.jsonl", Sample, [])
+def _show_samples(folder: Path) -> None:
+    """Print five samples of the last step."""
+    samples = read_samples([folder], [])[OURS]
     last = max(sample.step for sample in samples)
-    show_samples(console, [sample for sample in samples if sample.step == last], 5)
-    show_table(console, results_table(summary))
-    show_table(console, reward_model_table(summary["reward_model"]))
-    console.print(f"report: {page}", soft_wrap=True, highlight=False)
+    show_samples(Console(stderr=True), [sample for sample in samples if sample.step == last], 5)

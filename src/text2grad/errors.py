@@ -75,7 +75,7 @@ class MissingPackageError(UserError, ImportError):
 
 EXTRAS = {
     **dict.fromkeys(("accelerate", "datasets", "peft", "psutil", "safetensors", "torch", "transformers"), "train"),
-    **dict.fromkeys(("krippendorff", "rapidfuzz"), "annotate"),
+    "rapidfuzz": "annotate",
     "gguf": "gguf",
     "llguidance": "grounded",
     "sacrebleu": "evaluate",

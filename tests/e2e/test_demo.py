@@ -77,7 +77,7 @@ def test_progress_and_the_table_are_on_stderr(done: Done) -> None:
 
 def test_the_run_folder_is_whole(done: Done) -> None:
     folder, _ = done
-    files = ("config.yaml", "feedback.jsonl", "report.html", "before_after.jsonl", "summary.json")
+    files = ("config.yaml", "feedback.jsonl", "report.html", "before_after.jsonl")
     assert all((folder / name).stat().st_size > 0 for name in files)
     assert len(lines(folder / "feedback.jsonl")) == 48
     assert len(lines(folder / "before_after.jsonl")) == 8

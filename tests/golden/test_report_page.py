@@ -48,16 +48,9 @@ def tiny_run(folder: Path) -> Path:
         {"name": "SFT", "response": CODE, "scores": {"pass": 0.0}},
         {"name": "text2grad", "response": "def f(x):\n\treturn x\n", "scores": {"pass": 1.0, "tokens": 7.5}},
     ]
-    row = {"name": "SFT", "greedy": 0.25, "sampled": 0.2, "seeds": [{"sampled": 0.2}]}
-    summary = {
-        "title": "A <tiny> run",
-        "metric": "pass@1",
-        "rows": [row, {**row, "name": "text2grad", "sampled": 0.5}],
-    }
-    _write(
-        folder / "summary.json",
-        [{**summary, "reward_model": {"good_recall": 0.5}, "command": "text2grad demo"}],
-    )
+    for name, value in (("sft", 0.2), ("text2grad", 0.5)):
+        figures = {"greedy_pass": 0.25, "sampled_pass": value, "tier": "<none>"}
+        _write(folder / "evaluation" / "tiny" / f"{name}.json", [figures])
     _write(folder / "sft/metrics.jsonl", [{"step": 0, "loss": 2.0}, {"step": 1, "loss": 1.0}])
     _write(folder / "ppo/text2grad/metrics.jsonl", [{"step": 0, "kl": 0.0, "lr": 0.1}, {"step": 1, "kl": 0.5}])
     _write(folder / "ppo/text2grad/samples.jsonl", [{"step": 1, "id": "s</script>", **judged, **LOST, **_strip()}])

@@ -8,15 +8,13 @@ differences to text2grad are paired by seed and problem.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from text2grad.config import Config, dump_config
 from text2grad.demo import measure_of, title_of
-from text2grad.page.report import build_report
 from text2grad.stages.run_folder import write_json, write_whole
-from text2grad_lab.compare.figures import collapsed, curves_of, rows_of, signs_of, summary_of, table_of, times_of
+from text2grad_lab.compare.figures import collapsed, curves_of, rows_of, signs_of, table_of, times_of
 from text2grad_lab.compare.methods import Methods, methods_of, works_of
 from text2grad_lab.compare.seeds import Seed, side_by_side
 from text2grad_lab.compare.tuning import Extent, tuned, tuning_seeds
@@ -28,7 +26,7 @@ SETTINGS = "compare.yaml"
 def run_compare(
     config: Config, names: Sequence[str], extent: Extent, at_once: int, wanted: str | None = None
 ) -> dict[str, Any]:
-    """Run what is missing, and write and return the figures: `compare.json`, `compare.md`, `summary.json`.
+    """Run what is missing, and write and return the figures: `compare.json`, `compare.md`.
 
     With more than one factor in `extent` every method first chooses its learning rate (`compare.tuning`). `wanted`
     names the measure, where it is not the task's main one. The settings are written to `compare.yaml`.
@@ -53,21 +51,7 @@ def run_compare(
     figures["signs"] = list(signs_of(figures["methods"]))
     write_json(root / "compare.json", figures)
     write_whole(root / "compare.md", table_of(figures, title_of(measure), len(seeds)))
-    every = [*seeds, *tuning_seeds(config, methods, extent)]
-    notes = [seed.done(name) or {} for seed in every for name in seed.works]
-    seconds = sum(note.get("seconds", 0.0) for note in notes)  # of all commands, whenever they were run
-    command = command_of(root, names, extent, wanted)
-    write_json(root / "summary.json", summary_of(figures, config, measure, seeds, seconds, command))
-    build_report(root)
     return figures
-
-
-def command_of(root: Path, names: Sequence[str], extent: Extent, wanted: str | None = None) -> str:
-    """The command that repeats a comparison, from the settings that were written."""
-    tries = f" --tries {len(extent.factors)}" if len(extent.factors) > 1 else ""
-    chosen = f"--methods {' '.join(names)} --seeds {len(extent.seeds)}{tries}"
-    measured = f" --measure {wanted}" if wanted else ""
-    return f"python -m text2grad_lab compare --config {root / SETTINGS} {chosen}{measured}"
 
 
 def seeds_of(

@@ -77,4 +77,4 @@ def _show_plan(plan: Mapping[str, Any]) -> None:
 
 def _show_comparison(folder: Path, _: Mapping[str, Any]) -> None:
     typer.echo((folder / "compare.md").read_text(encoding="utf-8"), err=True)
-    typer.echo(f"table: {folder / 'compare.md'}\nreport: {folder / 'report.html'}", err=True)
+    typer.echo(f"table: {folder / 'compare.md'}\ncurves and answers: text2grad view {folder}/seed-*", err=True)

@@ -9,8 +9,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from text2grad.config import Config
-from text2grad.demo import title_of
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.page import signs
@@ -220,25 +218,3 @@ def _line(cells: Sequence[str]) -> str:
 def _range(bounds: Sequence[float], form: str = ".3f") -> str:
     low, high = bounds
     return f"{low:{form}} to {high:{form}}"
-
-
-def summary_of(
-    figures: Mapping[str, Any], config: Config, measure: str, seeds: Sequence[Seed], seconds: float, command: str
-) -> dict[str, Any]:
-    """The content of summary.json, for the report; `command` makes the comparison again."""
-    rows = []
-    for name, row in figures["methods"].items():
-        pairs = zip(row["greedy"]["seeds"], row["seeds"], strict=True)
-        each = [{"greedy": greedy, "sampled": sampled} for greedy, sampled in pairs]
-        title = METHODS.get(name, name)
-        rows.append({"name": title, "greedy": row["greedy"]["metric"], "sampled": row["metric"], "seeds": each})
-    return {
-        "title": f"text2grad_lab compare: {config.task.name}",
-        "metric": title_of(measure),
-        "rows": rows,
-        "seeds": [seed.config.run.seed for seed in seeds],
-        "seconds": round(seconds, 1),
-        "command": command,
-        "signs": figures["signs"],
-        "table": {"head": HEAD, "rows": cells_of(figures)},
-    }

@@ -30,7 +30,7 @@ from typing import Any
 
 from text2grad.config import Config
 from text2grad.errors import exit_on_user_error
-from text2grad.page.curves import Line, mean_line
+from text2grad.page.curves import Line
 from text2grad_lab.compare import run_compare
 from text2grad_lab.compare.tuning import Extent
 from text2grad_lab.experiments.common.figure import svg
@@ -122,6 +122,13 @@ def lines(found: Mapping[str, Any], arms: Sequence[str]) -> Iterator[Line]:
         ]
         yield from own
         yield mean_line(arm, own)
+
+
+def mean_line(name: str, lines: Sequence[Line]) -> Line:
+    """Average over seeds at every step that all of them reached."""
+    values = [dict(line.points) for line in lines]
+    shared = sorted(set(values[0]).intersection(*values[1:]))
+    return Line(name, tuple((step, fmean(value[step] for value in values)) for step in shared))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from text2grad.errors import UserError
 from text2grad.eval.critics.marks import numbered
 from text2grad.feedback import OF_A_JUDGEMENT, Example, Failure, Feedback, Source, from_json, read_jsonl, reading
 from text2grad.feedback import key_of as response_key
-from text2grad.page.runs import Sample, read_methods
+from text2grad.page.runs import Sample, read_samples
 
 NOT_MARKED = Failure(kind="unsupported", message="nobody has judged this answer yet")
 REWARD_MODEL = Source(kind="reward_model")
@@ -52,7 +52,10 @@ def read_answers(path: Path) -> Items:
 def _read_records(path: Path) -> tuple[list[Feedback], str]:
     """The records to mark, and the command that makes some."""
     if path.is_dir():
-        records = [_sample_record(m.name, sample) for m in read_methods(path, []) for sample in m.samples]
+        samples = read_samples([path], [])
+        records = [
+            _sample_record(name, sample) for name, policy_samples in samples.items() for sample in policy_samples
+        ]
         if not records and (path / "feedback.jsonl").is_file():
             records = list(read_jsonl(path / "feedback.jsonl", Feedback))
         return records, "text2grad train writes samples into its folder as it goes"

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from text2grad.page.render import number
@@ -27,7 +26,7 @@ FREE_STYLES = ("m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9")
 
 
 class Line(NamedTuple):
-    """One curve: (step, value) in order of step. `thin`: one of several seeds, drawn behind their mean."""
+    """One curve: (step, value) in order of step. `thin`: one of several seeds, which has no label."""
 
     name: str
     points: tuple[Point, ...]
@@ -45,7 +44,6 @@ class Path(NamedTuple):
     """A drawn curve: SVG path data, or a dot where a single point has no line."""
 
     style: str
-    thin: bool
     data: str
     dots: tuple[Point, ...]
 
@@ -92,13 +90,6 @@ def metric_names(rows: Iterable[dict[str, Any]]) -> list[str]:
     """List all numeric metrics in order of first appearance, without `step`."""
     names = (name for row in rows for name, value in row.items() if isinstance(value, (int, float)))
     return [name for name in dict.fromkeys(names) if name != "step"]
-
-
-def mean_line(name: str, lines: Sequence[Line]) -> Line:
-    """Average over seeds at every step that all of them reached."""
-    values = [dict(line.points) for line in lines]
-    shared = sorted(set(values[0]).intersection(*values[1:]))
-    return Line(name, tuple((step, fmean(value[step] for value in values)) for step in shared))
 
 
 def chart(metric: str, lines: Sequence[Line], names: Sequence[str]) -> Chart | None:
@@ -193,7 +184,7 @@ def _path(line: Line, style: str, x: Scale, y: Scale) -> Path:
         elif stretches[-1]:
             stretches.append([])
     drawn = ("M" + "L".join(f"{across:g} {down:g}" for across, down in s) for s in stretches if len(s) > 1)
-    return Path(style, line.thin, "".join(drawn), tuple(s[0] for s in stretches if len(s) == 1))
+    return Path(style, "".join(drawn), tuple(s[0] for s in stretches if len(s) == 1))
 
 
 def _end_labels(lines: Sequence[Line], names: Sequence[str], y: Scale) -> tuple[EndLabel, ...]:

@@ -9,7 +9,6 @@ newest version.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from statistics import fmean
 from threading import RLock
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import Mark
@@ -30,8 +29,6 @@ from text2grad.feedback import (
     Record,
     Source,
     Span,
-    first_error,
-    from_json,
     key_of,
     read_jsonl,
     record_json,
@@ -42,6 +39,7 @@ from text2grad.feedback import (
 )
 from text2grad.page.answers import Item, Items, make_item, unjudged
 from text2grad.page.quality import span_labels, token_alpha
+from text2grad.page.runs import parse_record
 from text2grad.unicode_words import units
 
 BEGINS = b'{"act":"'
@@ -157,11 +155,7 @@ class Notebook:
         if not complete and not content.startswith(BEGINS[: len(content)]):
             raise UserError(f"{path} is not a journal of marks", "--out names another file")
         for number, line in enumerate(complete.split(b"\n")[:-1], start=1):
-            try:
-                self._keep(Entry.model_validate(from_json(line.decode("utf-8"))))
-            except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
-                what = first_error(error) if isinstance(error, ValidationError) else "not JSON"
-                raise UserError(f"{path}:{number}: {what}", f"remove line {number}") from error
+            self._keep(parse_record(line, Entry, path, number))
         os.truncate(self._journal, len(complete))
 
     def _refuse_others(self) -> None:

@@ -29,15 +29,28 @@ def feedback_quality(source: Path, canaries: Path | None = None) -> dict[str, An
     Raises:
         UserError: the file cannot be read, or is empty.
     """
-    quality = Quality()
-    for record in read_jsonl(source, Feedback):
-        quality.add(record)
-    if not quality.records:
+    known = read_jsonl(canaries, Feedback) if canaries is not None and canaries.is_file() else ()
+    figures = measure(read_jsonl(source, Feedback), known)
+    if not figures["records"]:
         raise UserError(f"{source} holds no records", "text2grad annotate, or text2grad import, first")
-    for record in read_jsonl(canaries, Feedback) if canaries is not None and canaries.is_file() else ():
-        quality.add_canary(record)
-    figures = quality.figures()
     return figures | {"judgement": judge(figures), "next": list(advise(figures))}
+
+
+def measure(records: Iterable[Feedback], canaries: Iterable[Feedback] = ()) -> dict[str, Any]:
+    """Return the figures of feedback; see `Quality.figures`."""
+    quality = Quality()
+    for record in records:
+        quality.add(record)
+    for record in canaries:
+        quality.add_canary(record)
+    return quality.figures()
+
+
+def describe_feedback(figures: Mapping[str, Any]) -> list[str]:
+    """Sentences on feedback: its size, its failures, its meaning for a policy, and what to write next."""
+    failed = ", ".join(f"{count} {kind}" for kind, count in figures["failed"].items())
+    size = f"{figures['records']} records, {figures['spans']} spans" + f"; failed: {failed}" * bool(failed)
+    return [size, *judge(figures), *advise(figures)]
 
 
 @dataclass
@@ -143,18 +156,19 @@ def _length_figures(lengths: Sequence[int]) -> dict[str, float]:
 def token_alpha(labels: Sequence[Sequence[int]]) -> float | None:
     """Krippendorff's nominal alpha of (annotators, tokens) labels; None if all are equal.
 
-    Raises:
-        UserError: the package krippendorff is missing.
+    1 − observed / expected disagreement of pairs of labels: pairs on one token, and pairs of any two labels.
     """
-    if len({label for row in labels for label in row}) < 2:
+    totals = Counter(label for row in labels for label in row)
+    if len(totals) < 2:
         return None
-    try:
-        import krippendorff
-        import numpy as np
-    except ImportError as error:
-        raise UserError("agreement needs krippendorff", "pip install 'text2grad[annotate]'") from error
-    rows = np.array([list(row) for row in labels], dtype=float)
-    return float(krippendorff.alpha(rows, level_of_measurement="nominal"))
+    tokens = [Counter(column) for column in zip(*labels, strict=True)]
+    observed = sum(_unequal_pairs(token) for token in tokens) / (len(labels) - 1)
+    expected = _unequal_pairs(totals) / (totals.total() - 1)
+    return 1 - observed / expected
+
+
+def _unequal_pairs(counts: Counter[int]) -> int:
+    return counts.total() ** 2 - sum(count**2 for count in counts.values())
 
 
 def span_labels(spans: Sequence[Span], tokens: Offsets) -> list[int]:

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -172,3 +172,13 @@ def number(value: float | None) -> str:
     else:
         text = f"{value:.3g}"
     return text.replace("-", "−")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """True for a finite int or float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def figure(value: Any) -> str:
+    """Format a figure of an evaluation: a number for people, anything else as it is."""
+    return number(value) if is_number(value) else str(value)

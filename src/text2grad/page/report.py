@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from statistics import stdev
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from text2grad.page import curves
-from text2grad.page.render import all_visible, number, render_page, visible, write_page
-from text2grad.page.runs import Row, RunFolder, read_together
-from text2grad.page.samples import SIGNALS, count_by_source, sample_views, thin
-from text2grad.page.signs import describe_gate, describe_training, metric_warnings, quote_warnings
+from text2grad.page.quality import describe_feedback, measure
+from text2grad.page.render import all_visible, figure, render_page, visible, write_page
+from text2grad.page.runs import Row, RunFolder, read_runs, read_samples
+from text2grad.page.samples import SIGNALS, sample_views, thin
+from text2grad.page.signs import (
+    describe_gate,
+    describe_reward_model,
+    describe_training,
+    metric_warnings,
+    quote_warnings,
+)
 from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 
-Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
+Curves = Mapping[str, Sequence[Row]]  # name -> rows of metrics.jsonl
 SCRIPTS = (
     "text.mjs",
     "dom.mjs",
@@ -54,17 +59,6 @@ START_POLICIES = ("base", "sft")
 """Policies that others start from, in their order."""
 BOOKKEEPING = ("run.folder", "run.threads", "run.loggers")
 """Settings without an effect on results."""
-REWARD_MODEL_ROWS = {
-    "good_precision": "precision of good tokens",
-    "good_recall": "recall of good tokens",
-    "poor_precision": "precision of poor tokens",
-    "poor_recall": "recall of poor tokens",
-    "unmatched": "quotes that are not in the response",
-    "ambiguous": "quotes that occur more than once and do not say which",
-    "unreadable": "answers that cannot be read",
-    "forced": "answers closed by the token limit",
-    "wrong_sign_rate": "marked tokens whose true label is the opposite",
-}
 
 
 class Explanation(NamedTuple):
@@ -74,42 +68,8 @@ class Explanation(NamedTuple):
     watch: str = ""
 
 
-class Cell(NamedTuple):
-    """A figure: mean and spread over seeds."""
-
-    mean: float | None
-    spread: float | None = None
-    seeds: tuple[float, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """For example `0.412 ± 0.020`, or `–`."""
-        if self.mean is None:
-            return "–"
-        return f"{self.mean:.3f}" + (f" ± {self.spread:.3f}" if self.spread is not None else "")
-
-
-class Results(NamedTuple):
-    """A table of results: `cells[i][j]` belongs to policy i and column j."""
-
-    metric: str
-    columns: list[str]
-    names: list[str]
-    cells: list[list[Cell]]
-
-    @property
-    def has_spread(self) -> bool:
-        """True if any figure is a mean over seeds."""
-        return any(cell.spread is not None for row in self.cells for cell in row)
-
-    @property
-    def main_column(self) -> int:
-        """The index of the sampled column, else 0."""
-        return self.columns.index("sampled") if "sampled" in self.columns else 0
-
-
 class PolicyRow(NamedTuple):
-    """A trained policy: its steps, the effect of its training, and its main held-out figures by name."""
+    """A policy: the steps and the effect of its training, and its main held-out figures by name."""
 
     name: str
     steps: int
@@ -118,77 +78,62 @@ class PolicyRow(NamedTuple):
 
 
 def build_report(*folders: Path) -> Path:
-    """Write `report.html` into the first run folder, and into each `seed-*` run folder of a single run.
-
-    Several folders share one page. Links to other places get no page.
-
-    Returns:
-        The path of the page.
+    """Write `report.html` into the first run folder and return its path. Several runs share the page.
 
     Raises:
         UserError: no run folder, nothing in it yet, a damaged file in it, or the page cannot be written.
     """
-    run = read_together(folders)
-    for seed in run.seeds:
-        if not seed.is_empty and not seed.path.is_symlink():
-            write_page(seed.path / "report.html", render_run(seed, parent="../report.html"))
-    return write_page(folders[0] / "report.html", render_run(run))
+    return write_page(folders[0] / "report.html", render_run(read_runs(folders)))
 
 
-def render_run(run: RunFolder, parent: str = "", live: bool = False, policies: Sequence[str] = ()) -> str:
-    """Render the page of a run.
-
-    `parent`: the page over all seeds. `live`: a server sends the samples, and answers prompts to `policies`.
-    """
-    return render_page("page.html.j2", SCRIPTS, live=live, parent=parent, tried=policies, **sections(run, live))
+def render_run(run: RunFolder, live: bool = False, policies: Sequence[str] = ()) -> str:
+    """Render the page of a run. `live`: a server sends the samples, and answers prompts to `policies`."""
+    return render_page("page.html.j2", SCRIPTS, live=live, tried=policies, **sections(run, live))
 
 
 def sections(run: RunFolder, live: bool = False) -> dict[str, Any]:
-    """Collect the values of the template. A run over several seeds has no samples of its own."""
-    samples = [] if live or run.seeds else sample_views(run.methods)
+    """Collect the values of the template."""
+    notes = list(run.notes)
+    samples = [] if live else sample_views(read_samples(run.paths, notes))
     comparisons = comparison_views(run)
     few_samples = thin(samples, SAMPLES)
     few_comparisons = [] if live else thin(comparisons, COMPARISONS)
-    table = read_results(run.summary)
-    reward_model = run.summary.get("reward_model") or run.evaluation.get("reward_model") or {}
+    policies = policy_rows(run)
     return {
         "run": run,
-        "title": run.summary.get("title") or " | ".join(run.together) or run.path.resolve().name,
+        "title": " | ".join(run.together) or run.path.resolve().name,
         "facts": [] if run.together else _facts(run),
-        "results": table if table.names else None,
-        "compared": run.summary.get("table"),
-        "bars": _bars(table),
-        "reward_model": reward_model_rows(reward_model),
-        "headline": _headline(run, table),
-        "policies": policy_rows(run),
+        "headline": _headline(policies),
+        "policies": policies,
         "differing": differing_settings(run.together),
-        "gate": describe_gate(run.gate) if run.gate.get("figures") else [],
-        "curves": _chart_group(_method_curves(run), MAIN),
+        "reward_model": _reward_model(run),
+        "curves": _chart_group({visible(method.name): method.metrics for method in run.methods}, MAIN),
         "supervised": _supervised(run),
         "data": {"signals": SIGNALS, "samples": few_samples, "comparisons": few_comparisons, "live": live},
         "with_samples": bool(samples) or live,
         "samples_left_out": len(samples) - len(few_samples),
         "comparisons": len(comparisons),
         "comparisons_left_out": 0 if live else len(comparisons) - len(few_comparisons),
-        "feedback": count_by_source(run.feedback),
+        "feedback": describe_feedback(measure(run.feedback)) if run.feedback else [],
         "evaluation": _evaluation_tables(run.evaluation),
-        "signs": list(_warnings(run)),
+        "warnings": [*notes, *warnings(run)],
     }
 
 
 def comparison_views(run: RunFolder) -> list[Row]:
-    """The answers to held-out prompts side by side as plain data; of several seeds those of the first."""
-    items = next((part.before_after for part in (run, *run.seeds) if part.before_after), [])
-    return [all_visible(item.model_dump(mode="json")) for item in items]
+    """The answers to held-out prompts side by side as plain data."""
+    return [all_visible(item.model_dump(mode="json")) for item in run.before_after]
 
 
-def _warnings(run: RunFolder) -> Iterator[str]:
-    """Warnings about the reward model, the runs, and policies compared with each other."""
-    yield from quote_warnings(run.evaluation.get("reward_model", {}).get("unmatched"), "of the reward model")
-    for method in run.methods:
-        yield from (f"{visible(method.name)}: {line}" for line in metric_warnings(method.metrics))
-    for figures in (run.summary, *run.evaluation.values()):
-        yield from map(visible, figures.get("signs") or ())
+def warnings(run: RunFolder) -> Iterator[str]:
+    """Warn about the reward model, the runs, and policies compared with each other."""
+    for name, part in run.together.items():
+        yield from (f"{visible(name)} {line}" for line in warnings(part))
+    if not run.together:
+        yield from quote_warnings(run.evaluation.get("reward_model", {}).get("unmatched"), "of the reward model")
+        for method in run.methods:
+            yield from (f"{visible(method.name)}: {line}" for line in metric_warnings(method.metrics))
+        yield from (visible(line) for figures in run.evaluation.values() for line in figures.get("signs") or ())
 
 
 # ---- results
@@ -206,110 +151,35 @@ def explain(name: str) -> Explanation:
     return Explanation(*texts.get(pattern, ()))
 
 
-def read_results(summary: Mapping[str, Any]) -> Results:
-    """Read the table of summary.json; `seeds` of a row has each seed's columns."""
-    rows = [row for row in summary.get("rows") or [] if isinstance(row, Mapping)]
-    columns = list(dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value)))
-    names = [str(row.get("name", "")) for row in rows]
-    return Results(str(summary.get("metric", "")), columns, names, [[_cell(r, c) for c in columns] for r in rows])
-
-
-def _cell(row: Mapping[str, Any], column: str) -> Cell:
-    values = [part.get(column) for part in (row, *(row.get("seeds") or [])) if isinstance(part, Mapping)]
-    mean, *seeds = (float(value) if is_number(value) else None for value in values)
-    measured = tuple(value for value in seeds if value is not None)
-    return Cell(mean, stdev(measured) if len(measured) > 1 else None, measured)
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """True for a finite int or float."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def reward_model_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The measured rates of a reward model: (meaning, value)."""
-    return [
-        (text, f"{figures[name]:.3f}") for name, text in REWARD_MODEL_ROWS.items() if is_number(figures.get(name))
-    ]
-
-
-def _bars(table: Results) -> dict[str, Any] | None:
-    """A bar for each policy in the main column, with a tick for each seed; widths in percent."""
-    if not table.columns:
-        return None
-    cells = [row[table.main_column] for row in table.cells]
-    values = [value for cell in cells for value in (cell.mean or 0.0, *cell.seeds)]
-    if min(values) < 0:
-        return None
-    full, base = max(1.0, *values), cells[0].mean
-    rows = []
-    for index, cell in enumerate(cells):
-        gain = "–" if cell.mean is None or base is None else f"{cell.mean - base:+.3f}".replace("-", "−")
-        marks = [round(100 * value / full, 2) for value in cell.seeds if len(cell.seeds) > 1]
-        width = round(100 * (cell.mean or 0.0) / full, 2)
-        rows.append({"width": width, "ticks": marks, "gain": gain if index else ""})
-    return {"column": table.columns[table.main_column], "against": table.names[0], "full": full, "rows": rows}
-
-
 def _facts(run: RunFolder) -> list[tuple[str, str]]:
-    """Model, seeds, date and cost of a run."""
-    summary, model = run.summary, run.model.get("text") or _settings(run).get("policy.model", "")
-    minutes, seconds = divmod(round(summary.get("seconds") or 0), 60)
-    memory = summary.get("peak_rss_mb") or 0
-    facts = [
-        ("base model", str(model)),
-        ("seeds", ", ".join(map(str, summary.get("seeds") or []))),
-        ("written", _date(run.path)),
-        ("time", (f"{minutes} min {seconds} s" if minutes else f"{seconds} s") if summary.get("seconds") else ""),
-        ("peak memory", f"{memory:,.0f} MB" if memory else ""),
-    ]
+    """Base model of a run, and the time of its newest figures."""
+    facts = [("base model", str(run.model.get("text") or _settings(run).get("policy.model", "")))]
+    if times := [file.stat().st_mtime for file in run.path.rglob("metrics.jsonl")]:
+        facts.append(("written", f"{datetime.fromtimestamp(max(times), UTC):%Y-%m-%d %H:%M} UTC"))
     return [(name, value) for name, value in facts if value]
 
 
-def _date(path: Path) -> str:
-    """The time of the newest figures of a run."""
-    figures = (path.glob(kind) for kind in ("summary.json", "*/metrics.jsonl", "ppo/*/metrics.jsonl"))
-    times = [file.stat().st_mtime for file in chain(*figures)]
-    return f"{datetime.fromtimestamp(max(times), UTC):%Y-%m-%d %H:%M} UTC" if times else ""
-
-
-def _headline(run: RunFolder, table: Results) -> str:
-    """The main measure of each policy, with its interval if there is one."""
-    if not table.columns:
-        return _measured_headline(run.evaluation)
-    compared = run.summary.get("table") or {}
-    intervals = {row[0]: row[2] for row in compared.get("rows", ()) if tuple(compared["head"][2:3]) == ("95 %",)}
-    parts = []
-    for name, cells in zip(table.names, table.cells, strict=True):
-        interval = f" ({intervals[name]})" if name in intervals else ""
-        parts.append(f"{name} {cells[table.main_column].text}{interval}")
-    return f"{table.metric} {' → '.join(parts)}".strip()
-
-
-def _measured_headline(evaluation: Mapping[str, Row]) -> str:
-    """The headline from evaluation/*/*.json: the measure that most policies have."""
-    names = {key.partition(" on ")[0] for key in evaluation if " on " in key}
-    order = sorted(names, key=lambda name: (name not in START_POLICIES, name))
-    cells = {name: _main_figures(evaluation, name) for name in order}
-    columns = Counter(column for row in cells.values() for column in row)
+def _headline(policies: Sequence[PolicyRow]) -> str:
+    """The held-out measure that most policies have."""
+    columns = Counter(column for row in policies for column in row.cells)
     if not columns:
         return ""
     column = max(columns, key=lambda name: (columns[name], ": sampled " in name))
-    return (
-        f"{column} {' → '.join(f'{visible(name)} {row[column]}' for name, row in cells.items() if column in row)}"
-    )
+    return f"{column} {' → '.join(f'{row.name} {row.cells[column]}' for row in policies if column in row.cells)}"
 
 
 def policy_rows(run: RunFolder) -> list[PolicyRow]:
-    """List the policies that were trained."""
+    """List the policies that were trained or measured; those that others start from come first."""
     if run.together:
-        rows = [(name, row) for name, part in run.together.items() for row in policy_rows(part)]
-        return [row._replace(name=f"{visible(name)} {row.name}") for name, row in rows]
-    trained = {"sft": run.sft, **{method.name: method.metrics for method in run.methods}}
+        policies = [(name, policy) for name, part in run.together.items() for policy in policy_rows(part)]
+        return [policy._replace(name=f"{visible(name)} {policy.name}") for name, policy in policies]
+    metrics = {"sft": run.sft, **{method.name: method.metrics for method in run.methods}}
+    measured = [policy for policy, on, _ in (key.partition(" on ") for key in run.evaluation) if on]
+    names = dict.fromkeys((*START_POLICIES, *metrics, *measured))
     return [
         PolicyRow(visible(name), len(rows), " ".join(describe_training(rows)), _main_figures(run.evaluation, name))
-        for name, rows in trained.items()
-        if rows
+        for name in names
+        if (rows := metrics.get(name, [])) or name in measured
     ]
 
 
@@ -320,12 +190,14 @@ def _main_figures(evaluation: Mapping[str, Row], name: str) -> dict[str, str]:
         policy, _, task = key.partition(" on ")
         for way in ("greedy", "sampled") if policy == name and task else ():
             if measure := next((key for key in figures if key.startswith(f"{way}_")), None):
-                cells[f"{task}: {measure.replace('_', ' ')}"] = _figure(figures[measure])
+                cells[f"{task}: {measure.replace('_', ' ')}"] = figure(figures[measure])
     return cells
 
 
-def _figure(value: Any) -> str:
-    return number(value) if is_number(value) else str(value)
+def _reward_model(run: RunFolder) -> list[str]:
+    """Sentences on the reward model: its rates on held-out critiques, and whether a policy may train against it."""
+    rates = describe_reward_model(run.evaluation.get("reward_model", {}))
+    return [*rates, *(describe_gate(run.gate) if run.gate.get("figures") else [])]
 
 
 def _evaluation_tables(evaluations: Mapping[str, Row]) -> list[dict[str, Any]]:
@@ -336,7 +208,7 @@ def _evaluation_tables(evaluations: Mapping[str, Row]) -> list[dict[str, Any]]:
     return [
         {
             "names": names,
-            "rows": [(key, explain(key).what, [_figure(evaluations[name][key]) for name in names]) for key in keys],
+            "rows": [(key, explain(key).what, [figure(evaluations[name][key]) for name in names]) for key in keys],
         }
         for keys, names in groups.items()
     ]
@@ -369,53 +241,36 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 # ---- curves
 
 
-def _method_curves(run: RunFolder) -> dict[str, list[list[Row]]]:
-    """The metrics of each method, for each of its seeds."""
-    rows_by_method: dict[str, list[list[Row]]] = {}
-    for part in run.seeds or [run]:
-        for method in part.methods:
-            rows_by_method.setdefault(visible(method.name), []).append(method.metrics)
-    return rows_by_method
-
-
 def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:
     """The charts of both supervised stages: (title, command, charts)."""
-    runs = {visible(name): part.seeds or [part] for name, part in (run.together or {"training": run}).items()}
+    runs = {visible(name): part for name, part in (run.together or {"training": run}).items()}
     stages = (("Policy (SFT)", "sft", "sft"), ("Reward model", "train-reward", "reward_model"))
     return [
-        (title, command, _chart_group(_stage_rows(runs, stage), SUPERVISED)) for title, command, stage in stages
+        (title, command, _chart_group({name: getattr(part, stage) for name, part in runs.items()}, SUPERVISED))
+        for title, command, stage in stages
     ]
-
-
-def _stage_rows(runs: Mapping[str, Sequence[RunFolder]], stage: str) -> Curves:
-    return {name: [rows for part in parts if (rows := getattr(part, stage))] for name, parts in runs.items()}
 
 
 def _chart_group(runs: Curves, main: Sequence[str]) -> dict[str, Any]:
     """The charts of all metrics with their explanations: the main ones, the others, and the constant ones."""
-    rows = [row for seeds in runs.values() for seed in seeds for row in seed]
+    rows = [row for metrics in runs.values() for row in metrics]
     names = curves.metric_names(rows)
     values = {name: {row[name] for row in rows if row.get(name) is not None} for name in names}
     flat = {name: min(values[name], default=0.0) for name in names if len(values[name]) < 2}
     first, others = arrange([name for name in names if name not in flat], main)
-    draw = partial(_chart, runs)
     return {
-        "main": [(chart, explain(name)) for name in first if (chart := draw(name))],
-        "rest": [(chart, explain(name)) for name in sorted(others) if (chart := draw(name))],
+        "main": list(_charts(runs, first)),
+        "rest": list(_charts(runs, sorted(others))),
         "flat": [(name, flat[name], explain(name)) for name in sorted(flat)],
         "methods": [(name, curves.pick_style(name, list(runs))) for name in runs],
-        "seeds": max((len(seeds) for seeds in runs.values()), default=0),
     }
 
 
-def _chart(runs: Curves, metric: str) -> curves.Chart | None:
-    """The curve of each seed, and their mean."""
-    lines: list[curves.Line] = []
-    for name, seeds in runs.items():
-        measured = [points for rows in seeds if (points := curves.metric_points(rows, metric))]
-        seed_lines = [curves.Line(name, points, thin=len(measured) > 1) for points in measured]
-        lines += [*seed_lines, curves.mean_line(name, seed_lines)] if len(measured) > 1 else seed_lines
-    return curves.chart(metric, lines, list(runs))
+def _charts(runs: Curves, metrics: Iterable[str]) -> Iterator[tuple[curves.Chart, Explanation]]:
+    for metric in metrics:
+        lines = [curves.Line(name, curves.metric_points(rows, metric)) for name, rows in runs.items()]
+        if chart := curves.chart(metric, lines, list(runs)):
+            yield chart, explain(metric)
 
 
 def arrange(names: Iterable[str], main: Sequence[str] = MAIN) -> tuple[list[str], list[str]]:

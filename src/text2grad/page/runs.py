@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from text2grad.errors import UserError
-from text2grad.feedback import Failure, Feedback, Message, ResponseText, Span, first_error, from_json
+from text2grad.feedback import Failure, Feedback, Message, ResponseText, Span, first_error, from_json, reading
 
 Row = dict[str, Any]
 Numbers = list[float | None]
@@ -87,23 +87,21 @@ class MetricRow(BaseModel):
 
 
 class Method(NamedTuple):
-    """One PPO run: its metrics (one dict per step) and its written samples."""
+    """The metrics of one PPO run, one dict per step. Its samples are read by `read_samples`."""
 
     name: str
     metrics: list[Row]
-    samples: list[Sample]
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The content of a run folder.
+    """The content of a run folder, without the samples of its PPO runs.
 
-    `model`: the source of the base weights. `gate`: the verdict on the reward model. `seeds`: the run
-    folders inside this one. `notes`: warnings. `together`: the runs that this one combines.
+    `model`: the source of the base weights. `gate`: the verdict on the reward model. `notes`: warnings.
+    `together`: the runs that this one combines.
     """
 
     path: Path
-    summary: Row = field(default_factory=dict)
     model: Row = field(default_factory=dict)
     config: str = ""
     sft: list[Row] = field(default_factory=list)
@@ -113,75 +111,111 @@ class RunFolder:
     before_after: list[BeforeAfter] = field(default_factory=list)
     evaluation: dict[str, Row] = field(default_factory=dict)
     gate: Row = field(default_factory=dict)
-    seeds: list[RunFolder] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     together: dict[str, RunFolder] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
         """True if no stage has written anything here."""
-        figures = self.summary.get("rows") or self.summary.get("reward_model")
-        parts = (figures, self.sft, self.reward_model, self.methods, self.feedback, self.before_after)
-        return not any((*parts, self.evaluation)) and all(seed.is_empty for seed in self.seeds)
+        parts = (self.sft, self.reward_model, self.methods, self.feedback, self.before_after, self.evaluation)
+        return not any(parts)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The folders that the run was read from."""
+        return [run.path for run in self.together.values()] or [self.path]
 
 
 P = TypeVar("P", bound=BaseModel)
 
 
-def read_run(path: Path, with_samples: bool = True) -> RunFolder:
-    """Read a run folder, and the `seed-*` run folders inside it.
+def read_runs(paths: Sequence[Path]) -> RunFolder:
+    """Read one run, or several as one run in which each policy's name starts with the name of its run.
 
     Raises:
-        UserError: the folder is missing or holds nothing of a run, or a file in it is damaged.
+        UserError: a folder is missing or holds nothing of a run, or a file in it is damaged.
     """
+    names = name_runs(paths)
+    if len(names) == 1:
+        return read_run(paths[0])
+    runs = {name: read_run(path) for name, path in names.items()}
+    return RunFolder(
+        path=next(iter(runs.values())).path,
+        methods=[
+            method._replace(name=f"{name} {method.name}") for name, run in runs.items() for method in run.methods
+        ],
+        before_after=_merge_answers({name: run.before_after for name, run in runs.items()}),
+        evaluation={f"{name} {key}": row for name, run in runs.items() for key, row in run.evaluation.items()},
+        notes=[f"{name}: {note}" for name, run in runs.items() for note in run.notes],
+        together=runs,
+    )
+
+
+def read_run(path: Path) -> RunFolder:
+    """Read one run folder; see `read_runs`."""
     if not path.is_dir():
         raise UserError(f"no run folder {path}", "`text2grad demo` makes one, or give the folder of a run")
-    run = _read_folder(path, [_read_folder(seed, [], with_samples) for seed in seed_folders(path)], with_samples)
+    notes: list[str] = []
+    run = RunFolder(
+        path=path,
+        model=read_object(path / "model.json"),
+        config=_read_text(path / "config.yaml"),
+        sft=read_metrics(path / "sft" / "metrics.jsonl", notes),
+        reward_model=read_metrics(path / "reward_model" / "metrics.jsonl", notes),
+        methods=_read_methods(path, notes),
+        feedback=read_lines(path / "feedback.jsonl", Feedback, notes),
+        before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
+        evaluation=_read_evaluation(path / "evaluation"),
+        gate=read_object(path / "reward_model" / "gate.json"),
+        notes=notes,
+    )
     if run.is_empty:
         cure = "`text2grad demo`, or `text2grad sft`, `train-reward` and `train`, fill it"
         raise UserError(f"nothing to report in {path}", cure)
     return run
 
 
-def seed_folders(path: Path) -> list[Path]:
-    """List the run folders of the seeds inside a run folder, seed-2 before seed-10."""
-    return sorted(filter(Path.is_dir, path.glob("seed-*")), key=lambda folder: (len(folder.name), folder.name))
-
-
-def _read_folder(path: Path, seeds: list[RunFolder], with_samples: bool) -> RunFolder:
-    notes: list[str] = []
-    return RunFolder(
-        path=path,
-        summary=read_object(path / "summary.json"),
-        model=next((seed.model for seed in seeds if seed.model), {}) or read_object(path / "model.json"),
-        config=_read_text(path / "config.yaml"),
-        sft=read_metrics(path / "sft" / "metrics.jsonl", notes),
-        reward_model=read_metrics(path / "reward_model" / "metrics.jsonl", notes),
-        methods=read_methods(path, notes, with_samples),
-        feedback=read_lines(path / "feedback.jsonl", Feedback, notes),
-        before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
-        evaluation=_read_evaluation(path / "evaluation"),
-        gate=read_object(path / "reward_model" / "gate.json"),
-        seeds=seeds,
-        notes=notes,
-    )
-
-
-def read_methods(run: Path, notes: list[str], with_samples: bool = True) -> list[Method]:
-    """Read the PPO runs of a run folder, or the one that `train_ppo` wrote into a folder of its own."""
-    methods = []
-    for folder in method_folders(run):
-        metrics = read_metrics(folder / "metrics.jsonl", notes)
-        samples = read_lines(folder / "samples.jsonl", Sample, notes) if with_samples else []
-        methods += [Method(folder.resolve().name, metrics, samples)] if metrics or samples else []
-    return methods
+def name_runs(paths: Sequence[Path]) -> dict[str, Path]:
+    """Name runs by their folders, with the parent folder where two names are equal; duplicates are dropped."""
+    folders = list(dict.fromkeys(path.resolve() for path in paths))
+    names = [path.name for path in folders]
+    return {
+        path.name if names.count(path.name) == 1 else f"{path.parent.name}/{path.name}": path for path in folders
+    }
 
 
 def method_folders(run: Path) -> list[Path]:
-    """List the folders of the PPO runs of a run folder, text2grad first."""
+    """List the folders of the PPO runs of a run folder, text2grad first.
+
+    `train_ppo` may also have written into the folder itself.
+    """
     ppo = run / "ppo"
     folders = [run] if (run / "samples.jsonl").is_file() and not ppo.is_dir() else ppo.glob("*")
     return sorted(filter(Path.is_dir, folders), key=lambda folder: (folder.name != "text2grad", folder.name))
+
+
+def sample_files(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield the files of samples with the names that the page gives to their policies."""
+    names = name_runs(paths)
+    for title, path in names.items():
+        for folder in method_folders(path):
+            name = folder.resolve().name
+            yield (f"{title} {name}" if len(names) > 1 else name), folder / "samples.jsonl"
+
+
+def read_samples(paths: Sequence[Path], notes: list[str]) -> dict[str, list[Sample]]:
+    """Read the samples of all PPO runs in run folders, by the name of the policy."""
+    return {name: read_lines(file, Sample, notes) for name, file in sample_files(paths)}
+
+
+def _read_methods(run: Path, notes: list[str]) -> list[Method]:
+    methods = []
+    for folder in method_folders(run):
+        metrics = read_metrics(folder / "metrics.jsonl", notes)
+        methods += (
+            [Method(folder.resolve().name, metrics)] if metrics or (folder / "samples.jsonl").is_file() else []
+        )
+    return methods
 
 
 def _read_evaluation(path: Path) -> dict[str, Row]:
@@ -191,6 +225,18 @@ def _read_evaluation(path: Path) -> dict[str, Row]:
         if not file.name.endswith((".answers.json", ".scores.json")):
             figures[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = read_object(file)
     return figures
+
+
+def _merge_answers(comparisons: Mapping[str, Sequence[BeforeAfter]]) -> list[BeforeAfter]:
+    """Put the answers of all runs to the same prompt side by side."""
+    merged: dict[tuple[str, str, str], BeforeAfter] = {}
+    for name, items in comparisons.items():
+        for item in items:
+            key = (item.task, item.id, "\0".join(message.content for message in item.prompt))
+            answers = tuple(answer.model_copy(update={"name": f"{name} {answer.name}"}) for answer in item.answers)
+            earlier = merged[key].answers if key in merged else ()
+            merged[key] = item.model_copy(update={"answers": (*earlier, *answers)})
+    return list(merged.values())
 
 
 def read_metrics(path: Path, notes: list[str] | None = None) -> list[Row]:
@@ -209,18 +255,26 @@ def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
     lines = _read_bytes(path).split(b"\n")
     records: list[P] = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
         try:
-            records.append(kind.model_validate(from_json(line.decode("utf-8-sig")), strict=False))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            records += [parse_record(line, kind, path, number)] if line.strip() else []
+        except UserError:
             if number < len(lines):
-                what = getattr(error, "msg", "not UTF-8")
-                raise UserError(f"{path}:{number}: not JSON: {what}", f"remove line {number}") from error
+                raise
             notes.append(f"The last line of {path.parent.name}/{path.name} is cut off and was left out.")
-        except ValidationError as error:
-            raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
     return records
+
+
+def parse_record(line: bytes, kind: type[P], path: Path, number: int) -> P:
+    """Read one line of a file of the run.
+
+    Raises:
+        UserError: it is not such a record; names the line.
+    """
+    try:
+        return kind.model_validate(from_json(line.decode("utf-8-sig")), strict=False)
+    except (json.JSONDecodeError, UnicodeDecodeError, ValidationError) as error:
+        what = first_error(error) if isinstance(error, ValidationError) else "not JSON"
+        raise UserError(f"{path}:{number}: {what}", f"fix or remove line {number}") from error
 
 
 def read_object(path: Path) -> Row:
@@ -231,8 +285,8 @@ def read_object(path: Path) -> Row:
     """
     try:
         value = from_json(_read_text(path) or "{}")
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: not JSON: {error.msg}", "remove it and run the stage again") from error
+    except json.JSONDecodeError:
+        value = None
     if not isinstance(value, dict):
         raise UserError(f"{path}: not a JSON object", "remove it and run the stage again")
     return value
@@ -246,81 +300,5 @@ def _read_text(path: Path) -> str:
 
 
 def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error}", "check that it is a readable file") from error
-
-
-def name_runs(paths: Sequence[Path]) -> dict[str, Path]:
-    """Name runs by their folders, with the parent folder where two names are equal; duplicates are dropped."""
-    folders = list(dict.fromkeys(path.resolve() for path in paths))
-    names = [path.name for path in folders]
-    return {
-        path.name if names.count(path.name) == 1 else f"{path.parent.name}/{path.name}": path for path in folders
-    }
-
-
-def sample_folders(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield the folders with samples, those of each seed too, with the names that the page shows."""
-    names = name_runs(paths)
-    for title, path in names.items():
-        for run in (path, *seed_folders(path)):
-            for folder in method_folders(run):
-                seed = "" if run == path else run.name
-                yield " ".join(filter(None, (title if len(names) > 1 else "", seed, folder.resolve().name))), folder
-
-
-def read_together(paths: Sequence[Path], with_samples: bool = True) -> RunFolder:
-    """Read one run, or several as one run in which each policy's name starts with the name of its run.
-
-    Raises:
-        UserError: see `read_run`.
-    """
-    names = name_runs(paths)
-    if len(names) == 1:
-        return read_run(paths[0], with_samples)
-    runs = {name: read_run(path, with_samples) for name, path in names.items()}
-    return RunFolder(
-        path=next(iter(runs.values())).path,
-        summary=_merge_summaries(runs),
-        methods=[
-            method._replace(name=f"{name} {method.name}")
-            for name, run in runs.items()
-            for part in run.seeds or [run]
-            for method in part.methods
-        ],
-        before_after=_merge_answers({name: run.before_after for name, run in runs.items()}),
-        evaluation={f"{name} {key}": row for name, run in runs.items() for key, row in run.evaluation.items()},
-        notes=[f"{name}: {note}" for name, run in runs.items() for note in run.notes],
-        together=runs,
-    )
-
-
-def _merge_summaries(runs: Mapping[str, RunFolder]) -> Row:
-    """The results of all runs in one table, if their metric is the same."""
-    summaries = {name: run.summary for name, run in runs.items() if run.summary.get("rows")}
-    metrics = {summary.get("metric") for summary in summaries.values()}
-    if len(metrics) != 1:
-        return {}
-    rows = [
-        {**row, "name": f"{name} {row.get('name', '')}"}
-        for name, summary in summaries.items()
-        for row in summary["rows"]
-        if isinstance(row, Mapping)
-    ]
-    return {"title": " | ".join(runs), "metric": metrics.pop(), "rows": rows}
-
-
-def _merge_answers(comparisons: Mapping[str, Sequence[BeforeAfter]]) -> list[BeforeAfter]:
-    """Put the answers of all runs to the same prompt side by side."""
-    merged: dict[tuple[str, str, str], BeforeAfter] = {}
-    for name, items in comparisons.items():
-        for item in items:
-            key = (item.task, item.id, "\0".join(message.content for message in item.prompt))
-            answers = tuple(answer.model_copy(update={"name": f"{name} {answer.name}"}) for answer in item.answers)
-            earlier = merged[key].answers if key in merged else ()
-            merged[key] = item.model_copy(update={"answers": (*earlier, *answers)})
-    return list(merged.values())
+    with reading(path):
+        return path.read_bytes() if path.exists() else b""

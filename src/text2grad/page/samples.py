@@ -1,4 +1,4 @@
-"""Judged responses as the page shows them: samples of a PPO run, and records of a feedback file.
+"""Samples of a PPO run as the page shows them.
 
 A sample view is plain JSON data that the script lays out. `all_visible` makes its texts harmless.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
-from text2grad.feedback import Critique, Feedback, Judgement, Message, QuoteCounts, Span, turns_of
+from text2grad.feedback import Critique, Judgement, Message, QuoteCounts, Span, turns_of
 from text2grad.page.render import all_visible, number, token_label, visible, without_dust
-from text2grad.page.runs import Method, Sample
+from text2grad.page.runs import Sample
 
 Interval = tuple[int, int]
 Piece = tuple[str, list[int], list[int]]  # visible text, indices of its spans, indices of its tokens
@@ -35,12 +35,12 @@ SIGNALS = {
 LABELS = {1: "good", 0: "improvable", -1: "poor"}
 
 
-def sample_views(methods: Sequence[Method]) -> list[dict[str, Any]]:
+def sample_views(samples: Mapping[str, Sequence[Sample]]) -> list[dict[str, Any]]:
     """View the samples of all methods as plain data."""
     return [
-        all_visible(sample_view(sample, method.name, line))
-        for method in methods
-        for line, sample in enumerate(method.samples)
+        all_visible(sample_view(sample, method, line))
+        for method, samples_of_method in samples.items()
+        for line, sample in enumerate(samples_of_method)
     ]
 
 
@@ -169,32 +169,6 @@ def _cover(length: int, intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
         for position in range(max(start, 0), min(end, length)):
             cover[position] += (index,)
     return cover
-
-
-class Counts(NamedTuple):
-    """Counts of one source: records, spans by label, other quotes, and failures by kind in words."""
-
-    records: int
-    good: int
-    poor: int
-    quotes: QuoteCounts
-    failed: str
-
-
-def count_by_source(records: Sequence[Feedback]) -> dict[str, Counts]:
-    """Count records per source, named `kind` or `kind · model`."""
-    groups: defaultdict[str, list[Feedback]] = defaultdict(list)
-    for record in records:
-        groups[" · ".join(filter(None, (record.source.kind, record.source.model)))].append(record)
-    return {name: _counts(group) for name, group in groups.items()}
-
-
-def _counts(records: Sequence[Feedback]) -> Counts:
-    labels = Counter(span.label for record in records for span in record.spans)
-    failures = Counter(record.error.kind for record in records if record.error is not None)
-    failed = ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items())) or "0"
-    quotes = sum((record.quotes for record in records), QuoteCounts())
-    return Counts(len(records), labels[1], labels[-1], quotes, failed)
 
 
 def turn_title(number: int, judgement: Judgement | None) -> str:

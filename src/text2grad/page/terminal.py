@@ -11,11 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Span, Transcript
-from text2grad.page.render import signed, stripped, without_dust
-from text2grad.page.report import is_number, read_results, reward_model_rows
+from text2grad.page.quality import describe_feedback
+from text2grad.page.render import is_number, signed, stripped, without_dust
 from text2grad.page.runs import Sample
 from text2grad.page.samples import turn_title
-from text2grad.page.signs import describe_gate
 
 STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
 BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
@@ -55,21 +54,11 @@ def _table(title: str, columns: Iterable[str], **options: Any) -> Table:
     return table
 
 
-def results_table(summary: Mapping[str, Any]) -> Table:
-    """The results of summary.json, a row per policy."""
-    results = read_results(summary)
-    table = _table(results.metric, ["policy", *results.columns])
-    for name, cells in zip(results.names, results.cells, strict=True):
-        table.add_row(Text(stripped(name)), *(cell.text for cell in cells))
-    table.caption = "± standard deviation over the seeds" if results.has_spread else None
-    return table
-
-
-def reward_model_table(figures: Mapping[str, Any]) -> Table:
-    """Token precision, recall and failures of the reward model."""
-    table = _table("Reward model, held-out", ["measure", "value"])
-    for row in reward_model_rows(figures):
-        table.add_row(*row)
+def results_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
+    """A row of figures for each policy."""
+    table = _table(title, ["policy", *dict.fromkeys(name for figures in rows.values() for name in figures)])
+    for name, figures in rows.items():
+        table.add_row(Text(stripped(name)), *(f"{value:.3f}" for value in figures.values()))
     return table
 
 
@@ -205,24 +194,16 @@ def _reason(span: Span) -> Text:
 
 
 def show_feedback(console: Console, records: Sequence[Feedback], figures: Mapping[str, Any]) -> None:
-    """Print records, coloured, then the meaning of the figures."""
-    _show_records(console, records)
-    shown = f", the {len(records)} worst above" if records else ""
-    console.print(Text(f"{figures['records']} records, {figures['spans']} spans{shown}"))
-    console.print(*(Text(sentence, style="bold") for sentence in figures["judgement"]), sep="\n")
-    console.print(*(Text(f"- {sentence}") for sentence in figures["next"]), sep="\n")
+    """Print the worst records, coloured, then the meaning of the figures."""
+    show_records(console, records)
+    for line in describe_feedback(figures):
+        console.print(Text(stripped(line), style="bold"), soft_wrap=True)
 
 
-def _show_records(console: Console, records: Sequence[Feedback]) -> None:
+def show_records(console: Console, records: Sequence[Feedback]) -> None:
+    """Print judged answers, coloured, below their prompts."""
     for record in records:
         prompt = " ".join(record.prompt[-1].content.split())
         answer = PolicyAnswer("", record.response, record.judgement())
         console.print(Text(stripped(f"{record.id}: {prompt[:200]}"), style="bold"))
         console.print(answer_view(answer, _needs_brackets(console)), "")
-
-
-def show_gate(console: Console, records: Sequence[Feedback], verdict: Mapping[str, Any]) -> None:
-    """Print a reward model's critiques of fresh answers, and the verdict on it."""
-    _show_records(console, records[:SHOWN])
-    for line in describe_gate(verdict):
-        console.print(Text(stripped(line)), soft_wrap=True)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from json import JSONDecodeError
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -22,7 +21,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Record, first_error, from_json
 from text2grad.page.render import all_visible, visible
 from text2grad.page.report import comparison_views, render_run
-from text2grad.page.runs import Sample, read_together, sample_folders
+from text2grad.page.runs import Sample, parse_record, read_runs, sample_files
 from text2grad.page.samples import SIGNALS, list_entry, sample_view
 from text2grad.page.server import json_response
 
@@ -63,7 +62,7 @@ class SampleFile:
         return restarted
 
     def _take(self, line: bytes) -> None:
-        sample = self._parsed(line, len(self.entries) + 1) if line.strip() else None
+        sample = parse_record(line, Sample, self.path, len(self.entries) + 1) if line.strip() else None
         start, self.read, self.last = self.read, self.read + len(line), line
         if sample is None:
             return
@@ -73,19 +72,12 @@ class SampleFile:
         self.places.append((start, self.read))
         self.signals |= {name for name in SIGNALS if getattr(sample, name)}
 
-    def _parsed(self, line: bytes, number: int) -> Sample:
-        try:
-            return Sample.model_validate(from_json(line.decode("utf-8")))
-        except (JSONDecodeError, UnicodeDecodeError, ValidationError) as error:
-            what = first_error(error) if isinstance(error, ValidationError) else "not JSON"
-            raise UserError(f"{self.path}:{number}: {what}", f"fix or remove line {number}") from error
-
     def view(self, number: int) -> dict[str, Any]:
         """Read one sample; see `sample_view`."""
         start, end = self.places[number]
         with self.path.open("rb") as file:
             file.seek(start)
-            sample = self._parsed(file.read(end - start), number + 1)
+            sample = parse_record(file.read(end - start), Sample, self.path, number + 1)
         view: dict[str, Any] = all_visible(sample_view(sample, self.method, number))
         return view
 
@@ -155,7 +147,7 @@ class ViewPage:
         """The page, rendered again only if a file has changed."""
         with self._rendering:
             if (stamp := self._stamp()) != self._rendered[0]:
-                run = read_together(self.folders, with_samples=False)
+                run = read_runs(self.folders)
                 policies = self.asker.policies if self.asker else ()
                 self._rendered = (stamp, render_run(run, live=True, policies=policies))
             return self._rendered[1]
@@ -163,8 +155,8 @@ class ViewPage:
     def update(self) -> bool:
         """Read the new samples; return True if earlier ones are gone."""
         restarted = False
-        for name, folder in sample_folders(self.folders):
-            file = self.files.setdefault(name, SampleFile(folder / "samples.jsonl", name))
+        for name, path in sample_files(self.folders):
+            file = self.files.setdefault(name, SampleFile(path, name))
             restarted = file.update() or restarted
         if restarted:
             self.order = []
@@ -214,7 +206,7 @@ class ViewPage:
     def comparisons(self, _: Request) -> Response:
         """The answers of all policies to held-out prompts."""
         try:
-            return json_response({"items": comparison_views(read_together(self.folders, with_samples=False))})
+            return json_response({"items": comparison_views(read_runs(self.folders))})
         except UserError as error:
             return json_response({"error": str(error)}, 500)
 

@@ -10,7 +10,6 @@ import pytest
 from text2grad.page.curves import (
     Line,
     chart,
-    mean_line,
     metric_points,
     pick_style,
     spread_out,
@@ -83,11 +82,6 @@ def test_a_thinned_curve_keeps_its_ends_and_its_spike() -> None:
     kept = thinned(points, 400)
     assert len(kept) <= 402 and kept == sorted(kept)
     assert {points[0], points[-1], (5432.0, 9.0)} <= set(kept)
-
-
-def test_the_mean_is_over_steps_all_seeds_reached() -> None:
-    lines = [Line("a", ((0, 1.0), (1, 2.0), (2, 9.0)), thin=True), Line("a", ((0, 3.0), (1, 4.0)), thin=True)]
-    assert mean_line("a", lines) == Line("a", ((0, 2.0), (1, 3.0)))
 
 
 def test_rows_without_the_metric_are_passed_over() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from browser_pages import HOSTILE, hostile_run
-from synthetic_run import sample, write_run, write_seeds
+from synthetic_run import sample, write_run
 from text2grad.errors import UserError
-from text2grad.page.report import arrange, build_report, read_results, reward_model_rows
+from text2grad.page.report import arrange, build_report
 from text2grad.page.runs import read_run
 
 
@@ -82,13 +82,12 @@ def write_metrics(folder: Path, rows: list[dict[str, float]]) -> None:
 
 
 def test_the_page_holds_every_part_of_the_run_and_is_the_same_every_time(run: Path, page: str) -> None:
+    parts = (
+        *("demo: sampled pass sft 0.33 → text2grad 0.66", "The loss went from", "77% of the good tokens"),
+        *("heldout_pass@1", "score", "kl", "wrong_sign_rate", "entropy", "clip_fraction", "24 records"),
+    )
     text = Parsed(page).text
-    for part in ("Demo: small Python functions", "text2grad demo --out runs/demo", "5 min 41 s", "1,834 MB"):
-        assert part in text
-    for metric in ("heldout_pass@1", "score", "kl", "wrong_sign_rate", "entropy", "clip_fraction"):
-        assert metric in text
-    for value in ("0.810", "0.012", "scalar PPO", "program · tests"):
-        assert value in text
+    assert [part for part in parts if part not in text] == []
     assert [item["id"] for item in Parsed(page).data["comparisons"]] == [f"heldout-{n}" for n in range(6)]
     assert "makes them" not in text
     assert len(page.encode()) < 3_000_000
@@ -119,40 +118,36 @@ def test_whatever_a_model_wrote_is_inert(tmp_path: Path) -> None:
     assert not set(page) & set("\u202e\x1b\u2028\u200b\u0000")
     critique = "".join(text for text, _ in seen.samples[0]["critique"])
     assert "49" not in critique and "⟨U+202E⟩" in critique
-    assert seen.text.count("window.pwned=1") > 10
+    assert seen.text.count("window.pwned=1") > 6
 
 
-def test_a_run_without_a_summary_opens_with_its_policies_and_the_gate(run: Path, tmp_path: Path) -> None:
+def test_policies_are_in_order_and_the_gate_is_shown(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
-    (folder / "summary.json").unlink()
     figures = {"f1": None, "fresh_paid": 0.5, "fresh": 4, "spoiled_paid": 0.0, "spoiled": 8}
     gate = {"fit": False, "reasons": ["it marks by chance"], "cautions": ["few"], "figures": figures}
     (folder / "reward_model" / "gate.json").write_text(json.dumps(gate))
+    shutil.rmtree(folder / "evaluation" / "demo")
     place = folder / "evaluation" / "qa"
-    place.mkdir(parents=True)
+    place.mkdir()
     for name, value in (("text2grad", 0.25), ("sft", 0.125), ("base", 0.5)):
         (place / f"{name}.json").write_text(json.dumps({"greedy_rouge_l": value, "greedy_other": 1}))
     page = build_report(folder).read_text(encoding="utf-8")
     assert "qa: greedy rouge l base 0.5 → sft 0.125 → text2grad 0.25</p>" in page
-    assert 'class="policies"' in page and "it marks by chance" in page and "not fit" in page
+    assert "it marks by chance" in page and "Not fit" in page
     (folder / "reward_model" / "gate.json").write_text("{}")
-    assert "fit to train against" not in build_report(folder).read_text(encoding="utf-8")
+    assert "it to train against" not in build_report(folder).read_text(encoding="utf-8")
 
 
-def test_a_run_with_sft_only_names_the_commands_for_the_other_parts(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "sft").mkdir()
-    (tmp_path / "sft" / "metrics.jsonl").write_bytes((run / "sft" / "metrics.jsonl").read_bytes())
-    text = parsed(tmp_path).text
-    for command in ("evaluate", "train", "annotate", "train-reward"):
-        assert f"text2grad {command} makes them" in text
-
-
-def test_any_part_may_be_missing(tmp_path: Path) -> None:
-    for part in ("summary.json", "feedback.jsonl", "ppo", "before_after.jsonl", "sft", "evaluation"):
+def test_any_part_may_be_missing_and_its_command_is_named(run: Path, tmp_path: Path) -> None:
+    for part in ("feedback.jsonl", "ppo", "before_after.jsonl", "sft", "evaluation"):
         folder = write_run(tmp_path / part, steps=3)
         (folder / part).rename(tmp_path / f"{part} elsewhere")
         assert parsed(folder).elements, part
+    (tmp_path / "young" / "sft").mkdir(parents=True)
+    shutil.copy(run / "sft" / "metrics.jsonl", tmp_path / "young" / "sft")
+    text = parsed(tmp_path / "young").text
+    assert [c for c in ("evaluate", "train", "annotate", "train-reward") if f"{c} makes them" not in text] == []
 
 
 def test_values_that_are_not_finite_are_counted_not_drawn(tmp_path: Path) -> None:
@@ -169,30 +164,18 @@ def test_values_that_are_not_finite_are_counted_not_drawn(tmp_path: Path) -> Non
     assert seen.samples[0]["rows"]["value"][0] is None
 
 
-def test_several_seeds_share_a_page_and_have_one_each(tmp_path: Path) -> None:
-    top = parsed(write_seeds(tmp_path / "run", seeds=3))
-    links = [attributes["href"] for tag, attributes in top.elements if tag == "a"]
-    assert [link for link in links if not link.startswith("#")] == [f"seed-{i}/report.html" for i in range(3)]
-    seed = (tmp_path / "run" / "seed-1" / "report.html").read_text(encoding="utf-8")
-    assert 'href="../report.html"' in seed and Parsed(seed).samples
-    assert "±" in top.text and "mean of 3 seeds" in top.text
-    thin = [a for tag, a in top.elements if tag == "path" and "thin" in a["class"]]
-    bold = [a for tag, a in top.elements if tag == "path" and "thin" not in a["class"] and "L" in a["d"]]
-    assert len(thin) == 3 * len(bold) > 0
-
-
 def test_many_long_samples_are_thinned_evenly_and_counted(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", steps=2)
     row = sample("text2grad", 0, 0, random.Random(0))
     long = {**row, "tokens": ["x"] * 4000, "starts": [0] * 4000, "ends": [0] * 4000, "delta": [0.123] * 4000}
     path = folder / "ppo" / "text2grad" / "samples.jsonl"
-    path.write_text("".join(json.dumps({**long, "step": step}) + "\n" for step in range(100)), encoding="utf-8")
+    path.write_text("".join(json.dumps({**long, "step": step}) + "\n" for step in range(30)), encoding="utf-8")
     seen = parsed(folder)
     assert (folder / "report.html").stat().st_size < 3_000_000
     steps = [row["step"] for row in seen.samples if row["method"] == "text2grad"]
-    assert 0 in steps and max(steps) > 80
+    assert 0 in steps and max(steps) > 20
     scalar = (folder / "ppo" / "scalar_ppo" / "samples.jsonl").read_text(encoding="utf-8")
-    assert f"{100 + scalar.count(chr(10)) - len(seen.samples)} more samples" in seen.text
+    assert f"{30 + scalar.count(chr(10)) - len(seen.samples)} more samples" in seen.text
 
 
 def test_a_report_is_never_written_through_a_link(tmp_path: Path) -> None:
@@ -204,10 +187,8 @@ def test_a_report_is_never_written_through_a_link(tmp_path: Path) -> None:
             build_report(folder)
         (folder / "report.html").unlink()
     assert elsewhere.read_text() == "mine" and not (tmp_path / "nothing").exists()
-    (folder / "seed-0").symlink_to(write_run(tmp_path / "other"))
     (tmp_path / "latest").symlink_to(folder)
     assert build_report(tmp_path / "latest").read_text().startswith("<!doctype html>")
-    assert not (tmp_path / "other" / "report.html").exists()
 
 
 def captions(folder: Path) -> dict[str, str]:
@@ -244,30 +225,6 @@ def test_warnings_come_first(tmp_path: Path) -> None:
     warnings = re.findall(r'class="warning">▲ (.*?)</p>', page)
     assert [line.split(":")[0] for line in warnings[1:]] == ["mine", "mine is below scalar by &lt;b&gt;"]
     assert warnings[0].startswith("20.0% of the quotes of the reward model")
-
-
-def test_the_headline_has_the_intervals_of_the_table(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", steps=1)
-    (run / "config.yaml").write_text("policy:\n  model: my/model\n", encoding="utf-8")
-    summary = json.loads((run / "summary.json").read_text())
-    summary["table"] = {"head": ["method", "sampled", "95 %"], "rows": [["text2grad", "0.7", "0.6 to 0.8"]]}
-    (run / "summary.json").write_text(json.dumps(summary))
-    page = build_report(run).read_text(encoding="utf-8")
-    assert '<p class="headline">held-out pass@1 SFT 0.' in page and "(0.6 to 0.8)</p>" in page
-    assert "<dd>my/model</dd>" in page and " UTC</dd>" in page
-
-
-def test_the_spread_is_the_standard_deviation_over_seeds() -> None:
-    rows = [{"name": "SFT", "greedy": 0.4, "sampled": 0.3, "seeds": [{"sampled": x} for x in (0.2, 0.3, 0.4)]}]
-    table = read_results({"metric": "pass@1", "rows": rows})
-    assert [cell.text for cell in table.cells[0]] == ["0.400", "0.300 ± 0.100"]
-    assert not read_results({"rows": [{**rows[0], "seeds": [{"sampled": 0.3}]}]}).has_spread
-    assert read_results({}).names == []
-
-
-def test_the_rates_of_a_reward_model_are_those_that_were_measured() -> None:
-    rows = reward_model_rows({"unmatched": 0.0125, "poor_recall": 0.5, "forced": None, "other": 1})
-    assert [value for _, value in rows] == ["0.500", "0.013"] and reward_model_rows({}) == []
 
 
 def test_the_main_metrics_come_first_in_a_fixed_order() -> None:

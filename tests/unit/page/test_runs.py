@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from synthetic_run import write_run, write_seeds
+from synthetic_run import write_run
 from text2grad.errors import UserError
 from text2grad.page.report import build_report, differing_settings, policy_rows, sections
-from text2grad.page.runs import name_runs, read_metrics, read_run, read_together, sample_folders
+from text2grad.page.runs import name_runs, read_metrics, read_run, read_runs, read_samples, sample_files
 
 
 @pytest.fixture
@@ -23,15 +23,15 @@ def runs(tmp_path: Path) -> list[Path]:
 
 
 def test_the_curves_results_and_answers_of_all_runs_are_side_by_side(runs: list[Path]) -> None:
-    run = read_together(runs)
+    run = read_runs(runs)
     shown = sections(run)
     names = ["one text2grad", "one scalar_ppo", "other text2grad", "other scalar_ppo"]
+    assert [name for name, _ in sample_files(runs)] == names
     assert [name for name, _ in shown["curves"]["methods"]] == names
     score = next(chart for chart, _ in shown["curves"]["main"] if chart.metric == "score")
     assert [curve["name"] for curve in json.loads(score.hover)["curves"]] == names
     assert [name for name, _ in shown["supervised"][0][2]["methods"]] == ["one", "other"]
     assert shown["differing"] == [("ppo.steps", ["40", "20"])]
-    assert [row["name"] for row in run.summary["rows"]][2:4] == ["one text2grad", "other SFT"]
     assert [row.name for row in policy_rows(run)][3:] == ["other sft", "other text2grad", "other scalar_ppo"]
     answers = [answer["name"] for answer in shown["data"]["comparisons"][0]["answers"]]
     assert answers == [f"{run} {name}" for run in ("one", "other") for name in ("SFT", "scalar PPO", "text2grad")]
@@ -39,46 +39,31 @@ def test_the_curves_results_and_answers_of_all_runs_are_side_by_side(runs: list[
     assert page == runs[0] / "report.html" and "Settings that differ" in page.read_text(encoding="utf-8")
 
 
-def test_runs_with_another_metric_have_no_common_table(runs: list[Path]) -> None:
-    summary = json.loads((runs[1] / "summary.json").read_text(encoding="utf-8"))
-    (runs[1] / "summary.json").write_text(json.dumps({**summary, "metric": "ROUGE-L"}), encoding="utf-8")
-    assert read_together(runs).summary == {}
-
-
 def test_a_run_is_named_by_its_folder_and_appears_once(runs: list[Path], tmp_path: Path) -> None:
-    assert read_together(runs[:1]) == read_run(runs[0])
+    assert read_runs(runs[:1]) == read_run(runs[0])
     assert list(name_runs([runs[0], runs[0] / ".." / "one"])) == ["one"]
     shutil.copytree(runs[0], tmp_path / "more" / "one")
     assert list(name_runs([runs[0], tmp_path / "more" / "one"])) == [f"{tmp_path.name}/one", "more/one"]
 
 
-def test_samples_are_named_as_the_curves_are(runs: list[Path], tmp_path: Path) -> None:
-    seeds = write_seeds(tmp_path / "three", seeds=2)
-    names = [name for name, _ in sample_folders([runs[0], seeds])]
-    assert names[:2] == ["one text2grad", "one scalar_ppo"] and names[2] == "three seed-0 text2grad"
-    curves = sections(read_together([runs[0], seeds]))["curves"]
-    assert "three text2grad" in [name for name, _ in curves["methods"]] and curves["seeds"] == 2
-    for number in (10, 2):
-        (seeds / f"seed-{number}").mkdir()
-    assert [seed.path.name for seed in read_run(seeds).seeds] == ["seed-0", "seed-1", "seed-2", "seed-10"]
-
-
 def test_settings_that_cannot_be_read_differ_in_nothing(runs: list[Path]) -> None:
     for run, text in zip(runs, ("a: [", "a: &x [1]\nb: *x\n"), strict=True):
         (run / "config.yaml").write_text(text, encoding="utf-8")
-    assert differing_settings(read_together(runs).together) == [("a", ["–", "[1]"]), ("b", ["–", "[1]"])]
+    assert differing_settings(read_runs(runs).together) == [("a", ["–", "[1]"]), ("b", ["–", "[1]"])]
 
 
 @pytest.mark.parametrize("end", [b'{"step": 1, "name": "\xc3', b'{"step": 1, "x": "\xf0\x9f\x99', b'{"st'])
 def test_a_last_line_that_is_cut_off_waits(tmp_path: Path, end: bytes) -> None:
     run = write_run(tmp_path / "run", steps=3)
     files = ["feedback.jsonl", "ppo/text2grad/metrics.jsonl", "ppo/text2grad/samples.jsonl"]
-    before = read_run(run)
+    before, samples = read_run(run), read_samples([run], [])
     for file in files:
         (run / file).write_bytes((run / file).read_bytes() + end)
     after = read_run(run)
     assert after.methods == before.methods and after.feedback == before.feedback
-    assert len(after.notes) == 3 and "text2grad/metrics.jsonl" in after.notes[0]
+    notes = after.notes
+    assert read_samples([run], notes) == samples
+    assert len(notes) == 3 and "text2grad/metrics.jsonl" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -90,12 +75,12 @@ def test_damage_in_the_middle_is_named(tmp_path: Path, text: bytes) -> None:
         read_metrics(tmp_path / "metrics.jsonl")
 
 
-@pytest.mark.parametrize("name", ["summary.json", "ppo/text2grad/samples.jsonl", "feedback.jsonl"])
+@pytest.mark.parametrize("name", ["evaluation/reward_model.json", "ppo/text2grad/samples.jsonl", "feedback.jsonl"])
 def test_a_file_nested_without_end_is_named(tmp_path: Path, name: str) -> None:
     write_run(tmp_path)
     (tmp_path / name).write_text("[" * 3000 + "\n\n")
     with pytest.raises(UserError, match=Path(name).name):
-        read_run(tmp_path)
+        build_report(tmp_path)
 
 
 def test_a_missing_or_empty_folder_is_the_users_mistake(tmp_path: Path) -> None:

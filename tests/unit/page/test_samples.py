@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synthetic_run import sample as synthetic
-from text2grad.feedback import Feedback, Source, Span
+from text2grad.feedback import Span
 from text2grad.page.render import stripped, token_label, visible
 from text2grad.page.runs import Sample
 from text2grad.page.samples import (
     clauses,
-    count_by_source,
     list_entry,
     pieces,
     sample_view,
@@ -122,22 +121,6 @@ def test_escapes_are_spelled_out_or_removed_whole() -> None:
     assert stripped("\x1b]0; never ended\nnext line") == "]0; never ended\nnext line"
     assert token_label(" x\n\t") == "·x⏎⇥"
     assert token_label("") == "∅"
-
-
-def test_feedback_is_counted_by_source() -> None:
-    common = {"prompt": [{"role": "user", "content": "q"}], "response": "good bad"}
-    human, tests = Source(kind="human"), Source(kind="program", model="tests")
-    spans = (span("good bad", 0, 4), span("good bad", 5, 8, -1))
-    records = [
-        Feedback(id="1", source=human, spans=spans, meta={"unmatched": 2}, **common),
-        Feedback(id="2", source=human, error={"kind": "refused", "message": "no"}, **common),
-        Feedback(id="3", source=tests, spans=spans[:1], meta={"ambiguous": 1}, **common),
-    ]
-    counts = count_by_source(records)
-    found = {
-        n: (c.records, c.good, c.poor, c.quotes.unmatched, c.quotes.ambiguous, c.failed) for n, c in counts.items()
-    }
-    assert found == {"human": (2, 1, 1, 2, 0, "1 refused"), "program · tests": (1, 1, 0, 0, 1, "0")}
 
 
 def test_quotes_that_were_lost_are_shown() -> None:

@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console, RenderableType
 
 from span_cases import UNREADABLE, case, critique, word_span
-from synthetic_run import summary
 from text2grad.eval.critics.reward_model import reward_model_report
 from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Source, Span, Transcript
 from text2grad.page.runs import Sample
@@ -20,9 +19,8 @@ from text2grad.page.terminal import (
     evaluation_table,
     policy_table,
     results_table,
-    reward_model_table,
     show_answers,
-    show_gate,
+    show_records,
     show_samples,
     show_table,
 )
@@ -39,8 +37,6 @@ ROW: dict[str, Any] = {
         {"start": 7, "end": 11, "label": 1, "text": "good"},
     ],
 }
-FIGURES = {"f1": None, "fresh": 6, "fresh_paid": 0.0, "spoiled": 0, "spoiled_paid": 0.0}
-VERDICT = {"fit": True, "reasons": [], "cautions": [], "figures": FIGURES}
 
 
 def printed(what: RenderableType | list[dict[str, Any]], width: int = 100, **options: Any) -> str:
@@ -108,16 +104,11 @@ def test_several_turns_are_a_conversation(judgement: Judgement | None, first: st
     assert "\x1b" not in shown and len(shown) < 1_000
 
 
-def test_the_tables_hold_every_figure() -> None:
-    text = printed(results_table(summary([-0.02, 0.0, 0.02])))
-    for part in ("held-out pass@1", "greedy", "SFT", "0.330 ± 0.020", "text2grad", "0.660 ± 0.020"):
+def test_the_table_of_results_holds_every_figure() -> None:
+    text = printed(results_table("[b]m[/b]", {"[red]x\x1b[0m": {"greedy": 0.33}, "mine": {"greedy": 0.66}}))
+    for part in ("[b]m[/b]", "greedy", "[red]x", "0.330", "mine", "0.660"):
         assert part in text
-    rates = printed(reward_model_table(summary([0.0])["reward_model"]))
-    assert all(value in rates for value in ("0.810", "0.770", "0.690", "0.720", "0.012"))
-    assert "±" not in printed(results_table(summary([0.0])))
-    rows = [{"name": "[red]x\x1b[0m", "sampled": 0.5, "seeds": []}]
-    text = printed(results_table({"metric": "[b]m[/b]", "rows": rows}))
-    assert "[red]x" in text and "[b]m[/b]" in text and "\x1b" not in text
+    assert "\x1b" not in text
 
 
 ODD = {f"{way}_{'x' * 30}_{n}": -0.123456 for way in ("greedy", "sampled", "best_temperature") for n in range(3)}
@@ -127,9 +118,8 @@ ODD = {f"{way}_{'x' * 30}_{n}": -0.123456 for way in ("greedy", "sampled", "best
 @pytest.mark.parametrize("kind", ["results", "evaluation", "policy"])
 def test_no_table_is_cut(kind: str, terminal: bool) -> None:
     gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
-    rows = [{"name": f"policy-{'y' * 40}", "greedy": 0.123, "sampled": 0.456, "seeds": []}]
     table = {
-        "results": lambda: results_table({"metric": "m", "rows": rows}),
+        "results": lambda: results_table("m", {f"policy-{'y' * 40}": {"greedy": 0.123, "sampled": 0.456}}),
         "evaluation": lambda: evaluation_table(reward_model_report([case(gold, gold)])),
         "policy": lambda: policy_table(ODD),
     }[kind]()
@@ -163,10 +153,9 @@ def test_a_measured_policy_has_a_row_a_measure_and_a_column_a_way() -> None:
     assert [list(column.cells) for column in table.columns] == [["likelihood", "total"], ["0.25", "200"]]
 
 
-def test_a_gate_is_printed_below_five_critiques() -> None:
+def test_records_are_printed_below_their_prompts() -> None:
     prompt = (Message(role="user", content="When?"),)
     record = Feedback(id="m1", prompt=prompt, response="Fi\x1b[31mne.", source=Source(kind="reward_model"))
     out = io.StringIO()
-    show_gate(Console(file=out, width=100, _environ={}), [record] * 6, VERDICT)
-    assert out.getvalue().count("m1: When?\nFine.\n") == 5 and "\x1b" not in out.getvalue()
-    assert out.getvalue().endswith("Fit to train against.\n")
+    show_records(Console(file=out, width=100, _environ={}), [record])
+    assert out.getvalue().startswith("m1: When?\nFine.\n") and "\x1b" not in out.getvalue()

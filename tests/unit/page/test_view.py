@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from page_requests import ask
-from synthetic_run import write_run, write_seeds
+from synthetic_run import write_run
 from text2grad.errors import UserError
 from text2grad.page.view import ViewPage
 
@@ -73,13 +73,6 @@ def test_a_page_that_knows_more_than_there_is_gets_all(run: Path) -> None:
     every = got(page, "/api/entries")["entries"]
     found = got(page, "/api/entries?have=100000")
     assert found["restarted"] and found["entries"] == every
-
-
-def test_the_samples_of_all_seeds_are_on_one_page(tmp_path: Path) -> None:
-    page = ViewPage(write_seeds(tmp_path / "run", seeds=2))
-    methods = {entry["method"] for entry in got(page, "/api/entries")["entries"]}
-    assert methods == {f"seed-{n} {name}" for n in (0, 1) for name in ("text2grad", "scalar_ppo")}
-    assert "Samples of all seeds are below" in ask(page.app(), "/", {})[2].decode()
 
 
 @pytest.mark.parametrize("kept", [0, 100_000])
@@ -168,6 +161,6 @@ def test_a_damaged_line_is_named(run: Path) -> None:
         assert "samples.jsonl:17" in got(page, "/api/entries", 500)["error"]
     with pytest.raises(UserError, match=r"samples\.jsonl:17"):
         ViewPage(run)
-    (run / "summary.json").write_text("[")
+    (run / "model.json").write_text("[")
     code, _, body = ask(page.app(), "/", {})
-    assert code == 500 and "summary.json: not JSON" in body.decode()
+    assert code == 500 and "model.json: not a JSON" in body.decode()
