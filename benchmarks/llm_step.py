@@ -47,7 +47,7 @@ from text2grad.train.update import update
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-RANK, ALPHA, LEARNING_RATE, KL_COEFFICIENT = 16, 32, 1e-5, 0.04
+RANK, LEARNING_RATE, KL_COEFFICIENT = 16, 1e-5, 0.04
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
             model=arguments.model,
             dtype=arguments.dtype,
             device="cpu",
-            lora=LoraSettings(r=RANK, alpha=ALPHA, dropout=0.0, targets=TARGETS),
+            lora=LoraSettings(r=RANK, dropout=0.0, targets=TARGETS),
         )
     )
     ids = prompts_of(policy.tokenizer, arguments)
@@ -220,7 +220,7 @@ def trl_steps(
                 train_dataset=Dataset.from_dict({"prompt": texts}),
                 processing_class=copy.deepcopy(policy.tokenizer),
                 peft_config=LoraConfig(
-                    r=RANK, lora_alpha=ALPHA, target_modules=list(TARGETS), task_type="CAUSAL_LM"
+                    r=RANK, lora_alpha=2 * RANK, target_modules=list(TARGETS), task_type="CAUSAL_LM"
                 ),
                 callbacks=[Turns()],
             )

@@ -29,7 +29,7 @@ from text2grad.train.ppo import train_ppo
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import measure
 
-LORA = LoraSettings(r=8, alpha=16, dropout=0.0)
+LORA = LoraSettings(r=8, dropout=0.0)
 TOPICS = ("rain", "a good night's sleep", "learning to swim", "old trains", "bread", "the sea", "chess", "bees")
 EXAMPLES = [
     Example(id=topic, prompt=(Message(role="user", content=f"Say something about {topic}."),)) for topic in TOPICS

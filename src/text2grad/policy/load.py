@@ -195,19 +195,18 @@ def _other_base(folder: Path, base: str, reason: str) -> UserError:
 
 
 def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:
-    """Refuse settings of another rank, scale or layers than those of an adapter that is trained further."""
+    """Refuse settings of another rank or layers than those of an adapter that is trained further."""
     config = _adapter_config(folder)
     if config.get("peft_type") != "LORA":
         problem = f"the adapter in {folder} is {config.get('peft_type')}, and only LORA is trained further"
         raise UserError(problem, f"text2grad merge {folder} --out NEW, and start from NEW")
     targets = config["target_modules"]
     found = [targets] if isinstance(targets, str) else targets
-    held = (config["r"], config["lora_alpha"], found)
-    wanted = (lora.r, lora.alpha, found if lora.targets is None else lora.targets)
-    words = [f"r {r}, alpha {alpha:g}, targets {' '.join(sorted(names))}" for r, alpha, names in (held, wanted)]
-    if words[0] != words[1]:
+    shapes = (config["r"], found), (lora.r, found if lora.targets is None else lora.targets)
+    held, asked = (f"r {r}, targets {' '.join(sorted(names))}" for r, names in shapes)
+    if held != asked:
         raise UserError(
-            f"the adapter in {folder} has {words[0]}; the lora settings ask for {words[1]}",
+            f"the adapter in {folder} has {held}; the lora settings ask for {asked}",
             f"set lora to the adapter's values, or text2grad merge {folder} --out NEW, and start from NEW",
         )
 
@@ -255,7 +254,7 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
     """
     config = LoraConfig(
         r=settings.r,
-        lora_alpha=settings.alpha,
+        lora_alpha=2 * settings.r,
         lora_dropout=settings.dropout,
         target_modules=linear_layers(model) if settings.targets is None else list(settings.targets),
         task_type="CAUSAL_LM",

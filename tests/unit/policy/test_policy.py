@@ -30,7 +30,7 @@ from text2grad.rl import advantage as adv
 
 CHAT = (Message(role="user", content="Say it."),)
 GENERATION = GenerationSettings(max_new_tokens=12, batch_size=2)
-LORA = LoraSettings(r=4, alpha=8, dropout=0.0)
+LORA = LoraSettings(r=4, dropout=0.0)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySe
 TOKENIZER = byte_level_tokenizer()
 DOWN = "model.layers.1.mlp.down_proj.weight"
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
-LORA = LoraSettings(r=4, alpha=8, dropout=0.0, targets=("q_proj", "v_proj"))
+LORA = LoraSettings(r=4, dropout=0.0, targets=("q_proj", "v_proj"))
 
 
 def llama(**settings: Any) -> LlamaForCausalLM:

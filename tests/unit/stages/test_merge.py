@@ -26,7 +26,7 @@ IDS = torch.tensor([[5, 6, 7, 8]])
 @pytest.fixture
 def config(tmp_path: Path, model_folder: Path) -> Config:
     """A run whose policy is an adapter on a base model, and whose reward model was measured."""
-    base = PolicySettings(model=str(model_folder), lora=LoraSettings(r=4, alpha=8))
+    base = PolicySettings(model=str(model_folder), lora=LoraSettings(r=4))
     policy = load_policy(base)
     torch.manual_seed(0)
     with torch.no_grad():
@@ -96,7 +96,7 @@ def test_in_half_precision_the_merge_is_one_rounding_and_says_what_it_keeps(conf
 
 
 def test_a_small_change_is_kept_in_float32_and_lost_in_bfloat16(config: Config, tmp_path: Path) -> None:
-    policy = load_policy(PolicySettings(model=config.policy.model, lora=LoraSettings(r=4, alpha=8)))
+    policy = load_policy(PolicySettings(model=config.policy.model, lora=LoraSettings(r=4)))
     with torch.no_grad():
         for parameter in policy.policy_parameters():
             parameter.add_(torch.randn_like(parameter) * 1e-4)

@@ -27,7 +27,7 @@ from tiny_runs import TEXTS, tiny_model
 
 STEPS = 12
 LR = 1e-6
-LORA = LoraSettings(r=4, alpha=8, dropout=0.0)
+LORA = LoraSettings(r=4, dropout=0.0)
 PAIRS = [Pair(str(n), (Message(role="user", content=text),), text * 3) for n, text in enumerate(TEXTS)]
 
 

@@ -208,7 +208,7 @@ def test_settings_of_the_policy_and_the_sandbox_belong_to_a_run() -> None:
     )  # the weights are compared by digest
     for changed in (
         inputs(policy={"value_head": "separate"}),
-        inputs(policy={"lora": {"alpha": 4}}),
+        inputs(policy={"lora": {"r": 4}}),
         inputs(sandbox={"seconds": 77}),
     ):
         assert changed.keys() == plain.keys() and changed != plain

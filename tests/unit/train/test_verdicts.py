@@ -148,7 +148,7 @@ def test_what_the_head_has_learned_is_the_verdict_of_its_critiques(model_folder:
     known = {"the cat sat": 0.8, "mat on the": -0.8, "the dog sat on it": 0.0}
     policy = load_policy(PolicySettings(model=str(model_folder), lora=LORA))
     taught = pairs(*(record(text, score) for text, score in known.items()))
-    settings = SupervisedSettings(epochs=60, batch_size=3, micro_batch_size=2, lr=3e-3)
+    settings = SupervisedSettings(epochs=60, batch_size=3, micro_batch_size=2, lr=1e-2)
     losses: list[float] = []
     options = RunOptions(tmp_path, "reward model", 1, on_step=lambda _, m: losses.append(m["score_loss"]))
     train_supervised(policy, taught, settings, options, heads=Heads(verdicts=True))
