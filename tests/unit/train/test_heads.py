@@ -79,7 +79,7 @@ def record(
     quotes = {"cat sat": 1, "mat": -1} if marks is None else marks
     starts = {words: response.find(words) for words in quotes}
     places = [
-        LabelledPlace(start, start + len(words), quotes[words])  # type: ignore[arg-type]
+        LabelledPlace(start, start + len(words), quotes[words])
         for words, start in starts.items()
         if words and start >= 0
     ]
@@ -364,7 +364,11 @@ def test_a_verdict_alone_is_the_one_that_comes_with_words(policy: Policy) -> Non
 
 
 def test_a_verdict_alone_that_is_no_number_is_a_failure() -> None:
-    answers = ["{}", Completion(text="", score=math.nan), Failure(kind="unsupported", message="long")]
+    answers: list[str | Completion | Failure] = [
+        "{}",
+        Completion(text="", score=math.nan),
+        Failure(kind="unsupported", message="long"),
+    ]
     alone = PromptedCritic(ScriptedChat(answers), PROMPT, SOURCE, verdict_only=True)
     failures = [one.kind for one in judged(alone, ["a", "b", "c"]) if isinstance(one, Failure)]
     assert failures == ["invalid", "invalid", "unsupported"]
@@ -424,7 +428,7 @@ def test_the_verdict_is_what_the_marks_come_to(policy: Policy) -> None:
 def test_the_turns_of_a_conversation_are_marked_each_for_itself(policy: Policy) -> None:
     """Not what a tool said between them, and no span is of two turns; the second turn repeats the first."""
     said = [("assistant", "the cat"), ("tool", "the dog"), ("assistant", "the cat"), ("assistant", "sat")]
-    response = Transcript.of_messages([Message(role=role, content=words) for role, words in said])  # type: ignore[arg-type]
+    response = Transcript.of_messages([Message(role=role, content=words) for role, words in said])
     with torch.no_grad():
         add_head(policy, "span_head").bias.copy_(torch.tensor([1e4, 0.0, 0.0]))
     (judgement,) = judged(tagging(policy), [response])
