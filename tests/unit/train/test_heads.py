@@ -39,13 +39,13 @@ from text2grad.policy.generate import generate
 from text2grad.policy.grounded import vocabulary_for
 from text2grad.policy.heads.head import DEPTH, LABEL, UNLABELLED, Head, label_loss, unweighted
 from text2grad.policy.heads.tagger import Reading, Tagger, balance
-from text2grad.policy.load import load_frozen, load_policy
+from text2grad.policy.load import add_head, load_frozen, load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
-from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.learn.reward_data import as_taught, fitting, reward_pair
-from text2grad.stages.learn.reward_model import refuse_no_score
+from text2grad.stages.critics import REWARD_MODEL_PROMPT
+from text2grad.stages.reward_model.data import as_taught, fitting, reward_pair
+from text2grad.stages.reward_model.train import refuse_no_score
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Encoded, Pair, encode_pairs
 from text2grad.train.passes import PassSize
@@ -126,9 +126,9 @@ def marks(judgements: list[Judgement]) -> list[list[tuple[str, int]]]:
     return [[(span.text, span.label) for span in said.spans] for said in judgements if isinstance(said, Critique)]
 
 
-def add_head(policy: Policy, name: Any) -> torch.nn.Linear:
+def learned_head(policy: Policy, name: Any) -> torch.nn.Linear:
     """Add a head that looks as if it had learned something; return its linear map."""
-    linear = policy.add_head(name).map
+    linear = add_head(policy, name).map
     torch.manual_seed(2)
     torch.nn.init.normal_(linear.weight)
     return linear
@@ -184,7 +184,7 @@ def hidden_states(policy: Policy, ids: list[int]) -> Any:
 
 
 def label_loss_by_hand(policy: Policy, items: list[Encoded]) -> Tensor:
-    linear = add_head(policy, "label_head")
+    linear = learned_head(policy, "label_head")
     torch.nn.init.normal_(linear.bias)
     losses = []
     for item in items:
@@ -200,7 +200,7 @@ def label_loss_by_hand(policy: Policy, items: list[Encoded]) -> Tensor:
 
 
 def score_loss_by_hand(policy: Policy, items: list[Encoded]) -> Tensor:
-    linear, losses = add_head(policy, "score_head"), []
+    linear, losses = learned_head(policy, "score_head"), []
     for item in items:
         if item.score is not None:
             chance = 1 / (1 + (-(linear.weight[0] @ hidden_states(policy, item.prompt)[-1][0, -1])).exp())
@@ -253,8 +253,8 @@ def test_the_loss_of_a_head_is_its_mean_beside_that_of_z(
 
 def test_a_batch_without_labels_or_verdicts_teaches_a_head_nothing(policy: Policy) -> None:
     items = encode_pairs(policy, pairs(LABELLED, record("the dog </response>", score=None)))
-    policy.add_head("label_head")
-    policy.add_head("score_head")
+    add_head(policy, "label_head")
+    add_head(policy, "score_head")
     terms = accumulate_gradient(policy, items, PassSize(1), label_weight=1.0)
     assert terms["label_loss"] == terms["score_loss"] == 0.0 and math.isfinite(terms["loss"])
 
@@ -337,7 +337,7 @@ def test_the_score_is_taught_once(policy: Policy) -> None:
 def test_a_verdict_is_that_of_its_own_prompt(policy: Policy, dtype: torch.dtype) -> None:
     """In half precision, too, where a prompt is read once for all of its answers, and the longest comes first."""
     model = Policy(policy.model.to(dtype), policy.tokenizer)
-    linear = add_head(model, "score_head")
+    linear = learned_head(model, "score_head")
     assert model.reader.half == (dtype == torch.bfloat16)
     prompts = [[5, 6], [7, 8, 9, 10, 11], [5, 6], [12]]
     samples = generate(model, prompts, GenerationSettings(max_new_tokens=3, batch_size=3))
@@ -352,7 +352,7 @@ def test_a_verdict_is_that_of_its_own_prompt(policy: Policy, dtype: torch.dtype)
 
 
 def test_a_verdict_alone_is_the_one_that_comes_with_words(policy: Policy) -> None:
-    add_head(policy, "score_head")
+    learned_head(policy, "score_head")
     texts = ["the cat sat", "mat", "the cat sat", "the dog sat on it"]
     chat = LocalChat(policy, GREEDY.model_copy(update={"max_new_tokens": 1}), "reward model")
     alone = PromptedCritic(chat, PROMPT, SOURCE, verdict_only=True)
@@ -388,7 +388,7 @@ def test_what_a_head_marks_is_not_written() -> None:
 
 def test_a_token_is_read_where_its_label_was_learned(policy: Policy) -> None:
     """The oracle: one prompt alone, and the labels of training to say which of its tokens are the response's."""
-    add_head(policy, "span_head")
+    learned_head(policy, "span_head")
     readings = Tagger(policy, 2).read([pair.prompt for pair in to_tag()], list(TAUGHT))
     for item, reading in zip(encode_pairs(policy, to_tag()), readings, strict=True):
         assert isinstance(reading, Reading) and policy.span_head
@@ -402,7 +402,7 @@ def test_a_token_is_read_where_its_label_was_learned(policy: Policy) -> None:
 
 def test_a_mark_weighs_what_it_may_be_expected_to_pay(policy: Policy) -> None:
     """Two poor neighbours share the mean; a token that is likelier neither is no mark; turns part marks."""
-    add_head(policy, "span_head")
+    learned_head(policy, "span_head")
     places, turns = ((0, 3), (4, 7), (8, 11), (12, 15), (16, 19)), (0, 0, 0, 0, 1)
     chances = [[0.6, 0.2, 0.2], [0.8, 0.2, 0.0], [0.2, 0.6, 0.2], [0.4, 0.1, 0.5], [0.0, 0.0, 1.0]]
     marked = Tagger(policy, 2).marks(Reading(places, turns, torch.tensor(chances).log()))
@@ -413,7 +413,7 @@ def test_a_mark_weighs_what_it_may_be_expected_to_pay(policy: Policy) -> None:
 
 def test_the_verdict_is_what_the_marks_come_to(policy: Policy) -> None:
     """No words are written; blank tokens are in no mark; what is not there to the letter is a failure."""
-    add_head(policy, "span_head")
+    learned_head(policy, "span_head")
     verdicts = []
     for said in judged(tagging(policy), list(TAUGHT)):
         assert isinstance(said, Critique) and said.spans and said.text == ""
@@ -430,7 +430,7 @@ def test_the_turns_of_a_conversation_are_marked_each_for_itself(policy: Policy) 
     said = [("assistant", "the cat"), ("tool", "the dog"), ("assistant", "the cat"), ("assistant", "sat")]
     response = Transcript.of_messages([Message(role=role, content=words) for role, words in said])
     with torch.no_grad():
-        add_head(policy, "span_head").bias.copy_(torch.tensor([1e4, 0.0, 0.0]))
+        learned_head(policy, "span_head").bias.copy_(torch.tensor([1e4, 0.0, 0.0]))
     (judgement,) = judged(tagging(policy), [response])
     assert marks([judgement]) == [[("the cat", -1), ("the cat", -1), ("sat", -1)]]
     assert isinstance(judgement, Critique)
