@@ -37,7 +37,8 @@ from starlette.routing import Route
 
 from browser_pages import axe_violations, chromium, hostile_run, missing, serving, until
 from synthetic_run import sample, write_run
-from text2grad.feedback import Feedback, Message, Source, read_records, write_records
+from text2grad.feedback import Feedback, Message, Source
+from text2grad.jsonl import read_records, write_records
 from text2grad.page.mark import mark_page
 from text2grad.page.view import ViewPage
 

@@ -26,6 +26,7 @@ FLOORS = {
         "settings",
         "named",
         "feedback",
+        "jsonl",
         "strict_yaml",
         "unicode_words",
         "sandbox",
@@ -51,7 +52,8 @@ NEVER = {
     "tasks": {"critics"},
     "align": {"chat", "tasks", "critics", "data"},
     "wire": {"align", "chat", "tasks", "critics", "data"},
-    "feedback": {"wire", "align", "chat", "tasks", "critics", "data"},
+    "feedback": {"jsonl", "wire", "align", "chat", "tasks", "critics", "data"},
+    "jsonl": {"wire", "align", "chat", "tasks", "critics", "data"},
     "policy": {"tasks", "critics", "data", "durable"},
     "durable": {"tasks", "critics", "data"},
     "train": {"critics", "chat", "data"},
@@ -62,7 +64,7 @@ NEVER = {
 ONLY = {
     "sandbox": {"sandbox", "errors", "signals"},
     "rl": {"rl"},
-    "page": {"page", "eval", "data", "feedback", "errors", "strict_yaml", "unicode_words"},
+    "page": {"page", "eval", "data", "feedback", "jsonl", "errors", "strict_yaml", "unicode_words"},
 }
 """What these parts may import of the house at all."""
 STAGES = [

@@ -15,7 +15,8 @@ import pytest
 from absent import hiding
 from places import ROOT
 from text2grad.errors import EXTRAS
-from text2grad.feedback import Feedback, read_jsonl
+from text2grad.feedback import Feedback
+from text2grad.jsonl import read_jsonl
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

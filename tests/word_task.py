@@ -8,7 +8,7 @@ from typing import Any
 
 from text2grad.config import Config
 from text2grad.feedback import Critique, Example, Feedback, Judgement, Message, Source, Span
-from text2grad.feedback import write_jsonl as write
+from text2grad.jsonl import write_jsonl as write
 from text2grad.tasks.base import Split
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from commands import Command
 
-from text2grad.feedback import BETWEEN_TURNS, Feedback, Transcript, conversation_of, read_jsonl, turns_of
+from text2grad.feedback import BETWEEN_TURNS, Feedback, Transcript, conversation_of, turns_of
+from text2grad.jsonl import read_jsonl
 
 SMALL = (
     *("--config", "text2grad_lab:lookup", "--task.limit", "96"),

@@ -11,7 +11,8 @@ import pytest
 from places import DATA
 from text2grad.data.export import export, pairs_of
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Message, Source, Transcript, write_jsonl
+from text2grad.feedback import Feedback, Message, Source, Transcript
+from text2grad.jsonl import write_jsonl
 from text2grad_lab.readers.preference import read_pairs
 
 QUESTION = ({"role": "user", "content": "Why?"},)

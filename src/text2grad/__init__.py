@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from text2grad.feedback import Span as Span
     from text2grad.feedback import Transcript as Transcript
     from text2grad.feedback import conversation_of as conversation_of
-    from text2grad.feedback import read_records as read_records
-    from text2grad.feedback import write_records as write_records
+    from text2grad.jsonl import read_records as read_records
+    from text2grad.jsonl import write_records as write_records
     from text2grad.policy.load import load_frozen as load_frozen
     from text2grad.policy.load import load_policy as load_policy
     from text2grad.policy.local_chat import LocalChat as LocalChat
@@ -85,8 +85,8 @@ _MODULES = {
     "critics.reference": "ReferenceCritic",
     "durable.run": "RunOptions",
     "errors": "UserError",
-    "feedback": "Critic Critique Example Failure Feedback Message Source Span Transcript conversation_of"
-    " read_records write_records",
+    "feedback": "Critic Critique Example Failure Feedback Message Source Span Transcript conversation_of",
+    "jsonl": "read_records write_records",
     "data.export": "export",
     "data.records": "import_feedback",
     "data.published": "responses_of",

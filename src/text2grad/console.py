@@ -143,7 +143,8 @@ def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
         return
     from rich.console import Console
 
-    from text2grad.feedback import Feedback, read_jsonl
+    from text2grad.feedback import Feedback
+    from text2grad.jsonl import read_jsonl
     from text2grad.page.signs import describe_gate
     from text2grad.page.terminal import SHOWN, show_records
     from text2grad.stages.reward_model.gate import FRESH

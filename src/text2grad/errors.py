@@ -69,6 +69,18 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
 
 
+def first_error(error: ValueError) -> str:
+    """Return an error as one line: the place and the problem of a pydantic error, else its message."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return str(error)
+    detail = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in detail["loc"])
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
 class MissingPackageError(UserError, ImportError):
     """An optional package that is not installed; an extra brings it."""
 

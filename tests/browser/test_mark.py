@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from browser_pages import Server, serving, until, wait_until
-from text2grad.feedback import Feedback, Message, Source, Span, read_records, write_records
+from text2grad.feedback import Feedback, Message, Source, Span
+from text2grad.jsonl import read_records, write_records
 from text2grad.page.mark import mark_page
 
 ANSWERS = 20

@@ -14,7 +14,7 @@ import pytest
 from when_task import THINGS, question
 
 from browser_pages import serving, until
-from text2grad.feedback import read_records
+from text2grad.jsonl import read_records
 from text2grad.page.mark import mark_page
 
 ANSWERS = 20

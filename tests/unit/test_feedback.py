@@ -13,22 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from text2grad.errors import UserError
-from text2grad.feedback import (
-    Critique,
-    Example,
-    Failure,
-    Feedback,
-    Judgement,
-    Message,
-    QuoteCounts,
-    Source,
-    Span,
-    append_jsonl,
-    from_json,
-    read_jsonl,
-    record_json,
-    write_jsonl,
-)
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, QuoteCounts, Source, Span
+from text2grad.jsonl import append_jsonl, from_json, read_jsonl, record_json, write_jsonl
 
 EXAMPLE = Example(id="1", prompt=(Message(role="user", content="Sum up."),), meta={"post": 7})
 SOURCE = Source(kind="human", model="ann")

@@ -30,10 +30,8 @@ from text2grad.feedback import (
     Transcript,
     conversation_of,
     key_of,
-    read_records,
-    record_json,
-    write_records,
 )
+from text2grad.jsonl import read_records, record_json, write_records
 from text2grad.stages.annotate import judged
 
 PROMPT = (Message(role="user", content="How far?"),)
@@ -205,10 +203,7 @@ def test_verdicts_on_turns_are_checked_when_they_are_read(scores: Any, response:
     line = {**json.loads(record_json(feedback(response), exclude_none=True)), "meta": {"turn_scores": scores}}
     (tmp_path / "f.jsonl").write_text(json.dumps(line), encoding="utf-8")
     turns = 2 if response is TALK else 1
-    problem = (
-        rf"^[^\n]*f.jsonl:1: turn_scores .*: a verdict from -1 to 1, or null, for each of {turns} turns .fix or"
-    )
-    with pytest.raises(UserError, match=problem):
+    with pytest.raises(UserError, match=r"^[^\n]*f.jsonl:1: meta: [^\n]*"):
         read_records(tmp_path / "f.jsonl")
     line["meta"] = {"turn_scores": [None, 1][-turns:]}
     (tmp_path / "f.jsonl").write_text(json.dumps(line), encoding="utf-8")

@@ -14,7 +14,8 @@ from text2grad.chat import Completion
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Critic, Example, Failure, Feedback, Judgement, Source, read_jsonl
+from text2grad.feedback import Critic, Example, Failure, Feedback, Judgement, Source
+from text2grad.jsonl import read_jsonl
 from text2grad.policy.local_chat import LocalChat
 from text2grad_lab.baselines import imitate, refine, reflect
 from text2grad_lab.baselines.imitate import Choice, chosen_answers, run_imitate

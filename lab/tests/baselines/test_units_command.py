@@ -9,7 +9,8 @@ import pytest
 from commands import TOY, Command
 
 from text2grad.errors import EXIT_FAILED, EXIT_USAGE
-from text2grad.feedback import Feedback, read_jsonl, write_jsonl
+from text2grad.feedback import Feedback
+from text2grad.jsonl import read_jsonl, write_jsonl
 
 TRAINING = ("--extra.unit_model.training.epochs", "3", "--extra.unit_model.training.batch_size", "4")
 ALL_POOR = ("--extra.unit_model.poor_threshold", "1e-30")

@@ -17,7 +17,8 @@ from text2grad.data.responses import Item
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
-from text2grad.feedback import OF_A_JUDGEMENT, Critique, Example, Feedback, read_jsonl
+from text2grad.feedback import OF_A_JUDGEMENT, Critique, Example, Feedback
+from text2grad.jsonl import read_jsonl
 from text2grad.policy.load import load_frozen
 from text2grad.policy.local_chat import LocalChat
 from text2grad.stages import Summary, inlined

@@ -18,7 +18,8 @@ from trl import RewardConfig, RewardTrainer
 from text2grad.config import Config, extra_settings
 from text2grad.critics.spec import CriticSpec, Materials
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Preference, Source, from_json
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Preference, Source
+from text2grad.jsonl import from_json
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.heads.head import SCORE, Head

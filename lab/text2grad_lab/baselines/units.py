@@ -19,10 +19,10 @@ from text2grad.feedback import (
     Message,
     Place,
     Source,
-    from_json,
     spans_at,
     tokens_of,
 )
+from text2grad.jsonl import from_json
 from text2grad.settings import Settings
 from text2grad.train.settings import SupervisedSettings
 from text2grad_lab.baselines.steps import steps_of

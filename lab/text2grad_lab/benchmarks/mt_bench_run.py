@@ -9,7 +9,8 @@ from pathlib import Path
 
 from text2grad.config import Config
 from text2grad.durable.state import seed_everything
-from text2grad.feedback import Example, to_json
+from text2grad.feedback import Example
+from text2grad.jsonl import to_json
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages import Summary, inlined

@@ -20,7 +20,8 @@ from text2grad.data.files import Row, bad_record, load_rows
 from text2grad.errors import UserError
 from text2grad.eval.measures import passed_or_none
 from text2grad.eval.metrics import pass_at_k
-from text2grad.feedback import Example, Record, reading, write_jsonl
+from text2grad.feedback import Example, Record
+from text2grad.jsonl import reading, write_jsonl
 from text2grad.sandbox import Runner, Verdict
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import runner_of

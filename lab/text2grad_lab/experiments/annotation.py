@@ -46,7 +46,8 @@ from text2grad.config import Config
 from text2grad.data.responses import Item
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.eval.critics.spans import span_report
-from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
+from text2grad.feedback import Example, Feedback
+from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages.annotate import criticise, run_annotate
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.evaluate import run_evaluate

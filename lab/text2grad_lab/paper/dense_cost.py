@@ -24,7 +24,8 @@ from statistics import fmean
 from text2grad import wire
 from text2grad.critics.prompted import judge_messages
 from text2grad.errors import exit_on_user_error
-from text2grad.feedback import Critique, Feedback, read_jsonl
+from text2grad.feedback import Critique, Feedback
+from text2grad.jsonl import read_jsonl
 from text2grad.tasks.base import read_prompt
 from text2grad.unicode_words import units
 

@@ -18,7 +18,8 @@ from text2grad.chat.questions import Question, Questioner
 from text2grad.chat.reply import Problem, Reply, Trouble
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import UserError, warn_once
-from text2grad.feedback import Failure, FailureKind, storable
+from text2grad.feedback import Failure, FailureKind
+from text2grad.jsonl import storable
 
 TRIES_OF_AN_ANSWER = 2
 RETRIES = 5

@@ -22,7 +22,7 @@ from text2grad.chat.client import OpenAIChat, Questions
 from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint
 from text2grad.chat.reply import Problem, Reply
 from text2grad.errors import UserError
-from text2grad.feedback import ExcessiveJSONError, from_json, writing
+from text2grad.jsonl import ExcessiveJSONError, from_json, writing
 
 if TYPE_CHECKING:
     from openai import OpenAI

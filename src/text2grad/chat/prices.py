@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from text2grad.chat.journal import amount
-from text2grad.errors import UserError
-from text2grad.feedback import Record, first_error
+from text2grad.errors import UserError, first_error
+from text2grad.feedback import Record
 from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 
 OURS = Path(__file__).with_name("prices.yaml")

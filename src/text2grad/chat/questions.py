@@ -10,7 +10,8 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from text2grad.chat.api_errors import FALLBACKS, Capability
-from text2grad.feedback import Message, storable
+from text2grad.feedback import Message
+from text2grad.jsonl import storable
 
 Format = Literal["grammar", "json_schema", "json_object", "text"]
 FRESH_TEMPERATURE = 0.7

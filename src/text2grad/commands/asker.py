@@ -22,10 +22,9 @@ SFT, BASE = "sft", "base"
 
 
 def policies_in(folders: Sequence[Path]) -> Iterator[tuple[str, Path, str]]:
-    """The policies of run folders, and of the seeds in them: the name to show, the run, and the name in the run."""
-    runs = [(folder, each) for folder in folders for each in (folder, *sorted(folder.glob("seed-*")))]
-    for folder, run in runs:
-        title = f"{folder.resolve().name} " * (len(folders) > 1) + f"{run.name} " * (run != folder)
+    """Yield the policies of run folders: the name to show, the run, and the name in the run."""
+    for run in folders:
+        title = f"{run.resolve().name} " * (len(folders) > 1)
         places = [run / SFT, *sorted(run.glob("ppo/*"))] if (run / "config.yaml").is_file() else []
         for place in places:
             if (place / "policy" / "tokenizer_config.json").is_file():

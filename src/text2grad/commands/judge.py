@@ -87,7 +87,8 @@ class Export(Stage):
     def export(self) -> dict[str, Any]:
         """Write the file."""
         from text2grad.data.export import export, left_out
-        from text2grad.feedback import Feedback, read_jsonl
+        from text2grad.feedback import Feedback
+        from text2grad.jsonl import read_jsonl
 
         rows = export(read_jsonl(self.source, Feedback), self.kind, self.out, self.pairs_per_prompt)
         return {"rows": rows, **left_out(read_jsonl(self.source, Feedback), self.kind), "out": str(self.out)}
@@ -133,7 +134,8 @@ class FeedbackReport(Stage):
     def people(self, marks: Path) -> dict[str, Any]:
         """People's marks of the records, with a warning where they find too few correct."""
         from text2grad.eval.critics.marks import people
-        from text2grad.feedback import Feedback, read_jsonl
+        from text2grad.feedback import Feedback
+        from text2grad.jsonl import read_jsonl
         from text2grad.page.signs import human_warnings
         from text2grad.unicode_words import units
 

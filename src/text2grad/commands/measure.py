@@ -149,7 +149,7 @@ class Sample(Stage, ConfiguredAsRun):
 
     def ask(self, config: Config) -> int:
         """Ask all prompts, and print and write the answers."""
-        from text2grad.feedback import refuse_folder
+        from text2grad.jsonl import refuse_folder
         from text2grad.stages.run_folder import prompts_to_ask
         from text2grad.stages.sampling import repeated, to_mark, write_to_mark
         from text2grad.stages.talk import run_sample, source_of

@@ -31,10 +31,8 @@ from text2grad.feedback import (
     conversation_of,
     conversation_text,
     key_of,
-    refuse_folder,
-    to_json,
-    writing,
 )
+from text2grad.jsonl import refuse_folder, to_json, writing
 from text2grad.wire.quotes import Quote, to_quotes
 
 Writer = Callable[[Iterable[Feedback]], Iterator[Row]]

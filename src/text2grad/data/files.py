@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from text2grad.data.tables import decode, is_table, table_rows
-from text2grad.errors import UserError, optional_packages
-from text2grad.feedback import first_error, from_json, json_lines, reading
+from text2grad.errors import UserError, first_error, optional_packages
+from text2grad.jsonl import from_json, json_lines, reading
 
 Row = dict[str, Any]
 Placed = tuple[str, Row]

@@ -15,16 +15,8 @@ from text2grad.data.conversations import repeats_prompt
 from text2grad.data.files import Row, convert_rows, load_rows, optional_text, reference_of, text_of
 from text2grad.data.opinions import Importer, Names, Opinion
 from text2grad.errors import UserError, warn_once
-from text2grad.feedback import (
-    DRAFT,
-    HUMAN_FEEDBACK,
-    Example,
-    Feedback,
-    Message,
-    Source,
-    conversation_text,
-    to_json,
-)
+from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Feedback, Message, Source, conversation_text
+from text2grad.jsonl import to_json
 
 
 @dataclass(frozen=True)

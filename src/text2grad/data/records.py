@@ -28,19 +28,8 @@ from text2grad.data.scale import Scale, Scales, parse_scales
 from text2grad.data.tables import bad_rows, is_table
 from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import (
-    Critique,
-    Failure,
-    Feedback,
-    Label,
-    QuoteCounts,
-    Record,
-    key_of,
-    leads_out,
-    read_jsonl,
-    record_json,
-    write_jsonl,
-)
+from text2grad.feedback import Critique, Failure, Feedback, Label, QuoteCounts, Record, escapes_folder, key_of
+from text2grad.jsonl import read_jsonl, record_json, write_jsonl
 from text2grad.named import is_own_name, load_named
 
 DATA_SETS = published.IMPORTERS
@@ -149,7 +138,7 @@ def import_feedback(
     if not own:
         raise UserError(f"{path} has no records", "check that it is the right file")
     for number, record in enumerate(own, start=1):
-        if leads_out(record.id):
+        if escapes_folder(record.id):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} leads out of its folder"))
     return ImportResult(records=own, report=_report("feedback", own))
 
@@ -259,7 +248,7 @@ def record_of(importer: Importer, opinion: Opinion, scales: Scales, labels: Mapp
 def _faults(record: Feedback, place: str, subjects: dict[str, tuple[object, str]]) -> Iterator[str]:
     """The faults of a record's id; `subjects` holds the text of every id so far, and its place."""
     subject, first = subjects.setdefault(record.id, (subject_of(record), place))
-    if leads_out(record.id):
+    if escapes_folder(record.id):
         yield f"the id {record.id[:60]!r} leads out of its folder"
     if subject != subject_of(record):
         yield f"the id {record.id[:60]!r} is that of another text in {first}"

@@ -25,17 +25,8 @@ from text2grad.data.opinions import Opinion
 from text2grad.data.scale import Reading, Scale, number_of, share_of, verdict
 from text2grad.data.tables import bad_rows
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import (
-    Label,
-    Message,
-    QuoteCounts,
-    Span,
-    Transcript,
-    from_json,
-    is_foreign,
-    key_of,
-    to_json,
-)
+from text2grad.feedback import Label, Message, QuoteCounts, Span, Transcript, is_foreign, key_of
+from text2grad.jsonl import from_json, to_json
 from text2grad.wire.locate import LocateSettings
 from text2grad.wire.nearest import nearest
 from text2grad.wire.quotes import Quote, in_order, occurrences, resolve

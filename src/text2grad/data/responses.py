@@ -21,7 +21,7 @@ from text2grad.data.conversations import Write, by_default, with_conversation
 from text2grad.data.files import rows
 from text2grad.data.published import Response, responses_of
 from text2grad.data.tables import is_table
-from text2grad.errors import UserError
+from text2grad.errors import UserError, first_error
 from text2grad.feedback import (
     DRAFT,
     HUMAN_FEEDBACK,
@@ -30,11 +30,9 @@ from text2grad.feedback import (
     Message,
     Record,
     ResponseText,
-    first_error,
-    json_lines,
-    leads_out,
-    reading,
+    escapes_folder,
 )
+from text2grad.jsonl import json_lines, reading
 
 MOST_CHARACTERS = 100_000
 """Of a response that is judged."""
@@ -99,7 +97,7 @@ def check_items(items: Iterable[Item], longest: int = MOST_CHARACTERS) -> int:
     for count, item in enumerate(items, start=1):  # noqa: B007
         id, size = item.example.id, len(item.response)
         shown = repr(id if len(id) <= 60 else f"{id[:60]}…")
-        if leads_out(id):
+        if escapes_folder(id):
             raise UserError(f"the id {shown} leads out of its folder", "take '..' out of it")
         if not id.isprintable() or len(id) > 500:
             raise UserError(f"the id {shown} is not a name", "at most 500 printable characters")

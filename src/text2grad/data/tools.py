@@ -22,7 +22,8 @@ from text2grad.data.marks import BROWSER, CODE_POINTS, LABELS, Counting, Mark, f
 from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, last_turn, own_scales, skip, text_in
 from text2grad.data.scale import Scale, number_of, scale_of_numbers, verdict
 from text2grad.errors import UserError
-from text2grad.feedback import Message, from_json, reading
+from text2grad.feedback import Message
+from text2grad.jsonl import from_json, reading
 
 Prompt = str | tuple[Message, ...]
 

@@ -6,15 +6,15 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from text2grad.errors import UserError
-from text2grad.feedback import Feedback, first_error, from_json, turns_of
+from text2grad.errors import UserError, first_error
+from text2grad.feedback import Feedback, turns_of
+from text2grad.jsonl import from_json
 from text2grad.page.answers import Item, read_answers
 from text2grad.page.marking import Act, Conflict, Notebook
 from text2grad.page.render import render_page
@@ -108,8 +108,7 @@ class MarkPage:
             except UserError as error:
                 return json_response({"error": str(error)}, 507)
             except ValueError as error:
-                what = first_error(error) if isinstance(error, ValidationError) else str(error)
-                return json_response({"error": what}, 422)
+                return json_response({"error": first_error(error)}, 422)
             marked = list(self.notebook.marked(act.item))
             return json_response({"version": version, "marked": marked, "agreement": self.notebook.agreement()})
 

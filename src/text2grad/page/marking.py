@@ -21,25 +21,10 @@ from pydantic import Field
 
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import Mark
-from text2grad.feedback import (
-    Critique,
-    Feedback,
-    Label,
-    R,
-    Record,
-    Source,
-    Span,
-    key_of,
-    read_jsonl,
-    record_json,
-    refuse_folder,
-    to_json,
-    write_jsonl,
-    writing,
-)
+from text2grad.feedback import Critique, Feedback, Label, Record, Source, Span, key_of
+from text2grad.jsonl import R, parse_record, read_jsonl, record_json, refuse_folder, to_json, write_jsonl, writing
 from text2grad.page.answers import Item, Items, make_item, unjudged
 from text2grad.page.quality import span_labels, token_alpha
-from text2grad.page.runs import parse_record
 from text2grad.unicode_words import units
 
 BEGINS = b'{"act":"'

@@ -12,7 +12,8 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Span, key_of, read_jsonl
+from text2grad.feedback import Feedback, Span, key_of
+from text2grad.jsonl import read_jsonl
 from text2grad.page.signs import MOST_UNMATCHED
 from text2grad.unicode_words import units
 

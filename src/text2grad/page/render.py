@@ -23,7 +23,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from text2grad.errors import UserError
-from text2grad.feedback import to_json
+from text2grad.jsonl import to_json
 
 DUST = 1e-12
 """Values below are what rounding leaves of zero."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from text2grad.errors import UserError
-from text2grad.feedback import Failure, Feedback, Message, ResponseText, Span, first_error, from_json, reading
+from text2grad.feedback import Failure, Feedback, Message, ResponseText, Span
+from text2grad.jsonl import from_json, parse_record, reading
 
 Row = dict[str, Any]
 Numbers = list[float | None]
@@ -262,19 +263,6 @@ def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
                 raise
             notes.append(f"The last line of {path.parent.name}/{path.name} is cut off and was left out.")
     return records
-
-
-def parse_record(line: bytes, kind: type[P], path: Path, number: int) -> P:
-    """Read one line of a file of the run.
-
-    Raises:
-        UserError: it is not such a record; names the line.
-    """
-    try:
-        return kind.model_validate(from_json(line.decode("utf-8-sig")), strict=False)
-    except (json.JSONDecodeError, UnicodeDecodeError, ValidationError) as error:
-        what = first_error(error) if isinstance(error, ValidationError) else "not JSON"
-        raise UserError(f"{path}:{number}: {what}", f"fix or remove line {number}") from error
 
 
 def read_object(path: Path) -> Row:

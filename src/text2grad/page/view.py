@@ -10,18 +10,19 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from text2grad.errors import UserError
-from text2grad.feedback import Record, first_error, from_json
+from text2grad.errors import UserError, first_error
+from text2grad.feedback import Record
+from text2grad.jsonl import from_json, parse_record
 from text2grad.page.render import all_visible, visible
 from text2grad.page.report import comparison_views, render_run
-from text2grad.page.runs import Sample, parse_record, read_runs, sample_files
+from text2grad.page.runs import Sample, read_runs, sample_files
 from text2grad.page.samples import SIGNALS, list_entry, sample_view
 from text2grad.page.server import json_response
 
@@ -223,8 +224,7 @@ class ViewPage:
         except UserError as error:
             return json_response({"error": visible(str(error))}, 400)
         except ValueError as error:
-            what = first_error(error) if isinstance(error, ValidationError) else str(error)
-            return json_response({"error": what}, 422)
+            return json_response({"error": first_error(error)}, 422)
         views = [sample_view(Sample.model_validate(answer, strict=False), "") for answer in answers]
         return json_response({"answers": all_visible(views)})
 

@@ -22,7 +22,8 @@ from text2grad.data.records import write_feedback
 from text2grad.data.responses import Item, Items, check_items, read_items
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.metrics import mean
-from text2grad.feedback import Critic, Example, Failure, Feedback, judgements_of, read_jsonl, refuse_folder
+from text2grad.feedback import Critic, Example, Failure, Feedback, judgements_of
+from text2grad.jsonl import read_jsonl, refuse_folder
 from text2grad.sandbox import Runner
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import admitted, make_critic, refuse_unfit, runner_of

@@ -20,7 +20,8 @@ from text2grad.critics.table import CRITICS, spec_of
 from text2grad.durable.identity import digest_of_texts, flatten, own_code, sha256
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Example, Feedback, Source, from_json
+from text2grad.feedback import Critic, Example, Feedback, Source
+from text2grad.jsonl import from_json
 from text2grad.sandbox import Gate, Runner
 from text2grad.settings import Settings
 from text2grad.stages.run_folder import write_json

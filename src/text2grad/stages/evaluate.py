@@ -30,7 +30,8 @@ from text2grad.eval.measures import (
     word_figures,
 )
 from text2grad.eval.metrics import mean, mean_with_interval
-from text2grad.feedback import Critic, Example, from_json, to_json
+from text2grad.feedback import Critic, Example
+from text2grad.jsonl import from_json, to_json
 from text2grad.page import signs
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from text2grad.config import TINY, Config
-from text2grad.feedback import Feedback, read_jsonl, write_jsonl, writing
+from text2grad.feedback import Feedback
+from text2grad.jsonl import read_jsonl, write_jsonl, writing
 from text2grad.stages import Summary, inlined
 from text2grad.stages.run_folder import write_json
 

@@ -18,7 +18,8 @@ from text2grad.critics.prompted import Pair, PromptedCritic
 from text2grad.data.records import write_feedback
 from text2grad.data.responses import Item, Items
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
-from text2grad.feedback import Feedback, read_jsonl, reading
+from text2grad.feedback import Feedback
+from text2grad.jsonl import read_jsonl, reading
 from text2grad.page.quality import Quality
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import annotator_prompt, prompted_critic

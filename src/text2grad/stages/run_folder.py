@@ -13,7 +13,8 @@ from text2grad.config import TINY, Config
 from text2grad.data.files import convert_rows, read_rows
 from text2grad.data.published import question_example
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Example, Feedback, Message, read_jsonl, reading, to_json
+from text2grad.feedback import Example, Feedback, Message
+from text2grad.jsonl import read_jsonl, reading, to_json
 from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, load_task
 

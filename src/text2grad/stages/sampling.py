@@ -27,8 +27,8 @@ from text2grad.feedback import (
     Source,
     Transcript,
     human_feedback_on,
-    write_jsonl,
 )
+from text2grad.jsonl import write_jsonl
 from text2grad.page.terminal import PolicyAnswer
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens

@@ -10,7 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from text2grad.feedback import Critique, Failure, Span, first_error, storable, turns_of
+from text2grad.errors import first_error
+from text2grad.feedback import Critique, Failure, Span, turns_of
+from text2grad.jsonl import storable
 from text2grad.wire.locate import LocateSettings
 from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
 from text2grad.wire.quotes import Ambiguity, Quote, in_order, resolve, to_quotes

@@ -13,7 +13,8 @@ from text2grad.data.conversations import AssistantTurn, by_default
 from text2grad.data.records import ImportResult, import_feedback
 from text2grad.data.responses import read_items
 from text2grad.errors import UserError, warn_once
-from text2grad.feedback import Feedback, Message, Transcript, conversation_of, write_records
+from text2grad.feedback import Feedback, Message, Transcript, conversation_of
+from text2grad.jsonl import write_records
 from text2grad.policy.encode import written_turn
 
 ASK = {"role": "user", "content": "How far is Bern?"}

@@ -9,7 +9,7 @@ import pytest
 from human_data import corrected_file
 from text2grad.data.records import import_feedback
 from text2grad.errors import UserError
-from text2grad.feedback import write_jsonl
+from text2grad.jsonl import write_jsonl
 
 
 def test_our_own_records_come_back_as_they_are(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from text2grad.data.export import export
 from text2grad.data.markup import read_markup
 from text2grad.data.records import ImportResult, import_feedback, merged
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, write_jsonl
+from text2grad.feedback import Feedback
+from text2grad.jsonl import write_jsonl
 from text2grad.page.quality import feedback_quality
 
 DUE = "It is due next week."

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from text2grad.data.export import export, table_row
 from text2grad.data.records import import_feedback, merged
-from text2grad.feedback import Feedback, Message, Source, Span, write_jsonl
+from text2grad.feedback import Feedback, Message, Source, Span
+from text2grad.jsonl import write_jsonl
 
 PIECES = [
     *("[-1-]", "[-next week-]", "{+on+}", "{why}", "[+ok+]", "a[-1]", "<bad>", "</bad>", "{", "}", "[", "-]"),

@@ -12,7 +12,8 @@ from text2grad.data.export import export
 from text2grad.data.marks import BROWSER, CODE_POINTS, Counting, Mark, in_code_points
 from text2grad.data.records import ImportResult, import_feedback, merged
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Message, Source, write_jsonl
+from text2grad.feedback import Feedback, Message, Source
+from text2grad.jsonl import write_jsonl
 
 D = {"prompt": "When?", "response": "It is due next week."}
 EMOJI = "Ja 🙂, it is 🎉 next week."

@@ -12,7 +12,8 @@ from pytest import approx
 from text2grad.cli import main
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import Mark, agreement, by_label, people, read_marks
-from text2grad.feedback import Feedback, Message, Source, Span, write_jsonl
+from text2grad.feedback import Feedback, Message, Source, Span
+from text2grad.jsonl import write_jsonl
 
 
 def mark(id: str, correct: bool, annotator: str = "ann", **more: Any) -> Mark:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, write_jsonl
+from text2grad.feedback import Feedback
+from text2grad.jsonl import write_jsonl
 from text2grad.page.quality import feedback_quality, token_alpha, worst_records
 
 RESPONSE = "One two three four. Five six <b>seven</b>."  # 16 words and signs

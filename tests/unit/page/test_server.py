@@ -14,7 +14,8 @@ import pytest
 import uvicorn
 
 from page_requests import ask
-from text2grad.feedback import Feedback, Message, Source, read_records, write_records
+from text2grad.feedback import Feedback, Message, Source
+from text2grad.jsonl import read_records, write_records
 from text2grad.page.mark import mark_page
 from text2grad.page.server import MOST_BYTES, Address, Guard, listening
 

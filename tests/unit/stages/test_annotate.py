@@ -43,7 +43,8 @@ from text2grad.chat.pace import FIRST_PAUSE
 from text2grad.cli import main
 from text2grad.critics.canaries import canary_items
 from text2grad.critics.prompted import Reader
-from text2grad.feedback import Critique, Failure, Feedback, read_jsonl
+from text2grad.feedback import Critique, Failure, Feedback
+from text2grad.jsonl import read_jsonl
 from text2grad.stages.paid import AnnotateOptions
 
 Ended = tuple[int, dict[str, Any], str]

@@ -14,7 +14,8 @@ import pytest
 from chat_server import GOOD, KEY, ChatServer, said
 from text2grad.chat.journal import STATES
 from text2grad.cli import main
-from text2grad.feedback import Feedback, Message, Source, Span, read_jsonl, write_jsonl
+from text2grad.feedback import Feedback, Message, Source, Span
+from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.policy.tiny import make_tiny_model
 
 TESTS = "from solution import double\n\ndef test_double():\n    assert double(2) == 4\n"

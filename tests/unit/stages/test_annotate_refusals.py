@@ -24,7 +24,8 @@ from chat_server import (
 )
 from text2grad.chat import asking
 from text2grad.cli import main
-from text2grad.feedback import Feedback, read_jsonl
+from text2grad.feedback import Feedback
+from text2grad.jsonl import read_jsonl
 from text2grad.stages import paid
 
 Annotate = Callable[..., tuple[int, dict[str, Any], str]]

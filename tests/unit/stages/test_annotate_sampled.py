@@ -11,7 +11,8 @@ import pytest
 
 from chat_server import KEY, ChatServer, completion, last_message, said
 from text2grad.cli import main
-from text2grad.feedback import Feedback, read_jsonl
+from text2grad.feedback import Feedback
+from text2grad.jsonl import read_jsonl
 from text2grad.stages import sampling as stage
 from text2grad.tasks.base import prompt_version
 

@@ -15,7 +15,8 @@ from text2grad.config import Config, find_config, load_config
 from text2grad.config.sections import CriticSettings
 from text2grad.critics.table import CRITICS
 from text2grad.errors import EXIT_BUDGET, UserError
-from text2grad.feedback import Critique, Example, Failure, Feedback, Message, read_jsonl
+from text2grad.feedback import Critique, Example, Failure, Feedback, Message
+from text2grad.jsonl import read_jsonl
 from text2grad.sandbox import Runner
 from text2grad.stages import train as stage
 from text2grad.stages.annotate import run_annotate

@@ -22,7 +22,8 @@ from text2grad.config.derive import (
 from text2grad.durable.processes import ALONE
 from text2grad.durable.run import CHECKPOINTS
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Message, Source, Span, write_jsonl
+from text2grad.feedback import Feedback, Message, Source, Span
+from text2grad.jsonl import write_jsonl
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings

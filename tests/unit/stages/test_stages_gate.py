@@ -12,7 +12,8 @@ from text2grad.config import Config
 from text2grad.critics.damage import DAMAGE
 from text2grad.data.marks import corrections, human_record, with_corrections
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Feedback, read_jsonl
+from text2grad.feedback import Critique, Feedback
+from text2grad.jsonl import read_jsonl
 from text2grad.stages.critics import critic_inputs
 from text2grad.stages.intake import run_import
 from text2grad.stages.reward_model.data import with_damage

@@ -17,7 +17,8 @@ from text2grad.config import Config, RewardModelSettings, load_config
 from text2grad.critics.prompted import CUT
 from text2grad.data.records import other_feedback
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Feedback, Source, Span, read_jsonl, write_jsonl
+from text2grad.feedback import Critique, Example, Feedback, Source, Span
+from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.stages import evaluate, run_folder, sft, train

@@ -13,16 +13,8 @@ from text2grad.chat import Completion, Conversation, ScriptedChat
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
 from text2grad.eval.critics.spans import SpanCase
-from text2grad.feedback import (
-    Critique,
-    Failure,
-    Feedback,
-    Judgement,
-    Message,
-    Source,
-    read_jsonl,
-    write_jsonl,
-)
+from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Source
+from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages.reward_model import train as reward_model
 
 GOLD = critique(word_span(1, 0, 0), word_span(-1, 4, 4))

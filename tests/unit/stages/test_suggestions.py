@@ -11,7 +11,8 @@ import pytest
 
 from chat_server import KEY, ChatServer, last_message, said
 from text2grad.cli import main
-from text2grad.feedback import Feedback, read_jsonl
+from text2grad.feedback import Feedback
+from text2grad.jsonl import read_jsonl
 
 PROGRAM = "def f(xs):\n    t = 0\n    for x in xs:\n        t -= x\n    return t\n"
 OURS = {

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from text2grad.config import find_config, load_config
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Feedback, Message, Source, write_jsonl
+from text2grad.feedback import Example, Feedback, Message, Source
+from text2grad.jsonl import write_jsonl
 from text2grad.stages.reward_model.data import reward_data
 from text2grad.tasks import data_task
 from text2grad.tasks.base import SHARES, TaskSettings, feedback_split, in_split, load_task, words_of

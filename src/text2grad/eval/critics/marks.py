@@ -13,7 +13,8 @@ from pydantic import model_validator
 from text2grad.errors import UserError
 from text2grad.eval.critics.spans import LABEL_NAMES
 from text2grad.eval.metrics import by_length, mean, mean_with_interval
-from text2grad.feedback import Feedback, Record, Span, read_jsonl
+from text2grad.feedback import Feedback, Record, Span
+from text2grad.jsonl import read_jsonl
 
 Aspect = Literal["critique", "spans"]
 Length = Callable[[Feedback, Span], int]

@@ -15,7 +15,8 @@ from text2grad.config import Config, RewardModelSettings
 from text2grad.critics.damage import spoiled
 from text2grad.critics.prompted import fitted_messages, judge_messages
 from text2grad.eval.critics.spans import SpanCase
-from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message, read_jsonl
+from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message
+from text2grad.jsonl import read_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.heads.tagger import shown_at
 from text2grad.policy.model import Policy

@@ -25,7 +25,8 @@ from text2grad.data.marks import corrections
 from text2grad.errors import UserError
 from text2grad.eval.critics.gate import Gate, GateJudgements, Paid, check
 from text2grad.eval.critics.spans import SpanCase
-from text2grad.feedback import Critic, Example, Feedback, Judgement, judgements_of, write_jsonl
+from text2grad.feedback import Critic, Example, Feedback, Judgement, judgements_of
+from text2grad.jsonl import write_jsonl
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import load_frozen

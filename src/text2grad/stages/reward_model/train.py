@@ -19,7 +19,8 @@ from text2grad.eval.critics.reward_model import reward_model_report, verdict_ord
 from text2grad.eval.critics.spans import SpanCase, span_report
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
-from text2grad.feedback import Feedback, Source, write_jsonl
+from text2grad.feedback import Feedback, Source
+from text2grad.jsonl import write_jsonl
 from text2grad.page import signs
 from text2grad.page.quality import FEW_REMARKS
 from text2grad.policy.adapters import BASE_DIGEST, digest_of_base

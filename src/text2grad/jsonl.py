@@ -1,0 +1,246 @@
+"""Read and write JSON Lines: one record per line, checked on every read.
+
+Errors of the disk and of the text become one line that names the file, the line and the cure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from text2grad.errors import UserError, first_error
+from text2grad.feedback import Feedback, Record
+
+R = TypeVar("R", bound=Record)
+Model = TypeVar("Model", bound=BaseModel)
+DEEPEST_JSON = 100
+"""Open brackets around a value that is read; pydantic cannot write deeper values."""
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]')
+_TURN = {"role", "content"}
+
+
+# ---- JSON texts
+
+
+class ExcessiveJSONError(json.JSONDecodeError):
+    """JSON that is refused for its size: nested too deeply, or an integer of thousands of digits."""
+
+
+def storable(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode, with question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def to_json(value: object, **options: Any) -> str:
+    """Return `value` as JSON that always encodes as UTF-8. `options` are those of `json.dumps`."""
+    return storable(json.dumps(value, ensure_ascii=False, **options))
+
+
+def from_json(text: str, keys_once: bool = False) -> Any:
+    """Return the value of a JSON text that somebody else wrote.
+
+    Raises:
+        json.JSONDecodeError: it is not JSON; or, with `keys_once`, an object has a key twice.
+        ExcessiveJSONError: an integer has thousands of digits, or it is nested more than `DEEPEST_JSON` deep.
+    """
+    if text.count("[") + text.count("{") > DEEPEST_JSON and _depth(text) > DEEPEST_JSON:
+        raise ExcessiveJSONError("nested too deeply", text, 0)
+    try:
+        return json.loads(text, object_pairs_hook=_unique_keys if keys_once else None)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        raise ExcessiveJSONError("an integer of thousands of digits", text, 0) from error
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise json.JSONDecodeError(f"the key {repeated[:40]!r} is there twice", "", 0)
+    return value
+
+
+def _depth(text: str) -> int:
+    """Count the most brackets open at once outside strings."""
+    deepest = depth = 0
+    for match in _BRACKETS.finditer(text):
+        depth += (match[0] in "[{") - (match[0] in "]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+# ---- reading
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn errors of the disk and of the encoding into one line.
+
+    Raises:
+        UserError: `path` cannot be read, or is not UTF-8.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
+
+
+def json_lines(
+    lines: Iterable[str], path: Path, cure: str = "one JSON object per line"
+) -> Iterator[tuple[int, Any]]:
+    """Yield the number (from 1) and the value of every line that is not blank.
+
+    Raises:
+        UserError: a line is not JSON; names it, with this cure.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, from_json(line, keys_once=True)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}:{number}: not JSON: {error.msg}", cure) from error
+
+
+def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
+    """Read records of `kind` from a JSON Lines file.
+
+    Raises:
+        UserError: the file is missing or unreadable, or a line is not such a record; names the line.
+    """
+    is_table = kind is Feedback and path.suffix in (".csv", ".tsv")
+    cure = _import_command(path) if is_table else "one JSON object per line"
+    with reading(path), path.open(encoding="utf-8-sig") as lines:
+        for number, value in json_lines(lines, path, cure):
+            try:
+                yield kind.model_validate(value, strict=False)
+            except ValidationError as error:
+                cure = (
+                    _import_command(path) if _is_foreign_feedback(kind, value) else f"fix or remove line {number}"
+                )
+                raise UserError(f"{path}:{number}: {first_error(error)}", cure) from error
+
+
+def _is_foreign_feedback(kind: type[Record], value: object) -> bool:
+    """True if a row that is not a record of ours is probably feedback in another form."""
+    response = value.get("response") if isinstance(value, dict) else None
+    if isinstance(response, list) and any(isinstance(turn, dict) and turn.keys() - _TURN for turn in response):
+        return True
+    return kind is Feedback and isinstance(value, dict) and "response" in value and "source" not in value
+
+
+def _import_command(path: Path) -> str:
+    return f"feedback of your own is read by: text2grad import {path} --out feedback.jsonl"
+
+
+def read_records(path: str | Path) -> list[Feedback]:
+    """Read the feedback records of a JSON Lines file.
+
+    Raises:
+        UserError: see `read_jsonl`.
+    """
+    return list(read_jsonl(Path(path), Feedback))
+
+
+def parse_record(line: bytes, kind: type[Model], path: Path, number: int) -> Model:
+    """Read one line of a file that text2grad wrote.
+
+    Raises:
+        UserError: it is not such a record; names the line.
+    """
+    try:
+        return kind.model_validate(from_json(line.decode("utf-8-sig")), strict=False)
+    except (json.JSONDecodeError, UnicodeDecodeError, ValidationError) as error:
+        problem = first_error(error) if isinstance(error, ValidationError) else "not JSON"
+        raise UserError(f"{path}:{number}: {problem}", f"fix or remove line {number}") from error
+
+
+# ---- writing
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn errors of the disk into one line.
+
+    Raises:
+        UserError: `path` cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}", "make room, or choose another place") from error
+
+
+def refuse_folder(path: Path) -> None:
+    """Check that a file can have this name.
+
+    Raises:
+        UserError: there is a folder of that name.
+    """
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: Is a directory", "name a file, in it or elsewhere")
+
+
+def record_json(record: Record, exclude_none: bool = False) -> str:
+    """Return a record as one line of JSON that always encodes as UTF-8."""
+    try:
+        return record.model_dump_json(exclude_none=exclude_none)
+    except PydanticSerializationError:  # a lone surrogate somewhere in it
+        return to_json(record.model_dump(mode="json", exclude_none=exclude_none))
+
+
+def append_jsonl(path: Path, records: Iterable[Record]) -> int:
+    """Append records, one per line, flush them to disk, and return their number. None fields are left out.
+
+    Raises:
+        UserError: the file cannot be written; on a full disk the earlier records are still there.
+    """
+    count = 0
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as handle:
+            for record in records:
+                handle.write(record_json(record, exclude_none=True) + "\n")
+                count += 1
+            handle.flush()
+            os.fsync(handle.fileno())
+    return count
+
+
+def write_jsonl(path: Path, records: Iterable[Record]) -> int:
+    """Write a file atomically: to a temporary name, then renamed, so that a crash leaves the old one.
+
+    Raises:
+        UserError: the file cannot be written; the old one stays.
+    """
+    refuse_folder(path)
+    temporary = path.with_name(path.name + ".partial")
+    temporary.unlink(missing_ok=True)
+    try:
+        count = append_jsonl(temporary, records)
+        with writing(path):
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count
+
+
+def write_records(path: str | Path, records: Iterable[Feedback]) -> int:
+    """Write feedback records as a JSON Lines file, atomically, and return their number.
+
+    Raises:
+        UserError: see `write_jsonl`.
+    """
+    return write_jsonl(Path(path), records)
