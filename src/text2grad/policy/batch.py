@@ -95,5 +95,5 @@ def pack(
         attention_mask=attention_mask,
         position_ids=(attention_mask.cumsum(dim=1) - 1).clamp(min=0),
         response_ids=input_ids[:, prompt_width:],
-        mask=torch.tensor(mask, device=device),
+        mask=torch.tensor(mask, dtype=torch.bool, device=device),
     )

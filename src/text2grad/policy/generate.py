@@ -185,11 +185,13 @@ def _packed(policy: Policy, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, T
 
 
 def _next(
-    policy: Policy, cache: DynamicCache, ids: Tensor, attention: Tensor, positions: Tensor, wanted: bool = False
+    policy: Policy, cache: DynamicCache, ids: Tensor, attention: Tensor, positions: Tensor, stated: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """`Reader.next_logits` behind what a cache holds."""
-    inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
-    return policy.reader.next_logits(policy.model, wanted, **inputs, past_key_values=cache)
+    """Read ids behind the contents of a cache; return scores (N, V) of the next tokens, and if `stated` the states
+    (N, H) behind them."""
+    inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions, "past_key_values": cache}
+    output = policy.model(**inputs, use_cache=True, logits_to_keep=1, output_hidden_states=stated)
+    return output.logits[:, -1], output.hidden_states[-1][:, -1] if stated else None
 
 
 def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:

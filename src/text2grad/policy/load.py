@@ -26,7 +26,6 @@ from text2grad.policy.files.gguf import local_model
 from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.files.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
-from text2grad.policy.forward.cache import refuse_uncached
 from text2grad.policy.heads.head import LABEL, SCORE, STEP, Head
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
@@ -45,21 +44,19 @@ def load_policy(settings: PolicySettings) -> Policy:
         UserError: the folder or name has no model or tokenizer, its adapter is not as `settings.lora` says, or the
             device does not exist.
     """
-    device = choose_device(settings.device)
+    device, folder = choose_device(settings.device), Path(settings.model)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
-    model, exact = _model_to_train(settings.model, settings)
+    model, exact = _model_to_train("model", settings.model, settings)
     refuse_other_vocabulary(settings.model, tokenizer, model)
-    exact, trunk, place = _named("model", exact), None, Path(settings.model) / VALUE_TRUNK
-    if settings.value_head == "separate" and place.is_dir():
-        trunk, more = _model_to_train(str(place), settings)
-        trunk, exact = trunk.to(device), exact | _named("value_trunk", more)
+    trunk = None
+    if settings.value_head == "separate" and (folder / VALUE_TRUNK).is_dir():
+        trunk, exact_trunk = _model_to_train("value_trunk", str(folder / VALUE_TRUNK), settings)
+        trunk, exact = trunk.to(device), exact | exact_trunk
     continued = settings.lora is not None and is_adapter(settings.model)
     policy = Policy(model.to(device), tokenizer, settings.value_head, trunk, continued)
     policy.exact = exact
-    saved = Path(settings.model) / VALUE_FILE
-    if saved.is_file():
-        load_head(policy.value_head, saved)
-    refuse_uncached(model)
+    if (folder / VALUE_FILE).is_file():
+        load_head(policy.value_head, folder / VALUE_FILE)
     return policy.eval()
 
 
@@ -78,7 +75,6 @@ def load_frozen(settings: PolicySettings) -> Policy:
     refuse_other_vocabulary(settings.model, tokenizer, model)
     policy = Policy(model.to(device), tokenizer)
     load_heads(policy, Path(settings.model))
-    refuse_uncached(model)
     return policy.requires_grad_(False).eval()
 
 
@@ -98,27 +94,34 @@ def add_head(policy: Policy, name: Literal["score_head", "span_head", "label_hea
     return head
 
 
-def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
+def _model_to_train(part: str, name: str, settings: PolicySettings) -> tuple[Any, dict[str, Tensor]]:
+    """Load a model as `settings.lora` says, with the exact values of merged weights that its half type rounded.
 
-
-def _model_to_train(name: str, settings: PolicySettings) -> tuple[Any, dict[str, Tensor]]:
-    """A model as `settings.lora` says, and the exact values of merged weights that its half type has rounded."""
-    if settings.lora is None:
-        return _merged_model(name, settings.dtype) if is_adapter(name) else (load_model(name, settings.dtype), {})
-    if is_adapter(name):
+    They are named as the weights of the policy whose `part` the model is.
+    """
+    if not is_adapter(name):
+        model = load_model(name, settings.dtype)
+        return add_lora(model, settings.lora) if settings.lora else model, {}
+    if settings.lora:
         _refuse_other_shape(Path(name), settings.lora)
         return load_model(name, settings.dtype, settings.lora), {}
-    return add_lora(load_model(name, settings.dtype), settings.lora), {}
+    model = load_model(name, "auto")
+    dtype = model.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    exact = {}
+    for layer_name, layer, _ in merge_layers(model):
+        if dtype != torch.float32:
+            exact[f"{part}.{layer_name}.weight"] = layer.weight.detach()
+        layer.to(dtype)
+    return model.unload().to(dtype).requires_grad_(True), exact
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a name is a folder that holds an adapter without its base weights."""
+    """True if a name is a folder that holds an adapter without its base weights."""
     return (Path(name) / ADAPTER_CONFIG).is_file()
 
 
 def base_of(name: str) -> str:
-    """The model whose weights the adapter in a folder belongs to; a plain model is its own base."""
+    """Return the model whose weights the adapter in a folder belongs to; a plain model is its own base."""
     if is_adapter(name):
         name = str(_adapter_config(Path(name))[BASE])
     return str(Path(name).resolve()) if Path(name).is_dir() else name
@@ -129,14 +132,13 @@ def _adapter_config(folder: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         config[BASE] = config[BASE] + ""
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / ADAPTER_CONFIG} names no {BASE}", "put the model's name or folder there"
-        ) from error
+        cure = "put the model's name or folder there"
+        raise UserError(f"{folder / ADAPTER_CONFIG} names no {BASE}", cure) from error
     return config
 
 
 def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
-    """The model of a folder or hub name; an adapter stays apart, frozen, or trained with the dropout of `lora`.
+    """Load a folder or hub name; an adapter stays apart, frozen, or trained with the dropout of `lora`.
 
     Pickled weights are refused: they can run code.
 
@@ -156,9 +158,8 @@ def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
         cure = "download it again whole; a file of a few lines is a Git LFS pointer: git lfs pull"
         raise UserError(f"no model in {name!r}: its weights are damaged: {first_line(error)}", cure) from error
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"no model in {name!r}: {first_line(error)}", "give a model folder or a hub name"
-        ) from error
+        cure = "give a model folder or a hub name"
+        raise UserError(f"no model in {name!r}: {first_line(error)}", cure) from error
 
 
 def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
@@ -169,13 +170,14 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
     if Path(base).is_absolute() and not Path(base).is_dir():
         raise _other_base(folder, base, "there is no such folder")
     model = load_model(base, dtype)
-    config = LoraConfig.from_pretrained(str(folder)) if lora else None
-    if config is not None and lora is not None:
+    config = None
+    if lora:
+        config = LoraConfig.from_pretrained(str(folder))
         config.lora_dropout = lora.dropout  # how it is trained, not what it is
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Found missing adapter keys")  # peft would initialise them at random
         try:
-            made = PeftModel.from_pretrained(
+            adapted = PeftModel.from_pretrained(
                 model, str(folder), adapter_name=POLICY_ADAPTER, is_trainable=lora is not None, config=config
             )
         except (RuntimeError, UserWarning) as error:
@@ -183,10 +185,10 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
     with safe_open(str(folder / ADAPTER_FILE), "pt") as file:  # peft drops what does not belong to the base
         saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     refuse_not_finite(str(folder / ADAPTER_FILE), saved.items())
-    own = get_peft_model_state_dict(made, adapter_name=POLICY_ADAPTER, save_embedding_layers=False)
-    if left := sorted(saved.keys() - own.keys()):
-        raise _other_base(folder, base, f"{len(left)} of its weights have no place there, such as {left[0]}")
-    return made
+    loaded = get_peft_model_state_dict(adapted, adapter_name=POLICY_ADAPTER, save_embedding_layers=False)
+    if unused := sorted(saved.keys() - loaded.keys()):
+        raise _other_base(folder, base, f"{len(unused)} of its weights have no place there, such as {unused[0]}")
+    return adapted
 
 
 def _other_base(folder: Path, base: str, reason: str) -> UserError:
@@ -209,18 +211,6 @@ def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:
             f"the adapter in {folder} has {held}; the lora settings ask for {asked}",
             f"set lora to the adapter's values, or text2grad merge {folder} --out NEW, and start from NEW",
         )
-
-
-def _merged_model(folder: str, dtype: str) -> tuple[Any, dict[str, Tensor]]:
-    """A model with its adapter merged, and the float32 values of merged weights that a half type cannot hold."""
-    model = load_model(folder, "auto")
-    wanted = model.dtype if dtype == "auto" else getattr(torch, dtype)
-    exact = {}
-    for name, layer, _ in merge_layers(model):
-        if wanted != torch.float32:
-            exact[f"{name}.weight"] = layer.weight.detach()
-        layer.to(wanted)
-    return model.unload().to(wanted).requires_grad_(True), exact
 
 
 def merge_layers(model: Any) -> Iterator[tuple[str, Any, Tensor]]:
@@ -259,26 +249,25 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
         target_modules=linear_layers(model) if settings.targets is None else list(settings.targets),
         task_type="CAUSAL_LM",
     )
-    place = Path(model.name_or_path)
+    base = base_of(model.name_or_path)
     try:
-        made = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
-        config.base_model_name_or_path = str(place.resolve()) if place.is_dir() else str(place)
-        return made
+        adapted = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     except ValueError as error:
-        raise UserError(
-            f"cannot add adapters: {error}", "set policy.lora.targets to modules of this model"
-        ) from error
+        cure = "set policy.lora.targets to modules of this model"
+        raise UserError(f"cannot add adapters: {error}", cure) from error
+    config.base_model_name_or_path = base
+    return adapted
 
 
 def linear_layers(model: Any) -> list[str]:
-    """The names of all linear layers, each once, without the output layer."""
+    """Return the names of all linear layers, each once, without the output layer."""
     last = model.get_output_embeddings()
     layers = ((name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Linear | Conv1D))
     return sorted({name.rpartition(".")[2] for name, part in layers if part is not last})
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is this process's CUDA device if there is one, else the CPU.
+    """Return a device; `auto` is this process's CUDA device if there is one, else the CPU.
 
     Raises:
         UserError: there is no such device.

@@ -192,7 +192,7 @@ def test_an_architecture_that_transformers_does_not_read(
     tmp_path: Path, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, cache: Path
 ) -> None:
     write_gguf(tmp_path / "new.gguf", tiny_llama, tokenizer, architecture="nonesuch")
-    refused(tmp_path / "new.gguf", "architecture 'nonesuch'", "cannot convert", "the model's own folder")
+    refused(tmp_path / "new.gguf", "architecture 'nonesuch'", "cannot convert", "the model's folder")
     assert left(cache) == []
 
 

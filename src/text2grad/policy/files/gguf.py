@@ -37,6 +37,8 @@ SMOLLM2 = "smollm2"
 NOTE = "text2grad.json"
 CONVERSION = 1  # part of the folder's name: raise it when `_write_folder` writes something else
 UNQUANTISED = ("F32", "F16", "BF16")
+UNREADABLE = (ValueError, LookupError, NotImplementedError, AttributeError, TypeError, RuntimeError, OSError)
+"""Errors of transformers and gguf where they do not know an architecture, a quantisation or a tokenizer."""
 DIGITS_APART = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
 """`tokenizer.ggml.pre` of tokenizers that set each digit apart before they split as GPT-2 does (llama.cpp,
 llama-vocab.cpp). transformers 5.23 does the second alone."""
@@ -50,61 +52,49 @@ Note = Mapping[str, str]
 
 
 def is_gguf(model: str) -> bool:
-    """Whether a `policy.model` names a GGUF file, or the model that is fetched as one."""
+    """True if a `policy.model` names a GGUF file, or the model that is fetched as one."""
     named = model == SMOLLM2 or model.lower().endswith(".gguf")
     return named and not any((Path(model) / name).is_file() for name in ("config.json", "adapter_config.json"))
 
 
 def local_model(model: str) -> str:
-    """The folder of a GGUF model, converted if need be; a folder or hub name as it is.
+    """Return the folder of a GGUF model, converted if need be; a folder or hub name as given.
 
-    Says on stderr, once, what the weights are.
+    The origin of the weights is printed on stderr, once.
 
     Raises:
         UserError: there is no such file, or it cannot be fetched, read or converted.
     """
     if not is_gguf(model):
         return model
-    folder = _converted(model)
+    if model != SMOLLM2 and not Path(model).is_file():
+        raise UserError(f"no file {model}", "check policy.model: a GGUF file, a folder or a hub name")
+    folder = _folder_of(model)
+    if not folder.is_dir():
+        _import_gguf()  # before 93 MB are fetched for nothing
+        with _locked(folder):
+            if not folder.is_dir():
+                _make_folder(model, folder)
     warn_once(f"policy.model {model}: {_read_note(folder)['text']}")
     return str(folder)
 
 
 def origin_of(model: str) -> Note | None:
-    """The note of a model that is in the cache already; None for any other model. Nothing is fetched."""
+    """Return the note of a model that is in the cache; None for any other model. Nothing is fetched."""
     if not is_gguf(model) or (model != SMOLLM2 and not Path(model).is_file()):
         return None
     folder = _folder_of(model)
     return _read_note(folder) if folder.is_dir() else None
 
 
-def _converted(model: str) -> Path:
-    """The folder of a model, made by the first process that asks for it."""
-    file = Path(model)
-    if model != SMOLLM2 and not file.is_file():
-        raise UserError(f"no file {file}", "check policy.model: a GGUF file, a folder or a hub name")
-    folder = _folder_of(model)
-    if not folder.is_dir():
-        _import_gguf()  # before 93 MB are fetched for nothing
-        with _alone(folder), TemporaryDirectory(dir=folder.parent) as place:
-            if not folder.is_dir() and model == SMOLLM2:
-                _convert(
-                    smollm2.fetch(Path(place)), folder, {"sha256": smollm2.GGUF_SHA256, "hub": smollm2.HUB_NAME}
-                )
-            elif not folder.is_dir():
-                _convert(file, folder, {"sha256": _sha256_of(file)})
-    return folder
-
-
 def _folder_of(model: str) -> Path:
-    file = Path(model)
-    name, sha256 = (smollm2.GGUF, smollm2.GGUF_SHA256) if model == SMOLLM2 else (file.name, _sha256_of(file))
+    name, sha256 = (smollm2.GGUF, smollm2.GGUF_SHA256) if model == SMOLLM2 else (model, _sha256_of(Path(model)))
     return user_cache() / "models" / f"{Path(name).stem}-{sha256[:16]}-{CONVERSION}"
 
 
 def _sha256_of(file: Path) -> str:
-    known = file.stat()
-    return _digest(str(file.resolve()), known.st_size, known.st_mtime_ns)
+    state = file.stat()
+    return _digest(str(file.resolve()), state.st_size, state.st_mtime_ns)
 
 
 @cache
@@ -114,8 +104,8 @@ def _digest(path: str, size: int, changed: int) -> str:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time; the others wait, and find the folder made.
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time make a folder.
 
     Raises:
         UserError: the cache cannot be written.
@@ -130,20 +120,21 @@ def _alone(folder: Path) -> Iterator[None]:
         raise UserError(problem, "set XDG_CACHE_HOME to a folder with room for the model in float32") from error
 
 
-def _convert(file: Path, folder: Path, known: Note) -> None:
-    """Write the folder of a file, whole or not at all."""
+def _make_folder(model: str, folder: Path) -> None:
+    """Fetch if need be, convert, and write a model's folder: whole or not at all."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: this one holds the lock
-    header = _read_header(file)
-    note = {**_describe(file, header), **known}
-    print(f"converting {file.name}, once, into {folder}", file=sys.stderr)
-    # Progress bars of transformers and gguf would write hundreds of fragments into a pipe or a log.
-    bars = nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO())
+    partial.mkdir()
     try:
-        with bars:
-            _write_folder(file, header, partial)
-        (partial / NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
-        os.rename(partial, folder)
+        file = smollm2.fetch(partial) if model == SMOLLM2 else Path(model)
+        header = _read_header(file)
+        note = _describe(file, header) | ({"hub": smollm2.HUB_NAME} if model == SMOLLM2 else {})
+        print(f"converting {file.name}, once, into {folder}", file=sys.stderr)
+        # Progress bars of transformers and gguf would write hundreds of fragments into a pipe or a log.
+        with nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO()):
+            _write_folder(file, header, partial / "model")
+        (partial / "model" / NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+        os.rename(partial / "model", folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -160,7 +151,7 @@ def _import_gguf() -> Any:
 
 
 def _read_header(file: Path) -> dict[str, Any]:
-    """The fields of a GGUF file that are needed here, by name, and its `quantisation`.
+    """Return the `FIELDS` of a GGUF file, by name, and its `quantisation`.
 
     Raises:
         UserError: it is no GGUF file, is damaged, or is one of several parts.
@@ -187,6 +178,7 @@ def _describe(file: Path, header: Mapping[str, Any]) -> dict[str, str]:
     return {
         "text": f"{file.name}, {how}",
         "file": file.name,
+        "sha256": _sha256_of(file),
         "quantisation": quantisation,
         "name": str(header.get("general.name", "")),
         "licence": str(header.get("general.license", "")),
@@ -195,7 +187,7 @@ def _describe(file: Path, header: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _quantisation(gguf: Any, tensors: Any, file_type: int | None) -> str:
-    """The name of the mixture, as `Q4_K_M`, or of the type that most weights have."""
+    """Return the name of the mixture, such as `Q4_K_M`, or of the type that most weights have."""
     kinds = Counter[str]()
     for tensor in tensors:
         kinds[tensor.tensor_type.name] += int(tensor.n_elements)
@@ -206,7 +198,7 @@ def _quantisation(gguf: Any, tensors: Any, file_type: int | None) -> str:
 
 
 def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
-    """Weights, configuration and tokenizer as `save_pretrained` writes them.
+    """Write weights, configuration and tokenizer as `save_pretrained` does.
 
     Raises:
         UserError: transformers or gguf does not know the architecture, the quantisation or the tokenizer.
@@ -216,21 +208,13 @@ def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
         try:
             model = _dequantised(apart, file.name)
             tokenizer = AutoTokenizer.from_pretrained(apart, gguf_file=file.name)
-        except (
-            ValueError,
-            LookupError,
-            NotImplementedError,
-            AttributeError,
-            TypeError,
-            RuntimeError,
-            OSError,
-        ) as error:
+        except UNREADABLE as error:
             what = f"architecture {header.get('general.architecture')!r}, quantisation {header['quantisation']}"
-            raise UserError(
-                f"cannot convert {file} ({what}): {first_line(error)}",
-                "take a GGUF of Q4_0 to Q8_0 or F16 of a model that transformers reads, or the model's own folder",
-            ) from error
-    _mend_pre_tokenizer(tokenizer, header.get("tokenizer.ggml.pre", ""))
+            cure = "take a GGUF of Q4_0 to Q8_0 or F16 of a model that transformers reads, or the model's folder"
+            raise UserError(f"cannot convert {file} ({what}): {first_line(error)}", cure) from error
+    if header.get("tokenizer.ggml.pre") in DIGITS_APART:
+        split = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
     ends = {tokenizer.eos_token_id, header.get("tokenizer.ggml.eot_token_id")} - {None}
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         bos_token_id=tokenizer.bos_token_id, eos_token_id=sorted(ends), pad_token_id=tokenizer.pad_token_id
@@ -240,24 +224,14 @@ def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
 
 
 def _dequantised(folder: str, name: str) -> Any:
-    """The model in float32, without the marks of a quantised one, with which it could not be saved."""
+    """Return the model in float32, without the marks of a quantised one: with them it cannot be saved."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=name, dtype=torch.float32, output_loading_info=True
     )
-    model, found = loaded
-    if found["missing_keys"]:
-        raise ValueError(f"the file has no weights for {sorted(found['missing_keys'])[0]}")
+    model, info = loaded
+    if info["missing_keys"]:
+        raise ValueError(f"the file has no weights for {sorted(info['missing_keys'])[0]}")
     del model.config.quantization_config
     model.hf_quantizer = None  # with one, transformers refuses to save it
-    vars(model.config).pop("_model_name_or_path", None)  # the file's own name of the model, which is no place
+    vars(model.config).pop("_model_name_or_path", None)  # the file's own name of the model, not a path
     return model
-
-
-def _mend_pre_tokenizer(tokenizer: Any, pre: str) -> None:
-    """Split text as the file says (`tokenizer.ggml.pre`) where transformers does not."""
-    if pre in DIGITS_APART:
-        digits, as_gpt2 = (
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        )
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, as_gpt2])

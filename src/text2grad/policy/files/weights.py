@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from text2grad.errors import UserError, warn_once
+from text2grad.policy.forward.cache import refuse_uncached
 
 AGAIN = "get the whole model again, or correct config.json: the two do not belong together"
 SHOWN = 3
@@ -24,7 +25,7 @@ SHOWN = 3
 
 
 def read_config(name: str) -> Any:
-    """The configuration of a model.
+    """Return the configuration of a model.
 
     Raises:
         UserError: it is not one, or contradicts itself.
@@ -38,11 +39,11 @@ def read_config(name: str) -> Any:
 
 
 def load_whole(name: str, dtype: str) -> Any:
-    """The model of a folder or hub name, all of whose weights come from its files.
+    """Load the model of a folder or hub name; all its weights come from its files.
 
     Raises:
-        UserError: its configuration is none, it is quantised, or a weight is missing, of another shape, not finite,
-            or of a layer that the configuration does not have.
+        UserError: its configuration is wrong, it is quantised, takes no cache, or a weight is missing, of another
+            shape, not finite, or of a layer that the configuration does not have.
         OSError, ValueError, SafetensorError: as of `from_pretrained`.
     """
     _refuse_quantised(name, read_config(name))
@@ -54,9 +55,10 @@ def load_whole(name: str, dtype: str) -> Any:
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # they are refused here, by name
     )
-    model, found = loaded
-    _refuse_parts(name, model, found)
+    model, info = loaded
+    _refuse_parts(name, model, info)
     refuse_not_finite(name, model.named_parameters())
+    refuse_uncached(model)
     return model
 
 
@@ -71,22 +73,20 @@ def _refuse_quantised(name: str, config: Any) -> None:
     )
 
 
-def _refuse_parts(name: str, model: Any, found: Mapping[str, Any]) -> None:
-    shapes = {key: (tuple(file), tuple(wanted)) for key, file, wanted in found["mismatched_keys"]}
+def _refuse_parts(name: str, model: Any, info: Mapping[str, Any]) -> None:
+    shapes = {key: (tuple(file), tuple(expected)) for key, file, expected in info["mismatched_keys"]}
     if shapes:
-        key, (file, wanted) = min(shapes.items())
-        raise UserError(
-            f"{name}: {_listed(shapes)} of another shape than config.json says: {key} is {file}, not {wanted}",
-            AGAIN,
-        )
-    if missing := sorted(found["missing_keys"]):
+        key, (file, expected) = min(shapes.items())
+        problem = f"of another shape than config.json says: {key} is {file}, not {expected}"
+        raise UserError(f"{name}: {_listed(shapes)} {problem}", AGAIN)
+    if missing := info["missing_keys"]:
         raise UserError(f"{name}: {_listed(missing)} missing in its files", AGAIN)
-    left = sorted(found["unexpected_keys"])
-    own = {_without_numbers(key) for key, _ in model.named_parameters()}
-    if layers := [key for key in left if _without_numbers(key) in own]:
+    unexpected = info["unexpected_keys"]
+    shared_names = {_without_numbers(key) for key, _ in model.named_parameters()}
+    if layers := [key for key in unexpected if _without_numbers(key) in shared_names]:
         raise UserError(f"{name}: {_listed(layers)} of layers that config.json does not have", AGAIN)
-    if left:
-        warn_once(f"{name}: {_listed(left)} not part of such a model, and not used")
+    if unexpected:
+        warn_once(f"{name}: {_listed(unexpected)} not part of such a model, and not used")
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -105,19 +105,11 @@ def refuse_not_finite(name: str, named: Iterable[tuple[str, Tensor]]) -> None:
     Raises:
         UserError: names the model and the weights.
     """
-    wrong = [
-        key
-        for key, weight in named
-        if weight.numel() and weight.is_floating_point() and not weight.is_meta and not _is_finite(weight)
-    ]
+    read = ((key, w.detach()) for key, w in named if w.numel() and w.is_floating_point() and not w.is_meta)
+    wrong = [key for key, weight in read if not all(edge.isfinite() for edge in torch.aminmax(weight))]
     if wrong:
         cure = "the training that wrote it diverged, or the file is damaged: an earlier checkpoint, or get it again"
         raise UserError(f"{name}: {_listed(wrong)} not finite", cure)
-
-
-def _is_finite(weight: Tensor) -> bool:
-    least, most = torch.aminmax(weight.detach())
-    return bool(least.isfinite() and most.isfinite())
 
 
 def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:

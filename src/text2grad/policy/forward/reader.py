@@ -53,7 +53,7 @@ class Reader:
         self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
     def __call__(self, model: Any, batch: TokenBatch, every: bool = False) -> Reading:
-        """One pass; with `every` also the states of all tokens in all layers."""
+        """Read a batch in one pass; with `every` also return the states of all tokens in all layers."""
         keep = batch.width + 1  # the last state of the prompt, and T of the response
         inputs = {
             "input_ids": batch.input_ids,
@@ -77,13 +77,6 @@ class Reader:
         weight = model.get_output_embeddings().weight if self.linear else None  # (V, H)
         return Reading(hidden, View(head, hidden[:, :-1][batch.mask], self._vocabulary, weight), layers)
 
-    def layers(self, model: Any, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """(B, P, H), the embeddings and what each layer writes, of prompts without responses."""
-        inputs = {"attention_mask": batch.attention_mask, "position_ids": batch.position_ids}
-        options = {"output_hidden_states": True, "use_cache": False, "logits_to_keep": 1}
-        states: tuple[Tensor, ...] = model(input_ids=batch.input_ids, **inputs, **options).hidden_states
-        return states
-
     @contextmanager
     def sharing(self, model: Any) -> Iterator[None]:
         """Read equal prompts once in float32 too, where the last bits of a figure do not matter."""
@@ -94,22 +87,15 @@ class Reader:
         finally:
             self.shares = before
 
-    def next_logits(self, model: Any, wanted: bool = False, **inputs: Any) -> tuple[Tensor, Tensor | None]:
-        """(B, V), the scores of the token that follows each row, with what the model's forward is given; and, if
-        `wanted`, the states (B, H) that they are made of.
-        """
-        whole = model(**inputs, use_cache=True, logits_to_keep=1, output_hidden_states=wanted)
-        return whole.logits[:, -1], whole.hidden_states[-1][:, -1] if wanted else None
-
 
 def hidden_states(model: Any, inputs: dict[str, Any]) -> Tensor:
-    """(B, L, H), what the head reads: the trunk's last hidden states, after its last norm."""
+    """Return the input of the head (B, L, H): the trunk's last hidden states, after its last norm."""
     states: Tensor = _trunk(_unwrapped(model))(**inputs, use_cache=False).last_hidden_state
     return states
 
 
 def logits_of(model: Any, states: Tensor) -> Tensor:
-    """The logits (n, V) that the model makes of hidden states (n, H)."""
+    """Return the logits (n, V) that the model makes of hidden states (n, H)."""
     inner = _unwrapped(model)
     with _recalling(inner):
         logits: Tensor = inner(inputs_embeds=states[None], use_cache=False).logits
@@ -117,7 +103,7 @@ def logits_of(model: Any, states: Tensor) -> Tensor:
 
 
 def _head_is_linear(model: Any) -> bool:
-    """Whether logits are the head's weights times the states and nothing else, tested on large states."""
+    """True if logits are the head's weights times the states and nothing else, tested on large states."""
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or head.bias is not None:
         return False
@@ -127,7 +113,7 @@ def _head_is_linear(model: Any) -> bool:
 
 
 def splits(model: Any) -> bool:
-    """Whether the two halves give what the whole gives, tested on a few tokens."""
+    """True if the two halves give the logits of the whole, tested on a few tokens."""
     was_training = model.training
     model.eval()
     try:
@@ -156,7 +142,7 @@ def _agree(model: Any, ids: Tensor) -> bool:
 
 
 def _unwrapped(model: Any) -> Any:
-    """The model without the wrapper of its adapters, which live inside its layers."""
+    """Return the model without the wrapper of its adapters, which live inside its layers."""
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
 

@@ -138,7 +138,7 @@ class Tagger:
         batch = policy.pack([each.ids for each in questions], [[]] * len(questions))
         readings: list[Reading | Failure] = []
         with policy.evaluating():
-            layers = policy.reader.layers(policy.model, batch)
+            layers = policy.reader(policy.model, batch, every=True).layers
             layer = layers[int(DEPTH * (len(layers) - 1))]  # (B, P, H), padded on the left
             for row, question in enumerate(questions):
                 columns = torch.tensor(question.tokens, device=layer.device) + layer.shape[1] - len(question.ids)
