@@ -506,7 +506,7 @@ def test_a_signal_at_any_boundary_is_obeyed_there_and_the_run_resumes_to_the_bit
     Where the state is too large to be kept beside, a step that changes the policy is finished first.
     """
     if not kept:
-        monkeypatch.setattr(run_module, "KEPT", {"cpu": 0})
+        monkeypatch.setattr(run_module, "KEPT_ON_CPU", 0)
     with signalled(0) as all_of_them:
         begin(model, tmp_path / "straight")
     straight = tmp_path / "straight", seen[-1]

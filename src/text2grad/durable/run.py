@@ -36,8 +36,7 @@ OnStep = Callable[[int, dict[str, float]], None]
 CHECKPOINTS, DIVERGED = "checkpoints", "diverged.jsonl"
 PATIENCE = 8.0
 """Seconds for which a run that is to stop awaits answers that are paid for."""
-KEPT = {"cpu": 2 * 2**30}
-KEPT_ELSEWHERE = 256 * 2**20
+KEPT_ON_CPU, KEPT_ON_GPU = 2 * 2**30, 256 * 2**20
 """Bytes of state of which a step keeps a copy while it changes the policy.
 
 On a CPU that is all of a model of 170 million parameters, in less than a second; on a GPU, where a whole update
@@ -47,15 +46,15 @@ takes seconds, adapters.
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where and how a run is run; none of it says what is learned.
+    """The place and manner of a run; nothing here changes what is learned.
 
     `folder` gets metrics, samples, checkpoints and at the end the policy. `on_step` is called after every step with
     its number and its metrics, to which it may add. `loggers` are other places for the metrics (`durable.loggers`).
-    `checkpoint_every`: steps between checkpoints; 0: only when the run is stopped; None: what its loop does.
-    `course` is that of training on a fixed set of examples.
+    `checkpoint_every`: steps between checkpoints; 0: only when the run is stopped; None: the loop's own interval.
+    `course`: schedule and weight decay of training on a fixed set of examples.
 
-    An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, what else the run
-    depends on, are what they were; resumed whatever has changed (`force`); or started over (`restart`).
+    An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, its other
+    dependencies, are unchanged; resumed whatever has changed (`force`); or started over (`restart`).
     """
 
     folder: Path
@@ -71,7 +70,7 @@ class RunOptions:
 
 
 class Cures(NamedTuple):
-    """What to do when memory runs out, and when a number is not finite."""
+    """The cures for a lack of memory, and for numbers that are not finite."""
 
     memory: str
     numbers: str
@@ -80,16 +79,16 @@ class Cures(NamedTuple):
 class Run:
     """A run in its folder: metrics, samples, checkpoints, and at its end the policy. Used as a context.
 
-    On entering, an unfinished run is resumed: `training` is what it was after its last saved step. Leaving without
-    an error writes the policy and removes the checkpoints. What may go wrong in between is told in one line:
-    another process in this folder, settings or inputs that changed, no memory, a full disk.
+    On entering, an unfinished run is resumed: `training` gets its state after the last saved step. Leaving without
+    an error writes the policy and removes the checkpoints. Another process in this folder, settings or inputs that
+    changed, a lack of memory and a full disk are errors of one line.
 
-    `identity` names what must be equal for a run to resume. `every`: steps between checkpoints, where the options
-    do not say. `show` names the metrics on the line of progress.
+    `identity` must be equal for a run to resume. `every`: steps between checkpoints, where the options do not say.
+    `show` names the metrics on the line of progress.
 
     A signal is obeyed at the next boundary (`signals.stop_here`): the unfinished step is dropped, and the run is
-    saved as it was before it. Of several processes each has its own `Run`; the first one's writes. What ends the
-    run of one ends that of all, at the same step.
+    saved in its state before it. Of several processes each has its own `Run`, and the first one's writes. An error
+    in one process ends all, at the same step.
     """
 
     def __init__(
@@ -109,8 +108,8 @@ class Run:
         self.total = steps
         self.training = training
         processes = f"{self.ranks.count} (split weights)" if self.ranks.sharded else str(self.ranks.count)
-        known = {"run.name": self.title, "run.seed": str(options.seed), "run.processes": processes}
-        self.identity = {**known, **identity, **options.inputs}
+        basics = {"run.name": self.title, "run.seed": str(options.seed), "run.processes": processes}
+        self.identity = {**basics, **identity, **options.inputs}
         self.cures = cures
         self.every = every if options.checkpoint_every is None else options.checkpoint_every
         self.show = show
@@ -132,9 +131,9 @@ class Run:
                 self.log = RunLog(self.folder, self.title, self.total, self.show, silent=not self.ranks.first)
             self._refuse_unlike()
             torch.set_num_threads(self.ranks.broadcast(torch.get_num_threads()))
-            if (found := self._find()) is not None:
+            if (saved := self._newest_checkpoint()) is not None:
                 with self.ranks.barrier():
-                    self._resume_from(found)
+                    self._resume_from(saved)
             self._random = Randomness.now()
             stack.enter_context(self.log)
             with self.ranks.barrier():
@@ -154,8 +153,8 @@ class Run:
         if error is not None and is_lost(error):
             self.ranks.broken = True
             lost(error)
-        if told := self._in_words(error):
-            raise told from error
+        if user_error := self._as_user_error(error):
+            raise user_error from error
 
     def _finish(self) -> None:
         policy = assembled(self.training.policy, keep=self.ranks.first)
@@ -168,10 +167,13 @@ class Run:
                 (self.folder / DIVERGED).unlink(missing_ok=True)
 
     def steps(self, data: Iterable[D]) -> Iterator[tuple[int, D]]:
-        """The steps that are left, each with its part of `data`; after each a checkpoint if it is time."""
+        """Yield the remaining steps, each with its part of `data`; after each write a checkpoint if it is time."""
         for part in itertools.islice(data, self.training.step, self.total):
             yield self.training.step, part
-            self._changed()
+            self._before = None
+            if self._holding:
+                self._holding = False
+                self._stop.release()
             self.training.step += 1
             self._random = Randomness.now()
             if self.training.step == self.total:
@@ -182,29 +184,24 @@ class Run:
                 self.save()
 
     def changing(self) -> None:
-        """The policy is about to be changed by this step; all processes must call.
+        """Prepare for this step's change of the policy; all processes must call.
 
-        The state before is kept, so that the step can still be dropped, if that is cheap (`KEPT`). Otherwise the
-        step is finished before a signal is obeyed.
+        The state before is kept, so that the step can still be dropped, if that is cheap (`KEPT_ON_CPU`). Otherwise
+        the step is finished before a signal is obeyed.
         """
         if signal := self._signal():
             raise Stopped(signal)
         tensors = {} if self.ranks.sharded else self.training.tensors()
-        limit = KEPT.get(self.training.policy.device.type, KEPT_ELSEWHERE)
+        limit = KEPT_ON_CPU if self.training.policy.device.type == "cpu" else KEPT_ON_GPU
         if self.ranks.sharded or sum(tensor.nbytes for tensor in tensors.values()) > limit:
             self._holding = True
             self._stop.hold()
         elif self.ranks.first:
-            self._before = {name: _copied(each) for name, each in tensors.items()}, self.training.numbers()
-
-    def _changed(self) -> None:
-        self._before = None
-        if self._holding:
-            self._holding = False
-            self._stop.release()
+            copies = {name: torch.empty_like(x, device="cpu").copy_(x) for name, x in tensors.items()}
+            self._before = copies, self.training.numbers()
 
     def doing(self, phase: str) -> None:
-        """A phase of this step begins: on the line of progress."""
+        """Show on the line of progress that a phase of this step begins."""
         self.log.progress.doing(self.training.step, phase)
 
     def note(self, step: int, metrics: dict[str, float]) -> None:
@@ -216,37 +213,30 @@ class Run:
 
     @contextmanager
     def guarding(self, batch: Callable[[], Iterable[Mapping[str, Any]] | None]) -> Iterator[None]:
-        """A step. `batch` gives the records it learns from; None until the policy is about to be changed.
+        """Guard a step. `batch` gives the records it learns from; None until the policy is about to be changed.
 
-        What fails before that leaves the run saved at the beginning of this step: it fails in all processes or in
+        A failure before that leaves the run saved at the beginning of this step: it fails in all processes or in
         none (`Ranks.barrier`), or for good (`Ranks.broken`). When a number is not finite after it, the batch is
-        left in `diverged.jsonl`.
+        written to `diverged.jsonl`.
         """
         try:
             yield
         except Exception as error:
             records, numbers = batch(), isinstance(error, FloatingPointError)
             if numbers and records is not None:
-                path = self._keep(records)
+                path = self.folder / DIVERGED
+                with held(), writing(path):
+                    lines = [to_json(record) + "\n" for record in records]
+                    if self.ranks.first:
+                        path.write_text("".join(lines), encoding="utf-8")
                 raise FloatingPointError(f"{error} (the batch is in {path})") from error
             if records is None and not (numbers or self.ranks.broken or is_lost(error)):
-                self._save_before_failing()
+                if signal := self._signal():
+                    self._save_and_leave(signal)
+                self.save()
+                if self._saved:
+                    self._say(f"step {self._saved} is saved; the same command resumes it")
             raise
-
-    def _keep(self, records: Iterable[Mapping[str, Any]]) -> Path:
-        path = self.folder / DIVERGED
-        with held(), writing(path):
-            lines = [to_json(record) + "\n" for record in records]
-            if self.ranks.first:
-                path.write_text("".join(lines), encoding="utf-8")
-        return path
-
-    def _save_before_failing(self) -> None:
-        if signal := self._signal():
-            self._save_and_leave(signal)
-        self.save()
-        if self._saved:
-            self._say(f"step {self._saved} is saved; the same command resumes it")
 
     def save(self) -> None:
         """Write a checkpoint of the state at the beginning of this step, unless there is one.
@@ -264,20 +254,15 @@ class Run:
         self._saved = self.training.step
 
     def _write(self, tensors: dict[str, Tensor], numbers: dict[str, Any], randoms: Sequence[Randomness]) -> None:
-        owners = {_owner(rank): drawn for rank, drawn in enumerate(randoms)}
-        for owner, drawn in owners.items():
-            tensors |= drawn.tensors(owner)
+        for rank, generators in enumerate(randoms):
+            tensors |= generators.tensors(_owner(rank))
+            numbers |= {_owner(rank): generators.numbers()}
         with writing(f"checkpoint {self.training.step} of {self.folder}"):
-            state = {
-                **numbers,
-                **{owner: drawn.numbers() for owner, drawn in owners.items()},
-                "logs": self.log.positions(),
-                "identity": self.identity,
-                "versions": versions(),
-            }
+            logs = self.log.positions()
+            state = {**numbers, "logs": logs, "identity": self.identity, "versions": versions()}
             checkpoint.write_checkpoint(self.folder / CHECKPOINTS, self.training.step, tensors, state)
 
-    def _in_words(self, error: BaseException | None) -> UserError | None:
+    def _as_user_error(self, error: BaseException | None) -> UserError | None:
         where = f"{self.title}: step {self.training.step + 1} of {self.total}"
         after = f"--force resumes from step {self._saved}" if self._saved else "start again"
         if is_out_of_memory(error):
@@ -287,7 +272,7 @@ class Run:
         return None
 
     def _signal(self) -> int:
-        """The signal that asks some process to stop, or 0."""
+        """Return the signal that asks a process to stop, or 0."""
         return max(self.ranks.all_gather(self._stop.signal))
 
     def _save_and_leave(self, signal: int) -> None:
@@ -295,12 +280,12 @@ class Run:
         self._say(f"stopped after step {self.training.step} of {self.total}; the same command resumes it")
         leave(signal)
 
-    def _say(self, words: str) -> None:
+    def _say(self, line: str) -> None:
         if self.ranks.first:
-            print(f"{self.title}: {words}", file=sys.stderr, flush=True)
+            print(f"{self.title}: {line}", file=sys.stderr, flush=True)
 
     def _refuse_unlike(self) -> None:
-        """All processes must train the same policy on the same data."""
+        """Refuse processes that do not train the same policy on the same data."""
         mine, *others = self.ranks.all_gather(self.identity)
         for rank, other in enumerate(others, start=1):
             if changes := changed(mine, other):
@@ -309,20 +294,20 @@ class Run:
                     "start all with the same command, and with the same files in reach",
                 )
 
-    def _find(self) -> checkpoint.Checkpoint | None:
-        """The newest whole checkpoint: the first process looks for it, the others read what it found."""
+    def _newest_checkpoint(self) -> checkpoint.Checkpoint | None:
+        """Return the newest whole checkpoint: the first process looks for it, the others read the same one."""
         with self.ranks.barrier():
-            found = checkpoint.newest_checkpoint(self.folder / CHECKPOINTS) if self.ranks.first else None
-        path = self.ranks.broadcast(found.path if found else None)
+            newest = checkpoint.newest_checkpoint(self.folder / CHECKPOINTS) if self.ranks.first else None
+        path = self.ranks.broadcast(newest.path if newest else None)
         with self.ranks.barrier():
-            if path is not None and found is None:
+            if path is not None and newest is None:
                 if not path.is_dir():
                     raise UserError(f"no {path} here", "put run.folder on a disk that all processes share")
-                found = checkpoint.read_checkpoint(path)
-        return found
+                newest = checkpoint.read_checkpoint(path)
+        return newest
 
-    def _resume_from(self, found: checkpoint.Checkpoint) -> None:
-        state, forced = found.state, self.mode == "force"
+    def _resume_from(self, saved: checkpoint.Checkpoint) -> None:
+        state, forced = saved.state, self.mode == "force"
         changes = [] if forced else changed(state["identity"], self.identity)
         if changes:
             more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
@@ -331,26 +316,21 @@ class Run:
                 f" {', '.join(changes[:3])}{more}",
                 "--restart starts over, --force resumes all the same",
             )
-        self.training.restore(found.tensors, state)
-        self.log.go_back(state["logs"], found.path)
+        self.training.restore(saved.tensors, state)
+        self.log.go_back(state["logs"], saved.path)
         owner = _owner(self.ranks.rank)
         owner = owner if owner in state else _owner(0)  # forced, with more processes than there were
-        Randomness.restore(found.tensors, state[owner], owner)
+        Randomness.restore(saved.tensors, state[owner], owner)
         if not forced:
             torch.set_num_threads(state["threads"])  # the order of sums
-        self._saved, mine = found.step, versions()
-        other = [f"{name} {old}" for name, old in state["versions"].items() if mine.get(name) != old]
-        aged = f" (saved with {', '.join(other)}: not equal to the bit)" if other else ""
-        self._say(f"resumes after step {found.step} of {self.total}{aged}")
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    """In the CPU's memory."""
-    return torch.empty_like(tensor, device="cpu").copy_(tensor)
+        self._saved, present = saved.step, versions()
+        other = [f"{name} {old}" for name, old in state["versions"].items() if present.get(name) != old]
+        note = f" (saved with {', '.join(other)}: not equal to the bit)" if other else ""
+        self._say(f"resumes after step {saved.step} of {self.total}{note}")
 
 
 def _owner(rank: int) -> str:
-    """The name under which a process's random generators are saved."""
+    """Return the name under which a process's random generators are saved."""
     return f"random of {rank}" if rank else "random"
 
 

@@ -1,6 +1,6 @@
-"""Everything that changes while a loop trains, saved so that it resumes bit for bit.
+"""The state that changes while a loop trains, saved so that it resumes bit for bit.
 
-What does not change is not saved but checked (`durable.identity`): starting weights, data, settings.
+Constant inputs (starting weights, data, settings) are not saved but checked (`durable.identity`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Keeper(Protocol):
 
 @dataclass
 class Training:
-    """What a loop changes: weights, optimizers, learning rate, KL coefficient, and how many steps are done.
+    """The state of a loop: weights, optimizers, learning rate, KL coefficient, and the number of finished steps.
 
     The position in the data is `step`: the order is drawn from the seed alone. `schedule` belongs to one of the
     optimizers; its learning rate is a function of how often it was stepped.
@@ -51,7 +51,7 @@ class Training:
     keeper: Keeper | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The trained weights, their float32 masters where they have some, and the optimizers' moments, by name.
+        """Return the trained weights, their float32 masters if any, and the optimizers' moments, by name.
 
         They are whole; where weights are split, all processes must call.
         """
@@ -61,7 +61,7 @@ class Training:
         return {name: whole(tensor) for name, tensor in named.items()}
 
     def numbers(self) -> dict[str, Any]:
-        """The rest, as JSON."""
+        """Return the remaining state, as JSON."""
         return {
             "step": self.step,
             "kl_coefficient": self.kl_coefficient,
@@ -72,23 +72,23 @@ class Training:
         }
 
     def _moments(self) -> Iterator[tuple[str, Any]]:
-        """What the optimizers remember of each parameter: tensors, and with some of them counts."""
+        """Yield the optimizers' state of each parameter: tensors, and with some optimizers counts."""
         for number, optimizer in enumerate(self.optimizers):
             for index, values in optimizer.state_dict()["state"].items():
                 yield from ((f"optimizer.{number}.{index}.{key}", value) for key, value in values.items())
 
     def _masters(self) -> dict[str, Tensor]:
-        """What the optimizers step in the place of parameters in a half type."""
-        own = {id(parameter) for parameter in self.policy.parameters()}
+        """Return the tensors that optimizers step in place of parameters in a half type."""
+        parameters = {id(parameter) for parameter in self.policy.parameters()}
         return {
             f"{MASTER}{number}.{index}": stepped
             for number, optimizer in enumerate(self.optimizers)
             for index, stepped in enumerate(_stepped(optimizer))
-            if id(stepped) not in own
+            if id(stepped) not in parameters
         }
 
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Take over what `tensors` and `numbers` gave; the learning rate is that of today's settings.
+        """Restore the state that `tensors` and `numbers` returned; the learning rate is that of today's settings.
 
         Raises:
             UserError: the weights are not of this shape, or not of these names.
@@ -146,22 +146,22 @@ class Randomness:
 
     @classmethod
     def now(cls) -> Randomness:
-        """The present states."""
+        """Return the present states."""
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         return cls(random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state(), cuda)
 
     def tensors(self, owner: str = "random") -> dict[str, Tensor]:
-        """torch's states, by name."""
+        """Return torch's states, by name."""
         return {f"{owner}.torch": self.torch, **{f"{owner}.cuda.{n}": each for n, each in enumerate(self.cuda)}}
 
     def numbers(self) -> dict[str, Any]:
-        """Python's and numpy's states, as JSON."""
+        """Return Python's and numpy's states, as JSON."""
         key = self.numpy["state"]["key"].tolist()
         return {"python": self.python, "numpy": {**self.numpy, "state": {**self.numpy["state"], "key": key}}}
 
     @staticmethod
     def restore(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any], owner: str = "random") -> None:
-        """Set the generators to what `tensors` and `numbers` gave."""
+        """Set the generators to the states that `tensors` and `numbers` returned."""
         kind, key, gauss = numbers["python"]
         random.setstate((kind, tuple(key), gauss))
         legacy = numbers["numpy"]
@@ -175,7 +175,7 @@ class Randomness:
 
 @contextmanager
 def same_randomness() -> Iterator[None]:
-    """What is drawn inside is not missed outside: the generators are put back."""
+    """Put the random generators back at the end, so that nothing drawn inside changes what follows."""
     before = Randomness.now()
     try:
         yield

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -135,24 +134,17 @@ def _generate_batch(
     return [Sample(ids, truncated=not _ended(ids, stops), verdict=verdict) for ids, verdict in answers]
 
 
-class _Prefill(NamedTuple):
-    """N prompts after their first pass.
-
-    `scores` (N, V) of the first tokens of their answers; `attention` (N, P), the mask over the cache; `positions`
-    (N, 1 or more) of the last tokens; the verdicts.
-    """
-
-    scores: Tensor
-    attention: Tensor
-    positions: Tensor
-    verdicts: list[float] | list[None]
-
-
-def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCache) -> _Prefill:
-    """Read prompts into an empty cache, a row for each.
+def _read(
+    policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCache
+) -> tuple[Tensor, Tensor, Tensor, list[float] | list[None]]:
+    """Read N prompts into an empty cache, a row for each.
 
     In half precision, where only rounding changes, equal prompts are read once, and if the model allows it also
     common beginnings of different prompts. The rows of the cache are then repeated.
+
+    Returns:
+        Scores (N, V) of the first tokens of the answers, the mask (N, P) over the cache, the positions (N, 1 or
+        more) of the last tokens, and the verdicts.
     """
     expands, head = can_drop_rows(cache), policy.score_head
     distinct = list(dict.fromkeys(prompts)) if policy.reader.half and expands else list(prompts)
@@ -175,7 +167,7 @@ def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCach
     if len(distinct) < len(prompts):  # a row of the cache for each answer
         cache.batch_select_indices(of_row)
         scores, positions, attention = scores[of_row], positions[of_row], attention[of_row]
-    return _Prefill(scores, attention, positions, verdicts)
+    return scores, attention, positions, verdicts
 
 
 def _packed(policy: Policy, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
