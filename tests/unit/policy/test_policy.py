@@ -1,24 +1,22 @@
-"""The policy: templates and stop tokens, padding, sampling, saving, adapters; and what a wrong folder is told."""
+"""The policy: padding, log-probabilities and values, sampling, saving, adapters, and refused folders."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from text2grad.chat import Completion
 from text2grad.errors import UserError
 from text2grad.feedback import Failure, Message
 from text2grad.policy.batch import TokenBatch, pack
-from text2grad.policy.encode import check_lengths, encode_prompt, stop_ids, turn_end
-from text2grad.policy.files.save import VALUE_FILE, write_policy
+from text2grad.policy.encode import encode_prompt
+from text2grad.policy.files.save import VALUE_FILE, VALUE_TRUNK, write_policy
 from text2grad.policy.files.tokenizer import load_tokenizer, refuse_missing_folder
 from text2grad.policy.generate import generate
 from text2grad.policy.load import load_policy
@@ -31,31 +29,6 @@ from text2grad.rl import advantage as adv
 CHAT = (Message(role="user", content="Say it."),)
 GENERATION = GenerationSettings(max_new_tokens=12, batch_size=2)
 LORA = LoraSettings(r=4, dropout=0.0)
-
-
-@pytest.fixture(scope="module")
-def folder(
-    tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast, tiny_llama: LlamaForCausalLM
-) -> Path:
-    """A model folder as `save_pretrained` writes it."""
-    made = tmp_path_factory.mktemp("model")
-    tiny_llama.save_pretrained(made, safe_serialization=True)
-    tokenizer.save_pretrained(made)
-    return made
-
-
-@pytest.fixture
-def damaged(folder: Path, tmp_path: Path) -> Callable[..., str]:
-    """A copy of the model folder without some of its files."""
-
-    def copy(*without: str) -> str:
-        made = tmp_path / "damaged"
-        shutil.copytree(folder, made)
-        for name in without:
-            (made / name).unlink()
-        return str(made)
-
-    return copy
 
 
 def load(model: Path | str, **settings: Any) -> Policy:
@@ -116,42 +89,6 @@ def test_without_phrases_a_quote_has_the_tokens_it_has_in_the_answer() -> None:
     assert not any(whole[i : i + len(quoted)] == quoted for i in range(len(whole)))
 
 
-@pytest.mark.parametrize(("after", "end"), [("\n<|im_end|>\n", "<|im_end|>"), ("", "<|pad|>"), ("\n\n", "<|pad|>")])
-def test_a_template_may_write_space_or_nothing_after_an_answer(
-    tokenizer: PreTrainedTokenizerFast, after: str, end: str
-) -> None:
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|pad|>")
-    made.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
-    made.chat_template = "{% for m in messages %}{{ m.content }}" + after + "{% endfor %}"
-    assert turn_end(made) == end
-
-
-RANGES = {
-    "wide": "{% for i in range(10000000) %}x{% endfor %}",
-    "long": "{{ 'x' * 10 ** 15 }}",
-    "odd": "{{ range('a') }}",
-    "zero": "{{ 1 // 0 }}",
-}
-
-
-@pytest.mark.parametrize("name", RANGES)
-def test_a_template_without_end_is_one_line(tokenizer: PreTrainedTokenizerFast, name: str) -> None:
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|im_end|>")
-    made.chat_template = RANGES[name]
-    with pytest.raises(UserError, match=r"the chat template refuses the turns .*policy\.chat_template"):
-        encode_prompt(made, CHAT)
-    made.chat_template = "{% for i in range(messages|length - 1, -1, -1) %}{{ messages[i].content }}{% endfor %}"
-    assert made.decode(encode_prompt(made, CHAT)) == "Say it."
-
-
-def test_a_prompt_that_leaves_no_room_is_refused_by_name() -> None:
-    prompts = [("short", [1] * 10), ("long", [1] * 11), ("longer", [1] * 90)]
-    check_lengths(prompts, 100, 10)
-    check_lengths(prompts, None, 10_000)
-    with pytest.raises(UserError, match=r"2 of 3 prompts are too long: 'long' has 11 tokens.* 10 .* 20"):
-        check_lengths(prompts, 20, 10)
-
-
 # Ids to numbers.
 
 
@@ -185,8 +122,8 @@ def test_rows_of_similar_length_share_a_pass() -> None:
     assert sorted(row for rows in batch.passes(torch.tensor([3, 0, 2]), 2) for row in rows.tolist()) == [0, 2, 3]
 
 
-def test_log_probabilities_and_values_stand_before_the_token_they_belong_to(folder: Path) -> None:
-    policy = shake(load(folder))
+def test_log_probabilities_and_values_stand_before_the_token_they_belong_to(model_folder: Path) -> None:
+    policy = shake(load(model_folder))
     batch = batch_of(policy)
     first = batch.input_ids.shape[1] - batch.width
     with policy.evaluating():
@@ -201,32 +138,28 @@ def test_log_probabilities_and_values_stand_before_the_token_they_belong_to(fold
     torch.testing.assert_close(shorter.last_value[0], output.values[0, 2], rtol=1e-4, atol=1e-6)
 
 
-def test_a_new_value_head_says_zero(folder: Path) -> None:
-    policy = load(folder)
-    with policy.evaluating():
-        assert policy(batch_of(policy)).values.abs().max() == 0
-
-
-@pytest.mark.parametrize("kind", ["shared", "detached", "separate"])
-def test_only_a_shared_value_head_moves_the_policy(folder: Path, kind: str) -> None:
-    policy = load(folder, value_head=kind)
-    torch.nn.init.ones_(policy.value_head.outer.weight)
-    policy(batch_of(policy)).values.sum().backward()
-    moved = any(p.grad is not None and p.grad.abs().max() > 0 for p in policy.policy_parameters())
-    assert moved is (kind == "shared")
-    assert all(p.grad is not None for p in policy.value_head.parameters())
+def test_a_new_value_head_says_zero_and_only_a_shared_one_moves_the_policy(model_folder: Path) -> None:
+    for kind in ("shared", "detached", "separate"):
+        policy = load(model_folder, value_head=kind)
+        with policy.evaluating():
+            assert policy(batch_of(policy)).values.abs().max() == 0
+        torch.nn.init.ones_(policy.value_head.outer.weight)
+        policy(batch_of(policy)).values.sum().backward()
+        moved = any(p.grad is not None and p.grad.abs().max() > 0 for p in policy.policy_parameters())
+        assert moved is (kind == "shared")
+        assert all(p.grad is not None for p in policy.value_head.parameters())
 
 
 # Sampling.
 
 
-def test_samples_hold_the_sampled_ids_end_token_included(folder: Path) -> None:
-    policy = load(folder)
-    end = stop_ids(policy.tokenizer)[0]
-    push(policy, end, 4.0)
+def test_samples_hold_the_sampled_ids_end_token_included(model_folder: Path) -> None:
+    policy = load(model_folder)
+    end = policy.stop_ids[0]
+    likelier = torch.zeros(policy.model.config.vocab_size).index_fill_(0, torch.tensor(end), 4.0)
+    policy.model.lm_head.register_forward_hook(lambda module, given, logits: logits + likelier)
     torch.manual_seed(0)
-    prompts = [[5, 6, 7], [8], [9, 10], [11] * 6]
-    samples = generate(policy, prompts * 8, GENERATION)
+    samples = generate(policy, [[5, 6, 7], [8], [9, 10], [11] * 6] * 8, GENERATION)
     assert {sample.truncated for sample in samples} == {True, False}
     for sample in samples:
         assert sample.truncated == (sample.ids[-1] != end)
@@ -234,15 +167,8 @@ def test_samples_hold_the_sampled_ids_end_token_included(folder: Path) -> None:
         assert len(sample.ids) == 12 if sample.truncated else len(sample.ids) <= 12
 
 
-def push(policy: Policy, token: int, strength: float) -> None:
-    """Make a token likelier everywhere, by a bias on the vocabulary."""
-    bias = torch.zeros(policy.model.config.vocab_size)
-    bias[token] = strength
-    policy.model.lm_head.register_forward_hook(lambda module, given, logits: logits + bias)
-
-
-def test_greedy_answers_come_in_order_whatever_the_batch(folder: Path) -> None:
-    policy = load(folder)
+def test_greedy_answers_come_in_order_whatever_the_batch(model_folder: Path) -> None:
+    policy = load(model_folder)
     prompts = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [14, 15]]
     greedy = GENERATION.model_copy(update={"temperature": 0.0})
     together = generate(policy, prompts, greedy)
@@ -250,84 +176,61 @@ def test_greedy_answers_come_in_order_whatever_the_batch(folder: Path) -> None:
     assert len({tuple(sample.ids) for sample in together}) > 1
 
 
-def test_sampling_ignores_the_defaults_of_a_model(folder: Path, tmp_path: Path) -> None:
+def test_sampling_ignores_the_defaults_of_a_model(model_folder: Path, tmp_path: Path) -> None:
     made = tmp_path / "opinionated"
-    shutil.copytree(folder, made)
+    shutil.copytree(model_folder, made)
     (made / "generation_config.json").write_text(json.dumps({"top_k": 1, "do_sample": True, "temperature": 0.1}))
     torch.manual_seed(0)
-    plain = generate(load(folder), [[5, 6]] * 6, GENERATION)
+    plain = generate(load(model_folder), [[5, 6]] * 6, GENERATION)
     torch.manual_seed(0)
     assert generate(load(made), [[5, 6]] * 6, GENERATION) == plain
     assert len({tuple(sample.ids) for sample in plain}) > 1  # top_k 1 would make them equal
 
 
-def test_a_local_model_is_a_chat_endpoint(folder: Path) -> None:
-    chat = LocalChat(load(folder), GENERATION, name="critic")
+def test_a_local_model_is_a_chat_endpoint(model_folder: Path) -> None:
+    reached: list[tuple[int, int]] = []
+    settings = GENERATION.model_copy(update={"batch_size": 1})
+    policy = load(model_folder)
+    chat = LocalChat(policy, settings, "critic", counted=lambda total: lambda n: reached.append((n, total)))
     long = Message(role="user", content="far too long " * 200)
     first, refused, third = chat.complete([CHAT, (long,), CHAT])
-    assert isinstance(refused, Failure)
-    assert refused.kind == "unsupported"
-    assert "512" in refused.message
+    assert isinstance(refused, Failure) and refused.kind == "unsupported" and "512" in refused.message
     for answer in (first, third):
         assert isinstance(answer, Completion)
         assert answer.truncated or answer.usage["output_tokens"] < 12
-        assert answer.usage["input_tokens"] == len(encode_prompt(chat.policy.tokenizer, CHAT))
+        assert answer.usage["input_tokens"] == len(encode_prompt(policy.tokenizer, CHAT))
         assert "<|im_end|>" not in answer.text
-    assert chat.name == "critic"
+    assert reached == [(1, 2), (2, 2)]
     assert chat.complete([]) == []
-
-
-def test_a_local_model_says_how_many_of_its_answers_there_are(folder: Path) -> None:
-    reached: list[tuple[int, int]] = []
-    settings = GENERATION.model_copy(update={"batch_size": 2, "temperature": 1.0})
-    chat = LocalChat(load(folder), settings, "critic", counted=lambda total: lambda n: reached.append((n, total)))
-    chat.complete([CHAT] * 5)
-    assert reached == [(2, 5), (4, 5), (5, 5)]
 
 
 # Saving and loading.
 
 
-@pytest.mark.parametrize("lora", [None, LORA])
-def test_a_value_trunk_of_its_own_is_saved_with_the_policy(
-    folder: Path, tmp_path: Path, lora: LoraSettings | None
+@pytest.mark.parametrize(("lora", "value_head"), [(None, "shared"), (None, "separate"), (LORA, "separate")])
+def test_a_saved_policy_loads_equal_value_function_included(
+    model_folder: Path, tmp_path: Path, lora: LoraSettings | None, value_head: str
 ) -> None:
-    policy = load(folder, value_head="separate", lora=lora)
-    assert policy.value_trunk is not None
+    policy = load(model_folder, value_head=value_head, lora=lora)
     torch.nn.init.ones_(policy.value_head.outer.weight)
-    with torch.no_grad():
-        for parameter in policy.value_parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    write_policy(policy, tmp_path / "saved")
-    again = load(tmp_path / "saved", value_head="separate", lora=lora)
+    shake(policy)
+    write_policy(policy, tmp_path)
+    again = load(tmp_path, value_head=value_head, lora=lora)
     with policy.evaluating(), again.evaluating():
-        expected, found = policy(batch_of(policy)), again(batch_of(again))
-    torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(found.logp, expected.logp)
-    assert [parameter.shape for parameter in again.value_parameters()] == [
-        parameter.shape for parameter in policy.value_parameters()
-    ]
-
-
-def test_a_saved_policy_loads_equal_value_head_included(folder: Path, tmp_path: Path) -> None:
-    policy = shake(load(folder))
-    write_policy(policy, tmp_path / "saved")
-    again = load(tmp_path / "saved")
-    batch = batch_of(policy)
-    with policy.evaluating(), again.evaluating():
-        before, after = policy(batch), again(batch)
-    assert torch.equal(before.logp, after.logp)
-    assert torch.equal(before.values, after.values)
+        before, after = policy(batch_of(policy)), again(batch_of(again))
+    assert torch.equal(before.logp, after.logp) and torch.equal(before.values, after.values)
     assert before.values.abs().max() > 0
     assert again.tokenizer.chat_template == policy.tokenizer.chat_template
-    names = {path.name for path in (tmp_path / "saved").iterdir()}
-    assert {"model.safetensors", VALUE_FILE, "config.json", "tokenizer.json"} <= names
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    weights = "adapter_model.safetensors" if lora else "model.safetensors"
+    trunk = {f"{VALUE_TRUNK}/{weights}"} if value_head == "separate" else set()
+    assert {name for name in names if name.endswith(".safetensors")} == {weights, VALUE_FILE} | trunk
     assert not [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl"))]
 
 
-def test_adapters_off_is_the_reference(folder: Path) -> None:
-    base = logits_of(load(folder))
-    policy = shake(load(folder, lora=LORA))
+def test_adapters_off_is_the_reference(model_folder: Path) -> None:
+    base = logits_of(load(model_folder))
+    policy = shake(load(model_folder, lora=LORA))
     policy.freeze_reference()
     expected = adv.kl_full(logits_of(policy), base)[batch_of(policy).mask]
     torch.testing.assert_close(kl_of(policy), expected, rtol=1e-4, atol=1e-6)
@@ -336,8 +239,8 @@ def test_adapters_off_is_the_reference(folder: Path) -> None:
     assert trained < 0.1 * sum(parameter.numel() for parameter in policy.model.parameters())
 
 
-def test_full_training_keeps_a_frozen_copy_as_reference(folder: Path) -> None:
-    policy = load(folder)
+def test_full_training_keeps_a_frozen_copy_as_reference(model_folder: Path) -> None:
+    policy = load(model_folder)
     base = logits_of(policy)
     with pytest.raises(RuntimeError, match="freeze_reference"):
         kl_of(policy)
@@ -349,24 +252,21 @@ def test_full_training_keeps_a_frozen_copy_as_reference(folder: Path) -> None:
     torch.testing.assert_close(kl_of(policy), expected, rtol=1e-4, atol=1e-6)
 
 
-# What a wrong folder is told.
+# Refused folders and settings.
 
 
-@pytest.mark.parametrize(
-    ("without", "name"),
-    [
-        (("tokenizer.json",), "tokenizer.json"),
-        (("tokenizer.json", "tokenizer_config.json"), "tokenizer.json"),
-        (("chat_template.jinja",), "policy.chat_template"),
-        (("model.safetensors",), "model"),
-        (("config.json",), "model"),
-    ],
-)
-def test_a_folder_without_a_part_names_the_part(
-    damaged: Callable[..., str], without: tuple[str, ...], name: str
-) -> None:
-    with pytest.raises(UserError, match=name):
-        load(damaged(*without))
+def test_a_folder_without_a_part_names_the_part(model_folder: Path, tmp_path: Path) -> None:
+    parts = {
+        "tokenizer.json": ["tokenizer.json"],
+        "tokenizer.json ": ["tokenizer.json", "tokenizer_config.json"],
+        "policy.chat_template": ["chat_template.jinja"],
+        "model": ["model.safetensors"],
+        "no model": ["config.json"],
+    }
+    for name, missing in parts.items():
+        place = shutil.copytree(model_folder, tmp_path / name, ignore=shutil.ignore_patterns(*missing))
+        with pytest.raises(UserError, match=name.strip()):
+            load(place)
 
 
 class Bomb:
@@ -379,59 +279,50 @@ class Bomb:
         return Path.touch, (self.mark,)
 
 
-@pytest.mark.parametrize("adapter", [False, True])
-def test_no_pickle_is_ever_loaded(folder: Path, tmp_path: Path, adapter: bool) -> None:
+@pytest.mark.parametrize("weights", ["adapter_model", "model"])
+def test_no_pickle_is_ever_loaded(model_folder: Path, tmp_path: Path, weights: str) -> None:
     mark, place = tmp_path / "it ran", tmp_path / "pickled"
-    if adapter:
-        write_policy(load(folder, lora=LORA), place)
-        (place / "adapter_model.safetensors").unlink()
-        (place / VALUE_FILE).unlink()
-    else:
-        shutil.copytree(folder, place)
-        (place / "model.safetensors").unlink()
-    torch.save({"weight": Bomb(mark)}, place / ("adapter_model.bin" if adapter else "pytorch_model.bin"))
+    write_policy(load(model_folder, lora=LORA if "adapter" in weights else None), place)
+    (place / f"{weights}.safetensors").unlink()
+    (place / VALUE_FILE).unlink()
+    torch.save({"weight": Bomb(mark)}, place / f"{'pytorch_model' if weights == 'model' else weights}.bin")
     with pytest.raises(UserError, match=r"pickled.*convert them to safetensors"):
         load(place)
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("name", ["/no/such/folder", "./no-such", "~/no-such", "runs/a/policy", "{tmp}/mine"])
-def test_a_path_that_leads_nowhere_is_not_looked_for_on_the_hub(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match="no model folder"):
-        refuse_missing_folder(name.format(tmp=tmp_path))
-    refuse_missing_folder("Qwen/Qwen2.5-0.5B-Instruct")
-    refuse_missing_folder("gpt2")
-    refuse_missing_folder(str(tmp_path))
+def test_a_path_that_leads_nowhere_is_not_looked_for_on_the_hub(tmp_path: Path) -> None:
+    for name in ("/no/such/folder", "./no-such", "~/no-such", "runs/a/policy", f"{tmp_path}/mine"):
+        with pytest.raises(UserError, match="no model folder"):
+            refuse_missing_folder(name)
+    for name in ("Qwen/Qwen2.5-0.5B-Instruct", "gpt2", str(tmp_path)):
+        refuse_missing_folder(name)
 
 
-def test_a_chat_template_of_ones_own(damaged: Callable[..., str], tmp_path: Path) -> None:
-    template = tmp_path / "mine.jinja"
+def test_a_chat_template_of_ones_own(model_folder: Path, tmp_path: Path) -> None:
+    template, folder = tmp_path / "mine.jinja", str(tmp_path / "copy")
+    shutil.copytree(model_folder, folder, ignore=shutil.ignore_patterns("chat_template.jinja"))
     template.write_text("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
-    made = load_tokenizer(damaged("chat_template.jinja"), str(template))
+    made = load_tokenizer(folder, str(template))
     assert made.decode(encode_prompt(made, CHAT)) == "Say it.<|im_end|>"
     with pytest.raises(UserError, match="cannot read chat template"):
-        load_tokenizer(str(tmp_path / "damaged"), str(tmp_path / "none.jinja"))
-    template.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="not UTF-8"):
-        load_tokenizer(str(tmp_path / "damaged"), str(template))
-    template.write_text("{% for x in %}")
-    with pytest.raises(UserError, match="chat template"):
-        encode_prompt(load_tokenizer(str(tmp_path / "damaged"), str(template)), CHAT)
+        load_tokenizer(folder, str(tmp_path / "none.jinja"))
+    for content, reason in ((b"\xff\xfe", "not UTF-8"), (b"{% for x in %}", "chat template")):
+        template.write_bytes(content)
+        with pytest.raises(UserError, match=reason):
+            encode_prompt(load_tokenizer(folder, str(template)), CHAT)
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
-def test_a_device_that_is_not_there(folder: Path, device: str) -> None:
-    with pytest.raises(UserError, match=r"device.*policy\.device"):
-        load(folder, device=device)
-
-
-def test_targets_that_are_not_in_the_model(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot add adapters.*policy\.lora\.targets"):
-        load(folder, lora=LoraSettings(targets=("attention",)))
+def test_a_device_or_target_that_does_not_exist(model_folder: Path) -> None:
+    for device in ("gpu", "cuda:99"):
+        with pytest.raises(UserError, match=r"device.*policy\.device"):
+            load(model_folder, device=device)
+    with pytest.raises(UserError, match=r"policy\.lora\.targets"):
+        load(model_folder, lora=LoraSettings(targets=("attention",)))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_on_a_gpu_attention_is_not_left_to_cudnn(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+def test_on_a_gpu_attention_is_not_left_to_cudnn(device: str) -> None:
     """Its gradients can be NaN in half precision."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     try:
