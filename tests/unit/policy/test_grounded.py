@@ -15,22 +15,16 @@ from transformers import PreTrainedTokenizerFast
 from quotable_responses import HOSTILE, judged
 from text2grad.chat import Completion, ScriptedChat
 from text2grad.critics.prompted import PromptedCritic
-from text2grad.durable.run import RunOptions
-from text2grad.durable.settings import CourseSettings
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span, Transcript
 from text2grad.policy import grounded
-from text2grad.policy.encode import encode_prompt, encode_target, stop_ids
-from text2grad.policy.generate import generate
+from text2grad.policy.encode import encode_target, stop_ids
 from text2grad.policy.grounded import GroundedAnswers, Row, Vocabulary, vocabulary_for
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.policy.tiny import make_tokenizer
-from text2grad.train.pairs import Pair
-from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import train_supervised
 from text2grad.wire import parse, render
 from text2grad.wire.quotable import keep_resolved
 
@@ -77,26 +71,20 @@ def assert_resolves(z: str, response: str) -> None:
 
 
 @pytest.mark.parametrize(("temperature", "room"), [(0.0, 64), (0.0, 150), (1.0, 150)])
-@pytest.mark.parametrize("name", HOSTILE)
-def test_random_scores_write_what_resolves(
-    vocabulary: Vocabulary, name: str, room: int, temperature: float
-) -> None:
-    for seed in range(2):
-        assert_resolves(draw(vocabulary, HOSTILE[name], room, seed, temperature), HOSTILE[name])
+def test_random_scores_write_what_resolves(vocabulary: Vocabulary, room: int, temperature: float) -> None:
+    for response in HOSTILE.values():
+        for seed in range(2):
+            assert_resolves(draw(vocabulary, response, room, seed, temperature), response)
 
 
-def test_random_scores_over_sentencepiece_tokens(sentencepiece: Vocabulary) -> None:
+def test_random_scores_over_other_tokens(sentencepiece: Vocabulary) -> None:
+    """SentencePiece, and tokens of several brackets: an answer that is closed near the limit takes single ones."""
+    made = make_tokenizer(["a}]b", "a[]b"] * 50, 320)
+    brackets = Vocabulary(made, len(made))
+    assert b"}]" in brackets.pieces and b"[]" in brackets.pieces
     for response in HOSTILE.values():
         assert_resolves(draw(sentencepiece, response, 150, 0), response)
-
-
-def test_random_scores_over_tokens_of_several_brackets() -> None:
-    """An answer that is closed near the limit takes brackets one by one."""
-    made = make_tokenizer(["a}]b", "a[]b"] * 50, 320)
-    tokens = Vocabulary(made, len(made))
-    assert b"}]" in tokens.pieces and b"[]" in tokens.pieces
-    for response in HOSTILE.values():
-        assert_resolves(draw(tokens, response, 150, 1), response)
+        assert_resolves(draw(brackets, response, 150, 1), response)
 
 
 def test_the_smallest_room_in_which_an_answer_can_end(vocabulary: Vocabulary) -> None:
@@ -196,40 +184,36 @@ def test_a_row_is_forced_where_the_likeliest_token_leaves_no_room(vocabulary: Vo
         assert (int(masked.argmax()) == letter, answers.forced) == (not forced, [forced])
 
 
-def test_answers_that_the_limit_closed_are_counted(policy: Policy) -> None:
-    """An untrained model does not end by itself."""
-    settings = GenerationSettings(max_new_tokens=64, temperature=0.0, batch_size=3)
-    chat = LocalChat(policy, settings, "untrained", vocabulary_for(policy, "on"))
-    responses = [HOSTILE["prose"], HOSTILE["code"], "a b", HOSTILE["repeats"]]
-    answers = chat.complete_about([ask(text) for text in responses], responses)
-    assert all(isinstance(answer, Completion) and answer.forced for answer in answers)
-    critic = PromptedCritic(chat, "{{response}}", Source(kind="reward_model"))
-    example = Example(id="1", prompt=(Message(role="user", content="?"),))
-    assert [said.forced for said in critic.critique([example], ["the cat"]) if isinstance(said, Critique)] == [1]
-
-
 def ask(text: str) -> list[Message]:
     return [Message(role="user", content=text)]
+
+
+def test_the_critic_hands_over_the_responses_and_counts_closed_answers(policy: Policy) -> None:
+    """An untrained model does not end by itself; a chat that cannot be grounded is asked as before."""
+    settings = GenerationSettings(max_new_tokens=64, temperature=0.0, batch_size=3)
+    chat = LocalChat(policy, settings, "untrained", vocabulary_for(policy, "on"))
+    example = Example(id="1", prompt=tuple(ask("?")))
+    responses = [HOSTILE["prose"], HOSTILE["code"], "a b", HOSTILE["repeats"]]
+    critic = PromptedCritic(chat, "{{response}}", Source(kind="reward_model"))
+    for judgement in critic.critique([example] * 4, responses):
+        assert isinstance(judgement, Critique) and judgement.forced and not judgement.quotes.unmatched
+    scripted = ScriptedChat(['{"critique": "", "good_spans": ["dog"], "poor_spans": []}'])
+    (judgement,) = PromptedCritic(scripted, "{{response}}", Source(kind="llm")).critique([example], ["the cat"])
+    assert isinstance(judgement, Critique) and judgement.quotes.unmatched == 1
 
 
 def test_an_untrained_model_answers_a_batch(policy: Policy) -> None:
     """Rows of different lengths that end at different times; sampled, as a policy samples."""
     sampled = GenerationSettings(max_new_tokens=96, temperature=1.0, batch_size=8)
-    chat = LocalChat(policy, sampled, "untrained", vocabulary_for(policy, "on"))
     responses = list(HOSTILE.values())
+    questions = [ask("?" * (1 + len(text) % 40)) for text in responses]
     torch.manual_seed(0)
-    answers = chat.complete_about([ask("?" * (1 + len(text) % 40)) for text in responses], responses)
-    for answer, response in zip(answers, responses, strict=True):
+    grounded_chat = LocalChat(policy, sampled, "untrained", vocabulary_for(policy, "on"))
+    for answer, response in zip(grounded_chat.complete_about(questions, responses), responses, strict=True):
         assert isinstance(answer, Completion) and not answer.truncated
         assert_resolves(answer.text, response)
-
-
-def test_without_the_mask_it_does_not(policy: Policy) -> None:
-    """The test above would see it."""
-    greedy = GenerationSettings(max_new_tokens=96, temperature=0.0)
-    chat = LocalChat(policy, greedy, "untrained")
-    (answer,) = chat.complete_about([ask("x")], ["a b"])
-    assert isinstance(answer, Completion) and isinstance(parse(answer.text, "a b"), Failure)
+    (plain,) = LocalChat(policy, sampled, "untrained").complete_about(questions[:1], responses[:1])
+    assert isinstance(plain, Completion) and isinstance(parse(plain.text, responses[0]), Failure)
 
 
 def test_a_row_does_not_depend_on_its_neighbours(policy: Policy) -> None:
@@ -241,79 +225,26 @@ def test_a_row_does_not_depend_on_its_neighbours(policy: Policy) -> None:
     assert together == alone
 
 
-def test_a_trained_models_valid_answers_stay_as_they_were(
-    policy: Policy, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+def test_what_cannot_be_grounded_is_said_once_or_refused(
+    policy: Policy,
+    word_piece: PreTrainedTokenizerFast,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Greedy answers with and without the mask, near the limit of the room, are the same ids."""
-    cases = [
-        ("Judge the cat.", "the cat sat", '{"critique": "Good.", "good_spans": ["the cat"], "poor_spans": []}'),
-        ("Judge x.", "x = x + 1", '{"critique": "No.", "good_spans": [], "poor_spans": ["+ 1"], "score": -1.0}'),
-    ]
-    training = SupervisedSettings(epochs=60, batch_size=2, micro_batch_size=2, lr=1e-2)
-    pairs = [Pair(question, tuple(ask(question)), z) for question, _, z in cases]
-    options = RunOptions(tmp_path, "test", course=CourseSettings(schedule="constant"))
-    train_supervised(policy, pairs, training, options)
-    prompts = [encode_prompt(tokenizer, ask(question)) for question, _, _ in cases]
-    longest = max(len(encode_target(tokenizer, z)) for _, _, z in cases)
-    greedy = GenerationSettings(max_new_tokens=longest + 8, temperature=0.0)
-    plain = generate(policy, prompts, greedy)
-    assert [tokenizer.decode(sample.ids[:-1]) for sample in plain] == [z for _, _, z in cases]
-    tokens = Vocabulary(tokenizer, len(tokenizer))
-    texts = [text for _, text, _ in cases]
-    grounded = GroundedAnswers(tokens, texts, greedy)
-    assert generate(policy, prompts, greedy, grounded) == plain
-    assert grounded.forced == [False, False]
-
-
-def test_the_critic_hands_over_the_responses(policy: Policy) -> None:
-    greedy = GenerationSettings(max_new_tokens=80, temperature=0.0)
-    chat = LocalChat(policy, greedy, "untrained", vocabulary_for(policy, "on"))
-    critic = PromptedCritic(chat, "{{response}}", Source(kind="reward_model"))
-    example = Example(id="1", prompt=(Message(role="user", content="?"),))
-    judged_ones = critic.critique([example] * 2, ["the cat", "a dog"])
-    assert all(isinstance(judgement, Critique) and not judgement.quotes.unmatched for judgement in judged_ones)
-
-
-def test_a_chat_that_cannot_be_grounded_is_asked_as_before() -> None:
-    chat = ScriptedChat(['{"critique": "", "good_spans": ["dog"], "poor_spans": []}'])
-    critic = PromptedCritic(chat, "{{response}}", Source(kind="llm"))
-    example = Example(id="1", prompt=(Message(role="user", content="?"),))
-    (judgement,) = critic.critique([example], ["the cat"])
-    assert isinstance(judgement, Critique) and judgement.quotes.unmatched == 1
-
-
-def missing(name: str) -> None:
-    return None
-
-
-def test_without_the_package_it_says_so_once(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(grounded, "find_spec", missing)
+    assert vocabulary_for(policy, "off") is None and capsys.readouterr().err == ""
+    with pytest.raises(UserError, match="no bytes"):
+        Vocabulary(word_piece, len(word_piece))
+    monkeypatch.setattr(grounded, "find_spec", lambda name: None)
     grounded.warn_once.cache_clear()
-    assert vocabulary_for(policy, "auto") is None
-    assert vocabulary_for(policy, "auto") is None
+    assert vocabulary_for(policy, "auto") is vocabulary_for(policy, "auto") is None
     assert capsys.readouterr().err.count("pip install 'text2grad[grounded]'") == 1
     with pytest.raises(UserError, match="llguidance"):
         vocabulary_for(policy, "on")
 
 
-def test_off_is_off(policy: Policy, capsys: pytest.CaptureFixture[str]) -> None:
-    assert vocabulary_for(policy, "off") is None
-    assert capsys.readouterr().err == ""
-
-
-def test_a_tokenizer_without_bytes_is_refused(word_piece: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(UserError, match="no bytes"):
-        Vocabulary(word_piece, len(word_piece))
-
-
-def test_padding_and_stop_tokens_are_no_text(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_padding_and_stop_tokens_are_no_text_and_spelling_is_exact(tokenizer: PreTrainedTokenizerFast) -> None:
     wide = Vocabulary(tokenizer, len(tokenizer) + 7)
     mask = wide.masks([Row(wide, "a b").matcher])[0]
     assert not mask[len(tokenizer) :].any() and not mask[stop_ids(tokenizer)].any()
-
-
-def test_spelling_is_exact(vocabulary: Vocabulary) -> None:
     text = 'naïve 🙂 "\\n'.encode()
-    assert b"".join(vocabulary.pieces[token] for token in vocabulary.spell(text)) == text
+    assert b"".join(wide.pieces[token] for token in wide.spell(text)) == text
