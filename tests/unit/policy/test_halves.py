@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,19 +18,23 @@ from transformers import (
     Lfm2Config,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
     MistralConfig,
     MixtralConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    RwkvConfig,
 )
 
 import tiny_runs
+from text2grad.errors import UserError
 from text2grad.policy.batch import TokenBatch, pack
+from text2grad.policy.forward.cache import refuse_uncached
 from text2grad.policy.forward.reader import hidden_states, logits_of, splits
-from text2grad.policy.load import add_lora
+from text2grad.policy.load import add_lora, load_frozen, load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import LoraSettings
+from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.rl import advantage as adv
 
 SHAPE = {**tiny_runs.SHAPE, "bos_token_id": None, "eos_token_id": None}
@@ -66,16 +71,24 @@ def whole_logits(model: Any, given: TokenBatch) -> torch.Tensor:
     return whole[:, -given.width - 1 : -1]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_splits_and_says_what_it_says_whole(name: str) -> None:
+HALF = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*zip(MODELS, itertools.cycle(HALF))])
+def test_a_model_splits_and_its_halves_give_the_logits_of_the_whole(name: str, dtype: torch.dtype) -> None:
     model, given = make(name), batch()
-    assert splits(model)
+    trunk, parameters = getattr(model, model.base_model_prefix), [name for name, _ in model.named_parameters()]
+    assert splits(model.train())
+    assert model.training and getattr(model, model.base_model_prefix) is trunk, "asking changes nothing"
+    assert [name for name, _ in model.named_parameters()] == parameters
+    refuse_uncached(model.eval())
     with torch.no_grad():
         expected = whole_logits(model, given)
         inputs = {"attention_mask": given.attention_mask, "position_ids": given.position_ids}
         states = hidden_states(model, {"input_ids": given.input_ids, **inputs})[:, -given.width - 1 : -1]
-        found = logits_of(model, states[given.mask])
-    torch.testing.assert_close(found, expected[given.mask])
+        logits = logits_of(model, states[given.mask])
+    torch.testing.assert_close(logits, expected[given.mask])
+    assert splits(model.to(dtype))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -143,12 +156,21 @@ def test_a_model_without_the_usual_trunk_is_read_whole() -> None:
     assert not splits(model)
 
 
-HALF = [torch.bfloat16, torch.float16]
+SMALL: dict[str, Any] = {"vocab_size": 600, "hidden_size": 32, "num_hidden_layers": 2, "pad_token_id": 0}
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*zip(MODELS, itertools.cycle(HALF))])
-def test_half_precision_splits_too(name: str, dtype: torch.dtype) -> None:
-    assert splits(make(name).to(dtype))
+@pytest.mark.parametrize(
+    "config", [MambaConfig(**SMALL, state_size=8), RwkvConfig(**SMALL, attention_hidden_size=32)]
+)
+def test_a_state_space_model_is_refused_when_it_is_loaded(
+    config: Any, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """It does not see its past through a cache of keys and values."""
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for load in (load_policy, load_frozen):
+        with pytest.raises(UserError, match=config.model_type):
+            load(PolicySettings(model=str(tmp_path)))
 
 
 class Forgetful(LlamaForCausalLM):  # type: ignore[misc]
@@ -180,11 +202,3 @@ def test_halves_that_forget_what_the_head_does_are_found_out(finish: str, dtype:
     assert splits(model.to(dtype))
     model.finish = FINISHES[finish]
     assert not splits(model)
-
-
-def test_asking_leaves_the_model_as_it_was() -> None:
-    model = make("llama").train()
-    trunk, names = model.model, [name for name, _ in model.named_parameters()]
-    splits(model)
-    assert model.training and model.model is trunk and model.model.training
-    assert [name for name, _ in model.named_parameters()] == names

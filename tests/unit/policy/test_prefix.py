@@ -102,13 +102,13 @@ def test_nothing_is_rearranged_where_little_is_shared() -> None:
     assert share_prompts(pack([LONG, SHORT], [[20], [21]], pad=0, device="cpu"), torch.float32) is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_is_asked_whether_it_can_share(name: str, dtype: torch.dtype) -> None:
+def test_a_model_is_asked_whether_it_can_share(name: str) -> None:
     config, shape, expected = MODELS[name]
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config(vocab_size=300, **shape), dtype=dtype).eval()
-    assert can_share(model, partial(hidden_states, model)) == expected
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config(vocab_size=300, **shape), dtype=dtype).eval()
+        assert can_share(model, partial(hidden_states, model)) == expected
 
 
 @pytest.mark.parametrize("ignored", ["position_ids", "attention_mask"])
@@ -131,28 +131,9 @@ def test_passes_keep_answers_to_one_prompt_together() -> None:
 SAMPLED = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=8)
 
 
-@pytest.fixture
-def read(policy: Policy) -> list[tuple[int, ...]]:
-    """The shapes of all that the policy's trunk has been given."""
-    shapes: list[tuple[int, ...]] = []
-    policy.model.model.register_forward_pre_hook(
-        lambda _, __, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
-    )
-    return shapes
-
-
 def random_numbers(rows: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.rand(rows, SAMPLED.max_new_tokens, generator=generator, dtype=torch.float64)
-
-
-def test_sampling_reads_equal_prompts_once(policy: Policy, read: list[tuple[int, ...]]) -> None:
-    apart = generate(policy, PROMPTS, SAMPLED, draws=random_numbers(5))
-    read.clear()
-    policy.reader.half = True
-    assert generate(policy, PROMPTS, SAMPLED, draws=random_numbers(5)) == apart
-    assert read[:2] == [(2, len(LONG)), (5, 1)]
-    assert len({tuple(sample.ids) for sample in generate(policy, PROMPTS, SAMPLED)}) == 5
 
 
 ALIKE = [
@@ -166,57 +147,54 @@ ALIKE = [
 ]
 
 
-def test_sampling_reads_what_prompts_begin_with_once(policy: Policy, read: list[tuple[int, ...]]) -> None:
-    """A prompt that is the beginning of others, equal ones, rests of several lengths."""
-    torch.nn.init.normal_(add_head(policy, "score_head").map.weight)
-    apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
-    assert len({sample.verdict for sample in apart}) == 6
-    read.clear()
-    policy.reader.half = policy.reader.shares = True
-    shared = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
-    assert read[:3] == [(2, len(LONG) - 1), (6, 5), (7, 1)]
-    assert [each.ids for each in shared] == [each.ids for each in apart]
-    assert [each.verdict for each in shared] == pytest.approx([each.verdict for each in apart], abs=1e-5)
+def reads(policy: Policy) -> list[tuple[int, ...]]:
+    """The shapes of all inputs of the policy's model from now on."""
+    shapes: list[tuple[int, ...]] = []
+    policy.model.register_forward_pre_hook(
+        lambda _, __, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    return shapes
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, shares) in MODELS.items() if shares])
-def test_every_model_that_can_share_answers_as_it_does_apart(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_sampling_reads_equal_prompts_and_common_beginnings_once(
+    name: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """A prompt that is the beginning of others, equal ones, rests of several lengths."""
     config, shape, _ = MODELS[name]
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config(vocab_size=len(tokenizer), **shape)).eval()
-    policy = Policy(model, tokenizer)
+    policy = Policy(AutoModelForCausalLM.from_config(config(vocab_size=len(tokenizer), **shape)).eval(), tokenizer)
     torch.nn.init.normal_(add_head(policy, "score_head").map.weight, std=0.1)
     apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
-    policy.reader.half = policy.reader.shares = True
+    assert len({round(each.verdict or 0.0, 3) for each in apart}) == 6
+    shapes = reads(policy)
+    policy.reader.half = True
+    assert [each.ids for each in generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))] == [
+        e.ids for e in apart
+    ]
+    assert shapes[:2] == [(6, len(ALIKE[2])), (7, 1)]
+    shapes.clear()
+    policy.reader.shares = True
     shared = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
+    assert shapes[:3] == [(2, len(LONG) - 1), (6, 5), (7, 1)]
     assert [each.ids for each in shared] == [each.ids for each in apart]
     assert [each.verdict for each in shared] == pytest.approx([each.verdict for each in apart], abs=1e-4)
-    assert len({round(each.verdict or 0.0, 3) for each in apart}) == 6
+    assert len({tuple(each.ids) for each in generate(policy, [LONG] * 5, SAMPLED)}) == 5
 
 
 def test_beginnings_and_rests_are_the_prompts() -> None:
     prompts = [tuple(each) for each in dict.fromkeys(map(tuple, ALIKE))]
-    found = share_beginnings(prompts)
-    assert found is not None
-    assert found.beginnings == [tuple(LONG[:-1]), tuple(SHORT)]
-    parts = zip(found.of_prompt, found.rests, strict=True)
-    assert [(*found.beginnings[number], *rest) for number, rest in parts] == prompts
-    assert all(found.rests)
+    shared = share_beginnings(prompts)
+    assert shared is not None
+    assert shared.beginnings == [tuple(LONG[:-1]), tuple(SHORT)]
+    parts = zip(shared.of_prompt, shared.rests, strict=True)
+    assert [(*shared.beginnings[number], *rest) for number, rest in parts] == prompts
+    assert all(shared.rests)
 
 
-WITH_ONE_OF_ONE_TOKEN = [(9,), *((*LONG, last) for last in range(20, 30))]
-
-
-@pytest.mark.parametrize(
-    "prompts",
-    [
-        [(1,), (2,)],
-        [(1, 2, 3, 4)],
-        [(1, 2, 3, 4), (5, 6, 7, 8)],
-        [(9,), (9, 1)],
-        WITH_ONE_OF_ONE_TOKEN,  # no row may be empty
-    ],
-)
-def test_beginnings_are_not_shared_where_that_saves_nothing_or_cannot_be(prompts: list[tuple[int, ...]]) -> None:
-    assert share_beginnings(prompts) is None
-    assert share_beginnings(WITH_ONE_OF_ONE_TOKEN[1:]) is not None
+def test_beginnings_are_not_shared_where_that_saves_nothing_or_a_row_would_be_empty() -> None:
+    alike = [(*LONG, last) for last in range(20, 30)]
+    assert share_beginnings(alike) is not None
+    one = (1, 2, 3, 4)
+    for prompts in ([(1,), (2,)], [one], [one, (5, 6, 7, 8)], [(9,), (9, 1)], [(9,), *alike]):
+        assert share_beginnings(prompts) is None, prompts
