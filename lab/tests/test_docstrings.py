@@ -53,7 +53,7 @@ def test_every_command_of_the_preset(
         "train",
         *options,
         "--critic.kind",
-        "text2grad_lab.experiments.common.noisy_critic:drop_100_of_reference",
+        "text2grad_lab.experiments.noisy_critic:drop_100_of_reference",
     )
     after = command(capsys, "evaluate", *options)
     names = {"rouge1", "rouge2", "rouge_l", "bleu", "verdict", "answer_reward"}

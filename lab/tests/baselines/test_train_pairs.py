@@ -8,15 +8,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from trl import RewardConfig, RewardTrainer
 
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message
-from text2grad.policy.load import load_frozen
+from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.critics import make_critic, runner_of
-from text2grad_lab.baselines.pairs import run_train_dpo
-from text2grad_lab.baselines.scalar import run_train_scalar
+from text2grad_lab.baselines.pairs import (
+    PairSettings,
+    dataset_of,
+    policy_and_pairs,
+    run_train_dpo,
+    trainer_arguments,
+)
+from text2grad_lab.baselines.scalar import ScoreModel, joined, run_train_scalar
 from tiny_runs import tiny_model
 
 PAIRS = [
@@ -87,6 +94,47 @@ def test_a_scalar_model_scores_chosen_answers_higher_and_is_a_critic(
     assert alone.score == pytest.approx(chosen[0].score, abs=1e-5), "padding changes nothing"
     (long,) = critic.critique(examples[:1], ["rain " * 400])
     assert isinstance(long, Failure) and long.kind == "unsupported"
+
+
+def test_the_loss_and_its_gradient_are_those_of_bradley_and_terry(config: Config, pairs: str) -> None:
+    policy, split = policy_and_pairs(config, pairs)
+    model = ScoreModel(policy)
+    torch.nn.init.normal_(model.head.map.weight, generator=torch.Generator().manual_seed(0))
+    rows = dataset_of(policy, split.train[:3]).map(joined)
+    arguments = trainer_arguments(RewardConfig, config, PairSettings(), config.run.folder)
+    model.config.num_labels = 1
+    trainer = RewardTrainer(model=model, args=arguments, train_dataset=rows, processing_class=policy.tokenizer)
+    trainer.compute_loss(model, trainer.data_collator(list(rows))).backward()
+
+    def states(side: str) -> torch.Tensor:
+        """The last hidden state of each answer, read alone: (N, H)."""
+        ids = [torch.tensor([row[side]]) for row in rows]
+        with torch.no_grad():
+            return torch.stack([policy.model(i, output_hidden_states=True).hidden_states[-1][0, -1] for i in ids])
+
+    difference = states("chosen_ids") - states("rejected_ids")
+    margins = difference @ model.head.map.weight.detach()[0]
+    oracle = [math.log1p(math.exp(-margin)) for margin in margins.tolist()]
+    with torch.no_grad():
+        loss = trainer.compute_loss(model, trainer.data_collator(list(rows)))
+    assert loss.item() == pytest.approx(sum(oracle) / 3, rel=1e-5)
+    gradient = -(torch.sigmoid(-margins)[:, None] * difference).mean(dim=0)
+    torch.testing.assert_close(model.head.map.weight.grad[0], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_the_head_has_a_constant_rate_and_the_trunk_alone_is_clipped(config: Config) -> None:
+    model = ScoreModel(load_policy(config.policy))
+    optimizer, schedule = model.optimizers(PairSettings(lr=1e-3), config.training, steps=4)
+    head, trunk = model.head.map.weight, next(model.model.parameters())
+    head.grad, trunk.grad = torch.full_like(head, 100.0), torch.full_like(trunk, 100.0)
+    rates = []
+    for _ in range(4):
+        rates.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+        schedule.step()
+    assert trunk.grad.norm() == pytest.approx(1.0, rel=1e-4) and head.grad.min() == 100.0
+    assert {rate for _, rate in rates} == {model.head.step / head.shape[1]}
+    assert rates[0][0] == 5e-4 and rates[3][0] < 1e-3 == max(rates)[0], "warm-up, then a decay"
 
 
 def test_answers_of_several_turns_are_refused(config: Config, tmp_path: Path) -> None:

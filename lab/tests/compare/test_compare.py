@@ -15,6 +15,7 @@ from text2grad.eval.metrics import mean_with_interval
 from text2grad.settings import is_set, value_at
 from text2grad_lab import compare
 from text2grad_lab.__main__ import repeat_listed
+from text2grad_lab.compare import curves
 from text2grad_lab.compare import figures as comparison
 from text2grad_lab.compare import seeds as running
 from text2grad_lab.compare.figures import over_problems
@@ -77,10 +78,46 @@ def test_a_recipe_file_is_a_method(config: Config, tmp_path: Path, commands: lis
     words = next(words for words in commands if words[0] == "train")
     assert words[2] == "far" and seed.settings(seed.works["far"]).ppo.gamma == 0.5
     (tmp_path / "far.yaml").write_text("ppo: {gamma: 0.5, rollouts: 7, samples_per_prompt: 2}\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="far does not fit these settings: rollouts 7"):
+    with pytest.raises(UsageError, match=r"far: .*rollouts 7"):
         methods_of([str(tmp_path / "far.yaml")], config)
     with pytest.raises(UserError, match=r"nothing\.yaml"):
         methods_of(["nothing.yaml"], config)
+
+
+def test_a_method_may_have_settings_of_its_own(config: Config, commands: list[list[str]]) -> None:
+    names = ["text2grad", "scalar+ppo.gamma=0.5+ppo.lr=1e-3", "dpo+extra.dpo.beta=0.2"]
+    (seed,) = compare.seeds_of(config, methods_of(names, config), [0])
+    run, dpo = "scalar-ppo.gamma-0.5-ppo.lr-1e-3", "dpo-extra.dpo.beta-0.2"
+    assert {run, dpo, f"evaluate {run}"} < set(seed.works)
+    own, plain = (seed.settings(seed.works[name]) for name in (run, "text2grad"))
+    assert (own.credit.scheme, own.ppo.gamma, own.ppo.lr) == ("last_token", 0.5, 1e-3)
+    assert (plain.ppo.gamma, plain.ppo.lr) == (config.ppo.gamma, config.ppo.lr)
+    assert seed.settings(seed.works[dpo]).extra["dpo"]["beta"] == 0.2
+    side_by_side([seed], 1)
+    assert ["train", "--name", run] in [words[:3] for words in commands]
+    extent = Extent.of(0, 1, tries=2)
+    (tuning,) = tuning_seeds(config, methods_of(names[1:2], config), extent)
+    assert tuning.settings(tuning.works[f"{run}_x2"]).ppo.lr == 2e-3
+
+
+def curve(*rates: float) -> list[dict[str, float]]:
+    return [{"rollouts": 100.0 * n, "sampled": rate} for n, rate in enumerate(rates, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "share"),
+    [
+        ([curve(0.6, 0.8), curve(0.5, 0.7)], (75 / 200 + 150 / 200) / 2),  # a line between two measurements
+        ([curve(0.4, 0.3), curve(0.9)], None),  # never reached on one seed
+    ],
+)
+def test_the_share_of_scalar_ppos_rollouts(ours: list[Any], share: float | None) -> None:
+    both = {"scalar": [curve(0.3, 0.5), curve(0.5, 0.6)], "text2grad": ours}
+    expected = share if share is None else pytest.approx(share)
+    assert curves.rollout_shares(both, [0.2, 0.4]) == {"scalar": 1.0, "text2grad": expected}
+    assert curves.rollout_shares({"text2grad": ours}, [0.2, 0.4]) == {}
+    drawn = curves.drawn(both, [0.2, 0.4], "held-out pass@1")
+    assert drawn.count("<path") - drawn.count("#e5e5e5") == 6 and ">text2grad" in drawn
 
 
 def test_a_work_comes_after_those_it_waits_for_and_once(config: Config) -> None:
@@ -99,7 +136,9 @@ def test_a_work_comes_after_those_it_waits_for_and_once(config: Config) -> None:
         (["sft", "mine/my method.yaml"], {}, "'my method' cannot name a run"),
         ([], {}, "nothing to compare"),
         (["base"], {}, "no base"),
-        (["grpo"], {"rollouts": 12}, "grpo does not fit these settings: rollouts 12 is not a multiple"),
+        (["grpo"], {"rollouts": 12}, "grpo: .*rollouts 12 is not a multiple"),
+        (["sft+ppo.gamma=1"], {}, "sft trains nothing"),
+        (["grpo+ppo.gama=1"], {}, "grpo-ppo.gama-1: unknown setting 'ppo.gama'"),
     ],
 )
 def test_what_cannot_be_compared(config: Config, names: list[str], changes: dict[str, Any], problem: str) -> None:
@@ -310,8 +349,8 @@ def test_the_held_out_curve_of_each_seed(config: Config) -> None:
     rows = [plain, plain | {"heldout_greedy_pass": 0.5, "heldout_sampled_pass": 0.25}]
     place.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     point = {"rollouts": 2.0 * config.ppo.rollouts, "seconds": 6.0, "greedy": 0.5, "sampled": 0.25}
-    curves = comparison.curves_of(methods_of(["sft", "scalar"], config), [seed], "pass")
-    assert curves == {"scalar": [[point]]}
+    found = curves.curves_of(methods_of(["sft", "scalar"], config), [seed], "pass")
+    assert found == {"scalar": [[point]]}
 
 
 def test_what_was_stopped_goes_on_and_starts_over_only_with_other_settings(

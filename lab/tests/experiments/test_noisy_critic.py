@@ -17,9 +17,9 @@ from text2grad.sandbox import Runner
 from text2grad.stages.critics import critic_inputs, make_critic
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad_lab.compare.methods import methods_of
-from text2grad_lab.experiments.common.noisy_critic import NoiseSettings, NoisyCritic, PoliteCritic
+from text2grad_lab.experiments.noisy_critic import NoiseSettings, NoisyCritic, PoliteCritic
 
-CRITIC = "text2grad_lab.experiments.common.noisy_critic"
+CRITIC = "text2grad_lab.experiments.noisy_critic"
 WORDS = "the quick brown fox jumps over the lazy dog again and again"
 
 

@@ -122,7 +122,7 @@ def trainer_arguments(kind: Any, config: Config, settings: SupervisedSettings, f
         output_dir=str(folder),
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=rows,
-        per_device_eval_batch_size=rows,
+        per_device_eval_batch_size=1,  # a last batch that is smaller would count as much as the others
         gradient_accumulation_steps=max(1, settings.batch_size // rows),
         learning_rate=settings.lr,
         lr_scheduler_type=course.schedule,

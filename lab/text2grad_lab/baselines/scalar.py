@@ -17,6 +17,7 @@ from trl import RewardConfig, RewardTrainer
 
 from text2grad.config import Config, extra_settings
 from text2grad.critics.spec import CriticSpec, Materials
+from text2grad.durable.settings import CourseSettings
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Preference, Source
 from text2grad.jsonl import from_json
@@ -27,6 +28,7 @@ from text2grad.policy.model import Policy
 from text2grad.settings import Settings
 from text2grad.stages.run_folder import write_json
 from text2grad.stages.training import training
+from text2grad.train.optimizers import clip_gradient, learning_rate_factor
 from text2grad_lab.baselines.pairs import (
     PairSettings,
     PreferenceSummary,
@@ -52,6 +54,9 @@ class ScalarModelSettings(Settings):
     training: PairSettings = PairSettings()
 
 
+Optimizers = tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]
+
+
 class ScoreModel(nn.Module):
     """A policy's trunk with a head that reads the state of the last token, as TRL's RewardTrainer calls it."""
 
@@ -72,15 +77,24 @@ class ScoreModel(nn.Module):
         scores = self.head(hidden[torch.arange(len(last), device=last.device), last])
         return SequenceClassifierOutput(logits=scores[:, None])
 
-    def optimizer(self, lr: float, weight_decay: float) -> torch.optim.Optimizer:
-        """AdamW for the trunk at `lr`, and for the head, which starts at zero, at its own rate."""
+    def optimizers(self, settings: PairSettings, course: CourseSettings, steps: int) -> Optimizers:
+        """AdamW and its schedule: the trunk at the rate that is set; the head, from zero, at a constant one.
+
+        The gradient of the trunk alone is clipped: that of the head is many times larger.
+        """
         trunk = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        own_rate = self.head.step / self.head.map.in_features
         groups: list[dict[str, Any]] = [
-            {"params": trunk, "weight_decay": weight_decay},
-            {"params": list(self.head.parameters()), "lr": own_rate, "weight_decay": 0.0},
+            {"params": trunk, "weight_decay": course.weight_decay},
+            {"params": list(self.head.parameters()), "lr": self.head.step / self.head.map.in_features},
         ]
-        return torch.optim.AdamW(groups, lr=lr)
+        optimizer = torch.optim.AdamW(groups, lr=settings.lr, weight_decay=0.0)
+
+        def clip(*_: object) -> None:
+            clip_gradient(trunk)
+
+        optimizer.register_step_pre_hook(clip)
+        factors = [learning_rate_factor(course.schedule, course.warmup, steps), lambda _: 1.0]
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
 
 
 class Scale(NamedTuple):
@@ -150,12 +164,13 @@ def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
         with stage.as_given().begin():
             model = ScoreModel(policy)
             model.config.num_labels = 1
+            steps = math.ceil(settings.epochs * math.ceil(len(pairs.train) / settings.batch_size))
             trainer = RewardTrainer(
                 model=model,
-                args=trainer_arguments(RewardConfig, config, settings, stage.place),
-                train_dataset=dataset_of(policy, pairs.train).map(_joined),
+                args=trainer_arguments(RewardConfig, config, settings, stage.place, max_grad_norm=0.0),
+                train_dataset=dataset_of(policy, pairs.train).map(joined),
                 processing_class=policy.tokenizer,
-                optimizers=(model.optimizer(settings.lr, config.training.weight_decay), None),
+                optimizers=model.optimizers(settings, config.training, steps),
             )
             metrics, figures = train_and_measure(trainer, policy, pairs, stage.place)
             place = stage.place / "policy"
@@ -165,7 +180,7 @@ def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
     return summary_of(pairs, metrics, figures, stage.place)
 
 
-def _joined(row: dict[str, list[int]]) -> dict[str, list[int]]:
+def joined(row: dict[str, list[int]]) -> dict[str, list[int]]:
     """Return both answers after their prompt, the columns of TRL's reward trainer."""
     return {side: row["prompt_ids"] + row[side] for side in ("chosen_ids", "rejected_ids")}
 

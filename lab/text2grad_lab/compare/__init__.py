@@ -14,7 +14,8 @@ from typing import Any
 from text2grad.config import Config, dump_config
 from text2grad.demo import measure_of, title_of
 from text2grad.stages.run_folder import write_json, write_whole
-from text2grad_lab.compare.figures import collapsed, curves_of, rows_of, signs_of, table_of, times_of
+from text2grad_lab.compare.curves import curves_of, drawn, rollout_shares
+from text2grad_lab.compare.figures import collapsed, rows_of, signs_of, table_of, times_of
 from text2grad_lab.compare.methods import Methods, methods_of, works_of
 from text2grad_lab.compare.seeds import Seed, side_by_side
 from text2grad_lab.compare.tuning import Extent, tuned, tuning_seeds
@@ -49,6 +50,10 @@ def run_compare(
         "times": times_of(methods, seeds),
     }
     figures["signs"] = list(signs_of(figures["methods"]))
+    if "sft" in methods and figures["curves"]:
+        starts = figures["methods"]["sft"]["seeds"]
+        figures["rollout_shares"] = rollout_shares(figures["curves"], starts)
+        write_whole(root / "curves.svg", drawn(figures["curves"], starts, title_of(measure)))
     write_json(root / "compare.json", figures)
     write_whole(root / "compare.md", table_of(figures, title_of(measure), len(seeds)))
     return figures

@@ -37,32 +37,13 @@ SPENT = ("rollouts", "optimizer_steps", "sampled_tokens", "critic_tokens")
 
 
 def rows_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, dict[str, Any]]:
-    """For each method the mean of the sampled (and greedy) measure with its interval, the seeds, the paired
-    difference to text2grad, and its costs beyond the shared work."""
+    """For each method the mean of the sampled measure with its interval, the seeds, and the paired difference to
+    text2grad; the same of greedy answers and of those at its best temperature; its costs beyond the shared work."""
     scores = {name: [scores_of(seed, name, measure) for seed in seeds] for name in methods}
     return {name: _row(name, scores, seeds) for name in methods}
 
 
-def curves_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, list[list[dict[str, float]]]]:
-    """The held-out curves (`ppo.heldout_every`) of each method that has them, a list of points per seed.
-
-    A point has the rollouts and seconds so far, without those of measuring, and the measure of each way to answer.
-    """
-    every = {name: [list(_points(seed, name, measure)) for seed in seeds] for name in methods}
-    return {name: curves for name, curves in every.items() if any(curves)}
-
-
-def _points(seed: Seed, name: str, measure: str) -> Iterator[dict[str, float]]:
-    seconds = 0.0
-    for number, row in enumerate(_metrics(seed, name), start=1):
-        seconds += times.seconds_of(row)
-        if f"heldout_sampled_{measure}" in row:
-            values = {way: row[f"heldout_{way}_{measure}"] for way in WAYS}
-            rollouts = float(number * seed.settings(seed.works[name]).ppo.rollouts)
-            yield {"rollouts": rollouts, "seconds": round(seconds, 1), **values}
-
-
-def _metrics(seed: Seed, method: str) -> list[dict[str, Any]]:
+def metrics_of(seed: Seed, method: str) -> list[dict[str, Any]]:
     """The metrics of the steps of a method's run; none of a method that trains nothing."""
     folder = seed.folder / method if method in SHARED else seed.folder / "ppo" / method
     return read_metrics(folder / "metrics.jsonl")
@@ -70,7 +51,9 @@ def _metrics(seed: Seed, method: str) -> list[dict[str, Any]]:
 
 def times_of(methods: Methods, seeds: Sequence[Seed]) -> dict[str, dict[str, float]]:
     """The seconds of a step of each PPO run by phase, over all seeds, and relative to scalar PPO."""
-    return times.seconds_a_step({name: [row for seed in seeds for row in _metrics(seed, name)] for name in methods})
+    return times.seconds_a_step(
+        {name: [row for seed in seeds for row in metrics_of(seed, name)] for name in methods}
+    )
 
 
 Scores = dict[str, dict[str, float]]
@@ -97,14 +80,14 @@ def scores_of(seed: Seed, method: str, measure: str) -> Scores:
 def _row(name: str, scores: Mapping[str, Sequence[Scores]], seeds: Sequence[Seed]) -> dict[str, Any]:
     own, ours = scores[name], scores.get(OURS)
     row: dict[str, Any] = {}
-    for way in WAYS:
+    for way in (*WAYS, *([BEST] if all(BEST in each for each in own) else [])):
         by_seed = [fmean(each[way].values()) for each in own]
         whole = mean_with_interval(over_problems(own, way))
         row[way] = {"metric": fmean(by_seed), "interval": [whole.low, whole.high], "seeds": by_seed}
         if ours and name != OURS:
             apart = mean_with_interval(over_problems(own, way, ours))
             row[way] |= {"difference": apart.mean, "difference_interval": [apart.low, apart.high]}
-    return {**row["sampled"], "greedy": row["greedy"], **cost_of(name, seeds)}
+    return {**row.pop("sampled"), **row, **cost_of(name, seeds)}
 
 
 def over_problems(own: Sequence[Scores], way: str, other: Sequence[Scores] | None = None) -> list[float]:
@@ -142,7 +125,7 @@ def _spent(seed: Seed, method: str) -> Counter[str]:
         results = read_results(seed.folder, measured_on(seed.config), REFLECTED)
         tokens = {who: sum(results.get(f"{who}_{way}put_tokens", 0) for way in ("in", "out")) for who in WHO}
         return Counter(sampled_tokens=tokens["policy"], critic_tokens=tokens["critic"])
-    rows = _metrics(seed, method)
+    rows = metrics_of(seed, method)
     sampling = [row for row in rows if "response_length" in row]
     ppo = seed.settings(seed.works[method]).ppo if sampling else seed.config.ppo
     return Counter(
@@ -186,7 +169,7 @@ COSTS = {
     "seconds": "seconds",
     "peak_mb": "MB",
 }
-HEAD = ("method", "sampled", "95 %", "greedy", "difference to text2grad", *COSTS.values())
+HEAD = ("method", "sampled", "95 %", "greedy", "best temperature", "difference to text2grad", *COSTS.values())
 
 
 def cells_of(figures: Mapping[str, Any]) -> list[list[str]]:
@@ -198,7 +181,8 @@ def _cells(title: str, row: Mapping[str, Any]) -> list[str]:
     apart = "–"
     if "difference" in row:
         apart = f"{row['difference']:+.3f} ({_range(row['difference_interval'], '+.3f')})"
-    measures = [f"{row['metric']:.3f}", _range(row["interval"]), f"{row['greedy']['metric']:.3f}"]
+    best = f"{row[BEST]['metric']:.3f}" if BEST in row else "–"
+    measures = [f"{row['metric']:.3f}", _range(row["interval"]), f"{row['greedy']['metric']:.3f}", best]
     return [title, *measures, apart, *(f"{row[key]:,.0f}" for key in COSTS)]
 
 
@@ -206,6 +190,9 @@ def table_of(figures: Mapping[str, Any], metric: str, seeds: int) -> str:
     """The table as Markdown."""
     lines = [f"{metric}, {seeds} seed{'s' if seeds > 1 else ''}", "", _line(HEAD), _line(["---"] * len(HEAD))]
     lines += map(_line, cells_of(figures))
+    if shares := {name: share for name, share in figures.get("rollout_shares", {}).items() if share is not None}:
+        reached = ", ".join(f"{METHODS.get(name, name)} {share:.3f}" for name, share in shares.items())
+        lines += ["", f"share of scalar PPO's rollouts to its last sampled measure: {reached}"]
     if taken := times.time_rows(figures.get("times", {}), METHODS):
         lines += ["", _line(times.HEAD), _line(["---"] * len(times.HEAD)), *map(_line, taken)]
     return "\n".join([*lines, *(f"\nwarning: {line}" for line in figures.get("signs", ()))]) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from text2grad.config import TINY, Config, laid_over
+from text2grad.config.reference import explain
 from text2grad.critics.table import spec_of
 from text2grad.errors import UsageError
 from text2grad.stages.run_folder import refuse_run_name
@@ -19,7 +21,7 @@ OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
 
 @dataclass(frozen=True)
 class Work:
-    """One command of a seed: its words, the recipe laid over the configuration, and the works it waits for.
+    """One command of a seed: its words, what is laid over the configuration, and the works it waits for.
 
     `reads`: the sections of the configuration that it depends on, beside `COMMON` and those of the works before it.
     `rate`: the setting that is tuned, multiplied by `factor`. `restart`: whether the command has --restart.
@@ -32,6 +34,11 @@ class Work:
     rate: str = ""
     factor: float = 1.0
     restart: bool = True
+    settings: tuple[str, ...] = ()
+
+    def laid_over(self, config: Config) -> Config:
+        """Return the configuration with the recipe and the settings of this work."""
+        return laid_over(config, self.recipe, self.settings) if self.recipe or self.settings else config
 
     @property
     def trains_by_sampling(self) -> bool:
@@ -126,35 +133,57 @@ from; `reflection` trains nothing."""
 WITHOUT_TRAINING = {"sft": ("sft",), REFLECTION: ("sft", REWARD_MODEL)}
 """Methods without a command of their own, and the shared ones that they need."""
 
+KNOWN = f"--methods takes {', '.join(METHODS)}, recipe files (mine.yaml), and settings (scalar+ppo.gamma=0.9)"
 Methods = Mapping[str, Work]
 """The methods that are compared, in the order of the table, each with its own command, or `NOTHING`."""
 NOTHING = Work(())
 
 
 def methods_of(names: Sequence[str], config: Config) -> Methods:
-    """The methods with these names, of `METHODS`, or recipe files: runs of PPO named after their file.
+    """Return the methods with these names: of `METHODS`, recipe files, or either with settings of their own.
+
+    A recipe file is a run of PPO named after its file. `text2grad+ppo.gamma=1` is text2grad with that setting.
 
     Raises:
         UsageError: there is no such method, or none, or one that this task or model cannot serve.
         UserError: a recipe file cannot be read.
     """
-    known = f"--methods takes {', '.join(METHODS)}, and recipe files (mine.yaml)"
-    if unknown := [name for name in names if name not in METHODS and not _is_recipe(name)]:
-        raise UsageError(f"no method {unknown[0]!r}", known)
     if not names:
-        raise UsageError("nothing to compare", known)
-    for name in filter(_is_recipe, names):
-        refuse_run_name(Path(name).stem)
-    if BASE in names and config.policy.model == TINY:
+        raise UsageError("nothing to compare", KNOWN)
+    works = dict(method_of(name) for name in names)
+    if BASE in works and config.policy.model == TINY:
         raise UsageError("the tiny model is made by sft, so it has no base", "leave base out")
-    if "prm" in names and is_ultrafeedback(config.task):
+    if "prm" in works and is_ultrafeedback(config.task):
         raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "leave it out")
-    if REFLECTION in names:
+    if REFLECTION in works:
         refuse_informed_critic(config)
-    own = OWN | {Path(name).stem: ppo_run(Path(name).stem, name) for name in names if _is_recipe(name)}
-    wanted = {Path(name).stem if _is_recipe(name) else name for name in names}
-    order = [name for name in {**METHODS, **own} if name in wanted]
-    return {name: fitted(name, own[name], config) if name in own else NOTHING for name in order}
+    order = [name for name in {**METHODS, **works} if name in works]
+    return {name: works[name] if works[name] is NOTHING else fitted(name, works[name], config) for name in order}
+
+
+def method_of(given: str) -> tuple[str, Work]:
+    """Return the name of a method, which its run has too, and its work.
+
+    Raises:
+        UsageError: there is no such method, it trains nothing that settings could change, or its name cannot name
+            a run.
+    """
+    base, *settings = given.split("+")
+    if base.endswith((".yaml", ".yml")):
+        stem = Path(base).stem
+        refuse_run_name(stem)
+        name, work = stem, ppo_run(stem, base)
+    elif base in METHODS:
+        name, work = base, OWN.get(base, NOTHING)
+    else:
+        raise UsageError(f"no method {base!r}", KNOWN)
+    if not settings:
+        return name, work
+    if work is NOTHING:
+        raise UsageError(f"{base} trains nothing, so {settings[0]!r} changes nothing", "leave it out")
+    run = "-".join([name, *(re.sub(r"[^A-Za-z0-9._-]+", "-", setting) for setting in settings)])
+    words = tuple(run if word == name else word for word in work.words)
+    return run, replace(work, words=words, settings=tuple(f"--{setting}" for setting in settings))
 
 
 def refuse_informed_critic(config: Config) -> None:
@@ -168,10 +197,6 @@ def refuse_informed_critic(config: Config) -> None:
         raise UsageError(f"the critic {config.critic.kind} knows what the answers are measured by", cure)
 
 
-def _is_recipe(name: str) -> bool:
-    return name.endswith((".yaml", ".yml"))
-
-
 def fitted(name: str, work: Work, config: Config) -> Work:
     """The work of a method, after the model that its critic is.
 
@@ -179,10 +204,10 @@ def fitted(name: str, work: Work, config: Config) -> Work:
         UsageError: its recipe does not fit the configuration.
     """
     try:
-        settings = laid_over(config, work.recipe) if work.recipe else config
+        settings = work.laid_over(config)
     except ValidationError as error:
-        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{name} does not fit these settings: {problem}", "change them, or leave it out") from None
+        explained = explain(error)
+        raise UsageError(f"{name}: {explained.problem}", explained.cure or "change it, or leave it out") from None
     if not work.trains_by_sampling:
         return work
     if settings.ppo.still:
@@ -251,7 +276,7 @@ def tunable(methods: Methods) -> Methods:
 
 def run_name(method: str, factor: float) -> str:
     """The name of a run at a multiple of its method's rate."""
-    return method if factor == 1.0 else f"{method}_x{factor:g}".replace(".", "p")
+    return method if factor == 1.0 else f"{method}_x" + f"{factor:g}".replace(".", "p")
 
 
 def measuring(policy: str) -> Work:

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import Config, dump_config, laid_over
+from text2grad.config import Config, dump_config
 from text2grad.config.loading import times
 from text2grad.demo import run_command
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
@@ -32,9 +32,6 @@ class Seed:
     """The works of one seed, by name, in its folder. No run is stopped (`ppo.max_kl`, `ppo.max_failed`): a method
     that collapses is measured like the others.
     Commands that were stopped resume; they print to a log beside their note."""
-
-    always: Mapping[str, Any] = UNSTOPPED
-    """Settings of every work."""
 
     def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
         self.imported = imported_file(config)
@@ -74,8 +71,7 @@ class Seed:
 
     def settings(self, work: Work) -> Config:
         """The configuration of a work: with its recipe, and its rate times its factor."""
-        settings = laid_over(self.config, work.recipe) if work.recipe else self.config
-        settings = with_values(settings, {**self.always, "run.threads": 1})
+        settings = with_values(work.laid_over(self.config), {**UNSTOPPED, "run.threads": 1})
         return times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:

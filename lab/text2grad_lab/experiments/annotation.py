@@ -1,33 +1,28 @@
-"""What poor annotation does to the reward model that learns from it, and to the policy that learns from that.
+"""What do noisy records and smaller teachers do to a reward model, and to a policy trained against it?
 
-On the embedded code task. Of every seed the SFT policy and what the tests say of its answers are made once; each
-arm changes the *training records* and trains a reward model on them, which is measured on held-out records that
-nobody changed:
+On the embedded code task. The SFT policy of a seed, and what the tests say of its answers, are made once. Each arm
+changes the *training records* and trains a reward model on them, which is measured on held-out records that did not
+change:
 
     clean             the records as they are
-    again             the same, trained with other random numbers: how far apart two equal arms are
     flip_20           20 % of the spans have the other label
     displace_20       20 % of the spans are of the same length elsewhere in the answer
     irrelevant_20     20 % of the answers have the critique of an answer to another problem: its words, its
                       verdict, and those of its quotes that happen to occur in this answer too
-    spans_alone       the span map without the critique's words and reasons (the paper's z without c)
-    annotator_again   other answers to the same problems, drawn anew and judged by the same tests
     teacher_tests     a smaller teacher, which judges the same answers without the solution: it can say that tests
                       fail, and blames the line of a traceback or the whole program
     teacher_one_test  a smaller teacher that looks at the first of the tests alone, and praises what passes it
-    without_list      no record on problems of one family (list, text, loop): its figures on that family say how
-                      far a reward model reaches beyond what it was taught on; `clean` is the comparison
 
-Arms in --policies also train a policy with that reward model in the loop, --steps steps. Rows are kept in --out:
-what stands in its results.jsonl, and was made with the same settings, is not run again.
+Arms in --policies also train a policy with that reward model in the loop, --steps steps. Rows in
+--out/results.jsonl that were made with the same settings are not made again.
 
     python -m text2grad_lab.experiments.annotation --change feedback.jsonl flip_10 noisy.jsonl
 
-It only writes the records of any run with the noise of an arm, for `text2grad train-reward` to learn from.
+only writes the records of any run with the noise of an arm, for `text2grad train-reward` to learn from.
 
-The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `poor_f1`, `wrong_sign`,
-`poor_f1_<family>` and more, each with its mean and its value on every seed) and `policy` (arm -> held-out pass@1
-`greedy` and `sampled`; `sft` is the start).
+The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `poor_f1`, `wrong_sign` and more, each
+with its mean and its value on every seed) and `policy` (arm -> held-out pass@1 `greedy` and `sampled`; `sft` is the
+start).
 """
 
 from __future__ import annotations
@@ -57,13 +52,21 @@ from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
 from text2grad.stages.training import training
 from text2grad.tasks.base import feedback_split
-from text2grad_lab.experiments.common.noisy_critic import NoiseSettings, noisy_spans
-from text2grad_lab.experiments.common.options import Row, configured, experiment_parser, row_once
-from text2grad_lab.experiments.common.recipe import LATER, recipe_of, refuse_other_recipe
+from text2grad_lab.experiments.noisy_critic import NoiseSettings, noisy_spans
+from text2grad_lab.experiments.options import (
+    LATER,
+    Row,
+    configured,
+    experiment_parser,
+    recipe_of,
+    refuse_other_recipe,
+    row_once,
+)
 
-CLEAN, AGAIN, SPANS_ALONE, SFT = "clean", "again", "spans_alone", "sft"
-WITHOUT, TEACHER, DRAWN_ANEW = "without_", "teacher_", "annotator_again"
-KINDS, SHARES, FAMILIES = ("flip", "displace", "irrelevant"), (0.05, 0.1, 0.2), ("list", "text", "loop")
+CLEAN, SFT, TEACHER = "clean", "sft", "teacher_"
+KINDS, SHARES = ("flip", "displace", "irrelevant"), (0.05, 0.1, 0.2)
+RATES = {name: name for name in ("good_f1", "poor_f1", "poor_precision", "poor_recall", "unmatched", "unreadable")}
+RATES["wrong_sign"] = "wrong_sign_rate"
 TRAIN, HELDOUT = "feedback.jsonl", "feedback_heldout.jsonl"
 
 
@@ -82,7 +85,6 @@ def options() -> argparse.Namespace:
     parser = experiment_parser(__doc__, "annotation")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
-    parser.add_argument("--families", nargs="*", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--teachers", nargs="*", choices=TEACHERS, default=list(TEACHERS))
     parser.add_argument("--policies", nargs="*", default=[CLEAN, "flip_20", "irrelevant_20"], metavar="ARM")
     parser.add_argument("--steps", type=int, default=12)
@@ -94,8 +96,7 @@ def arms_of(chosen: argparse.Namespace) -> list[str]:
     """All arms, in the order in which they are trained."""
     noise = [f"{kind}_{round(100 * share)}" for kind in chosen.kinds for share in chosen.shares]
     teachers = [TEACHER + name for name in chosen.teachers]
-    families = [WITHOUT + family for family in chosen.families]
-    return [CLEAN, AGAIN, DRAWN_ANEW, *noise, SPANS_ALONE, *teachers, *families]
+    return [CLEAN, *noise, *teachers]
 
 
 def change(source: str, arm: str, target: str, seed: int) -> None:
@@ -127,12 +128,9 @@ def of_seed(chosen: argparse.Namespace, seed: int, arms: Sequence[str]) -> Itera
 
 def config_of(chosen: argparse.Namespace, seed: int, arm: str) -> Config:
     """The demo's settings for one arm, in a folder of its own."""
-    words: Row = {"run.folder": chosen.out / f"seed-{seed}-{arm}", "task.seed": seed}
-    words["run.seed"] = seed + 1000 if arm == AGAIN else seed
-    words |= {"run.threads": 1, "ppo.steps": chosen.steps}
-    if arm == SPANS_ALONE:
-        words |= {"reward_model.critique": False, "reward_model.reasons": False}
-    return configured(["demo"], words, chosen.set)
+    folder = chosen.out / f"seed-{seed}-{arm}"
+    words = {"run.folder": folder, "task.seed": seed, "run.seed": seed, "run.threads": 1, "ppo.steps": chosen.steps}
+    return configured("demo", words, chosen.set)
 
 
 def prepare(config: Config) -> None:
@@ -163,9 +161,7 @@ def reward_model(config: Config, arm: str, start: Config) -> Row:
     refuse_other_recipe(config)
     kept = list(read_jsonl(start.run.folder / TRAIN, Feedback))
     shutil.copytree(start.run.folder / SFT, config.run.folder / SFT, dirs_exist_ok=True)
-    if arm == DRAWN_ANEW:
-        changed = drawn_anew(config)
-    elif arm.startswith(TEACHER):
+    if arm.startswith(TEACHER):
         changed = taught_by(TEACHERS[arm.removeprefix(TEACHER)], config, kept)
     else:
         changed = records_of(arm, kept, config.run.seed)
@@ -174,13 +170,6 @@ def reward_model(config: Config, arm: str, start: Config) -> Row:
     with training(config, "reward_model", "reward_model", "restart", "reward model") as stage:
         train_reward_model(stage)
     return {"records": len(changed), "altered": altered_share(kept, changed), **rates(config)}
-
-
-def drawn_anew(config: Config) -> list[Feedback]:
-    """Records of the same problems and annotator, whose answers other random numbers drew."""
-    other = config.model_copy(update={"run": config.run.model_copy(update={"seed": config.run.seed + 1000})})
-    run_annotate(other)
-    return list(read_jsonl(config.run.folder / TRAIN, Feedback))
 
 
 def taught_by(seen: Callable[[Example], Example], config: Config, records: Sequence[Feedback]) -> list[Feedback]:
@@ -211,21 +200,14 @@ TEACHERS: dict[str, Callable[[Example], Example]] = {"tests": without_solution, 
 
 def records_of(arm: str, records: Sequence[Feedback], seed: int) -> list[Feedback]:
     """The training records as an arm has them."""
-    if arm in (CLEAN, AGAIN, SPANS_ALONE):
+    if arm == CLEAN:
         return list(records)
-    if arm.startswith(WITHOUT):
-        return [record for record in records if family_of(record) != arm.removeprefix(WITHOUT)]
     kind, _, percent = arm.partition("_")
     share = int(percent) / 100
     if kind == "irrelevant":
         return irrelevant(records, share, seed)
     noise = NoiseSettings.model_validate({"kind": kind, "share": share})
     return [record.model_copy(update={"spans": tuple(noisy_spans(record, noise, seed))}) for record in records]
-
-
-def family_of(record: Feedback) -> str:
-    """`list`, `text` or `loop`: which of the embedded task's families a record is about."""
-    return str(record.meta["combination"]).partition("/")[0]
 
 
 def irrelevant(records: Sequence[Feedback], share: float, seed: int) -> list[Feedback]:
@@ -250,11 +232,9 @@ def with_critique_of(record: Feedback, judged: Sequence[Feedback], rng: random.R
 
 
 def altered_share(before: Sequence[Feedback], after: Sequence[Feedback]) -> float:
-    """The share of the records that an arm changed or left out; of where a critique comes from it is not asked."""
-    same = len(after)
-    if len(before) == len(after):
-        same = sum(_content(old) == _content(new) for old, new in zip(before, after, strict=True))
-    return round(1 - same / len(before), 4)
+    """The share of the records whose answer or judgement an arm changed."""
+    changed = sum(_content(old) != _content(new) for old, new in zip(before, after, strict=True))
+    return round(changed / len(before), 4)
 
 
 def _content(record: Feedback) -> tuple[object, ...]:
@@ -262,18 +242,9 @@ def _content(record: Feedback) -> tuple[object, ...]:
 
 
 def rates(config: Config) -> Row:
-    """What the reward model of a run marks rightly on held-out records, in all and by family."""
-    found = heldout_cases(config)
-    all_of_it = span_report([case for _, case in found])
-    named = {"wrong_sign": "wrong_sign_rate", "unmatched": "unmatched", "unreadable": "unreadable"}
-    named |= {name: name for name in ("good_f1", "poor_f1", "poor_precision", "poor_recall")}
-    by_family = {
-        f"poor_f1_{family}": span_report(cases)["poor_f1"]
-        for family in FAMILIES
-        if (cases := [case for record, case in found if family_of(record) == family])
-    }
-    figures = {name: all_of_it[rate] for name, rate in named.items()} | by_family
-    return {name: round(value, 4) for name, value in figures.items()}
+    """What the reward model of a run marks rightly on held-out records."""
+    report = span_report([case for _, case in heldout_cases(config)])
+    return {name: round(report[rate], 4) for name, rate in RATES.items()}
 
 
 def policy(config: Config, arm: str) -> Row:

@@ -1,11 +1,11 @@
 """Where a method's advantages point, token by token, against what the tests say of the same answers.
 
-Runs of `sample_efficiency.py` keep strips: every few steps some training answers with their tokens and advantages.
+Runs of PPO keep strips: every few steps some training answers with their tokens and advantages.
 Here the `program` critic, which runs the tests and compares with the reference, marks right and wrong tokens of
 those answers; no training step saw these marks. An advantage has the wrong sign if it pushes a right token down or
 a wrong one up.
 
-    python -m text2grad_lab.experiments.credit_signs RUN ... [--runs runs/sample_efficiency] [--seeds 0 1 2]
+    python -m text2grad_lab.experiments.credit_signs RUN ... [--runs runs/compared] [--seeds 0 1 2]
         [--answer ID --figure FILE]
 
 RUN is a run's folder below seed-N/ppo: `text2grad`, `scalar`. Prints a table. The last
@@ -21,9 +21,10 @@ import argparse
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,10 +34,11 @@ from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critique
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.run_folder import task_of
-from text2grad_lab.experiments.common.figure import Strip, tokens_svg
-from text2grad_lab.experiments.common.options import experiment_parser
+from text2grad_lab.experiments.options import experiment_parser
 
 KINDS = ("passing", "right", "wrong")
+CHARACTER, ROW, MARGIN = 7.8, 19.0, 14.0  # of a fixed-width font of 13 units
+UP, DOWN = "11,110,79", "190,40,30"
 Marked = tuple[str, np.ndarray]  # a kind, and (n,) advantages times the label of their tokens
 
 
@@ -56,9 +58,9 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = experiment_parser(__doc__, "credit_signs", settings=False)
+    parser = experiment_parser(__doc__, "credit_signs")
     parser.add_argument("names", nargs="+", metavar="RUN")
-    parser.add_argument("--runs", type=Path, default=Path("runs/sample_efficiency"))
+    parser.add_argument("--runs", type=Path, default=Path("runs/compared"))
     parser.add_argument("--answer", metavar="ID", help="a training problem whose strips are drawn: train-261")
     parser.add_argument("--figure", type=Path, metavar="FILE")
     chosen = parser.parse_args()
@@ -70,7 +72,7 @@ def options() -> argparse.Namespace:
 def strips_of(runs: Path, seed: int, name: str) -> list[dict[str, Any]]:
     path = runs / f"seed-{seed}" / "ppo" / name / "samples.jsonl"
     if not path.is_file():
-        raise SystemExit(f"no {path} (python -m text2grad_lab.experiments.sample_efficiency --out {runs})")
+        raise SystemExit(f"no {path} (python -m text2grad_lab compare --run.folder {runs})")
     strips = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return [strip for strip in strips if not strip.get("probe")]  # nothing is learned from those
 
@@ -133,6 +135,43 @@ def table(figures: dict[str, dict[str, dict[str, float]]]) -> str:
 
 def cell(kind: dict[str, float]) -> str:
     return f"{kind['wrong_sign']:.3f}, {kind['push']:+.2f}" if kind["tokens"] else "–"
+
+
+class Strip(NamedTuple):
+    """One answer as one method saw it: its tokens' texts and the numbers they got."""
+
+    title: str
+    tokens: Sequence[str]
+    numbers: Sequence[float]
+
+
+def tokens_svg(strips: Sequence[Strip]) -> str:
+    """Answers below each other, every token on a ground of its number: green above 0, red below, in proportion."""
+    parts: list[str] = []
+    y, width = MARGIN, 0.0
+    for strip in strips:
+        y += ROW
+        parts.append(f'<text x="{MARGIN}" y="{y - 6}" font-family="sans-serif">{escape(strip.title)}</text>')
+        largest = max(map(abs, strip.numbers), default=0.0) or 1.0
+        x = MARGIN
+        for token, number in zip(strip.tokens, strip.numbers, strict=True):
+            colour = f"rgba({UP if number > 0 else DOWN},{0.7 * abs(number) / largest:.2f})"
+            for n, piece in enumerate(token.split("\n")):
+                x, y = (MARGIN, y + ROW) if n else (x, y)
+                if piece:
+                    wide = len(piece) * CHARACTER
+                    at, size = f'x="{x:.1f}" y="{y}"', f'width="{wide:.1f}" height="{ROW - 2}"'
+                    parts.append(f'<rect {at} {size} fill="{colour}"/>')
+                    if piece.strip():
+                        at = f'x="{x:.1f}" y="{y + 13}" textLength="{wide:.1f}" xml:space="preserve"'
+                        parts.append(f"<text {at}>{escape(piece)}</text>")
+                    x, width = x + wide, max(width, x + wide)
+        y += ROW
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width + MARGIN:.0f} {y:.0f}" '
+        'font-family="monospace" font-size="13"><rect width="100%" height="100%" fill="white"/>'
+    )
+    return "\n".join([head, *parts, "</svg>"]) + "\n"
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import text2grad as t2g
 from text2grad.demo import run_command
 from text2grad.errors import exit_on_user_error
-from text2grad_lab.experiments.common.options import Row, experiment_parser
+from text2grad_lab.experiments.options import Row, experiment_parser
 
 RECORDS, HELDOUT = 48, 12
 SAMPLES = 8
@@ -106,14 +106,14 @@ def main() -> None:
     if chosen.workers > 1:  # each would take all cores, for it finds them idle
         chosen.set.append("run.threads=1")
     with ThreadPoolExecutor(chosen.workers) as pool:
-        seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
-        rows = list(pool.map(lambda seed: one_path(chosen, seed), seeds))
+        rows = list(pool.map(lambda seed: one_path(chosen, seed), chosen.seeds))
     found = {key: [row[key] for row in rows] for key in rows[0]}
     print(json.dumps({"start": chosen.start, "records": RECORDS} | found))
 
 
 def options() -> argparse.Namespace:
-    parser = experiment_parser(__doc__, "own_data", workers=1, counted=3)
+    parser = experiment_parser(__doc__, "own_data")
+    parser.add_argument("--workers", type=int, default=1, help="seeds side by side, one thread each")
     parser.add_argument("--start", choices=("sent", "corrected"), default="sent", help="what SFT imitates")
     parser.add_argument("--offline", action="store_true", help="learn from the records alone")
     return parser.parse_args()

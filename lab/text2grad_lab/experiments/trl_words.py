@@ -35,7 +35,7 @@ from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.sft import run_sft
 from text2grad.tasks.base import load_task
-from text2grad_lab.experiments.common.options import Row, configured, experiment_parser, row_once
+from text2grad_lab.experiments.options import Row, configured, experiment_parser, row_once
 
 WAYS = ("sampled", "greedy")
 ROLLOUTS = {"demo": 64, "lookup": 32}
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = experiment_parser(__doc__, "trl", settings=False)
+    parser = experiment_parser(__doc__, "trl")
     parser.add_argument("--task", choices=[*TRIES], default="demo")
     parser.add_argument("--tune-seeds", nargs="+", type=int, default=TUNE_SEEDS)
     parser.add_argument("--steps", type=int, help=f"default: {STEPS}, of {ROLLOUTS} answers")
@@ -98,7 +98,7 @@ def options() -> argparse.Namespace:
 
 def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: int, task: str = "demo") -> Row:
     """Both methods at the best of their tries, and the policy they start from."""
-    config = configured([task], {"run.folder": out, "run.threads": 1})
+    config = configured(task, {"run.folder": out, "run.threads": 1})
     if not (out / "sft" / "policy").is_dir():
         run_sft(config)
     found: Row = {"sft": measured(config, {"method": "sft"})["sampled"]}

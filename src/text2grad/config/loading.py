@@ -93,14 +93,17 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
         raise explain(error) from error
 
 
-def laid_over(config: Config, name: str) -> Config:
-    """A configuration overridden by a recipe, as with `--config mine.yaml --config NAME`.
+def laid_over(config: Config, name: str, overrides: Sequence[str] = ()) -> Config:
+    """A configuration overridden by a recipe and by command-line words, as with `--config mine.yaml --config NAME`.
 
     Raises:
         UsageError: there is no such recipe.
     """
     data = config.model_dump(exclude_unset=True)
-    _lay_over(data, _for_task(_read(find_config(name)), data))
+    if name:
+        _lay_over(data, _for_task(_read(find_config(name)), data))
+    for key, text in _pairs(overrides):
+        _assign(data, key, _value(key, text))
     return Config.model_validate(data)
 
 

@@ -3,8 +3,8 @@
 The command line takes it as a critic, by its module: a fifth of the labels of the program critic
 flipped, and a critic that likes every answer with a "please" in it, are
 
-    --critic.kind text2grad_lab.experiments.common.noisy_critic:flip_20_of_program
-    --critic.kind text2grad_lab.experiments.common.noisy_critic:polite_of_fields
+    --critic.kind text2grad_lab.experiments.noisy_critic:flip_20_of_program
+    --critic.kind text2grad_lab.experiments.noisy_critic:polite_of_fields
 """
 
 from __future__ import annotations

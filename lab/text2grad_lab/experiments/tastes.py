@@ -1,7 +1,7 @@
 """Replies to a colleague, of which none is right, and critics of three tastes: one task, by several programs.
 
-The command line takes them by their module: --task.name text2grad_lab.experiments.common.tastes:Replies
---critic.kind text2grad_lab.experiments.common.tastes:Every.
+The command line takes them by their module: --task.name text2grad_lab.experiments.tastes:Replies
+--critic.kind text2grad_lab.experiments.tastes:Every.
 SFT imitates replies of all manners, drawn at random. `about` is paid by nobody: whether a reply still names what it
 was asked about.
 """

@@ -1,1 +1,0 @@
-"""What several experiments share: methods by parts, notes of finished work, critics, figures."""

@@ -1,0 +1,78 @@
+"""The command line, the settings and the notes of finished work that experiments share."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from text2grad.config import Config, find_config, load_config, preset_names
+
+Row = dict[str, Any]
+
+
+def experiment_parser(doc: str | None, name: str) -> argparse.ArgumentParser:
+    """Return a parser with the options of all experiments; results go to `runs/<name>`."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all commands")
+    parser.add_argument("--out", type=Path, default=Path("runs") / name)
+    return parser
+
+
+BASELINES = "text2grad_lab:baselines"
+"""The recipe with the rates of the baselines for each task."""
+
+
+def configured(task: str, settings: Mapping[str, object], given: Sequence[str] = ()) -> Config:
+    """The preset of a task with the rates of the baselines, then settings, then those of --set."""
+    preset = find_config(task if task in preset_names() else f"text2grad_lab:{task}")
+    words = [f"--{key}={value}" for key, value in settings.items()] + [f"--{setting}" for setting in given]
+    return load_config([preset, find_config(BASELINES)], words)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file of JSON Lines; none where there is no file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def row_once(results: Path, key: Row, make: Callable[[], Row]) -> Row:
+    """The row of a results file with this key; made and appended where there is none."""
+    for row in read_rows(results):
+        if key.items() <= row.items():
+            return row
+    row = key | make()
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("a", encoding="utf-8") as handle:
+        handle.write(json.dumps(row) + "\n")
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    return row
+
+
+LATER = frozenset({"ppo", "offline", "credit", "critic", "extra", "evaluate"})
+"""Sections that the SFT policy and the reward model do not depend on (`annotate.critic` judges what it learns)."""
+
+
+def recipe_of(config: Config, without: frozenset[str] = frozenset()) -> str:
+    """A digest of all settings but some sections, where the run lies and how many threads it has."""
+    fields = config.model_dump_json(exclude={"run": {"folder", "threads"}, **dict.fromkeys(without, True)})
+    return hashlib.sha256(f"{version('text2grad')} {fields}".encode()).hexdigest()[:16]
+
+
+def refuse_other_recipe(config: Config) -> None:
+    """Note what the models in the run folder are made with; refuse a folder whose models were made with another.
+
+    Raises:
+        SystemExit: they were.
+    """
+    note, recipe = config.run.folder / "recipe.txt", recipe_of(config, LATER)
+    before = note.read_text(encoding="utf-8") if note.is_file() else recipe
+    if before != recipe:
+        raise SystemExit(f"the models in {note.parent} were made with other settings: take another --out")
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(recipe, encoding="utf-8")
