@@ -105,7 +105,8 @@ def test_every_file_named_in_a_page_or_in_the_code_exists() -> None:
 
 def is_text(file: Path) -> bool:
     """True for code, settings and pages; not for corpora, for what is generated, and for the lab book."""
-    skipped = {"__pycache__", "data", "book"} & set(file.parts) or ".egg-info" in str(file) or file.is_symlink()
+    parts = {"__pycache__", "data", "book"} & set(file.relative_to(ROOT).parts)
+    skipped = parts or ".egg-info" in str(file) or file.is_symlink()
     return file.suffix in (".py", ".md", ".yaml", ".toml", ".j2", ".js") and not skipped
 
 

@@ -256,7 +256,7 @@ def test_a_bad_squality_record_is_named(tmp_path: Path, path: tuple[Any, ...], v
     questions = SQUALITY.with_name("questions_and_references.jsonl").read_text(encoding="utf-8")
     (tmp_path / "questions_and_references.jsonl").write_text(questions, encoding="utf-8")
     (tmp_path / "bad.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"bad.jsonl: record 1: .*{words}"):
+    with pytest.raises(UserError, match=rf"bad.jsonl: line 1: .*{words}"):
         import_feedback(tmp_path / "bad.jsonl", SQUALITY_KIND)
 
 

@@ -57,82 +57,83 @@ def by_default(said: AssistantTurn, cure: str = "the policy's own way: --policy.
 
 def with_conversation(row: Row, write: Write = by_default) -> Row:
     """The row with its conversation as `prompt` and `response`, lists of plain messages; a response of one turn is
-    text. A row that holds none is left as it is.
+    text. A row without a conversation is returned unchanged.
 
     Raises:
-        ValueError: a message is malformed, or holds what is no text.
+        ValueError: a message is malformed, or holds something other than text.
     """
     if "resourceSpans" in row or "gen_ai." in str(row.get("attributes", list(row))):
         raise RowError("spans of OpenTelemetry are not read", 'write each conversation as {"messages": [...]}')
-    found = _parts(row)
-    if found is None:
+    parts = _parts(row)
+    if parts is None:
         return row
-    prompt, answer = ([plain_message(each, write) for each in part] for part in found)
+    prompt, answer = ([plain_message(message, write) for message in messages] for messages in parts)
     if prompt and answer[: len(prompt)] == prompt:  # the conversation from the prompt on
         answer = answer[len(prompt) :]
-    first = next((place for place, turn in enumerate(answer) if turn.role == "assistant"), len(answer))
     if not prompt:
+        first = next((place for place, turn in enumerate(answer) if turn.role == "assistant"), len(answer))
         prompt, answer = answer[:first], answer[first:]
     if not any(turn.role == "assistant" for turn in answer):
         raise RowError("no message of the assistant in the conversation", "leave it out: nothing in it is judged")
     single = answer[0].content if len(answer) == 1 else [turn.model_dump() for turn in answer]
     shown: Row = {"prompt": [turn.model_dump() for turn in prompt]} if prompt else {}
-    kept = {name: value for name, value in row.items() if name not in (*TALKS, *ANSWERS) or not _is_talk(value)}
-    return {**kept, **shown, "response": single}
+    others = {name: value for name, value in row.items() if name not in (*TALKS, *ANSWERS) or not _is_talk(value)}
+    return {**others, **shown, "response": single}
 
 
 def response_of(row: Row) -> str:
-    """The response of a row that `with_conversation` gave."""
+    """The response of a row that `with_conversation` returned."""
     value = row["response"]
     return value if isinstance(value, str) else Transcript.of_messages(map(Message.model_validate, value))
 
 
 def _parts(row: Row) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    """The messages of the prompt, and of what was answered or the whole conversation; None: there are none."""
-    asked = row.get("prompt")
-    if isinstance(asked, str):
-        asked = [{"role": "user", "content": asked}]
-    prompt: list[Any] = asked if isinstance(asked, list) and _is_talk(asked) else []
-    for name in ANSWERS:
-        if _is_talk(row.get(name)) and (name == "completion" or _is_new(row)):
-            if name == "completion" and row.get("response"):
-                raise RowError("both a completion and a response", "leave out the one that is not meant")
-            return prompt, row[name]
-    if "response" not in row:
-        for name in TALKS:
-            if _is_talk(row.get(name)):
-                return [], row[name]
-    if row.get("run_type") not in ("llm", "chat_model"):
-        return None
-    asked, answered = (_messages_in(row.get(name)) for name in ("inputs", "outputs"))
-    return (asked, answered) if asked and answered else None
+    """The messages of the prompt, and those of the answer or of the whole conversation; None if there are none."""
+    prompt: Any = row.get("prompt")
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    elif not _is_talk(prompt):
+        prompt = []
+    if _is_talk(row.get("completion")):
+        if row.get("response"):
+            raise RowError("both a completion and a response", "leave out the one that is not meant")
+        return prompt, row["completion"]
+    if _is_talk(row.get("response")) and _is_new(row):
+        return prompt, row["response"]
+    talk = next((row[name] for name in TALKS if _is_talk(row.get(name))), None)
+    if talk and "response" not in row:
+        return [], talk
+    if row.get("run_type") in ("llm", "chat_model"):
+        prompt, answer = (_messages_in(row.get(name)) for name in ("inputs", "outputs"))
+        return (prompt, answer) if prompt and answer else None
+    return None
 
 
 def _is_talk(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) and _role(each) for each in value)
+    return isinstance(value, list) and bool(value) and all(map(_role, value))
 
 
 def _is_new(row: Row) -> bool:
-    """Whether a response is more than one plain answer after its prompt, which every reader takes.
+    """True if a response is more than one plain answer after its prompt, which every reader takes.
 
-    Of a published file whose responses are whole conversations (`tasks.qa.repeats_prompt`) the last turn is meant.
+    In a published file whose responses are whole conversations (`repeats_prompt`) the last turn is meant.
     """
     messages = row["response"]
     if is_structured(messages):
         return True
-    several = any(_role(each) in ("assistant", "tool") for each in messages[:-1])
+    several = any(_role(message) in ("assistant", "tool") for message in messages[:-1])
     return several and not repeats_prompt({"prompt": None, **row})
 
 
 def is_structured(messages: object) -> bool:
-    """Whether there is more in a list of messages than roles and plain texts."""
-    listed = _objects(messages)
-    return any(each.keys() - {"role", "content"} or not isinstance(each.get("content"), str) for each in listed)
+    """True if a list of messages has more than roles and plain texts."""
+    objects = [item for item in messages if isinstance(item, dict)] if isinstance(messages, list) else []
+    return any(item.keys() - {"role", "content"} or not isinstance(item.get("content"), str) for item in objects)
 
 
-def _role(message: Mapping[str, Any]) -> str:
-    """The role of a message in our words; "" of what is no message."""
-    inner = message["kwargs"] if isinstance(message.get("kwargs"), dict) else message
+def _role(message: Any) -> str:
+    """The role of a message in our words; "" for anything that is not a message."""
+    inner = _inner(message) if isinstance(message, dict) else {}
     if not inner.keys() & {"content", "tool_calls", "function_call"}:
         return ""
     name = str(inner.get("role") or inner.get("type") or "").lower()
@@ -140,33 +141,34 @@ def _role(message: Mapping[str, Any]) -> str:
     return name if name in ROLES else ""
 
 
+def _inner(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message without the wrapper that LangChain puts around it."""
+    inner = message.get("kwargs")
+    return inner if isinstance(inner, dict) else message
+
+
 def plain_message(message: Mapping[str, Any], write: Write = by_default) -> Message:
     """A message as plain text; calls and reasoning of the assistant as it writes them.
 
     Raises:
-        ValueError: it is none, or holds what is no text.
+        ValueError: it is not a message, or holds something other than text.
     """
-    role = _role(message)
-    inner = message["kwargs"] if isinstance(message.get("kwargs"), dict) else message
-    thoughts, texts, calls = [str(inner.get("reasoning_content") or inner.get("reasoning") or "")], [], []
+    role, inner = _role(message), _inner(message)
     content = inner.get("content")
     if not role or isinstance(content, dict):
-        problem = (
-            f"a message of the {role} has an object as content" if role else f"no message: {str(message)[:40]}"
-        )
-        raise RowError(problem, "write it as text, or as a list of parts")
+        fault = f"a message of the {role} has an object as content" if role else f"no message: {str(message)[:40]}"
+        raise RowError(fault, "write it as text, or as a list of parts")
+    thoughts, calls = [str(inner.get("reasoning_content") or inner.get("reasoning") or "")], []
+    texts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         kind = part.get("type") or next(iter(part), "") if isinstance(part, dict) else "text"
-        said = _text_of(part)
-        if kind == "tool_use":
-            calls.append(part)
-        elif kind == "thinking":
-            thoughts.append(said)
-        elif kind in (*_TEXTS, "tool_result"):
-            texts.append(said)
-        else:
+        if kind not in (*_TEXTS, "tool_result", "tool_use", "thinking"):
             cure = "only text is read: leave such records out, or say in words what it shows"
             raise RowError(f"a message of the {role} has a part {str(kind)[:40]!r}", cure)
+        if kind == "tool_use":
+            calls.append(part)
+        else:
+            (thoughts if kind == "thinking" else texts).append(_text_of(part))
     calls += [*_listed(inner.get("tool_calls")), *_listed(inner.get("function_call"))]
     turn = AssistantTurn("\n".join(filter(None, thoughts)), "".join(texts), [_call(call) for call in calls])
     if role != "assistant" or not (turn.calls or turn.reasoning):
@@ -201,10 +203,6 @@ def _call(value: Any) -> dict[str, Any]:
     with suppress(json.JSONDecodeError):  # what a model wrote need not be JSON
         given = from_json(given) if isinstance(given, str) else given
     return {"name": called["name"], "arguments": given}
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _loaded(value: Any) -> Any:
@@ -252,7 +250,7 @@ def turns_of(value: Any, name: str) -> tuple[Message, ...]:
 
 
 def is_turn(value: Any) -> bool:
-    """Whether this is a chat turn."""
+    """True if this is a chat turn."""
     return isinstance(value, dict) and value.get("role") in ROLES and "content" in value
 
 
@@ -260,12 +258,4 @@ def _turn(value: Any, name: str) -> Message:
     if not is_turn(value):
         shape = '{"role": "assistant", "content": "..."}'
         raise ValueError(f"the {name} is neither text nor a list of turns such as {shape}: {str(value)[:40]!r}")
-    content = value["content"]
-    if isinstance(content, list) and all(
-        isinstance(part, dict) and set(part) == {"type", "text"} and isinstance(part["text"], str)
-        for part in content
-    ):
-        content = "".join(part["text"] for part in content)
-    if value.get("tool_calls") or not isinstance(content, str):
-        raise ValueError(f"a turn of the {name} calls tools or has something else than text; write the text alone")
-    return Message(role=value["role"], content=content)
+    return plain_message(value)

@@ -19,7 +19,7 @@ from text2grad.data.marks import LABELS, Mark, utf16_offset, without_empty
 from text2grad.data.markup import write_markup
 from text2grad.data.opinions import SCORE_SCALE, Importer
 from text2grad.data.records import record_of
-from text2grad.data.remarks import AS_IT_IS, COLUMNS, NO_SPANS, read_row, score_of
+from text2grad.data.remarks import AS_IT_IS, COLUMNS, DECLARED, NO_SPANS, read_row
 from text2grad.data.scale import Scales
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import (
@@ -155,7 +155,7 @@ def _named(quote: Quote, label: Label) -> Row:
 
 def _is_read_back(row: Row, record: Feedback) -> bool:
     try:
-        opinion = read_row(row, score_of(row["score"]))
+        opinion = read_row(row, DECLARED.score(row["score"]))
     except ValueError:
         return False
     if opinion.losses or opinion.skipped:

@@ -15,9 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
-from text2grad.data.tables import decode, is_table, table_rows
+from text2grad.data.tables import bad_rows, decode, is_table, table_rows
 from text2grad.errors import UserError, first_error, optional_packages
 from text2grad.jsonl import from_json, json_lines, reading
 
@@ -215,19 +213,33 @@ def convert_rows(
     """Yield everything that `convert(row, id for a row without one)` makes of the rows, which have at least `keys`.
 
     Raises:
-        UserError: rows are no records of `noun`: which, and why; where all are alike, what is wrong with the file.
+        UserError: rows are no records of `noun`: all of them, and why.
     """
-    faults: dict[int, ValueError] = {}
+    placed = ((f"record {number}", row) for number, row in enumerate(rows, start=1))
+    return (item for _, item in convert_placed(placed, data, keys, convert, noun))
+
+
+def convert_placed(
+    rows: Iterable[Placed],
+    data: str | Path,
+    keys: frozenset[str],
+    convert: Callable[[Row, str], Iterable[T]],
+    noun: str,
+) -> Iterator[tuple[str, T]]:
+    """Like `convert_rows`, with the place of each row."""
+    bad: list[tuple[str, ValueError]] = []
     number = 0
-    for number, row in enumerate(rows, start=1):
+    for number, (place, row) in enumerate(rows, start=1):
         try:
             converted = _converted(row, keys, convert, f"{Path(data).stem}-{number}", noun)
         except ValueError as error:
-            faults[number] = error
+            bad.append((place, error))
         else:
-            yield from () if faults else converted
-    if faults:
-        raise _bad_records(data, faults, number)
+            yield from () if bad else ((place, item) for item in converted)
+    if bad:
+        other = "is it the right file?" if len(bad) == number > 1 else "correct or remove these rows"
+        cure = next((error.cure for _, error in bad if isinstance(error, RowError)), other)
+        raise bad_rows(data, [(place, first_error(error)) for place, error in bad], cure)
 
 
 def _converted(
@@ -242,28 +254,10 @@ def _converted(
         raise ValueError(f"not a {noun}: {error}") from error
 
 
-def _bad_records(data: str | Path, faults: Mapping[int, ValueError], of: int) -> UserError:
-    """One line for all rows that cannot be used."""
-    (first, error), *others = faults.items()
-    if not others:
-        return bad_record(data, first, error)
-    if len(faults) == of:
-        message = f"{data}: none of its {of} records can be read, the first: record {first}: {detail(error)}"
-        return UserError(message, getattr(error, "cure", "") or "is it the right file?")
-    more = ", ".join(map(str, list(faults)[1:20])) + (" ..." if len(faults) > 20 else "")
-    where = f"{len(faults)} of {of} records cannot be read, the first: record {first}: {detail(error)}"
-    return UserError(f"{data}: {where}", f"fix or remove record {first}, and look at {more}")
-
-
 def bad_record(data: str | Path, number: int, error: ValueError) -> UserError:
     """One line that names the file and the record (from 1) that cannot be used."""
     cure = getattr(error, "cure", "") or f"fix or remove record {number}"
-    return UserError(f"{data}: record {number}: {detail(error)}", cure)
-
-
-def detail(error: ValueError) -> str:
-    """The problem with a row, in one line."""
-    return first_error(error) if isinstance(error, ValidationError) else str(error)
+    return bad_rows(data, [(f"record {number}", first_error(error))], cure)
 
 
 # Texts in a row.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from text2grad.data.conversations import Write, by_default, is_turn, turns_of
-from text2grad.data.files import Placed, Row, RowError, convert_rows
+from text2grad.data.files import Placed, Row, RowError, convert_placed
 from text2grad.data.marks import HUMAN, POLARITY, Counting, Mark
 from text2grad.data.scale import BY_FILE, Scale, parse_scale, verdict
 from text2grad.feedback import Label, Message, QuoteCounts, Source, Span
@@ -111,8 +111,8 @@ class Opinion:
     marks that gave none. `omissions` is what the response leaves out, `lost` are quotes that are not in it, `meta`
     is kept of the row. `part` is added to the id where a row has several opinions.
 
-    `answer` fills in the rest: `written` are comments by question; `aside` is what is neither a mark nor a rating
-    nor words (a ranking, say), kept in `meta`. `skipped` says why it is no opinion at all, `failure` why it is a
+    `answer` fills in the rest; `aside` is what is neither a mark nor a rating nor words (a ranking, say), kept in
+    `meta`. `skipped` says why it is no opinion at all, `failure` why it is a
     record without a judgement. `misplaced` counts marks on another text or on an unknown one, `losses` are lines on
     what gave no span; `place` is that of the row.
     """
@@ -134,7 +134,6 @@ class Opinion:
     source: Source = HUMAN
     part: str | None = None
     aside: dict[str, object] = field(default_factory=dict)
-    written: dict[str, str] = field(default_factory=dict)
     failure: str = ""
     skipped: str = ""
     misplaced: Counter[str] = field(default_factory=Counter)
@@ -160,11 +159,8 @@ class Opinion:
             return
         if isinstance(value, str) and names.is_corrected(question):
             self.corrected = value
-        elif isinstance(value, str) and names.is_comment(question):
+        elif isinstance(value, str) and (names.is_comment(question) or not _is_label(value)):
             self.comments.append(value)
-        elif isinstance(value, str) and not _is_label(value):
-            self.comments.append(value)
-            self.written[question] = value
         elif isinstance(single, str | int | float) or (
             isinstance(single, list) and all(isinstance(word, str) for word in single)
         ):
@@ -232,17 +228,14 @@ def opinions(importer: Importer, path: Path, rows: Sequence[Placed], names: Name
     Raises:
         UserError: rows cannot be read (which, and why).
     """
-    numbers = iter(range(1, len(rows) + 1))
-
-    def read(row: Row, fallback_id: str) -> Iterator[Opinion]:
-        number = next(numbers)
-        for opinion in importer.read(row, fallback_id, names):
-            opinion.place = f"record {number}"
-            yield opinion
-
     noun = importer.noun or f"record of {importer.name}"
-    found = convert_rows([row for _, row in rows], path, importer.keys, read, noun)
-    return list(importer.join(list(found), path))
+    found = []
+    for place, opinion in convert_placed(
+        rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun
+    ):
+        opinion.place = place
+        found.append(opinion)
+    return list(importer.join(found, path))
 
 
 def last_turn(row: Mapping[str, Any]) -> Mapping[str, Any]:

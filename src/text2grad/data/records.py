@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -20,14 +20,15 @@ from pydantic import ValidationError
 
 from text2grad.data import published, remarks
 from text2grad.data.conversations import Write, by_default, is_structured, with_conversation
-from text2grad.data.files import Placed, Row, bad_record, detail, rows
+from text2grad.data.files import Placed, Row, bad_record, convert_placed, rows
 from text2grad.data.marks import human_record, in_code_points, spans_of, subject_of, without_empty
 from text2grad.data.opinions import Importer, Names, Opinion, opinions
 from text2grad.data.remarks import RATINGS, SAYS, parse_map, plain_name
 from text2grad.data.scale import Scale, Scales, parse_scales
 from text2grad.data.tables import bad_rows, is_table
 from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
-from text2grad.errors import UsageError, UserError
+from text2grad.data.tools import PAIRS_CURE
+from text2grad.errors import UsageError, UserError, first_error
 from text2grad.feedback import Critique, Failure, Feedback, Label, QuoteCounts, Record, escapes_folder, key_of
 from text2grad.jsonl import read_jsonl, record_json, write_jsonl
 from text2grad.named import is_own_name, load_named
@@ -80,25 +81,6 @@ class ImportResult(Record):
     ignored: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of an import: names of columns, fields and questions (`--map`), scales of ratings by question
-    (`--scale`; "": of the score), and the length of a prompt that the task shows.
-    """
-
-    names: Sequence[str]
-    scales: Mapping[str, Scale]
-    context_characters: int | None
-    write: Write = by_default
-
-    def refuse(self, kind: str) -> None:
-        """Stop where names or scales are given for a kind of file that needs none."""
-        for option, given in (("--map", self.names), ("--scale", self.scales)):
-            if given:
-                why = f"{option} is for tables and remarks, and for tools, not for {kind}"
-                raise UsageError(why, "leave it out")
-
-
 def import_feedback(
     path: str | Path,
     kind: str = "auto",
@@ -120,20 +102,26 @@ def import_feedback(
     Raises:
         UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
     """
-    path, options = Path(path), Options(names, parse_scales(scales), context_characters, write)
+    path, given = Path(path), parse_scales(scales)
     if kind not in KINDS and not is_own_name(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
     placed = [] if kind == "feedback" else list(rows(path))
     if not placed and kind == "auto":
         problem = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {problem}", "check that it is the right file")
-    talks = _with_conversations(path, placed, options)
+    talks = _with_conversations(path, placed, names, write)
     read_as = _kind_of(talks, path, bool(names)) if kind == "auto" else _asked_for(kind, talks)
-    if isinstance(read_as, Importer):
-        return _import_rows(path, read_as, talks, options)
     if read_as in REMARKS:
-        return _import_remarks(path, read_as, talks, options)
-    options.refuse("feedback")
+        return _import_remarks(path, str(read_as), talks, names, given)
+    if read_as == "feedback" or read_as in DATA_SETS:
+        option = "--map" if names else "--scale" if scales else ""
+        if option:
+            name = read_as.name if isinstance(read_as, Importer) else read_as
+            why = f"{option} is for tables and remarks, and for tools, not for {name}"
+            raise UsageError(why, "leave it out")
+    if isinstance(read_as, Importer):
+        options = Names(parse_map(names, MAPPED), context_characters=context_characters, write=write)
+        return _import_rows(path, read_as, talks, options, given)
     own = list(_own(path, placed, talks))
     if not own:
         raise UserError(f"{path} has no records", "check that it is the right file")
@@ -143,24 +131,23 @@ def import_feedback(
     return ImportResult(records=own, report=_report("feedback", own))
 
 
-def _import_rows(path: Path, importer: Importer, placed: list[Placed], options: Options) -> ImportResult:
-    """The records that an importer makes of a file."""
-    if importer in DATA_SETS:
-        options.refuse(importer.name)
+def _import_rows(
+    path: Path, importer: Importer, placed: list[Placed], options: Names, given: Mapping[str, Scale]
+) -> ImportResult:
+    """The records that an importer makes of a file. `options` are those of the command."""
     try:
         declared = importer.names(path, [row for _, row in placed])
     except (AttributeError, KeyError, TypeError, ValueError):  # a bad row, which is named when it is read
         declared = Names()
-    chosen = parse_map(options.names, MAPPED)
+    chosen = options.chosen
     names = replace(declared, chosen=chosen, context_characters=options.context_characters, write=options.write)
     found = opinions(importer, path, placed, names)
     meant = [opinion for opinion in found if not opinion.skipped]
-    _read_choices(meant)
     values: dict[str, list[object]] = {}
     for question, value in ((q, v) for opinion in meant for q, v in opinion.ratings.items()):
         values.setdefault(question, []).append(value)
     main = next(iter(chosen.get("score", ())), "")
-    scales = Scales.of(values, options.scales, names.scales, main, names.options)
+    scales = Scales.of(values, given, names.scales, main, names.options)
     kept, losses = records(path, importer, found, scales, names.labels())
     losses += [*_left(found), *_unlabelled(meant, names.labels()), *scales.problems]
     if not kept:
@@ -171,19 +158,17 @@ def _import_rows(path: Path, importer: Importer, placed: list[Placed], options: 
     )
 
 
-def _import_remarks(path: Path, kind: str, placed: list[Placed], options: Options) -> ImportResult:
+def _import_remarks(
+    path: Path, kind: str, placed: list[Placed], names: Sequence[str], given: Mapping[str, Scale]
+) -> ImportResult:
     """The records of a file of remarks."""
-    columns = {ours: theirs[-1] for ours, theirs in parse_map(options.names).items()}
+    columns = {ours: theirs[-1] for ours, theirs in parse_map(names).items()}
     inside = [(place, _with_paths(row, columns)) for place, row in placed]
-    read = remarks.opinions(path, inside, columns, options.scales)
-    kept, losses = records(path, Importer(kind, lambda row, id, names: ()), read.opinions, Scales({}), {})
-    return ImportResult(
-        records=kept,
-        report=_report(kind, kept),
-        scales=read.scores.notes,
-        losses=(*losses, *read.scores.problems),
-        ignored=read.ignored,
-    )
+    read = remarks.remarks(path, inside, columns, given)
+    kept, losses = records(path, Importer(kind, lambda row, id, names: ()), read.opinions, read.scales, {})
+    losses += read.scales.problems
+    report = _report(kind, kept)
+    return ImportResult(records=kept, report=report, scales=read.lines, losses=tuple(losses), ignored=read.ignored)
 
 
 # The third pass.
@@ -199,9 +184,9 @@ def records(
     Raises:
         UserError: records cannot be written or their ids are taken by another text (all of them are named).
     """
-    kept: dict[str, tuple[str, list[str]]] = {}
+    first: dict[str, Opinion] = {}
     subjects: dict[str, tuple[object, str]] = {}
-    found: list[Feedback] = []
+    kept: list[Feedback] = []
     losses: list[str] = []
     bad: list[tuple[str, str]] = []
     for opinion in opinions:
@@ -210,19 +195,19 @@ def records(
             try:
                 record = record_of(importer, opinion, scales, labels)
             except ValidationError as error:
-                bad.append((opinion.place, detail(error)))
+                bad.append((opinion.place, first_error(error)))
                 continue
-            if first := kept.get(key := record_json(record)):
-                lines = [f"the same remark as in {first[0]}: left out"] if first[1] == lines else lines
-            else:
-                kept[key] = opinion.place, lines
-                found.append(record)
+            before = first.setdefault(record_json(record), opinion)
+            if before is opinion:
+                kept.append(record)
                 bad += [(opinion.place, fault) for fault in _faults(record, opinion.place, subjects)]
-                losses += [] if opinion.losses else _lost_marks(record)
+                losses += [] if lines else _lost_marks(record)
+            elif before.losses == lines:
+                lines = [f"the same remark as in {before.place}: left out"]
         losses += [f"{opinion.place}: {line}" for line in lines]
     if bad:
         raise bad_rows(path, bad, "correct these rows, or give each text an id of its own")
-    return found, losses
+    return kept, losses
 
 
 def record_of(importer: Importer, opinion: Opinion, scales: Scales, labels: Mapping[str, Label]) -> Feedback:
@@ -263,23 +248,6 @@ def _lost_marks(record: Feedback) -> list[str]:
         "neither praise nor criticism by their label": counts.no_polarity,
     }
     return [f"record {record.id}: marks {why}: {count}" for why, count in lost.items() if count]
-
-
-LONGEST_LABEL = 30
-"""Characters of a choice, in a question that some answered with one word."""
-
-
-def _read_choices(opinions: Sequence[Opinion]) -> None:
-    """Take short texts as ratings where others answered the same question by a label: of correct, partly correct
-    and wrong, all are choices.
-    """
-    rated = {question for opinion in opinions for question in opinion.ratings}
-    answers = [answer for opinion in opinions for answer in opinion.written.items()]
-    long = {question for question, text in answers if len(text) > LONGEST_LABEL}
-    for opinion in opinions:
-        labels = {question: text for question, text in opinion.written.items() if question in rated - long}
-        opinion.ratings |= labels
-        opinion.comments = [text for text in opinion.comments if text not in labels.values()]
 
 
 def _left(opinions: Sequence[Opinion]) -> Iterator[str]:
@@ -341,31 +309,29 @@ def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | s
     if mapped or "response" in map(plain_name, first):
         return "remarks"
     if {"chosen", "rejected"} <= first.keys() or {"preferred_output", "non_preferred_output"} <= first.keys():
-        cure = f"learn from them by: python -m text2grad_lab train-dpo {path}"
-        raise UserError(f"{path}: these are pairs of answers, and no feedback on one", cure)
+        raise UserError(f"{path}: these are pairs of answers, and no feedback on one", PAIRS_CURE)
     texts = ", ".join(_paths(first))[:300]
     cure = f"say where what is: --map response=KEY,critique=KEY (or prompt, score, corrected); keys: {texts}"
     raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
 
 
-def _with_conversations(path: Path, placed: Sequence[Placed], options: Options) -> list[Placed]:
+def _with_conversations(path: Path, placed: Sequence[Placed], names: Sequence[str], write: Write) -> list[Placed]:
     """The rows, those with a conversation and something said about it with its turns as prompt and response.
 
     Raises:
         UserError: a conversation cannot be read (whose).
     """
-    mapped = {pair.partition("=")[0].strip() for word in options.names for pair in word.split(",")}
+    mapped = {pair.partition("=")[0].strip() for word in names for pair in word.split(",")}
     if "response" in mapped:
         return list(placed)
-    said, talks = {*SAYS, *RATINGS}, []
-    for number, (place, row) in enumerate(placed, start=1):
-        try:
-            has_remark = mapped & said or said & set(map(plain_name, row))
-            is_read = is_structured(row.get("response")) if row.keys() >= OWN_KEYS else has_remark
-            talks.append((place, with_conversation(row, options.write) if is_read else row))
-        except ValueError as error:
-            raise bad_record(path, number, error) from error
-    return talks
+    says = {*SAYS, *RATINGS}
+
+    def read(row: Row, id: str) -> Iterator[Row]:
+        has_remark = mapped & says or says & set(map(plain_name, row))
+        is_read = is_structured(row.get("response")) if row.keys() >= OWN_KEYS else has_remark
+        yield with_conversation(row, write) if is_read else row
+
+    return list(convert_placed(placed, path, frozenset(), read, "conversation"))
 
 
 def _own(path: Path, placed: Sequence[Placed], talks: Sequence[Placed]) -> Iterator[Feedback]:

@@ -69,6 +69,8 @@ class Scale:
         place = self._place(value)
         if place is None or not min(self.low, self.high) <= place <= max(self.low, self.high):
             return None
+        if (self.low, self.high) == (-1, 1):
+            return place
         return round(2 * (place - self.low) / (self.high - self.low) - 1, 6)
 
     def _place(self, value: object) -> float | None:
@@ -156,7 +158,7 @@ def verdict(word: object) -> float | None:
 
 
 class Reading:
-    """How the values of one question are read: on its declared scale, else word by word.
+    """How the values of one question are read: on its declared scale, by their own maximum, or word by word.
 
     `options` are all words that could have been chosen. `rates`: this is a rating at all.
     """
@@ -182,6 +184,9 @@ class Reading:
         on_scale = self.scale.score(value) if self.scale else None
         if on_scale is not None or self.graded or (self.scale and self.scale.words):
             return on_scale
+        if not self.open and (share := share_of(value)):
+            part, most = share
+            return round(2 * part / most - 1, 6) if most and 0 <= part <= most else None
         words = value if isinstance(value, list) else [value]
         verdicts = {score for word in words if (score := verdict(word)) is not None}
         return verdicts.pop() if len(verdicts) == 1 else None
@@ -191,11 +196,17 @@ class Reading:
         """The ratings and their scores, in the user's terms."""
         scale = self.scale
         on_scale = {value for value in self._scored if scale and scale.score(value) is not None}
-        pairs = [f"{word!r} read as {score:g}" for word, score in self._scored.items() if word not in on_scale]
-        if scale and on_scale:
-            pairs.insert(0, f"{'' if scale.words else 'ratings '}{scale} read as -1 to 1")
-        why = f"{self.name}: {scale.declared}" if scale and on_scale else self.name
-        return f"{', '.join(pairs)} ({why})" if pairs else ""
+        others = {value: score for value, score in self._scored.items() if value not in on_scale}
+        shares = [value for value in others if share_of(value)]
+        pairs = [f"{word!r} read as {score:g}" for word, score in others.items() if word not in shares]
+        pairs += [
+            f"{value} read as {others[value]:g}: of 0 to its own maximum (1 is worst: --scale 1..5)"
+            for value in shares[:1]
+        ]
+        declared = scale.declared if scale and on_scale else ""
+        if declared:
+            pairs.insert(0, f"{'' if scale and scale.words else 'ratings '}{scale} read as -1 to 1")
+        return f"{', '.join(pairs)} ({self.name}{declared and f': {declared}'})" if pairs else ""
 
     @property
     def problem(self) -> str:

@@ -1,7 +1,7 @@
 """Tables as spreadsheets and people write them: cells with a header, or one line that says what is wrong and where.
 
-Commas, semicolons or tabs part the cells, as the header shows or `sep=;` in front of it says; what holds one of
-them, a line break or a quotation mark stands in quotation marks. A file with tabs may be without any quoting.
+Commas, semicolons or tabs part the cells, as the header shows or `sep=;` in front of it says; a cell with one of
+them, a line break or a quotation mark in it stands in quotation marks. A file with tabs may quote nothing.
 Nothing is padded, cut or joined: a row without the header's number of cells is refused, all such rows at once.
 """
 
@@ -12,7 +12,7 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +22,6 @@ from text2grad.errors import UserError
 _TABBED = (".tsv", ".tab", ".txt")
 _MOST_NAMED = 5
 _SEPARATOR = re.compile(r"sep=([^\r\n])(?:\r\n|\r|\n)", re.IGNORECASE)
-_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')
-"""A cell in quotation marks with doubled ones in it."""
 
 
 class Line(NamedTuple):
@@ -40,14 +38,14 @@ class Line(NamedTuple):
 
 
 def is_table(path: Path, text: str = "") -> bool:
-    """Whether a file is a table: by its suffix, or as Excel's "Unicode text" with tab-separated cells."""
+    """True for a table: by its suffix, or as Excel's "Unicode text" with tab-separated cells."""
     suffix = _suffix(path)
     tabs = suffix == ".txt" and "\t" in text.partition("\n")[0] and not text.startswith(("{", "["))
     return tabs or suffix in (".csv", ".tsv", ".tab")
 
 
 def _suffix(path: Path) -> str:
-    """Lower-case suffix of a file name, ignoring `.gz`."""
+    """The suffix of a file name in lower case, without `.gz`."""
     return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
 
 
@@ -81,12 +79,12 @@ def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if not lines:
         return
     names = _names(path, lines)
-    _refuse_ragged(path, lines[1:], len(lines[0].cells))
+    _refuse_ragged(path, lines)
     for line in lines[1:]:
         yield line.place, {name: line.cells[column] for column, name in names.items()}
 
 
-def bad_rows(path: Path, found: Sequence[tuple[str, str]], cure: str) -> UserError:
+def bad_rows(path: str | Path, found: Sequence[tuple[str, str]], cure: str) -> UserError:
     """One line that names all rows that cannot be used; `found` has the place of each and what is wrong there."""
     by_fault: dict[str, list[str]] = {}
     for place, fault in found:
@@ -114,8 +112,9 @@ def _names(path: Path, lines: Sequence[Line]) -> dict[int, str]:
     return {n: name or f"column {n + 1}" for n, name in enumerate(names) if name or n in filled}
 
 
-def _refuse_ragged(path: Path, lines: Iterable[Line], width: int) -> None:
+def _refuse_ragged(path: Path, lines: Sequence[Line]) -> None:
     """Refuse rows whose number of cells differs from the header's; trailing blank cells are ignored."""
+    width = len(lines[0].cells)
     bad = [
         (line.place, f"not as many cells as the header ({len(line.cells)}, not {width})")
         for line in lines
@@ -127,34 +126,29 @@ def _refuse_ragged(path: Path, lines: Iterable[Line], width: int) -> None:
 
 
 def _delimited(path: Path, text: str) -> list[Line]:
-    said = _SEPARATOR.match(text)
-    text = text[said.end() :] if said else text
-    before = int(said is not None)
+    """The rows that are not blank, the header first."""
+    declared = _SEPARATOR.match(text)
+    text = text[declared.end() :] if declared else text
+    before = int(declared is not None)
     header = text.lstrip("\r\n").partition("\n")[0]
     tabbed = _suffix(path) in _TABBED and ("\t" in header or not re.search("[,;]", header))
-    if tabbed and not said and (bare := _without_quoting(text, before)):
+    mark = declared[1] if declared else "\t" if tabbed else _delimiter(header)
+    if mark == "\t" and (bare := _unquoted(text, before)):
         return bare
-    mark = said[1] if said else "\t" if tabbed else _delimiter(header)
     lines = list(_quoted(path, text, mark, before))
     if re.search(rf'{re.escape(mark)} +"', text):
         _refuse_space(path, text, mark, lines)
     return lines
 
 
-def _refuse_space(path: Path, text: str, mark: str, lines: Sequence[Line]) -> None:
-    """Refuse a space before a cell's opening quotation mark: it would make the mark part of the text."""
-    without = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True)
-    rows = (cells for cells in without if any(cell.strip() for cell in cells))
-    for line, cells in islice(zip(lines, rows, strict=False), 1, None):  # the names are read without both
-        if [cell.lstrip(" ") for cell in line.cells] != [cell.lstrip(" ") for cell in cells]:
-            cure = f'remove the space: {mark}"one, two"'
-            raise UserError(f"{path}: {line.place}: a space stands in front of a quotation mark", cure)
-
-
-def _delimiter(header: str) -> str:
-    """The comma, semicolon or tab that is most often in the header."""
-    outside = re.sub(r'"[^"]*"', "", header)
-    return max(",;\t", key=outside.count)
+def _unquoted(text: str, before: int) -> list[Line]:
+    """The rows of a file with tabs that quotes nothing: all have as many cells, and a quotation mark that opens a
+    cell does not close it. Empty for any other file."""
+    split = [line.removesuffix("\r").split("\t") for line in text.split("\n")]
+    lines = [Line(n, n + before, cells) for n, cells in enumerate(split, start=1) if any(map(str.strip, cells))]
+    opened = [cell for line in lines for cell in line.cells if cell.startswith('"')]
+    quotes_nothing = any(len(cell) == 1 or not cell.endswith('"') for cell in opened)
+    return lines if quotes_nothing and len({len(line.cells) for line in lines}) == 1 else []
 
 
 def _quoted(path: Path, text: str, mark: str, before: int) -> Iterator[Line]:
@@ -172,27 +166,23 @@ def _quoted(path: Path, text: str, mark: str, before: int) -> Iterator[Line]:
                 yield Line(row, begins + before, cells)
             begins = reader.line_num + 1
     except csv.Error as error:
-        last = row + (begins > 1)
-        where = Line(last, begins + before, []).place
+        where = Line(row + (begins > 1), begins + before, []).place
         cure = 'close it, and double each one inside: "he said ""no"""'
         fault = "a quotation mark at the start of a cell is not closed where the cell ends"
         raise UserError(f"{path}: {where}: {fault}", cure) from error
 
 
-def _without_quoting(text: str, before: int) -> list[Line]:
-    """The rows of a file with tabs that quotes no cells; empty if it does, as its own lines show.
-
-    A spreadsheet quotes what has to be quoted, or all. So a file quotes where a line alone has not as many cells as
-    the header, where a cell in quotation marks has doubled ones in it, and where all cells of a row are in quotes.
-    """
-    split = [line.removesuffix("\r").split("\t") for line in text.split("\n")]
-    lines = [Line(n, n + before, cells) for n, cells in enumerate(split, start=1) if any(map(str.strip, cells))]
-    opened = [cell for line in lines for cell in line.cells if cell.startswith('"')]
-    whole = len(lines) > 0 and all(len(line.cells) == len(lines[0].cells) for line in lines)
-    quotes = not whole or any(map(_QUOTED.fullmatch, opened)) or any(map(_all_quoted, lines))
-    return [] if opened and quotes else lines
+def _refuse_space(path: Path, text: str, mark: str, lines: Sequence[Line]) -> None:
+    """Refuse a space before a cell's opening quotation mark: it would make the mark part of the text."""
+    without = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True)
+    rows = (cells for cells in without if any(cell.strip() for cell in cells))
+    for line, cells in islice(zip(lines, rows, strict=False), 1, None):  # the names are read without both
+        if [cell.lstrip(" ") for cell in line.cells] != [cell.lstrip(" ") for cell in cells]:
+            cure = f'remove the space: {mark}"one, two"'
+            raise UserError(f"{path}: {line.place}: a space stands in front of a quotation mark", cure)
 
 
-def _all_quoted(line: Line) -> bool:
-    filled = [cell for cell in line.cells if cell.strip()]
-    return len(filled) > 1 and all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in filled)
+def _delimiter(header: str) -> str:
+    """The comma, semicolon or tab that is most often in the header."""
+    outside = re.sub(r'"[^"]*"', "", header)
+    return max(",;\t", key=outside.count)

@@ -41,16 +41,15 @@ class Answers(NamedTuple):
 class Tool:
     """An entry of the table: a row is recognised by `known`, and these keys say what it holds.
 
-    Keys are looked up in the row and in its `meta`. `texts` takes the response and the prompt from a row where no
-    plain key has them. `marks` are keys of spans, of labels, or of both; `answers` is a list of answers; `columns`
-    begins the names of columns that end in `.label`, `.score` and `.explanation`. `judge` adds what is left.
+    Keys are looked up in the row and in its `meta`. `texts` takes the response and the prompt from a row. `marks`
+    are keys of spans, of labels, or of both; `answers` is a list of answers; `columns` begins the names of columns
+    that end in `.label`, `.score` and `.explanation`. `judge` adds what is left.
     """
 
     name: str
     known: Callable[[Row], bool]
+    texts: Callable[[Row, Names], tuple[str, Prompt]]
     id: tuple[str, ...] = ("id",)
-    response: tuple[str, ...] = RESPONSE_KEYS
-    texts: Callable[[Row, Names], tuple[str, Prompt]] | None = None
     annotator: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     comments: tuple[str, ...] = ()
@@ -69,7 +68,7 @@ def importer(tool: Tool) -> Importer:
 
 def _opinions(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """The opinions on one row: one for each person where its answers name them, else one."""
-    known = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
+    known = _with_meta(row)
     id = text_in(known, *tool.id) or fallback_id
     if tool.answers and not row[tool.answers.list]:
         yield skip(id, "runs without feedback")
@@ -77,11 +76,7 @@ def _opinions(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[
     if row.get("answer") == "ignore":
         yield skip(id, "answers 'ignore'")
         return
-    if tool.texts:
-        response, prompt = tool.texts(row, names)
-    else:
-        field = names.response(row, tool.response)
-        response, prompt = row[field], names.prompt(known, without=field)
+    response, prompt = tool.texts(row, names)
     opinion = Opinion(id, response, prompt, text_in(known, *tool.annotator) or _file_of_a_user(row, fallback_id))
     for key in tool.marks:
         _add_marks(opinion, key, row.get(key), names)
@@ -94,6 +89,16 @@ def _opinions(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[
     if tool.judge:
         tool.judge(opinion, known, names)
     yield from _answered(opinion, tool.answers, row, names) if tool.answers else [opinion]
+
+
+def _with_meta(row: Row) -> Row:
+    return {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
+
+
+def _texts(keys: Sequence[str], row: Row, names: Names) -> tuple[str, Prompt]:
+    """The response under the first of `keys`, and the prompt."""
+    field = names.response(row, keys)
+    return row[field], names.prompt(_with_meta(row), without=field)
 
 
 def _file_of_a_user(row: Row, fallback_id: str) -> str:
@@ -184,11 +189,9 @@ def _is_prodigy(row: Row) -> bool:
 
 
 def _prodigy_texts(row: Row, names: Names) -> tuple[str, Prompt]:
-    known = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
     if "options" in row and not names.key(row, "response", _PRODIGY_TEXTS):
-        raise RowError("options to choose from, and no response that is judged", f"these are pairs: {PAIRS_CURE}")
-    field = names.response(row, _PRODIGY_TEXTS)
-    return row[field], names.prompt(known, without=field)
+        raise RowError("these are pairs of answers: options to choose from, and no response", PAIRS_CURE)
+    return _texts(_PRODIGY_TEXTS, row, names)
 
 
 def _judge_prodigy(opinion: Opinion, row: Row, names: Names) -> None:
@@ -231,7 +234,7 @@ def _prodigy_names(path: Path, rows: Sequence[Row]) -> Names:
 # Recognition.
 
 _DOCCANO = ("label", "labels", "entities", "cats", "annotations")
-PAIRS_CURE = "write prompt, chosen and rejected, and learn from them by python -m text2grad_lab train-dpo FILE"
+PAIRS_CURE = "preferences are for a trainer such as TRL's DPOTrainer; here, say of one answer what is good or poor"
 
 
 def _is_doccano(row: Row) -> bool:
@@ -256,27 +259,27 @@ TOOLS = (
     Tool(
         "langsmith",
         _is_langsmith,
+        partial(_within, "outputs", "inputs"),
         id=("id", "run_id"),
-        texts=partial(_within, "outputs", "inputs"),
         answers=Answers("feedback", question="key", value=("score", "value")),
     ),
     Tool(
         "langfuse",
         _is_langfuse,
-        texts=partial(_within, "output", "input"),
+        partial(_within, "output", "input"),
         answers=Answers("scores", question="name", value=("stringValue", "value"), who="authorUserId"),
     ),
     Tool(
         "phoenix",
         _is_phoenix,
+        partial(_within, "attributes.output.value", "attributes.input.value"),
         id=("context.span_id", "span_id", "id"),
-        texts=partial(_within, "attributes.output.value", "attributes.input.value"),
         columns="annotation",
     ),
     Tool(
         "prodigy",
         _is_prodigy,
-        texts=_prodigy_texts,
+        _prodigy_texts,
         annotator=("_annotator_id", "_session_id"),
         judge=_judge_prodigy,
         names=_prodigy_names,
@@ -285,7 +288,7 @@ TOOLS = (
     Tool(
         "doccano",
         _is_doccano,
-        response=(*RESPONSE_KEYS, "data"),
+        partial(_texts, (*RESPONSE_KEYS, "data")),
         annotator=("annotator", "username", "user"),
         marks=_DOCCANO,
         comments=("Comments", "comments"),
@@ -300,87 +303,68 @@ TOOLS = (
 # `.argilla/settings.json`) beside the records, or a file that has both.
 
 
-class Answer(NamedTuple):
-    """One person's answer to one question."""
-
-    question: str
-    value: Any
-    who: str
-    status: str
-
-    @classmethod
-    def of(cls, question: str, value: Any, who: Any, status: Any) -> Answer:
-        """Return the answer; one without a status was submitted."""
-        return cls(question, value, "" if who is None else str(who), str(status or "submitted"))
-
-
 def _is_argilla(row: Row) -> bool:
     nested = isinstance(row.get("fields"), dict) and "responses" in row
     flat = any(f"{name}.users" in row for name in row if name.endswith(".responses"))
     return nested or flat
 
 
-def _fields(row: Row) -> dict[str, Any]:
-    """The texts that were judged. In a flat row these are the columns without a dot that are no answers."""
-    if isinstance(row.get("fields"), dict):
-        return dict(row["fields"])
-    left_out = ("id", "status", "external_id", "metadata", "_server_id")
-    return {
-        name: value
-        for name, value in row.items()
-        if "." not in name and "-suggestion" not in name and name not in left_out
-    }
-
-
-def _answers(row: Row) -> Iterator[Answer]:
-    """Yield the answers of a nested row, or of a flat one.
+def _nested(row: Row) -> Row:
+    """A row with `fields` and `responses`; in a flat one, each column without a dot that is no answer is a field.
 
     Raises:
         ValueError: the row was written by Argilla 1, or is a row of a table.
     """
-    nested = row.get("responses") or {}
-    if isinstance(nested, list):
+    if isinstance(row.get("responses"), list):
         raise RowError("the responses are those of Argilla 1", "export the records with Argilla 2")
-    for question, entries in nested.items():
-        for entry in entries or ():
-            yield Answer.of(question, entry.get("value"), entry.get("user_id"), entry.get("status"))
+    if isinstance(row.get("fields"), dict):
+        return row
+    others = ("id", "status", "external_id", "metadata", "_server_id")
+    fields = {
+        name: value for name, value in row.items() if not ("." in name or "-suggestion" in name or name in others)
+    }
+    responses: dict[str, list[dict[str, Any]]] = {}
     for name, values in row.items():
-        if not name.endswith(".responses"):
+        question, _, part = name.rpartition(".")
+        if part != "responses":
             continue
         if isinstance(values, str):
             raise RowError(f"{name} is a list in a table", "export the records as JSON")
         people, statuses = (row.get(f"{name}.{column}") or [] for column in ("users", "status"))
-        for value, who, status in zip_longest(values or [], people, statuses):
-            yield Answer.of(name.removesuffix(".responses"), value, who, status)
+        columns = zip_longest(values or [], people, statuses)
+        responses[question] = [dict(zip(("value", "user_id", "status"), entry, strict=True)) for entry in columns]
+    suggested = any(name.endswith(".suggestion") for name in row)
+    return {**row, "fields": fields, "responses": responses, "suggestions": suggested}
 
 
 def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """One opinion per person who submitted something; drafts, discarded and suggested answers are skipped."""
-    fields = last_turn(_fields(row))
+    row = _nested(row)
+    fields = last_turn(row["fields"])
     field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
     texts = {name: text for name, text in fields.items() if isinstance(text, str)}
     prompt = names.prompt(fields, without=field)
     people: dict[str, Opinion] = {}
-    answers = list(_answers(row))
-    for answer in answers:
-        if answer.status == "submitted":
-            opinion = people.setdefault(answer.who, Opinion(id, texts[field], prompt, answer.who, part=answer.who))
-            _add_argilla(opinion, answer, texts, field, names)
+    answers = [(question, answer) for question, given in (row["responses"] or {}).items() for answer in given or ()]
+    for question, answer in answers:
+        who, status = str(answer.get("user_id") or ""), answer.get("status") or "submitted"
+        if status == "submitted":
+            opinion = people.setdefault(who, Opinion(id, texts[field], prompt, who, part=who))
+            _add_argilla(opinion, question, answer.get("value"), names.about(question, texts, field), field, names)
     yield from people.values()
-    others = [answer.status for answer in answers if answer.status != "submitted"]
-    yield from (skip(id, f"answers with the status {status!r}") for status in others)
+    statuses = [answer.get("status") or "submitted" for _, answer in answers]
+    yield from (skip(id, f"answers with the status {other!r}") for other in statuses if other != "submitted")
     if not answers:
-        suggested = row.get("suggestions") or any(name.endswith(".suggestion") for name in row)
-        yield skip(id, "records with suggestions alone" if suggested else "records that nobody answered")
+        yield skip(id, f"records {'with suggestions alone' if row.get('suggestions') else 'that nobody answered'}")
 
 
-def _add_argilla(opinion: Opinion, answer: Answer, texts: Mapping[str, str], field: str, names: Names) -> None:
-    question, value = answer.question, answer.value
+def _add_argilla(opinion: Opinion, question: str, value: Any, about: str, field: str, names: Names) -> None:
+    """Add an answer: spans of the text `about`, or a value."""
     if not (isinstance(value, list) and any(isinstance(entry, dict) for entry in value)):
         opinion.answer(question, value, names)
     elif not all("start" in entry for entry in value):
         opinion.aside[question] = value
-    elif (about := names.about(question, texts, field)) == field:
+    elif about == field:
         opinion.marks += map(Mark.of, value)
     else:
         for _ in value:
@@ -398,7 +382,21 @@ def _argilla_names(path: Path, rows: Sequence[Row]) -> Names:
             questions = settings.get("questions") if isinstance(settings, dict) else None
             if isinstance(questions, list) and questions:
                 return _argilla_settings(questions, str(source))
-    return Names(texts=dict(_only_texts(rows)), scales=own_scales(rows))
+    possible: dict[str, set[str]] = {}
+    for row in map(_nested, rows):
+        texts = {name: text for name, text in row["fields"].items() if isinstance(text, str)}
+        for question, mark in _argilla_marks(row):
+            fitting = {name for name, text in texts.items() if fits(mark, text)}
+            possible[question] = possible.get(question, fitting) & fitting
+    texts = {question: next(iter(fitting)) for question, fitting in possible.items() if len(fitting) == 1}
+    return Names(texts=texts, scales=own_scales(rows))
+
+
+def _argilla_marks(row: Row) -> Iterator[tuple[str, Mark]]:
+    for question, answers in (row["responses"] or {}).items():
+        for value in (answer.get("value") for answer in answers or ()):
+            spans = value if isinstance(value, list) else []
+            yield from ((question, Mark.of(span)) for span in spans if isinstance(span, dict) and "start" in span)
 
 
 def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Names:
@@ -422,20 +420,6 @@ def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Na
         if settings.get("type") == "text":
             written.add(name)
     return Names(texts=fields, scales=scales, options=choices, written=frozenset(written), source=source)
-
-
-def _only_texts(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """Each span question with the only text in which all its spans can be."""
-    possible: dict[str, set[str]] = {}
-    for row in rows:
-        texts = {name: text for name, text in _fields(row).items() if isinstance(text, str)}
-        for answer in _answers(row):
-            values = answer.value if isinstance(answer.value, list) else []
-            spans = [value for value in values if isinstance(value, dict) and "start" in value]
-            for mark in map(Mark.of, spans):
-                fitting = {name for name, text in texts.items() if fits(mark, text)}
-                possible[answer.question] = possible.get(answer.question, fitting) & fitting
-    yield from ((question, next(iter(fitting))) for question, fitting in possible.items() if len(fitting) == 1)
 
 
 # Label Studio: labelled regions of a text, choices, ratings and comments, as JSON, JSON-MIN, CSV and TSV. Its
@@ -494,15 +478,14 @@ def _annotation(id: str, data: Mapping[str, Any], results: Sequence[Result], who
 
 
 def _regions(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Region -> its first result, then the others about it (which repeat its id)."""
-    groups: dict[str, list[Result]] = {}
-    notes = [result for result in results if result.get("type") == "textarea"]
-    for result in results:
-        if "start" in _value(result) and result.get("type") != "textarea":
-            groups.setdefault(str(result.get("id")), []).append(result)
-    for note in notes:
-        groups.get(str(note.get("id")), []).append(note)
-    return {id: sorted(group, key=lambda result: not _labels(result)) for id, group in groups.items()}
+    """Region -> the results about it (which repeat its id), those with labels first."""
+    marks = (result for result in results if "start" in _value(result) and result.get("type") != "textarea")
+    return {
+        id: sorted(
+            (result for result in results if str(result["id"]) == id), key=lambda result: not _labels(result)
+        )
+        for id in dict.fromkeys(str(result["id"]) for result in marks)
+    }
 
 
 def _labels(result: Result) -> list[str]:

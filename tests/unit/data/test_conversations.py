@@ -241,7 +241,7 @@ def test_what_cannot_be_read_is_one_line_that_names_the_record(row: Any, problem
         import_feedback(file)
     with pytest.raises(UserError) as judged:
         list(read_items(written(tmp_path, [row])))
-    assert "talks.jsonl: record 1: " in str(imported.value)
+    assert "talks.jsonl: line 1: " in str(imported.value)
     for error in (imported.value, judged.value):
         assert problem in str(error) and "\n" not in str(error) and "(" in str(error)
 

@@ -26,7 +26,7 @@ def test_our_own_records_come_back_as_they_are(tmp_path: Path) -> None:
         ('{"colour": "red"}', "auto", "cannot tell what kind"),
         ("", "auto", "x.jsonl is empty"),
         ("", "argilla", "no records"),
-        ('{"colour": "red"}', "slf5k", "record 1: no 'feedback'"),
+        ('{"colour": "red"}', "slf5k", "line 1: no 'feedback'"),
         ('{"colour": "red"}', "feedback", "x.jsonl:1: "),
         ("{}", "handwriting", "unknown kind .*one of auto, feedback"),
     ],

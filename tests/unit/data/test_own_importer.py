@@ -74,12 +74,12 @@ def test_labels_and_scales_that_nothing_says_are_asked_for() -> None:
         ([ROW], "desk:opinions", "--kind desk:opinions: it is function, and no Importer .*Importer"),
         ([ROW], "broken:OWN", "in line 1 of .*broken.py"),
         ([ROW], "desk:", "unknown kind of feedback 'desk:' .*or module:NAME"),
-        ([ROW, {"text": "a"}], "desk:OWN", "record 2: no 'said'"),
-        ([{"said": 4}], "desk:OWN", "record 1: the response is not text"),
-        ([{**ROW, "marks": [{"from": "x", "to": 2}]}], "desk:OWN", "record 1: offsets 'x' and 2 are not whole"),
-        ([{**ROW, "marks": 3}], "desk:OWN", "record 1: not a record of own"),
-        ([ROW], "desk:WRONG", "record 1: the importer wrong yields str, and no Opinion"),
-        ([ROW, {"text": "a"}], "desk:OPEN", "record 2: not a record of open"),
+        ([ROW, {"text": "a"}], "desk:OWN", "line 2: no 'said'"),
+        ([{"said": 4}], "desk:OWN", "line 1: the response is not text"),
+        ([{**ROW, "marks": [{"from": "x", "to": 2}]}], "desk:OWN", "line 1: offsets 'x' and 2 are not whole"),
+        ([{**ROW, "marks": 3}], "desk:OWN", "line 1: not a record of own"),
+        ([ROW], "desk:WRONG", "line 1: the importer wrong yields str, and no Opinion"),
+        ([ROW, {"text": "a"}], "desk:OPEN", "line 2: not a record of open"),
     ],
 )
 def test_what_is_wrong_is_one_line(rows: list[dict[str, Any]], kind: str, words: str) -> None:

@@ -170,9 +170,9 @@ def test_what_stands_in_a_turn_is_text_and_no_mark_up(tmp_path: Path) -> None:
         ({"response": [{"from": "gpt", "value": "a"}]}, "the response is neither text nor a list of turns"),
         (
             {"prompt": [{"role": "user", "content": [{"type": "text", "text": {"a": 1}}]}]},
-            "a turn of the prompt calls tools or has something else than text",
+            "a message has .* in place of text",
         ),
-        ({"prompt": [{"role": "user", "content": {"a": 1}}]}, "a turn of the prompt calls tools or has something"),
+        ({"prompt": [{"role": "user", "content": {"a": 1}}]}, "a message of the user has an object as content"),
         ({"response": "[{'role': 'assistant', 'content': 'a'}]"}, "as Python prints them; write them as JSON"),
         ({"response": True}, "the response is the value true, not text"),
         ({"response": 42}, "the response is the number 42, not text; write it as text, in quotation marks"),

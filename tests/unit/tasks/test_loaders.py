@@ -294,16 +294,9 @@ def test_the_command_that_turns_a_parquet_file_into_lines_does_so(tmp_path: Path
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"a": 1}], r"record 1: no 'b' \(fix or remove record 1\)"),
-        ([{"b": 1}, {"a": 1}], r"record 2: no 'b' \(fix or remove record 2\)"),
-        (
-            [{"a": 1}] * 3,
-            r"none of its 3 records can be read, the first: record 1: no 'b' \(is it the right file\?\)",
-        ),
-        (
-            [{"a": 1}, {"b": 1}, {"a": 1}],
-            r"2 of 3 records cannot be read, .* \(fix or remove record 1, and look at 3\)",
-        ),
+        ([{"b": 1}, {"a": 1}], r"record 2: no 'b' \(correct or remove"),
+        ([{"a": 1}] * 3, r"record 1, record 2, record 3: no 'b' \(is it the right file\?\)"),
+        ([{"a": 1}, {"b": 1}, {"a": 1}], r"record 1, record 3: no 'b' \(correct"),
     ],
 )
 def test_all_bad_rows_are_said_at_once(rows: list[Any], words: str) -> None:
