@@ -18,7 +18,7 @@ Reason = Literal["moderated", "too_long", "credit", "key", "model", "busy", ""]
 """The cause of an error. `moderated` and `too_long` lie in this one request and `busy` passes; the others would
 meet every request.
 """
-Capability = Literal["grammar", "json_schema", "json_object", "max_tokens", "max_completion_tokens", "temperature"]
+Capability = Literal["json_schema", "json_object", "max_tokens", "max_completion_tokens", "temperature"]
 LONGEST_ERROR = 100_000
 """Characters of an error that are read."""
 _DEEPEST = 6
@@ -52,10 +52,9 @@ def _refusal(name: str, other: str = "") -> re.Pattern[str]:
 
 
 _FORMAT = re.compile(
-    r"response[_ ]?format|json[_ ](schema|object|mode)|structured[_ ]outputs?|guided_|\bgrammar\b", re.IGNORECASE
+    r"response[_ ]?format|json[_ ](schema|object|mode)|structured[_ ]outputs?|guided_", re.IGNORECASE
 )
 FALLBACKS: Mapping[Capability, Fallback] = {
-    "grammar": Fallback(_FORMAT, "json_schema"),
     "json_schema": Fallback(_FORMAT, "json_object"),
     "json_object": Fallback(_FORMAT, "text"),
     "max_tokens": Fallback(_refusal("max_tokens", "max_completion_tokens"), "max_completion_tokens"),

@@ -121,7 +121,6 @@ class Asker:
             settings.model,
             settings.max_tokens,
             settings.temperature,
-            settings.grounded,
             frozenset(name for name in FALLBACKS if name in refused),
         )
         self._fallen: set[str] = set()

@@ -6,8 +6,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, NamedTuple, NoReturn, Self
@@ -20,7 +19,7 @@ from text2grad.chat.prices import CHARACTERS_PER_TOKEN, read_prices
 from text2grad.chat.questions import Question
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import EXIT_BUDGET, UsageError, UserError
-from text2grad.feedback import Overlap
+from text2grad.feedback import Failure, Overlap
 from text2grad.signals import LOOK_SECONDS, Stopped, StopRequest, stop_wanted
 
 Questions = Callable[[], Iterable[Question]]
@@ -99,12 +98,7 @@ class OpenAIChat:
 
     def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
         """Ask for all conversations at once, `settings.concurrency` at a time."""
-        return self.complete_about(conversations, [""] * len(conversations))
-
-    def complete_about(self, conversations: Sequence[Conversation], texts: Sequence[str]) -> list[Answer]:
-        """The same; with `settings.grounded`, answer i is a critique that can only quote `texts[i]`."""
-        pairs = zip(conversations, texts, strict=True)
-        return self.answers([self.asker.questioner.question(turns, about=text) for turns, text in pairs], accept)
+        return self.answers([self.asker.questioner.question(turns) for turns in conversations], accept)
 
     def answers(self, questions: Sequence[Question], verdict: Verdict) -> list[Answer]:
         """The answers to all questions, in their order.
@@ -135,10 +129,8 @@ class OpenAIChat:
         Raises:
             UserError: see the class; `MOST_FAILURES` questions in a row had no useful answer.
         """
-        queue = _Queue(self.asker, questions)
         with StopRequest():
-            self._in_threads(queue, verdict, 1, first=True)
-            self._in_threads(queue, verdict, self.settings.concurrency)
+            self._in_threads(_Queue(self.asker.unsettled(questions)), verdict)
 
     def plan(self, questions: Iterable[Question]) -> dict[str, Any]:
         """Cost of the remaining questions: tokens at 4 characters each of the requests as they will be sent.
@@ -188,15 +180,15 @@ class OpenAIChat:
             "usd_without_answer": round(totals.charged, 6),
         }
 
-    def _in_threads(self, queue: _Queue, verdict: Verdict, count: int, first: bool = False) -> None:
+    def _in_threads(self, queue: _Queue, verdict: Verdict) -> None:
         def run() -> None:
             try:
-                self._work(queue, verdict, first)
+                self._work(queue, verdict)
             except BaseException as error:
                 queue.error = queue.error or error
                 self.asker.pace.stop()
 
-        pool = [] if queue.over else [Thread(target=run, daemon=True) for _ in range(count)]
+        pool = [Thread(target=run, daemon=True) for _ in range(self.settings.concurrency)]
         for thread in pool:
             thread.start()
         shown_at = time.monotonic()
@@ -221,60 +213,65 @@ class OpenAIChat:
         self.asker.give_up()
         raise Stopped(request.signal)
 
-    def _work(self, queue: _Queue, verdict: Verdict, first: bool) -> None:
-        """Settle questions; if `first`, only until the server has answered one."""
-        most_misses = MISSES_AT_FIRST if first else max(MOST_FAILURES, 2 * self.settings.concurrency)
+    def _work(self, queue: _Queue, verdict: Verdict) -> None:
+        """Settle questions: one at a time until the server has answered one."""
         while queue.error is None and (question := queue.next()) is not None:
-            if first and self.asker.server_answers:
-                queue.questions = chain((question,), queue.questions)
-                return
-            state = self.asker.settle(question, verdict)
-            if state is None:
+            with queue.first:
+                alone = not self.asker.server_answers
+                settled = alone and self._settle(question, verdict)
+            if not (settled if alone else self._settle(question, verdict)):
                 break
-            self._count(question, state, most_misses)
-        queue.over = True
 
-    def _count(self, question: Question, state: State, most_misses: int) -> None:
+    def _settle(self, question: Question, verdict: Verdict) -> bool:
+        """Settle one question; False if stopped before that."""
+        try:
+            state = self.asker.settle(question, verdict)
+            if state is not None:
+                self._count(question, state)
+        except BaseException:
+            self.asker.pace.stop()  # before another thread sends its request
+            raise
+        return state is not None
+
+    def _count(self, question: Question, state: State) -> None:
         """Note how a question ended.
 
         Raises:
-            UserError: `MOST_FAILURES` in a row ended without use, or `most_misses` without an answer, for which
-                nothing is paid.
+            UserError: too many in a row ended without use, or without an answer, for which nothing is paid.
         """
         with self._counting:
             self._failures = 0 if state == "ok" else self._failures + 1
             self._misses = self._misses + 1 if state == "exhausted" else 0
             count = self._misses or self._failures
-        if state != "ok" and count >= (most_misses if state == "exhausted" else MOST_FAILURES):
-            raise UserError(*self._end_of(self.journal.last(question.id), state, count))
+        most = max(MOST_FAILURES, 2 * self.settings.concurrency) if self.asker.server_answers else MISSES_AT_FIRST
+        if state != "ok" and count >= (most if state == "exhausted" else MOST_FAILURES):
+            raise UserError(*self._end_of(self.journal.last(question.id), count))
 
-    def _end_of(self, line: Mapping[str, Any], state: State, count: int) -> tuple[str, str]:
+    def _end_of(self, line: Mapping[str, Any], count: int) -> tuple[str, str]:
         """Return the message and the cure after `count` failures in a row, of which `line` is the last."""
-        if state == "exhausted":
-            return f"{count} questions in a row without an answer: {line['message']}", "check the server, run again"
-        anyway = "run again to ask the next"
-        if line["is"] == "failure":
-            return f"{count} questions in a row failed, the last: {line['message']}", f"another model, or {anyway}"
-        if line.get("truncated"):
-            what, cure = f"cut at {self.settings.max_tokens} tokens", "raise critic.prompted.max_tokens"
+        answer = answer_of(line)
+        cure = "another model or prompt"
+        if isinstance(answer, Failure):
+            reason = answer.message
+        elif answer.truncated:
+            reason, cure = f"cut at {self.settings.max_tokens} tokens", "raise critic.prompted.max_tokens"
         else:
-            what = f"refused: {line['refusal']!r}" if line.get("refusal") else f"reads {str(line['text'])[:60]!r}"
-            cure = f"read the answers in {self.journal.path}; another model or prompt"
-        return f"{count} answers in a row failed, the last {what}", f"{cure}, or {anyway}"
+            reason = f"an answer that reads {answer.text[:60]!r}"
+        cure = f"read the answers in {self.journal.path}; {cure}, or run again to ask the next"
+        return f"{count} questions in a row without a useful answer, the last: {reason}", cure
 
 
 class _Queue:
-    """The questions still to be settled, each once, handed out to threads. `over`: there are no more to ask."""
+    """Questions that are handed out to threads. `first` is held while the server has not answered any."""
 
-    def __init__(self, asker: Asker, questions: Iterable[Question]) -> None:
-        self._guard = Lock()
-        self.questions = asker.unsettled(questions)
-        self.over = False
+    def __init__(self, questions: Iterator[Question]) -> None:
+        self._guard, self.first = Lock(), Lock()
+        self._questions = questions
         self.error: BaseException | None = None
 
     def next(self) -> Question | None:
         with self._guard:
-            return next(self.questions, None)
+            return next(self._questions, None)
 
 
 def _say(line: str) -> None:

@@ -107,7 +107,6 @@ class Journal:
         self.slots: dict[str, Slot] = {}
         self.notes: dict[str, Any] = {}
         self.totals = Totals()
-        self.cut_bytes = 0
         self._handle, self._end = handle, 0
         self._guard, self._synced = Lock(), time.monotonic()
         self._broken = ""
@@ -145,7 +144,6 @@ class Journal:
         with self.path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 if not raw.endswith(b"\n"):
-                    self.cut_bytes = len(raw)
                     os.ftruncate(self._handle, self._end)
                     return
                 try:

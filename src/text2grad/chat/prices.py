@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,6 @@ class Price(Record):
         """Return the USD of one answer."""
         tokens = usage.get("prompt_tokens", 0) * self.input + usage.get("completion_tokens", 0) * self.output
         return tokens / 1e6 * (self.batch if batch else 1.0)
-
-
-def cost_by(file: Path | None) -> Callable[[str, Mapping[str, float]], float | None]:
-    """Return a function of a model and a usage: USD of the answer, None where the file has no price.
-
-    Raises:
-        UserError: see `read_prices`.
-    """
-    prices = read_prices(file)
-    return lambda model, usage: prices[model].cost(usage) if model in prices else None
 
 
 def read_prices(file: Path | None) -> dict[str, Price]:

@@ -13,7 +13,7 @@ from text2grad.chat.api_errors import FALLBACKS, Capability
 from text2grad.feedback import Message
 from text2grad.jsonl import storable
 
-Format = Literal["grammar", "json_schema", "json_object", "text"]
+Format = Literal["json_schema", "json_object", "text"]
 FRESH_TEMPERATURE = 0.7
 """Of the second try after a broken answer, where the first was greedy: the same would come again."""
 
@@ -23,7 +23,7 @@ class Question:
     """One request. `id` is the key of the journal.
 
     `data` is the messages as JSON: they are encoded once, for the id and for every request. `schema` (JSON text) is
-    the form of the answer, "" where it is free; `about` the text that the answer may quote.
+    the form of the answer, "" where it is free; `about` the text that the answer is about.
     """
 
     id: str
@@ -44,7 +44,6 @@ class Questioner:
     model: str
     max_tokens: int
     temperature: float | None = 0.0
-    grounded: bool = False
     refused: frozenset[Capability] = frozenset()
 
     def question(self, turns: Sequence[Message], version: str = "", schema: str = "", about: str = "") -> Question:
@@ -66,9 +65,8 @@ class Questioner:
 
     def format_for(self, question: Question) -> Format:
         """Return the strictest format of the answer that the question has and the server takes."""
-        formats: list[Format] = ["grammar"] if self.grounded and question.about else []
-        formats += ["json_schema", "json_object"] if question.schema else []
-        return next((each for each in formats if each not in self.refused), "text")
+        formats: tuple[Format, ...] = ("json_schema", "json_object") if question.schema else ()
+        return next((name for name in formats if name not in self.refused), "text")
 
     def capabilities(self, question: Question) -> frozenset[str]:
         """Return what a request for the question asks of the server."""
@@ -81,13 +79,7 @@ class Questioner:
 
     def request(self, question: Question, attempt: int = 0) -> str:
         """Return the request as JSON in ASCII; a later `attempt` draws a fresh sample."""
-        answer_format = self.format_for(question)
-        options = self.options(question.schema, answer_format, attempt > 0)
-        if answer_format == "grammar":
-            from text2grad.wire.quotable import Quotable
-
-            grammar = json.dumps({"structured_outputs": {"grammar": Quotable(question.about).grammar()}})
-            options = f"{options[:-1]}, {grammar[1:]}"
+        options = self.options(question.schema, self.format_for(question), attempt > 0)
         return f'{{"messages": {question.data}, {options[1:]}'
 
     @lru_cache(maxsize=64)  # noqa: B019 - frozen, and a few of a job

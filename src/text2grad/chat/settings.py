@@ -16,9 +16,6 @@ class EndpointSettings(Settings):
     base_url: str | None = Field(default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY")
     temperature: float | None = Field(default=0.0, ge=0, le=2, description="null: the server's own")
     max_tokens: int = Field(default=1024, ge=1, description="of one answer")
-    grounded: bool = Field(
-        default=False, description="have the server keep quotes to the response: vLLM with its guidance backend"
-    )
     concurrency: int = Field(default=8, ge=1, description="requests open at once")
     prices: Path | None = Field(default=None, description="file of prices; null: those that come with text2grad")
     budget_usd: float | None = Field(

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from llguidance import LLMatcher, grammar_from
-from llguidance.gbnf_to_lark import is_lark_syntax
 
 from chat_server import KEY, ChatServer, Reply, error, escaped, in_turn, last_message, said, said_with, servers_of
 from text2grad.chat import Answer, Completion, EndpointSettings, OpenAIChat, ScriptedChat, asking, endpoint
@@ -147,36 +145,6 @@ def test_scripted_chat_plays_back_and_remembers() -> None:
         chat.complete([asked("c")])
     echo = ScriptedChat(lambda conversation: conversation[-1].content.upper())
     assert echo.complete([asked("a")]) == [Completion(text="A")]
-
-
-def test_a_grounded_critique_is_asked_for_with_the_grammar_of_its_response(serve: Any) -> None:
-    server = serve(one=[said("{}")], two=[said("{}")], three=[said("{}")])
-    with server.chat(grounded=True) as chat:
-        chat.complete_about([asked("one"), asked("two")], ["the cat", "a dog"])
-        chat.complete([asked("three")])
-    sent = {last_message(request): request for request in server.bodies[:2]}
-    for text, word in (("one", "cat"), ("two", "dog")):
-        grammar = sent[text]["structured_outputs"]["grammar"]
-        assert f'"{word}"' in grammar and is_lark_syntax(grammar)
-        assert LLMatcher.validate_grammar(grammar_from("grammar", grammar)) == ""
-    assert "response_format" not in sent["one"]
-    assert "structured_outputs" not in server.bodies[2]
-
-
-def test_a_server_that_knows_no_grammars_is_asked_without(serve: Any) -> None:
-    server = serve(one=[error(400, "invalid", "structured_outputs is not known"), said("{}")], two=[said("{}")])
-    with server.chat(grounded=True) as chat:
-        for text in ("one", "two"):
-            (answer,) = chat.complete_about([asked(text)], ["the cat"])
-            assert isinstance(answer, Completion)
-    assert ["structured_outputs" in request for request in server.bodies] == [True, False, False]
-
-
-def test_quotes_are_not_kept_to_the_response_unless_asked(serve: Any) -> None:
-    server = serve(hello=[said("{}")])
-    with server.chat() as chat:
-        chat.complete_about([asked("hello")], ["the cat"])
-    assert "structured_outputs" not in server.bodies[0]
 
 
 ECHOES = [
