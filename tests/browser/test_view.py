@@ -12,7 +12,6 @@ import pytest
 
 from browser_pages import Server, serving, until
 from synthetic_run import write_run
-from text2grad.errors import UserError
 from text2grad.page.report import build_report
 from text2grad.page.view import ViewPage
 
@@ -214,49 +213,3 @@ def test_runs_are_laid_over_each_other(tab: Any, run: Path, tmp_path: Path) -> N
         assert chart.locator(".watch").is_visible()
         methods = tab.locator("[name=method] option").all_text_contents()
         assert methods == ["all", "run text2grad", "run scalar_ppo", "other text2grad", "other scalar_ppo"]
-
-
-class Scripted:
-    """Answers without a model."""
-
-    policies = ("text2grad",)
-
-    def ask(self, prompt: str, policy: str, critique: bool) -> list[dict[str, Any]]:
-        if "fail" in prompt:
-            raise UserError("the policy's process ended (-9)", "the terminal says why")
-        span = {"start": 10, "end": 16, "label": 1, "text": "Friday", "reason": "a day"}
-        judged = {"critique": "It names a day.", "spans": [span], "score": 0.5} if critique else {}
-        answers = {"sft": "It is due some day.", policy: "It is due Friday."}
-        return [
-            {"step": 0, "id": name, "response": text, **(judged if name == policy else {})}
-            for name, text in answers.items()
-        ]
-
-
-def with_policies(run: Path) -> ViewPage:
-    return ViewPage(run, asker=Scripted())
-
-
-def test_a_prompt_of_ones_own(tab: Any, run: Path) -> None:
-    with serving(partial(with_policies, run)) as server:
-        tab.goto(server.url)
-        tab.locator("#sample h3").wait_for()
-        box = tab.locator("#try")
-        box.get_by_role("textbox").fill("When is it due?")
-        box.get_by_role("textbox").press("Control+Enter")
-        box.locator(".answer").nth(1).wait_for()
-        assert box.locator(".answer h3").all_inner_texts() == ["sft", "text2grad · score 0.5"]
-        assert box.locator("mark.good").inner_text() == "Friday"
-        box.locator(".spans li").hover()
-        assert "Friday" in box.locator(".linked").all_inner_texts()
-        box.get_by_text("against sft, by words").click()
-        assert box.locator("ins").inner_text() == "Friday" and box.locator("del").inner_text() == "some day"
-        box.get_by_role("textbox").fill("fail")
-        box.get_by_role("button", name="Ask").click()
-        until(tab, "document.getElementById('asked').textContent.includes('process ended (-9)')")
-        assert box.locator(".answer").count() == 2
-
-
-def test_a_file_asks_nobody(tab: Any, run: Path) -> None:
-    tab.goto(build_report(run).as_uri())
-    assert tab.locator("#try").count() == 0

@@ -5,17 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 
 import pytest
 from commands import TOY, Command
-
-from text2grad.commands.asker import Asker
-from text2grad.errors import UserError
-from text2grad.page.runs import Sample
 
 ASK = "Write f(x): add one."
 OWN = """
@@ -131,29 +125,6 @@ def test_try_begins_again_where_a_line_does_not_fit(
     ended = command("try", "--run.folder", finished)
     assert ended.code == 0 and "too long" in ended.err and "begins again" in ended.err
     assert "def" in ended.out
-
-
-def test_a_page_asks_the_policies_of_a_run_in_a_process_of_their_own(finished: Path) -> None:
-    asker = Asker([finished])
-    assert asker.policies == ["sft", "text2grad"] and asker.end() is None
-    prompt = f"{ASK}\n/new"  # words of the terminal are words here
-    answers = asker.ask(prompt, "text2grad", True)
-    assert [each["id"] for each in answers] == ["sft", "text2grad"]
-    assert all(Sample.model_validate(each, strict=False).response for each in answers)
-    assert all(each.get("critique") or each["failure"] for each in answers)
-    process = asker._process
-    assert process is not None and asker.ask(prompt, "text2grad", True) and asker._process is process
-    with pytest.raises(UserError, match="too long"):
-        asker.ask("word " * 3000, "text2grad", True)
-    assert not process.is_alive()
-    assert asker.ask(ASK, "sft", False)[0].keys() == {"step", "id", "failure", "response"}
-    os.kill(asker._process.pid, signal.SIGKILL)  # type: ignore[union-attr, arg-type]
-    with pytest.raises(UserError, match=r"the policy's process ended \(-9\)"):
-        asker.ask(ASK, "sft", False)
-    with pytest.raises(UserError, match="there is no policy"):
-        asker.ask(ASK, "../sft", False)
-    assert asker.ask(ASK, "sft", False)
-    assert asker.end() is not None and asker.end() is None
 
 
 def test_a_folder_of_a_training_loop_is_a_run_to_report_and_to_ask(

@@ -15,11 +15,11 @@ class Mark(Stage):
     """Mark answers in the browser: drag over words, press g (good) or p (poor), type why.
 
     SOURCE is a file of feedback records, any file of answers (.jsonl, .csv with prompt and response), or the folder
-    of a run, whose samples appear as it trains. All works by keyboard alone; ? lists the keys. A critic's judgement
+    of a run. All works by keyboard alone; ? lists the keys. A critic's judgement
     is shown when you ask for it, and whether that was before or after your own marks is kept in the record.
 
     Every act is on disk before it is confirmed: end the server, or kill it, at any time. Several people mark on one
-    page under their own names, and it shows how far they agree. What is marked trains; the loop:
+    page under their own names; feedback-report says how far they agree. What is marked trains; the loop:
 
     \b
       text2grad mark answers.jsonl
@@ -55,11 +55,11 @@ class View(Stage):
     """Look at runs in the browser, also while they train.
 
     Learning curves, with what each name means; every sample with its critique, each token in the colour of a number
-    of your choice; one prompt over the steps of training; answers before and after; and a box in which the policies
-    answer a prompt of your own, as `try` does. Samples can be searched, filtered and sorted, and the address always
-    names exactly what is shown. Several runs are laid over each other, with the settings in which they differ.
+    of your choice; one prompt over the steps of training; and answers before and after. Samples can be searched,
+    filtered and sorted, and the address always names exactly what is shown. Several runs are laid over each other,
+    with the settings in which they differ.
 
-    `text2grad report` writes the same page as one file, without the box.
+    `text2grad report` writes the same page as one file.
 
     \b
     Examples:
@@ -76,11 +76,10 @@ class View(Stage):
 
     def serve(self) -> int:
         """Serve the page until Ctrl-C."""
-        from text2grad.commands.asker import Asker
         from text2grad.page.server import listening, serve
         from text2grad.page.view import ViewPage
 
-        page = ViewPage(*self.folders, asker=Asker(self.folders))
+        page = ViewPage(*self.folders)
         return serve(page.app(), listening(self.port), self.browser)
 
 

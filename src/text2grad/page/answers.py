@@ -21,7 +21,7 @@ REWARD_MODEL = Source(kind="reward_model")
 
 @dataclass(frozen=True)
 class Item:
-    """One answer to mark, with the judgements of critics (`suggestions`) and of each annotator (`people`).
+    """One answer to mark, with the judgements of a critic (`suggestion`) and of each annotator (`people`).
 
     `name`: the id of the answer in a file of marks (`eval.critics.marks.numbered`).
     """
@@ -29,7 +29,7 @@ class Item:
     example: Example
     response: str
     name: str = ""
-    suggestions: tuple[Feedback, ...] = ()
+    suggestion: Feedback | None = None
     people: Mapping[str, Feedback] = field(default_factory=dict)
 
 
@@ -122,10 +122,8 @@ def make_item(records: Sequence[Feedback], names: Sequence[str]) -> Item:
     meta = {name: value for name, value in first.meta.items() if name not in OF_A_JUDGEMENT}
     judged = [(record, name) for record, name in zip(records, names, strict=True) if record.error is None]
     critics = [(record, name) for record, name in judged if record.source.kind != "human"]
-    return Item(
-        first.example().model_copy(update={"meta": meta}),
-        first.response,
-        critics[0][1] if critics else names[0],
-        tuple(record for record, _ in critics),
-        {str(r.meta.get("annotator", "")): r for r, _ in judged if r.source.kind == "human"},
-    )
+    suggestion, name = critics[0] if critics else (None, names[0])
+    people = {
+        str(record.meta.get("annotator", "")): record for record, _ in judged if record.source.kind == "human"
+    }
+    return Item(first.example().model_copy(update={"meta": meta}), first.response, name, suggestion, people)

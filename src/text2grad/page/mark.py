@@ -31,7 +31,6 @@ class MarkPage:
     def __init__(self, source: Path, notebook: Notebook, annotator: str = "", suggest_first: bool = False) -> None:
         self.source, self.notebook = source, notebook
         self.annotator, self.suggest_first = annotator, suggest_first
-        self._stamp = self._stat()
 
     def app(self) -> Starlette:
         """The application, without its guard."""
@@ -52,25 +51,23 @@ class MarkPage:
         return HTMLResponse(page)
 
     def items(self, _: Request) -> Response:
-        """The list: the first words of each answer, and who marked it; annotators and their agreement."""
+        """The list: the first words of each answer, and who marked it."""
         notebook = self.notebook
         with notebook.lock:
-            self._take_new()
             entries = [
                 {
                     "key": key,
                     "id": item.example.id,
                     "words": " ".join(item.response[:200].split())[:90],
                     "marked": list(notebook.marked(key)),
-                    "suggested": bool(item.suggestions),
+                    "suggested": item.suggestion is not None,
                 }
                 for key, item in notebook.items.items()
             ]
-            people = {"agreement": notebook.agreement(), "annotators": notebook.annotators()}
-        return json_response({"items": entries, **people})
+            return json_response({"items": entries})
 
     def item(self, request: Request) -> Response:
-        """One answer with its suggestions, and all versions of this annotator's opinion."""
+        """One answer with its suggestion, and all versions of this annotator's opinion."""
         key, annotator = request.path_params["key"], request.query_params.get("annotator", "")
         item = self.notebook.items.get(key)
         if item is None:
@@ -81,7 +78,7 @@ class MarkPage:
                 "messages": _messages(item),
                 "response": item.response,
                 "reference": item.example.reference,
-                "suggestions": [_suggestion(record) for record in item.suggestions[:1]],
+                "suggestion": _suggestion(item.suggestion) if item.suggestion else None,
                 **self._state(key, annotator),
             }
         )
@@ -109,8 +106,7 @@ class MarkPage:
                 return json_response({"error": str(error)}, 507)
             except ValueError as error:
                 return json_response({"error": first_error(error)}, 422)
-            marked = list(self.notebook.marked(act.item))
-            return json_response({"version": version, "marked": marked, "agreement": self.notebook.agreement()})
+            return json_response({"version": version, "marked": list(self.notebook.marked(act.item))})
 
     def next_commands(self) -> dict[str, str]:
         """The commands that train on what is marked, sample new answers, and mark them (`again`)."""
@@ -123,16 +119,6 @@ class MarkPage:
             "sample": f"text2grad sample --prompts PROMPTS {run} --with offline --out {new}",
             "again": f"text2grad mark {new}",
         }
-
-    def _stat(self) -> tuple[tuple[str, int, float], ...]:
-        """Size and time of the samples of a run, which grow while it trains."""
-        files = sorted(self.source.glob("**/samples.jsonl")) if self.source.is_dir() else []
-        return tuple((str(file), file.stat().st_size, file.stat().st_mtime) for file in files)
-
-    def _take_new(self) -> None:
-        if (stamp := self._stat()) != self._stamp:
-            self.notebook.update(read_answers(self.source))
-            self._stamp = stamp
 
 
 def _messages(item: Item) -> list[dict[str, Any]]:

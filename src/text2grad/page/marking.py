@@ -13,9 +13,8 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from threading import RLock
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -24,8 +23,6 @@ from text2grad.eval.critics.marks import Mark
 from text2grad.feedback import Critique, Feedback, Label, Record, Source, Span, key_of
 from text2grad.jsonl import R, parse_record, read_jsonl, record_json, refuse_folder, to_json, write_jsonl, writing
 from text2grad.page.answers import Item, Items, make_item, unjudged
-from text2grad.page.quality import span_labels, token_alpha
-from text2grad.unicode_words import units
 
 BEGINS = b'{"act":"'
 """The first bytes of every line of a journal."""
@@ -107,7 +104,6 @@ class Notebook:
         self._versions: dict[tuple[str, str], list[Opinion]] = defaultdict(list)
         self._acts: set[str] = set()
         self._marked: set[str] = set()
-        self._alphas: dict[str, tuple[tuple[Opinion, ...], float | None]] = {}
         path = out.with_suffix(".journal")
         with writing(path):
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -158,10 +154,6 @@ class Notebook:
         if not all(ours):
             others = f"{ours.count(False)} of {len(ours)} records in {self.out} or {self.checks.name}"
             raise UserError(f"{others} were not made by this page", "--out names another file")
-
-    def update(self, items: Items) -> None:
-        """Add answers that were written since the last look."""
-        self.items = {**self.items, **items}
 
     def _keep(self, act: Entry) -> None:
         self._acts.add(act.act)
@@ -242,23 +234,6 @@ class Notebook:
         else:
             with writing(self.checks):
                 self.checks.unlink(missing_ok=True)
-
-    def agreement(self) -> dict[str, Any]:
-        """The mean of Krippendorff's alpha over the words of answers that several people marked."""
-        shared = [(key, tuple(opinions.values())) for key in self.items if len(opinions := self.marked(key)) > 1]
-        alphas = [self._alpha(key, opinions) for key, opinions in shared]
-        measured = [alpha for alpha in alphas if alpha is not None]
-        alpha = round(fmean(measured), 3) if measured else None
-        return {"shared": len(shared), "measured": len(measured), "alpha": alpha}
-
-    def _alpha(self, key: str, opinions: tuple[Opinion, ...]) -> float | None:
-        """The alpha of one answer, computed again only if an opinion has changed."""
-        cached = self._alphas.get(key)
-        if cached is None or cached[0] != opinions:
-            item, words = self.items[key], list(units(self.items[key].response))
-            labels = [span_labels(_spans(item, opinion), words) for opinion in opinions]
-            cached = self._alphas[key] = (opinions, token_alpha(labels))
-        return cached[1]
 
 
 def _spans(item: Item, opinion: Opinion) -> Sequence[Span]:

@@ -37,7 +37,6 @@ SCRIPTS = (
     "charts.mjs",
     "sample.mjs",
     "beside.mjs",
-    "try.mjs",
     "view.mjs",
 )
 SAMPLES, COMPARISONS = 1_600_000, 600_000
@@ -86,9 +85,9 @@ def build_report(*folders: Path) -> Path:
     return write_page(folders[0] / "report.html", render_run(read_runs(folders)))
 
 
-def render_run(run: RunFolder, live: bool = False, policies: Sequence[str] = ()) -> str:
-    """Render the page of a run. `live`: a server sends the samples, and answers prompts to `policies`."""
-    return render_page("page.html.j2", SCRIPTS, live=live, tried=policies, **sections(run, live))
+def render_run(run: RunFolder, live: bool = False) -> str:
+    """Render the page of a run. `live`: a server sends the samples."""
+    return render_page("page.html.j2", SCRIPTS, live=live, **sections(run, live))
 
 
 def sections(run: RunFolder, live: bool = False) -> dict[str, Any]:

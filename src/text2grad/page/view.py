@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
-from pydantic import Field
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from text2grad.errors import UserError, first_error
-from text2grad.feedback import Record
-from text2grad.jsonl import from_json, parse_record
-from text2grad.page.render import all_visible, visible
+from text2grad.errors import UserError
+from text2grad.jsonl import parse_record
+from text2grad.page.render import all_visible
 from text2grad.page.report import comparison_views, render_run
 from text2grad.page.runs import Sample, read_runs, sample_files
 from text2grad.page.samples import SIGNALS, list_entry, sample_view
@@ -83,31 +79,6 @@ class SampleFile:
         return view
 
 
-class Question(Record):
-    """A prompt of the user for a policy; `critique`: the run's critic judges the answers."""
-
-    prompt: str = Field(max_length=100_000, pattern=r"\S")
-    policy: str
-    critique: bool = False
-
-
-class Asker(Protocol):
-    """Has policies answer a prompt of the user."""
-
-    @property
-    def policies(self) -> Sequence[str]:
-        """The names of the policies that can be asked now."""
-
-    def ask(self, prompt: str, policy: str, critique: bool) -> list[dict[str, Any]]:
-        """The answers of the policy that this one started from, and of itself.
-
-        An answer is a `page.runs.Sample` as data, with the name of the policy as its `id`.
-
-        Raises:
-            UserError: there is no such policy, or it cannot answer.
-        """
-
-
 class ViewPage:
     """The page over the folders of runs.
 
@@ -115,8 +86,8 @@ class ViewPage:
         UserError: no run folder, nothing in it yet, or a damaged file in it.
     """
 
-    def __init__(self, *folders: Path, asker: Asker | None = None) -> None:
-        self.folders, self.asker = folders, asker
+    def __init__(self, *folders: Path) -> None:
+        self.folders = folders
         self._reading, self._rendering = Lock(), Lock()
         self.files: dict[str, SampleFile] = {}
         self.order: list[tuple[str, int]] = []  # samples in the order sent to the page: method, number
@@ -133,7 +104,6 @@ class ViewPage:
                 Route("/api/samples", self.sample),
                 Route("/api/search", self.search),
                 Route("/api/comparisons", self.comparisons),
-                Route("/api/try", self.ask, methods=["POST"]),
             ]
         )
 
@@ -148,9 +118,7 @@ class ViewPage:
         """The page, rendered again only if a file has changed."""
         with self._rendering:
             if (stamp := self._stamp()) != self._rendered[0]:
-                run = read_runs(self.folders)
-                policies = self.asker.policies if self.asker else ()
-                self._rendered = (stamp, render_run(run, live=True, policies=policies))
+                self._rendered = (stamp, render_run(read_runs(self.folders), live=True))
             return self._rendered[1]
 
     def update(self) -> bool:
@@ -210,23 +178,6 @@ class ViewPage:
             return json_response({"items": comparison_views(read_runs(self.folders))})
         except UserError as error:
             return json_response({"error": str(error)}, 500)
-
-    async def ask(self, request: Request) -> Response:
-        """The answers of a policy, and of the one it started from, to a prompt of the user."""
-        return await run_in_threadpool(self._ask, await request.body())
-
-    def _ask(self, body: bytes) -> Response:
-        try:
-            question = Question.model_validate(from_json(body.decode("utf-8")))
-            if self.asker is None:
-                raise UserError("there is no policy in this run yet", "text2grad train makes one")
-            answers = self.asker.ask(question.prompt, question.policy, question.critique)
-        except UserError as error:
-            return json_response({"error": visible(str(error))}, 400)
-        except ValueError as error:
-            return json_response({"error": first_error(error)}, 422)
-        views = [sample_view(Sample.model_validate(answer, strict=False), "") for answer in answers]
-        return json_response({"answers": all_visible(views)})
 
     def _stamp(self) -> str:
         """Sizes and times of the files that the page shows, without the samples."""

@@ -196,22 +196,9 @@ def test_opinions_of_people_in_the_file_are_the_first_version(tmp_path: Path) ->
     human = record(source=Source(kind="human"), spans=(span,), meta={"annotator": "ann", "step": 3})
     book = Notebook(group_records([human, record(critique="Judged.")]), tmp_path / "out.jsonl")
     [key] = book.items
-    assert [judged.critique for judged in book.items[key].suggestions] == ["Judged."]
+    assert book.items[key].suggestion == record(critique="Judged.")
     assert book.history(key, "ann")[0].spans == (place(0, 2, 1, "short"),)
     assert list(book.marked(key)) == ["ann"] and book.history(key, "bob") == [Opinion()]
-
-
-def test_agreement_is_measured_on_what_several_have_marked(source: Path) -> None:
-    book, [key, other] = notebook(source)
-    book.record(act(key, "1", 0, spans=[place(0, 2)]))
-    assert book.agreement() == {"shared": 0, "measured": 0, "alpha": None}
-    book.record(act(key, "2", 0, annotator="bob", spans=[place(0, 2)]))
-    assert book.agreement() == {"shared": 1, "measured": 1, "alpha": 1.0}
-    book.record(act(key, "3", 1, annotator="bob", spans=[place(0, 2, 1)]))
-    assert book.agreement()["alpha"] == 0.48
-    book.record(act(other, "4", 0, critique="Alike."))
-    book.record(act(other, "5", 0, annotator="bob", critique="Alike."))
-    assert book.agreement()["shared"] == 2 and book.agreement()["measured"] == 1
 
 
 @pytest.mark.parametrize(
@@ -225,14 +212,15 @@ def test_agreement_is_measured_on_what_several_have_marked(source: Path) -> None
 def test_any_file_of_answers_can_be_marked(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     [item] = read_answers(tmp_path / name).values()
-    assert (item.response, item.suggestions) == ("Friday.", ())
+    assert (item.response, item.suggestion) == ("Friday.", None)
 
 
 def test_a_run_shows_its_samples_and_those_written_since(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=5)
     items = read_answers(run)
     [first, *_] = items.values()
-    assert first.suggestions[0].source.kind == "reward_model" and first.example.meta["policy"] == "text2grad"
+    assert first.suggestion is not None and first.suggestion.source.kind == "reward_model"
+    assert first.example.meta["policy"] == "text2grad"
     samples = run / "ppo/text2grad/samples.jsonl"
     line = json.loads(samples.read_text(encoding="utf-8").splitlines()[0])
     with samples.open("a", encoding="utf-8") as file:
@@ -242,7 +230,7 @@ def test_a_run_shows_its_samples_and_those_written_since(tmp_path: Path) -> None
 
 def test_a_failure_is_no_suggestion_and_a_transcript_is_known_by_all_its_turns() -> None:
     [item] = group_records([record(error=Failure(kind="refused", message="no"))]).values()
-    assert item.suggestions == () and item.people == {}
+    assert item.suggestion is None and item.people == {}
     turns = [[{"role": "tool", "content": text}, {"role": "assistant", "content": "Done."}] for text in "ab"]
     assert len(group_records(record(response=talk) for talk in turns)) == 2  # type: ignore[arg-type]
 

@@ -111,44 +111,6 @@ def test_the_samples_of_several_runs_are_on_one_page(run: Path, tmp_path: Path) 
     assert got(page, "/api/samples?key=other text2grad/0")["method"] == "other text2grad"
 
 
-class Scripted:
-    """Answers that are written here."""
-
-    policies = ("text2grad",)
-
-    def ask(self, prompt: str, policy: str, critique: bool) -> list[dict[str, Any]]:
-        if policy != "text2grad":
-            raise UserError(f"there is no policy {policy!r}", "reload\x1bthe page")
-        answer = {"step": 0, "response": f"{prompt} \u202ewhat?", "critique": "Empty." * critique}
-        return [{**answer, "id": "sft"}, {**answer, "id": policy, "score": 0.5}]
-
-
-def tried(page: ViewPage, **question: Any) -> tuple[int, Any]:
-    body = json.dumps({"prompt": "When?", "policy": "text2grad", **question}).encode()
-    code, _, answer = ask(page.app(), "/api/try", {}, "POST", body)
-    return code, json.loads(answer)
-
-
-def test_a_policy_answers_a_prompt_of_ones_own(run: Path) -> None:
-    page = ViewPage(run, asker=Scripted())
-    code, found = tried(page, critique=True)
-    assert code == 200 and [each["id"] for each in found["answers"]] == ["sft", "text2grad"]
-    assert found["answers"][0]["talk"][0]["pieces"] == [["When? ⟨U+202E⟩what?", [], []]]
-    assert found["answers"][1]["critique"] == [["Empty.", []]] and found["answers"][1]["score"] == 0.5
-    assert 'id="ask"' in ask(page.app(), "/", {})[2].decode()
-    assert 'id="ask"' not in ask(ViewPage(run).app(), "/", {})[2].decode()
-
-
-@pytest.mark.parametrize(
-    ("question", "status"),
-    [({"policy": "../sft"}, 400), ({"prompt": " \n"}, 422), ({"prompt": "x" * 100_001}, 422), ({"more": 1}, 422)],
-)
-def test_a_question_that_nobody_can_answer_is_one_line(run: Path, question: Any, status: int) -> None:
-    code, answer = tried(ViewPage(run, asker=Scripted()), **question)
-    assert code == status and not set(answer["error"]) & set("\n\x1b")
-    assert tried(ViewPage(run))[0] == 400
-
-
 def test_a_key_names_a_sample_or_nothing(run: Path) -> None:
     for key in ("", "text2grad", "text2grad/-1", "text2grad/99999", "../x/0", "text2grad/²", "a/0"):
         got(ViewPage(run), f"/api/samples?key={key}", 404)

@@ -13,9 +13,8 @@ const CLASS = { 1: "good", 0: "improvable", "-1": "poor" };
 const page = {
   annotator: settings.annotator || localStorage.getItem(NAME) || "",
   entries: [], // of the whole file
-  agreement: null,
   key: "",
-  answer: null, // of the server: messages, response, suggestions
+  answer: null, // of the server: messages, response, suggestion
   version: 0,
   past: [], // earlier versions of the opinion, for undo
   opinion: EMPTY,
@@ -49,7 +48,6 @@ outbox.onSaved = (act, body) => {
   if (act.item === page.key && act.annotator === page.annotator) page.version = body.version;
   const entry = page.entries.find((each) => each.key === act.item);
   if (entry) entry.marked = body.marked;
-  page.agreement = body.agreement;
   showProgress();
 };
 
@@ -114,18 +112,12 @@ const listed = () => {
 const showProgress = () => {
   const mine = page.entries.filter(isMine).length;
   byId("progress").textContent = `${mine} of ${page.entries.length} marked`;
-  const { shared = 0, measured = 0, alpha = null } = page.agreement || {};
-  byId("agreement").textContent = !shared
-    ? ""
-    : `agreement: ${alpha === null ? "not defined yet" : `α ${minus(alpha.toFixed(2))}`} on ${measured || shared} answer${shared > 1 ? "s" : ""} that several have marked`;
   const entries = listed();
   list.fill(entries, entries.findIndex((entry) => entry.key === page.key));
 };
 
 const refresh = async () => {
-  const { items, agreement } = await ask("/api/items");
-  page.entries = items;
-  page.agreement = agreement;
+  page.entries = (await ask("/api/items")).items;
   showProgress();
 };
 
@@ -160,7 +152,7 @@ const open = async (key, focus = true) => {
   adopt(answer);
   byId("conflict").hidden = true;
   byId("heading").textContent = spelledOut(answer.id);
-  if (settings.suggestFirst && answer.suggestions.length && !page.opinion.shown) {
+  if (settings.suggestFirst && answer.suggestion && !page.opinion.shown) {
     change(withSuggestionShown(page.opinion));
   }
   draw();
@@ -306,7 +298,7 @@ const drawVerdict = () => {
 
 const drawSuggestion = () => {
   const box = byId("suggestion");
-  const [found] = page.answer.suggestions;
+  const found = page.answer.suggestion;
   if (!found) {
     box.replaceChildren(element("p", "hint", "No critic has judged this answer."));
     return;
@@ -355,7 +347,7 @@ const checkedSpan = (span) => {
 };
 
 const showSuggestion = () => {
-  if (page.answer.suggestions.length) change(withSuggestionShown(page.opinion));
+  if (page.answer.suggestion) change(withSuggestionShown(page.opinion));
 };
 
 // ---- choosing words

@@ -5,7 +5,6 @@ import { FILTERS, addressOf, matching, nameOf, ordered, overSteps, readAddress, 
 import { startCharts } from "./charts.mjs";
 import { diffElement, legendOf, showSample, textOf } from "./sample.mjs";
 import { startBeside } from "./beside.mjs";
-import { startTry } from "./try.mjs";
 
 // ---- the address names exactly what is shown; each part of the page keeps its own names in it
 
@@ -275,7 +274,6 @@ const startLive = async (source, viewer, beside) => {
 
 const startView = async () => {
   startCharts(document);
-  startTry();
   const data = embeddedData("data");
   const source = data.live ? onServer() : inPage(data);
   if (data.live) {
