@@ -34,7 +34,7 @@ class LengthCritic:
         return [Critique(text="", score=1.0 if len(text) < self.limit else -1.0) for text in responses]
 
 
-LENGTH = CriticSpec("length", lambda materials: LengthCritic(materials.settings.limit), LengthSettings)
+LENGTH = CriticSpec("length", lambda settings, ready: LengthCritic(settings.limit), LengthSettings)
 """
 COMMAND = """
 from text2grad.commands.base import Stage, Work, option

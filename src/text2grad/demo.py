@@ -33,11 +33,9 @@ from text2grad.page.signs import describe_reward_model
 from text2grad.page.terminal import results_table, show_samples, show_table
 from text2grad.settings import with_values
 from text2grad.stages.run_folder import (
+    RunFolder,
     heldout_prompts,
     main_measure,
-    measured_on,
-    read_results,
-    task_of,
     write_whole,
 )
 
@@ -212,8 +210,8 @@ def measure_of(config: Config, requested: str | None = None) -> str:
         UserError: no held-out problem has a measure.
         UsageError: the task has no such measure.
     """
-    task = task_of(config)
-    heldout = heldout_prompts(config, task)
+    task = RunFolder.of(config).task()
+    heldout = heldout_prompts(task, config.evaluate.limit)
     if heldout[0].meta.get("tests"):
         measures = {"pass": 1.0}
     else:
@@ -239,7 +237,7 @@ def _scores(config: Config, name: str, measure: str) -> dict[str, float]:
         UserError: none of its answers has the measure.
     """
     policy = Path(config.policy.model).name if name == BASE else name
-    figures = read_results(config.run.folder, measured_on(config), policy)
+    figures = RunFolder.of(config).read_results(policy)
     scores = {way: figures.get(f"{way}_{measure}") for way in WAYS}
     if None in scores.values():
         cure = "return it for every answer from the task's scores()"

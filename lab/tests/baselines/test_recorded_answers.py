@@ -17,6 +17,7 @@ from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Critic, Example, Failure, Feedback, Judgement, Source
 from text2grad.jsonl import read_jsonl
 from text2grad.policy.local_chat import LocalChat
+from text2grad.stages.run_folder import RunFolder
 from text2grad_lab.baselines import imitate, refine, reflect
 from text2grad_lab.baselines.imitate import Choice, chosen_answers, run_imitate
 from text2grad_lab.baselines.refine import run_refine
@@ -29,8 +30,7 @@ from word_task import RECORDS, Finder, Words, example, file_of, record
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """A run without earlier stages, on the task of one word."""
-    for module in (imitate, refine, reflect):
-        monkeypatch.setattr(module, "task_of", lambda config: Words())
+    monkeypatch.setattr(RunFolder, "task", lambda run: Words())
     model = str(tiny_model(tmp_path / "model"))
     words = ["--run.folder", str(tmp_path / "run"), "--policy.model", model, "--generation.max_new_tokens", "6"]
     words += ["--sft.epochs", "1", "--run.threads", "1", "--extra.refine.samples", "2", "--evaluate.samples", "1"]

@@ -80,10 +80,10 @@ def test_a_scalar_model_scores_chosen_answers_higher_and_is_a_critic(
         config = config.model_copy(update={"policy": adapted})
     kind = "text2grad_lab.baselines.scalar:SCALAR_MODEL"
     with pytest.raises(UserError, match="train-scalar"):
-        make_critic(config, kind, None, runner_of(config))
+        make_critic(config, kind, None, runner_of(config.sandbox))
     summary = run_train_scalar(config, pairs)
     assert summary.metrics["accuracy"] == 1 and summary.metrics["loss"] < 0.4
-    critic = make_critic(config, kind, None, runner_of(config))
+    critic = make_critic(config, kind, None, runner_of(config.sandbox))
     examples = [Example(id=row["prompt"], prompt=(Message(role="user", content=row["prompt"]),)) for row in PAIRS]
     chosen, rejected = (critic.critique(examples, [row[side] for row in PAIRS]) for side in ("chosen", "rejected"))
     for better, worse in zip(chosen, rejected, strict=True):

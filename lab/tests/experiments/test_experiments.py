@@ -17,6 +17,7 @@ from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Spa
 from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages.intake import run_import
 from text2grad.stages.reward_model.data import reward_data
+from text2grad.stages.run_folder import RunFolder
 from text2grad.tasks.base import TaskSettings, feedback_split, load_task
 from text2grad_lab.experiments import annotation, credit_signs, own_data, tastes
 from text2grad_lab.experiments.options import recipe_of, refuse_other_recipe
@@ -257,7 +258,7 @@ def test_the_files_are_read_as_those_of_a_person(tmp_path: Path, start: str) -> 
     assert found.added == 60 and not found.losses and not found.ignored
     task = load_task(config.task)
     assert (len(task.examples("train")), len(task.examples("heldout"))) == (48, 12)
-    train, heldout = reward_data(config)
+    train, heldout = reward_data(RunFolder.of(config))
     assert (len(train), len(heldout)) == (48, 12)
     right = {own_data.judged(each.prompt[-1].content, each.reference) for each in task.examples("heldout")}
     assert (right == {1.0}) == (start == "corrected"), "SFT imitates what was sent, or what should have been"

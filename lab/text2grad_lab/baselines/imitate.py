@@ -20,7 +20,7 @@ from text2grad.feedback import Feedback
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.stages import Summary, inlined
-from text2grad.stages.run_folder import start_policy, task_of
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import say_if_ended
 from text2grad.stages.train import answers_in, refuse_transcripts
 from text2grad.stages.training import facts_of_pairs, training
@@ -78,14 +78,14 @@ def run_imitate(
     """
     with training(config, "sft", f"ppo/{name}", resume) as stage:
         with stage.preparing():
-            records, left_out = answers_in(source, config, task_of(config))
+            records, left_out = answers_in(source, config.task, RunFolder.of(config).task())
             if choice.revise:
                 refuse_transcripts(records, "a refiner")
             chosen = chosen_answers(records, choice)
             if not chosen:
                 problem = f"{source}: none of {len(records)} answers has a score above {choice.above:g}"
                 raise UserError(problem, "text2grad annotate gives scores; --above -1 takes the best anyway")
-            policy = load_policy(start_policy(config, start))
+            policy = load_policy(RunFolder.of(config).policy(start))
         pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
         if choice.revise:
             pairs = revision_pairs(records, chosen, revision_prompt(), LocalChat(policy, config.generation, name))

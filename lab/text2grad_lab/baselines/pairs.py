@@ -32,7 +32,7 @@ from text2grad.policy.model import Policy
 from text2grad.settings import Settings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.reward_model.data import SplitData, splits_of_task
-from text2grad.stages.run_folder import start_policy
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.training import training
 from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.train.settings import SupervisedSettings
@@ -177,7 +177,7 @@ def dataset_of(policy: Policy, pairs: Sequence[Preference]) -> Dataset:
 def policy_and_pairs(config: Config, data: str) -> tuple[Policy, SplitData[Preference]]:
     """Return the policy to train and the pairs that fit it; the pairs are read first."""
     pairs = preference_data(config, data)
-    policy = load_policy(start_policy(config))
+    policy = load_policy(RunFolder.of(config).policy())
 
     def tokens(part: Sequence[Preference]) -> list[int]:
         rows = dataset_of(policy, part)
@@ -197,7 +197,7 @@ def preference_data(config: Config, data: str) -> SplitData[Preference]:
         UserError: all pairs are held out, or answers have several turns.
     """
     read, beside = read_pairs(data), heldout_beside(data)
-    splits = splits_of_task(config)
+    splits = splits_of_task(RunFolder.of(config))
     heldout_pairs = list(beside.pairs) if beside else []
     if any(isinstance(side, Transcript) for pair in read.pairs for side in (pair.chosen, pair.rejected)):
         raise UserError(f"{data} has answers of several turns", "the lab's trainers learn from single answers")

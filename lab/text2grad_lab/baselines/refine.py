@@ -24,7 +24,7 @@ from text2grad.policy.local_chat import LocalChat
 from text2grad.stages import Summary, inlined
 from text2grad.stages.annotate import criticise
 from text2grad.stages.critics import open_critic, runner_of
-from text2grad.stages.run_folder import start_policy, task_of
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.train import answers_in, refuse_transcripts
 from text2grad.stages.training import prepare
@@ -65,17 +65,18 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     Raises:
         UserError: there is nothing to revise (`logged.answers_in`), or no usable revision.
     """
-    folder, task, settings = prepare(config), task_of(config), refine_settings(config)
+    run, settings = prepare(config), refine_settings(config)
+    task = run.task()
     kind = config.annotate.critic or config.critic.kind
     if kind == "human":
         raise UserError("no person has judged the revisions yet", "--annotate.critic program, prompted, ...")
-    records, left_out = answers_in(source, config, task)
+    records, left_out = answers_in(source, config.task, task)
     refuse_transcripts(records, "refine")
     cases = cases_of(records)
     chosen = list(first_of_each(cases, settings.answers_per_prompt))
     if not chosen:
         raise UserError(f"{source}: no critique of {len(records)} asks for a change", "annotate other answers")
-    policy = load_frozen(start_policy(config, start))
+    policy = load_frozen(RunFolder.of(config).policy(start))
     chat = LocalChat(policy, config.generation, start or "sft", counted=counting("revisions"))
     asked = [case for case in chosen for _ in range(settings.samples)]
     revisions = revise(chat, revision_prompt(), asked)
@@ -85,9 +86,9 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     if not items:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
         raise UserError(f"no revision of {len(revisions)} is usable: {reasons}", "take a stronger policy, --from")
-    target = out or folder / "refined.jsonl"
+    target = out or run.path / "refined.jsonl"
     journal = target.with_name(target.name + ".journal")
-    with runner_of(config) as runner, open_critic(config, kind, task, runner, policy, journal) as critic:
+    with runner_of(config.sandbox) as runner, open_critic(config, kind, task, runner, policy, journal) as critic:
         tally = criticise(critic, lambda: items, target, critic.source.kind)
     return RefineSummary(
         answers=len(records),

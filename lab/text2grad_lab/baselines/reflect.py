@@ -28,12 +28,8 @@ from text2grad.stages.critics import open_critic, runner_of
 from text2grad.stages.run_folder import (
     SCORES,
     heldout_prompts,
-    measured_on,
-    named_policy,
     target_name,
-    task_of,
     write_json,
-    write_results,
 )
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
@@ -71,15 +67,16 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
         UserError: there are no held-out prompts.
     """
     refuse_informed_critic(config)
-    folder, task = prepare(config), task_of(config)
+    run = prepare(config)
+    task = run.task()
     if environment_of(task):
         raise UsageError("reflect revises single answers, and this task has an environment", "another task")
-    heldout = heldout_prompts(config, task)
-    policy = load_frozen(named_policy(config, target))
-    name, journal = f"{target_name(target)}_reflect_{rounds}", folder / "reflect.journal"
+    heldout = heldout_prompts(task, config.evaluate.limit)
+    policy = load_frozen(run.policy(target))
+    name, journal = f"{target_name(target)}_reflect_{rounds}", run.path / "reflect.journal"
     seed_everything(config.run.seed)
     with ExitStack() as stack:
-        runner, texts = stack.enter_context(runner_of(config)), stack.enter_context(text_measures(config))
+        runner, texts = stack.enter_context(runner_of(config.sandbox)), stack.enter_context(text_measures(config))
         critic = stack.enter_context(open_critic(config, config.critic.kind, task, runner, None, journal))
         reflector = Reflector(policy, critic, revision_prompt(), rounds, measure_with(task, runner), texts)
         greedy = reflector.answer("greedy", heldout, config.generation.model_copy(update={"temperature": 0.0}))
@@ -96,7 +93,7 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
         refused=dict(counts.refused),
         tokens=dict(counts.tokens),
     )
-    place = write_results(folder, measured_on(config), name, summary.as_dict(), greedy)
+    place = run.write_results(name, summary.as_dict(), greedy)
     write_json(place.with_name(f"{name}{SCORES}"), reflector.scores)
     return replace(summary, out=str(place))
 

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from trl import RewardConfig, RewardTrainer
 
 from text2grad.config import Config, extra_settings
-from text2grad.critics.spec import CriticSpec, Materials
+from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.durable.settings import CourseSettings
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Preference, Source
@@ -201,24 +201,23 @@ def scale_of(policy: Policy, model: ScoreModel, pairs: Sequence[Preference]) -> 
     return Scale(statistics.fmean(scores), spread)
 
 
-def model_folder(materials: Materials) -> Path:
+def model_folder(settings: ScalarModelSettings, run: Path) -> Path:
     """Return the folder of the trained model: the configured one, or this run's own."""
-    folder: Path | None = materials.settings.folder
-    return folder or materials.folder / "scalar_model" / "policy"
+    return settings.folder or run / "scalar_model" / "policy"
 
 
-def make_critic(materials: Materials) -> ScalarCritic:
+def make_critic(settings: ScalarModelSettings, ready: Ready) -> ScalarCritic:
     """Load the scalar reward model of the run.
 
     Raises:
         UserError: there is none, or its training was not finished.
     """
-    folder = model_folder(materials)
+    folder = model_folder(settings, ready.run.path)
     file = folder / SCALE_FILE
     if not file.is_file():
-        cure = f"python -m text2grad_lab train-scalar FILE --run.folder {materials.folder}"
+        cure = f"python -m text2grad_lab train-scalar FILE --run.folder {ready.run.path}"
         raise UserError(f"no scalar reward model in {folder}", cure)
-    policy = materials.load_model(folder)
+    policy = ready.run.load_model(folder)
     model = ScoreModel(policy)
     model.head.load_state_dict(load_file(str(folder / HEAD_FILE)))
     source = Source(kind="reward_model", model=str(folder), prompt_version="scalar")
@@ -231,7 +230,7 @@ SCALAR_MODEL = CriticSpec(
     make=make_critic,
     settings=ScalarModelSettings,
     manner=("training",),
-    inputs=lambda materials: {"the scalar reward model": materials.digest(model_folder(materials))},
+    files=lambda settings, run: {"the scalar reward model": model_folder(settings, run)},
     source="reward_model",
     words=False,
     about="trained on preference pairs, gives a verdict without spans",

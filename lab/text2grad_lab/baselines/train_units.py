@@ -19,7 +19,7 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.reward_model.data import SplitData, reward_data
 from text2grad.stages.reward_model.gate import release
-from text2grad.stages.run_folder import start_policy, write_json
+from text2grad.stages.run_folder import RunFolder, write_json
 from text2grad.stages.train import refuse_transcripts
 from text2grad.stages.training import training
 from text2grad.tasks.qa import is_ultrafeedback
@@ -96,7 +96,7 @@ def refuse_no_steps(config: Config, units: UnitKind) -> None:
 def policy_and_answers(config: Config, units: UnitKind) -> tuple[Policy, SplitData[JudgedAnswer]]:
     """Return the policy to train and the answers that fit it; the feedback is read first."""
     data = judged_answers(config, units)
-    policy = load_policy(start_policy(config))
+    policy = load_policy(RunFolder.of(config).policy())
 
     def tokens(answers: Sequence[JudgedAnswer]) -> list[int]:
         return [encoded.tokens for encoded in encode_units(policy, answers)]
@@ -108,7 +108,7 @@ def judged_answers(config: Config, units: UnitKind) -> SplitData[JudgedAnswer]:
     """Return the records of the run as answers with labelled units, split as those of the reward model."""
     left_out: Counter[str] = Counter()
     splits: list[list[JudgedAnswer]] = []
-    for records in reward_data(config):
+    for records in reward_data(RunFolder.of(config)):
         refuse_transcripts(records, "a unit model")
         answers = [judged_answer(record, units) for record in records]
         left_out.update(reason for reason in answers if isinstance(reason, str))

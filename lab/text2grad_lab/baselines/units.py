@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from pydantic import Field
 
-from text2grad.critics.spec import CriticSpec, Materials
+from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.errors import UserError
 from text2grad.feedback import (
     Critique,
@@ -98,13 +98,12 @@ def _verdict(units: Sequence[LabelledPlace]) -> float | None:
     return round(1 - 2 * poor / total, 2) if total else None
 
 
-def model_folder(materials: Materials) -> Path:
+def model_folder(settings: UnitModelSettings, run: Path) -> Path:
     """Return the folder of the trained model: the configured one, or this run's own."""
-    settings: UnitModelSettings = materials.settings
-    return settings.folder or materials.folder / "unit_model" / settings.units / "policy"
+    return settings.folder or run / "unit_model" / settings.units / "policy"
 
 
-def make_critic(materials: Materials) -> UnitCritic:
+def make_critic(settings: UnitModelSettings, ready: Ready) -> UnitCritic:
     """Load the unit model that was trained on this run's feedback.
 
     Raises:
@@ -112,15 +111,15 @@ def make_critic(materials: Materials) -> UnitCritic:
     """
     from text2grad_lab.baselines.unit_model import UnitModel, load_unit_head
 
-    settings, folder = materials.settings, model_folder(materials)
+    folder = model_folder(settings, ready.run.path)
     file = folder / UNITS_FILE
     if not file.is_file():
-        cure = f"python -m text2grad_lab train-units {settings.units} --run.folder {materials.folder}"
+        cure = f"python -m text2grad_lab train-units {settings.units} --run.folder {ready.run.path}"
         raise UserError(f"no unit model of {settings.units} in {folder}", cure)
     units = from_json(file.read_text(encoding="utf-8"))["units"]
     if units != settings.units:
         raise UserError(f"the unit model in {folder} labels {units}", f"--extra.unit_model.units {units}")
-    policy = load_unit_head(materials.load_model(folder), folder)
+    policy = load_unit_head(ready.run.load_model(folder), folder)
     source = Source(kind="reward_model", model=str(folder), prompt_version=units)
     return UnitCritic(UnitModel(policy, poor_threshold=settings.poor_threshold), units, source)
 
@@ -130,7 +129,7 @@ UNIT_MODEL = CriticSpec(
     make=make_critic,
     settings=UnitModelSettings,
     manner=("training",),
-    inputs=lambda materials: {"the unit model": materials.digest(model_folder(materials))},
+    files=lambda settings, run: {"the unit model": model_folder(settings, run)},
     source="reward_model",
     words=False,
     about="trained on feedback, labels steps or tokens",

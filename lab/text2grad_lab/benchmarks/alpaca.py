@@ -17,7 +17,13 @@ from text2grad.data.published import Shape, one_turn, read_examples
 from text2grad.errors import UserError, warn_once
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
-from text2grad.stages.run_folder import ANSWERS, heldout_prompts, measured_on, target_name, task_of, write_json
+from text2grad.stages.run_folder import (
+    ANSWERS,
+    RunFolder,
+    heldout_prompts,
+    target_name,
+    write_json,
+)
 from text2grad.tasks.base import TaskSettings, rouge_l_scores
 from text2grad.tasks.data_task import Benchmark
 
@@ -143,7 +149,7 @@ def run_alpaca(config: Config, target: str, out: Path) -> PolicySummary:
 
     summary = run_evaluate(config, target)
     name = target_name(target)
-    answers = load_rows(str(config.run.folder / "evaluation" / measured_on(config) / f"{name}{ANSWERS}"))
-    examples = heldout_prompts(config, task_of(config))
+    answers = load_rows(str(RunFolder.of(config).results / f"{name}{ANSWERS}"))
+    examples = heldout_prompts(RunFolder.of(config).task(), config.evaluate.limit)
     write_json(out, model_outputs(examples, [str(row["response"]) for row in answers], name))
     return summary

@@ -19,13 +19,9 @@ from text2grad.policy.model import Policy
 from text2grad.stages import Summary, inlined
 from text2grad.stages.answers import heldout_of
 from text2grad.stages.run_folder import (
+    RunFolder,
     heldout_prompts,
-    measured_on,
-    named_policy,
-    refuse_unwritable,
     target_name,
-    task_of,
-    write_results,
 )
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
@@ -48,8 +44,8 @@ class ChoicesSummary(Summary):
 def run_choices(config: Config, target: str) -> ChoicesSummary:
     """Measure a policy by the likelihood of each choice and by a greedily generated letter."""
     prepare(config)
-    examples = heldout_prompts(config, task_of(config))
-    policy = load_frozen(named_policy(config, target))
+    examples = heldout_prompts(RunFolder.of(config).task(), config.evaluate.limit)
+    policy = load_frozen(RunFolder.of(config).policy(target))
     seed_everything(config.run.seed)
     rows = choose(policy, examples, config.generation.batch_size, counting("questions")(len(examples)))
     room = min(LETTER_ROOM, config.generation.max_new_tokens)
@@ -60,14 +56,15 @@ def run_choices(config: Config, target: str) -> ChoicesSummary:
 
 def run_choices_answers(config: Config, file: Path) -> ChoicesSummary:
     """Measure the letters in a file of answers; their likelihood is unknown, hence None."""
-    refuse_unwritable(config.run.folder)
-    answers = read_answers(file, cache(lambda: heldout_of(config)))
+    run = RunFolder.of(config)
+    run.refuse_unwritable()
+    answers = read_answers(file, cache(lambda: heldout_of(run, config.evaluate.limit)))
     return _written(config, name_of(file), letter_rows(answers.examples, answers.texts))
 
 
 def _written(config: Config, name: str, rows: Sequence[Row]) -> ChoicesSummary:
     figures = {"likelihood": None, **choice_figures(rows)}
-    out = write_results(config.run.folder, measured_on(config), name, figures, rows)
+    out = RunFolder.of(config).write_results(name, figures, rows)
     return ChoicesSummary(figures=figures, out=str(out))
 
 

@@ -16,11 +16,8 @@ from text2grad.policy.model import Policy
 from text2grad.stages import Summary, inlined
 from text2grad.stages.answers import open_judge, refuse_no_judge
 from text2grad.stages.run_folder import (
-    measured_on,
-    named_policy,
-    refuse_unwritable,
+    RunFolder,
     target_name,
-    write_results,
     write_whole,
 )
 from text2grad.stages.sampling import sample
@@ -53,7 +50,7 @@ def run_mt_bench(config: Config, target: str) -> MTBenchSummary:
     """
     questions, name = _questions(config), target_name(target)
     prepare(config)
-    answers = answer_turns(load_frozen(named_policy(config, target)), questions, config)
+    answers = answer_turns(load_frozen(RunFolder.of(config).policy(target)), questions, config)
     place = _place(config, name, "model_answer")
     rows = [_row(id, turns, name) for id, turns in answers.items()]
     write_whole(place, "".join(to_json(row) + "\n" for row in rows))
@@ -63,7 +60,7 @@ def run_mt_bench(config: Config, target: str) -> MTBenchSummary:
 
 def run_mt_bench_answers(config: Config, file: Path) -> MTBenchSummary:
     """Have a file of FastChat's `model_answer` rated."""
-    refuse_unwritable(config.run.folder)
+    RunFolder.of(config).refuse_unwritable()
     questions = _questions(config)
     answers = read_answers(file, questions)
     return _rated(config, file.name.partition(".")[0], questions, answers, file)
@@ -111,12 +108,12 @@ def _rated(
         judgements=str(judgements),
     )
     said = [{"id": id, "response": "\n\n".join(turns), "scores": {}} for id, turns in answers.items()]
-    write_results(config.run.folder, measured_on(config), name, summary.as_dict(), said)
+    RunFolder.of(config).write_results(name, summary.as_dict(), said)
     return summary
 
 
 def _place(config: Config, name: str, kind: str) -> Path:
-    return config.run.folder / "evaluation" / measured_on(config) / f"{name}.{kind}.jsonl"
+    return RunFolder.of(config).results / f"{name}.{kind}.jsonl"
 
 
 def _row(id: str, turns: Sequence[str], name: str) -> dict[str, object]:

@@ -63,7 +63,7 @@ def run_samples(config: Config, samples: Path) -> SamplesSummary:
         cure = "--task text2grad_lab.benchmarks.programs:HumanEval"
         raise UserError(f"task {config.task.name!r} has no held-out problems with tests", cure)
     sandbox = config.sandbox.model_copy(update={"seconds": PATIENCE * config.sandbox.seconds})
-    with runner_of(config) as runner, runner_of(config.model_copy(update={"sandbox": sandbox})) as patient:
+    with runner_of(config.sandbox) as runner, runner_of(sandbox) as patient:
         results = judge_samples(samples, problems, runner, patient)
     out = samples.with_name(f"{samples.name.partition('.jsonl')[0]}_results.jsonl")
     write_jsonl(out, results)

@@ -13,7 +13,7 @@ from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.page import signs
 from text2grad.page.runs import read_metrics
-from text2grad.stages.run_folder import SCORES, measured_on, read_results
+from text2grad.stages.run_folder import SCORES, RunFolder, measured_on
 from text2grad_lab.compare import times
 from text2grad_lab.compare.methods import (
     BASE,
@@ -67,7 +67,7 @@ def scores_of(seed: Seed, method: str, measure: str) -> Scores:
         UserError: none of its answers has the measure.
     """
     policy = {BASE: Path(seed.config.policy.model).name, REFLECTION: REFLECTED}.get(method, method)
-    file = seed.folder / "evaluation" / measured_on(seed.config) / f"{policy}{SCORES}"
+    file = seed.folder / "evaluation" / measured_on(seed.config.task) / f"{policy}{SCORES}"
     every: dict[str, dict[str, dict[str, float]]] = json.loads(file.read_text(encoding="utf-8"))
     ways = (way for way in (*WAYS, BEST) if way in every)
     scores = {way: {key: each[measure] for key, each in every[way].items() if measure in each} for way in ways}
@@ -122,7 +122,7 @@ def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
 def _spent(seed: Seed, method: str) -> Counter[str]:
     """`SPENT` of a method: while it trains, or (reflection) while it answers."""
     if method == REFLECTION:
-        results = read_results(seed.folder, measured_on(seed.config), REFLECTED)
+        results = RunFolder.of(seed.config).read_results(REFLECTED)
         tokens = {who: sum(results.get(f"{who}_{way}put_tokens", 0) for way in ("in", "out")) for who in WHO}
         return Counter(sampled_tokens=tokens["policy"], critic_tokens=tokens["critic"])
     rows = metrics_of(seed, method)

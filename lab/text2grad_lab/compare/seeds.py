@@ -17,7 +17,7 @@ from text2grad.demo import run_command
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.settings import with_values
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
-from text2grad.stages.run_folder import IMPORTED, imported_file, write_json, write_whole
+from text2grad.stages.run_folder import IMPORTED, RunFolder, write_json, write_whole
 from text2grad_lab.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, on_imported
 
 DONE = "done"
@@ -34,7 +34,7 @@ class Seed:
     Commands that were stopped resume; they print to a log beside their note."""
 
     def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
-        self.imported = imported_file(config)
+        self.imported = RunFolder.of(config).feedback_file
         values: dict[str, Any] = {"run.seed": number, "run.folder": folder, "task.seed": number}
         if config.task.data == IMPORTED:
             values["task.data"], works = str(self.imported), on_imported(works)

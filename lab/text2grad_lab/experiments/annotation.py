@@ -47,7 +47,7 @@ from text2grad.stages.annotate import criticise, run_annotate
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.reward_model.train import heldout_cases, train_reward_model
-from text2grad.stages.run_folder import task_of
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
 from text2grad.stages.training import training
@@ -174,11 +174,11 @@ def reward_model(config: Config, arm: str, start: Config) -> Row:
 
 def taught_by(seen: Callable[[Example], Example], config: Config, records: Sequence[Feedback]) -> list[Feedback]:
     """The answers of the records, judged by a program critic that knows of each problem what `seen` leaves."""
-    task = task_of(config)
+    task = RunFolder.of(config).task()
     examples = {example.id: seen(example) for example in task.examples(feedback_split(config.task))}
     items = [Item(examples[record.id], record.response, ours=True) for record in records]
     target = config.run.folder / TRAIN
-    with runner_of(config) as runner:
+    with runner_of(config.sandbox) as runner:
         criticise(make_critic(config, "program", task, runner), lambda: items, target)
     return list(read_jsonl(target, Feedback))
 
@@ -243,7 +243,7 @@ def _content(record: Feedback) -> tuple[object, ...]:
 
 def rates(config: Config) -> Row:
     """What the reward model of a run marks rightly on held-out records."""
-    report = span_report([case for _, case in heldout_cases(config)])
+    report = span_report([case for _, case in heldout_cases(RunFolder.of(config), config.reward_model)])
     return {name: round(report[rate], 4) for name, rate in RATES.items()}
 
 

@@ -33,7 +33,7 @@ from text2grad.config import load_config
 from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critique
 from text2grad.stages.critics import make_critic, runner_of
-from text2grad.stages.run_folder import task_of
+from text2grad.stages.run_folder import RunFolder
 from text2grad_lab.experiments.options import experiment_parser
 
 KINDS = ("passing", "right", "wrong")
@@ -92,9 +92,9 @@ def strip_of(chosen: argparse.Namespace, name: str) -> Strip:
 def marked(runs: Path, seed: int, names: list[str]) -> Iterator[tuple[str, str, np.ndarray]]:
     """The marked tokens of one seed's strips: run, kind, advantages times labels."""
     config = load_config(runs / f"seed-{seed}" / "done" / f"{names[0]}.yaml")
-    task = task_of(config)
+    task = RunFolder.of(config).task()
     examples = {example.id: example for example in task.examples("train")}
-    with runner_of(config) as runner:
+    with runner_of(config.sandbox) as runner:
         critic = make_critic(config, "program", task, runner)
         for name in names:
             strips = strips_of(runs, seed, name)

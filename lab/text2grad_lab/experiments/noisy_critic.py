@@ -159,6 +159,6 @@ def __getattr__(name: str) -> CriticSpec:
         raise AttributeError(name)
     spec = critics[found[3]]
     if found[1] is None:
-        return replace(spec, make=lambda materials: PoliteCritic(spec.make(materials)))
-    settings = NoiseSettings.model_validate({"kind": found[1], "share": int(found[2]) / 100})
-    return replace(spec, make=lambda materials: NoisyCritic(spec.make(materials), settings, materials.seed))
+        return replace(spec, make=lambda settings, ready: PoliteCritic(spec.make(settings, ready)))
+    noise = NoiseSettings.model_validate({"kind": found[1], "share": int(found[2]) / 100})
+    return replace(spec, make=lambda settings, ready: NoisyCritic(spec.make(settings, ready), noise, ready.seed))

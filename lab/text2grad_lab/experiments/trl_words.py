@@ -181,7 +181,7 @@ def answers(config: Config, start: Path, out: Path, method: str, words_weight: f
     """Single answers of the code task; what TRL logged."""
     tokenizer, task = AutoTokenizer.from_pretrained(start), load_task(config.task)
     arguments = GRPOConfig(max_completion_length=config.generation.max_new_tokens, **settings)
-    with runner_of(config) as runner:
+    with runner_of(config.sandbox) as runner:
         critic = make_critic(config, "program", task, runner)
         common: Row = {
             "model": AutoModelForCausalLM.from_pretrained(start),

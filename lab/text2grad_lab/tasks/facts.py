@@ -52,8 +52,8 @@ def _text(report: Report, spans: Sequence[Span]) -> str:
 
 FACTS = CriticSpec(
     "facts",
-    make=lambda materials: FactsCritic(),
+    make=lambda settings, ready: FactsCritic(),
     needs=Need("facts of a row", lambda example: bool(example.meta.get("facts"))),
-    measures_with=lambda materials: FactsCritic(),
+    measures_with=lambda ready: FactsCritic(),
     about="compares a report with the facts of a row",
 )

@@ -102,8 +102,8 @@ def _text(found: Fields) -> str:
 
 FIELDS = CriticSpec(
     "fields",
-    make=lambda materials: FieldsCritic(),
+    make=lambda settings, ready: FieldsCritic(),
     needs=Need("a JSON object as reference answer", is_object),
-    measures_with=lambda materials: FieldsCritic(),
+    measures_with=lambda ready: FieldsCritic(),
     about="compares a JSON object with the reference answer's, field by field",
 )

@@ -150,9 +150,7 @@ class Sample(Stage, ConfiguredAsRun):
     def ask(self, config: Config) -> int:
         """Ask all prompts, and print and write the answers."""
         from text2grad.jsonl import refuse_folder
-        from text2grad.stages.run_folder import prompts_to_ask
-        from text2grad.stages.sampling import repeated, to_mark, write_to_mark
-        from text2grad.stages.talk import run_sample, source_of
+        from text2grad.stages.talk import prompts_to_ask, repeated, run_sample, source_of, to_mark, write_to_mark
 
         if self.out is not None:
             refuse_folder(self.out)
@@ -193,10 +191,10 @@ class Try(Stage, ConfiguredAsRun):
 
     def talk(self, config: Config) -> int:
         """Answer line by line."""
-        from text2grad.stages.run_folder import policies_of
+        from text2grad.stages.run_folder import RunFolder
         from text2grad.stages.talk import run_try
 
-        names = _names(self.names) or [policies_of(config, [])[-1][0]]
+        names = _names(self.names) or [RunFolder.of(config).policies()[-1][0]]
         show = partial(_print_answers, as_json=self.as_json, with_prompt=False)
         run_try(config, names, typed_lines(), show, self.keep, self.critique)
         return EXIT_DONE

@@ -86,8 +86,8 @@ def _same(first: Span, second: Span) -> bool:
 
 HUMAN = CriticSpec(
     "human",
-    make=lambda materials: HumanCritic(materials.feedback()),
-    inputs=lambda materials: {"the feedback": materials.digest(materials.folder / "feedback.jsonl")},
+    make=lambda settings, ready: HumanCritic(ready.run.feedback()),
+    files=lambda settings, folder: {"the feedback": folder / "feedback.jsonl"},
     source="human",
     about="what people said of these very responses",
 )

@@ -191,9 +191,9 @@ def _without_words(response: str) -> Critique:
 
 REFERENCE = CriticSpec(
     "reference",
-    make=lambda materials: ReferenceCritic(materials.settings.brief),
+    make=lambda settings, ready: ReferenceCritic(settings.brief),
     settings=ReferenceSettings,
     needs=Need("reference answers", lambda example: bool(example.reference)),
-    measures_with=lambda materials: ReferenceCritic(),
+    measures_with=lambda ready: ReferenceCritic(),
     about="compares with the reference answer",
 )

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from text2grad.feedback import Critic, Example, Feedback, SourceKind
 from text2grad.sandbox import Runner
 from text2grad.settings import Settings
 
 
-@dataclass(frozen=True)
-class Materials:
-    """What a critic can be made of; `stages.critics` gathers it.
+class Run(Protocol):
+    """The run that a critic works in (`stages.run_folder.RunFolder`)."""
 
-    `settings` are those of `critic.<kind>` (None: the kind has none), `seed` and `folder` the run's, `runner` the
-    sandbox, `feedback()` the records that the run has imported. `opened()` is the critic of this kind over an
-    endpoint or a trained model, and `model` the folder of that model; `load_model(folder)` loads such a model as a
-    frozen `Policy`. `section(name, without)` gives the settings
-    of a section as `section.key` -> text, `digest(path)` that of a file or of all files in a folder.
+    @property
+    def path(self) -> Path:
+        """The folder of the run."""
+
+    def feedback(self) -> list[Feedback]:
+        """The records that the run has imported; a `UserError` if there are none."""
+
+    def load_model(self, folder: Path) -> Any:
+        """Load a trained model as a frozen `Policy`."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a run has ready for its critic.
+
+    `runner` is the sandbox. `critic` is the critic over the endpoint (`prompted`) or over the trained reward model
+    (`reward_model`), None for all others.
     """
 
-    settings: Any
+    run: Run
     seed: int
-    folder: Path
     runner: Runner
-    feedback: Callable[[], Iterable[Feedback]]
-    opened: Callable[[], Critic]
-    model: Path
-    load_model: Callable[[Path], Any]
-    section: Callable[..., Mapping[str, str]]
-    digest: Callable[[Path], str]
+    critic: Critic | None = None
 
 
 class Need(NamedTuple):
@@ -42,27 +47,26 @@ class Need(NamedTuple):
     has: Callable[[Example], bool]
 
 
-Inputs = Callable[[Materials], Mapping[str, str]]
-
-
 @dataclass(frozen=True)
 class CriticSpec:
     """One critic, by the name that `critic.kind` has for it; `about` is its line in the help.
 
     `settings` is the class of `critic.<kind>`; those named in `manner` change how it works and not what it says.
-    `make` makes the critic, `measures_with` the one that judges held-out answers in `evaluate`, where that is not
-    None. `inputs` are what judgements depend on beside those settings: a run that finds them changed does not
-    resume. `source` is who speaks. `words`: it writes critiques, not labels alone; `blind`: it judges by the prompt
+    `make(settings, ready)` makes the critic, `measures_with(ready)` the one that judges held-out answers in
+    `evaluate`; None: there is none. Judgements also depend on the settings `reads` (`section.key`) and on
+    `files(settings, folder)`, given the folder of the run: a run that finds them changed does not resume.
+    `source` is who speaks. `words`: it writes critiques, not labels alone; `blind`: it judges by the prompt
     and the answer alone, so a policy may revise by it what is measured.
     """
 
     kind: str
-    make: Callable[[Materials], Critic]
+    make: Callable[[Any, Ready], Critic]
     settings: type[Settings] | None = None
     manner: tuple[str, ...] = ()
     needs: Need | None = None
-    inputs: Inputs = lambda materials: {}
-    measures_with: Callable[[Materials], Critic | None] = lambda materials: None
+    reads: tuple[str, ...] = ()
+    files: Callable[[Any, Path], Mapping[str, Path]] = lambda settings, folder: {}
+    measures_with: Callable[[Ready], Critic | None] | None = None
     source: SourceKind = "program"
     words: bool = True
     blind: bool = False

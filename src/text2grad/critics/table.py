@@ -32,7 +32,7 @@ def spec_of(kind: str) -> CriticSpec:
     found = load_named("critic", kind, kinds=(type, CriticSpec))
     if isinstance(found, CriticSpec):
         return found
-    return CriticSpec(kind, make=lambda materials: _instance(kind, found))
+    return CriticSpec(kind, make=lambda settings, ready: _instance(kind, found))
 
 
 def _instance(name: str, made: type[Any]) -> Critic:

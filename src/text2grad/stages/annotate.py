@@ -160,7 +160,7 @@ def run_annotate(
         options = replace(options, budget_usd=config.critic.prompted.budget_usd)
     if responses is None:
         return annotate_samples(config, kind, out, pairs, options)
-    target, write = out or config.run.folder / "feedback.jsonl", writer_of(config)
+    target, write = out or config.run.folder / "feedback.jsonl", writer_of(config.policy)
 
     def items() -> Iterator[Item]:
         return islice(read_items(responses, options.anchor, write), options.limit)
@@ -176,7 +176,7 @@ def run_annotate(
         prepare(config)
     if kind == "program":
         say_without_reference(items)
-    with runner_of(config) as runner:
+    with runner_of(config.sandbox) as runner:
         judged = _admitted(config, items, runner) if kind == "program" else items
         return criticise(make_critic(config, kind, None, runner), judged, target).summary(target)
 
@@ -212,23 +212,22 @@ def annotate_samples(
     config: Config, kind: CriticKind, out: Path | None, pairs: bool, options: AnnotateOptions
 ) -> Summary:
     """Have the critic `kind` judge what the policy says, or with `options.anchor` the data set's own drafts."""
-    from text2grad.stages.run_folder import task_of
     from text2grad.stages.sampling import sources_of
     from text2grad.stages.training import note_settings, prepare
 
-    folder = prepare(config)
-    task, target = task_of(config), out or folder / "feedback.jsonl"
+    run = prepare(config)
+    task, target = run.task(), out or run.feedback_file
     heldout = target.with_name("feedback_heldout.jsonl")
     refuse_unfit(kind, task.examples(feedback_split(config.task)))
-    with runner_of(config) as runner:
+    with runner_of(config.sandbox) as runner:
         critic = None if kind == "prompted" else make_critic(config, kind, task, runner)
         tested = runner if critic is None and config.annotate.run_tests else None
         admit = partial(admitted, config, kind, runner=runner) if not options.plan else list
-        items, held = sources_of(config, task, tested, options, admit)
+        items, held = sources_of(config, run, task, tested, options, admit)
         if options.plan:
             check(config, lambda: [*items, *held])
             return plan_for(config, lambda: [*items, *held], target, options)
-        note_settings(config, folder)
+        note_settings(config, run.path)
         if critic is None:
             paid = _paid_samples(config, (items, target), (held, heldout), options)
             asked = pairs and options.requests is None

@@ -35,7 +35,7 @@ from text2grad.eval.measures import TextMeasures
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
 from text2grad.stages import Summary, inlined
-from text2grad.stages.run_folder import heldout_prompts, measured_on, refuse_unwritable, task_of, write_results
+from text2grad.stages.run_folder import RunFolder, heldout_prompts
 from text2grad.tasks.base import question_of, read_prompt
 
 COMPARE_PROMPT = "compare_answers"
@@ -169,18 +169,19 @@ def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | N
         raise UsageError(f"two files of answers are called {repeated!r}", "rename one: the name is that of the row")
     if against is not None:
         refuse_no_judge(config, "--against")
-    refuse_unwritable(config.run.folder)
-    known = cache(lambda: heldout_of(config))
+    run = RunFolder.of(config)
+    run.refuse_unwritable()
+    known = cache(lambda: heldout_of(run, config.evaluate.limit))
     systems = [read_answers(file, known) for file in files]
     if against is not None or config.evaluate.perplexity:
         _check_prompts(systems, files)
-    pairs = {each.name: pairs_with(config, each, against, known) for each in systems} if against else {}
+    pairs = {each.name: pairs_with(each, against, known) for each in systems} if against else {}
     with text_measures(config) as measure:
         found = {each.name: _figures(each, measure) for each in systems}
     for each in systems:
         if against is not None:
             found[each.name] |= judged_against(config, against, pairs[each.name])
-    outs = [_written(config, file, each, found[each.name]) for file, each in zip(files, systems, strict=True)]
+    outs = [_written(run, file, each, found[each.name]) for file, each in zip(files, systems, strict=True)]
     failed = sum(int(figures.get("judge_failed") or 0) for figures in found.values())
     summary = found[names[0]] if len(names) == 1 else {"systems": found}
     out = str(outs[0]) if len(outs) == 1 and outs[0] else None
@@ -200,26 +201,24 @@ def text_measures(config: Config) -> Iterator[TextMeasures]:
             encoder = Encoder(settings.bertscore.model, str(choose_device(config.policy.device)))
         if settings.perplexity:
             from text2grad.policy.load import load_frozen
-            from text2grad.stages.run_folder import named_policy
             from text2grad.stages.training import prepare
 
-            prepare(config)
-            reader = load_frozen(named_policy(config, settings.perplexity))
+            reader = load_frozen(prepare(config).policy(settings.perplexity))
     yield TextMeasures(encoder, reader, settings.perplexity, config.generation.batch_size)
 
 
-def heldout_of(config: Config) -> dict[str, Example]:
+def heldout_of(run: RunFolder, limit: int | None) -> dict[str, Example]:
     """The prompts of the task that are measured on, by id.
 
     Raises:
         UserError: there are none.
     """
-    found = heldout_prompts(config, task_of(config))
-    refuse_shared_ids(found, config.task.name)
+    found = heldout_prompts(run.task(), limit)
+    refuse_shared_ids(found, run.task_settings.name)
     return {example.id: example for example in found}
 
 
-def pairs_with(config: Config, ours: SystemAnswers, against: str, known: Known) -> list[AnswerPair]:
+def pairs_with(ours: SystemAnswers, against: str, known: Known) -> list[AnswerPair]:
     """A system's answers beside those it is compared with."""
     return pair_with(ours.name, against, ours.examples, ours.texts, theirs_of(against, ours.examples, known))
 
@@ -240,13 +239,12 @@ def _figures(each: SystemAnswers, measure: TextMeasures) -> dict[str, Any]:
     return {**counts, **measure(each.examples, each.texts), **lengths, **measure.named}
 
 
-def _written(config: Config, file: Path, each: SystemAnswers, figures: Mapping[str, Any]) -> Path | None:
+def _written(run: RunFolder, file: Path, each: SystemAnswers, figures: Mapping[str, Any]) -> Path | None:
     """Where the figures went; an evaluation's own answers have theirs already, and more of them."""
-    folder = config.run.folder
-    if file.absolute().is_relative_to((folder / "evaluation").absolute()):
+    if file.absolute().is_relative_to(run.evaluation.absolute()):
         return None
     rows = [
         {"id": example.id, "response": text, "scores": {}}
         for example, text in zip(each.examples, each.texts, strict=True)
     ]
-    return write_results(folder, measured_on(config), each.name, figures, rows)
+    return run.write_results(each.name, figures, rows)

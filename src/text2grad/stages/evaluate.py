@@ -44,14 +44,11 @@ from text2grad.stages.critics import judge_of, runner_of
 from text2grad.stages.run_folder import (
     ANSWERS,
     SCORES,
+    RunFolder,
     heldout_prompts,
     main_measure,
-    measured_on,
-    named_policy,
     target_name,
-    task_of,
     write_json,
-    write_results,
     write_whole,
 )
 from text2grad.stages.sampling import sample, sample_episodes
@@ -59,13 +56,13 @@ from text2grad.stages.training import prepare
 from text2grad.tasks.base import Task, environment_of, question_of, words_of
 
 
-def below_scalar(config: Config, name: str) -> Iterator[str]:
+def below_scalar(run: RunFolder, name: str) -> Iterator[str]:
     """The signs (`page.signs`) that a run on token rewards is below scalar PPO, sampled, beyond chance; of the
     pairs of runs that `name` is one of."""
-    place = config.run.folder / "evaluation" / measured_on(config)
-    runs = [each.parent for each in sorted(config.run.folder.glob("ppo/*/config.yaml"))]
-    kinds = {run.name: _kind(run) for run in runs if (place / f"{run.name}{SCORES}").is_file()}
-    of_tokens, scalar = ([run for run, kind in kinds.items() if kind == one] for one in ("tokens", "scalar"))
+    place = run.results
+    runs = [each.parent for each in sorted(run.path.glob("ppo/*/config.yaml"))]
+    kinds = {each.name: _kind(each) for each in runs if (place / f"{each.name}{SCORES}").is_file()}
+    of_tokens, scalar = ([own for own, kind in kinds.items() if kind == one] for one in ("tokens", "scalar"))
     for own, other in product(of_tokens, scalar):
         apart = _apart(place, own, other) if name in (own, other) else []
         if apart:
@@ -135,29 +132,29 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
     """
     if against is not None:
         refuse_no_judge(config, "--against")
-    folder = prepare(config)
-    task = task_of(config)
-    heldout = heldout_prompts(config, task)
+    run = prepare(config)
+    task = run.task()
+    heldout = heldout_prompts(task, config.evaluate.limit)
     others = _others(against, heldout)
-    measured = _measured(config, target, task, heldout)
-    name, on = target_name(target), measured_on(config)
+    measured = _measured(config, run, target, task, heldout)
+    name = target_name(target)
     if measured.scores:
-        write_json(folder / "evaluation" / on / f"{name}{SCORES}", measured.scores)
-        measured = with_signs(config, name, measured)
-    write_results(folder, on, name, measured.summary.as_dict(), measured.answers)
+        write_json(run.results / f"{name}{SCORES}", measured.scores)
+        measured = with_signs(run, name, measured)
+    run.write_results(name, measured.summary.as_dict(), measured.answers)
     if against is not None:
         texts = [str(row["response"]) for row in measured.answers]
         judged = judged_against(config, against, pair_with(name, against, heldout, texts, others))
         judged |= {"failed_records": judged["judge_failed"]}
         measured = measured._replace(summary=replace(measured.summary, judged=judged))
-        write_results(folder, on, name, measured.summary.as_dict(), measured.answers)
-    write_before_after(folder, on, heldout)
+        run.write_results(name, measured.summary.as_dict(), measured.answers)
+    write_before_after(run, heldout)
     return measured.summary
 
 
-def with_signs(config: Config, name: str, measured: PolicyResults) -> PolicyResults:
+def with_signs(run: RunFolder, name: str, measured: PolicyResults) -> PolicyResults:
     """With what is wrong beside the policies measured before, which is also said."""
-    found = list(below_scalar(config, name))
+    found = list(below_scalar(run, name))
     for line in found:
         print(f"warning: {line}", file=sys.stderr)
     return measured._replace(summary=replace(measured.summary, signs=found or None))
@@ -172,19 +169,14 @@ def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
     return others
 
 
-def _measured(config: Config, target: str, task: Task, heldout: Sequence[Example]) -> PolicyResults:
+def _measured(config: Config, run: RunFolder, target: str, task: Task, heldout: Sequence[Example]) -> PolicyResults:
     validation = validation_prompts(task, config)
-    policy = _policy(config, target)
-    reference = _policy(config, config.evaluate.reference) if config.evaluate.reference else None
+    policy = load_frozen(run.policy(target))
+    reference = load_frozen(run.policy(config.evaluate.reference)) if config.evaluate.reference else None
     critic = judge_of(config)
-    with runner_of(config) as runner, text_measures(config) as texts:
+    with runner_of(config.sandbox) as runner, text_measures(config) as texts:
         measure = measure_with(task, runner)
         return evaluate_policy(policy, heldout, config, measure, critic, validation, reference, texts)
-
-
-def _policy(config: Config, target: str) -> Policy:
-    """The policy that a target names."""
-    return load_frozen(named_policy(config, target))
 
 
 def validation_prompts(task: Task, config: Config) -> list[Example]:
@@ -307,17 +299,16 @@ def try_temperatures(
     return tried
 
 
-def write_before_after(folder: Path, on: str, heldout: Sequence[Example]) -> None:
+def write_before_after(run: RunFolder, heldout: Sequence[Example]) -> None:
     """Greedy answers of every policy measured so far side by side, SFT first, for the report.
 
-    Those to the prompts of other tasks than `on` (`results.measured_on`) stay in the file. Where policies are
+    Those to the prompts of other tasks stay in the file. Where policies are
     measured side by side, the last to write has read all: each writes again while there are new answers.
     """
-    place = folder / "evaluation" / on
     read: dict[Path, int] = {}
-    while read != (there := {file: file.stat().st_mtime_ns for file in place.glob(f"*{ANSWERS}")}):
+    while read != (there := {file: file.stat().st_mtime_ns for file in run.results.glob(f"*{ANSWERS}")}):
         read = there
-        _write_answers(folder / "before_after.jsonl", on, heldout, list(read))
+        _write_answers(run.path / "before_after.jsonl", run.results.name, heldout, list(read))
 
 
 def _write_answers(path: Path, on: str, heldout: Sequence[Example], read: Sequence[Path]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from text2grad.config import TINY, Config
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, write_jsonl, writing
+from text2grad.policy.settings import PolicySettings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.run_folder import write_json
 
@@ -36,24 +37,24 @@ class ImportSummary(Summary):
     losses: Sequence[str] | None = None
 
 
-def writer_of(config: Config) -> Callable[[AssistantTurn], str]:
+def writer_of(policy: PolicySettings) -> Callable[[AssistantTurn], str]:
     """How the policy writes a turn that calls tools or reasons: as its chat template does, where one is known."""
     from text2grad.data.conversations import by_default
 
-    if config.policy.model == TINY:
+    if policy.model == TINY:
         return by_default
 
     @cache
     def tokenizer() -> Any:
         from text2grad.policy.files.tokenizer import load_tokenizer
 
-        return load_tokenizer(config.policy.model, config.policy.chat_template)
+        return load_tokenizer(policy.model, policy.chat_template)
 
     def write(said: AssistantTurn) -> str:
         from text2grad.policy.encode import written_turn
 
         text = written_turn(tokenizer(), *said)
-        cure = f"the chat template of {config.policy.model} does not write it"
+        cure = f"the chat template of {policy.model} does not write it"
         return by_default(said, cure) if text is None else text
 
     return write
@@ -74,7 +75,7 @@ def run_import(
     """
     from text2grad.data.records import import_feedback, merged, reports_by_data_set
 
-    write = writer_of(config)
+    write = writer_of(config.policy)
     imported = import_feedback(source, kind, config.task.context_characters, names, scales, write)
     target = out or config.run.folder / "feedback.jsonl"
     with writing(target):

@@ -21,7 +21,7 @@ from text2grad.policy.files.save import make_readable
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import is_adapter, load_model, merge_layers
 from text2grad.stages import Summary
-from text2grad.stages.run_folder import find_policy, measured_on
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.training import MODEL_NOTE, prepare
 
 REWARD_MODEL = "reward_model"
@@ -55,17 +55,17 @@ def run_merge(
     Raises:
         UserError: there is no such model, `out` is not an empty folder, or the hub refuses it.
     """
-    prepare(config)
+    run = prepare(config)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not empty", "give --out a new folder")
-    source = find_policy(config, target)
+    source = run.find_policy(target)
     tokenizer = load_tokenizer(str(source))
     model, kept = merged_model(str(source), dtype)
     model.save_pretrained(out, safe_serialization=True)
     make_readable(out)
     tokenizer.save_pretrained(out)
     (out / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")
-    (out / "README.md").write_text(_card(config, target, license_name), encoding="utf-8")
+    (out / "README.md").write_text(_card(config, run, target, license_name), encoding="utf-8")
     if hub:
         _push(out, hub)
     return MergeSummary(out=str(out), kept=kept, hub=hub or None)
@@ -88,9 +88,9 @@ def merged_model(folder: str, dtype: DType | None) -> tuple[Any, float | None]:
     return model.unload().to(wanted), None if wanted == torch.float32 else cosine
 
 
-def _card(config: Config, target: str, license_name: str) -> str:
+def _card(config: Config, run: RunFolder, target: str, license_name: str) -> str:
     """The model card; `base` is empty for a model made on the spot."""
-    note = config.run.folder / MODEL_NOTE
+    note = run.path / MODEL_NOTE
     origin = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
     return render_text(
         "card.md.j2",
@@ -102,7 +102,7 @@ def _card(config: Config, target: str, license_name: str) -> str:
         data=config.task.data or f"the task {config.task.name!r}",
         command=_command(config, target),
         versions={name: version(name) for name in PACKAGES},
-        metrics=_metrics(config, target),
+        metrics=_metrics(run, target),
     )
 
 
@@ -112,12 +112,11 @@ def _command(config: Config, target: str) -> str:
     return " ".join([*words, *([] if target in stages else [f"--name {target}"])])
 
 
-def _metrics(config: Config, target: str) -> dict[str, float]:
+def _metrics(run: RunFolder, target: str) -> dict[str, float]:
     """The figures of a model; those on other tasks than the run's own carry the task's name."""
-    folder, own = config.run.folder / "evaluation", measured_on(config)
-    found = _figures(folder / f"{target}.json") | _figures(folder / own / f"{target}.json")
-    for file in sorted(folder.glob(f"*/{target}.json")):
-        if file.parent.name != own:
+    found = _figures(run.evaluation / f"{target}.json") | _figures(run.results / f"{target}.json")
+    for file in sorted(run.evaluation.glob(f"*/{target}.json")):
+        if file.parent != run.results:
             found |= {f"{file.parent.name}: {name}": value for name, value in _figures(file).items()}
     return found
 

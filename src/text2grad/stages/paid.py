@@ -22,7 +22,7 @@ from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, reading
 from text2grad.page.quality import Quality
 from text2grad.stages import Summary, inlined
-from text2grad.stages.critics import annotator_prompt, prompted_critic
+from text2grad.stages.critics import prompt_name, prompted_critic
 
 MOST_MOVED = 0.5
 """Share of the canaries that a critic may misjudge."""
@@ -132,7 +132,7 @@ def annotate_paid(config: Config, items: Items, target: Path, options: AnnotateO
     if not options.resume:
         _set_aside(place)
     with _open_chat(config, place, options) as chat:
-        critic = prompted_critic(config, chat, known=True)
+        critic = prompted_critic(chat, prompt_name(config), known=True)
         try:
             done = _ask(critic, items, options)
         finally:
@@ -156,7 +156,7 @@ def plan_for(config: Config, items: Items, target: Path, options: AnnotateOption
     place = journal_of(target)
     held = place if place.is_file() and options.resume else None
     with _open_chat(config, held, replace(options, budget_usd=None)) as chat:
-        critic = prompted_critic(config, chat, known=True)
+        critic = prompted_critic(chat, prompt_name(config), known=True)
         return PlanSummary(records=sum(1 for _ in items()), cost=chat.plan(_questions(critic, items())))
 
 
@@ -165,7 +165,7 @@ def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict
 
     A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else.
     """
-    found = [Item(*pair) for pair in canary_items(config.critic.prompted.prompt or annotator_prompt(config))]
+    found = [Item(*pair) for pair in canary_items(prompt_name(config))]
     own = AnnotateOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)
     place = canaries_path(target)
     summary = annotate_paid(config, lambda: found, place, own)

@@ -1,4 +1,4 @@
-"""The run folder: its prompts, policies, feedback and figures. Imports no torch."""
+"""The run folder: its task, feedback, policies and figures. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,23 +6,227 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from text2grad.config import TINY, Config
-from text2grad.data.files import convert_rows, read_rows
-from text2grad.data.published import question_example
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Example, Feedback, Message
-from text2grad.jsonl import read_jsonl, reading, to_json
+from text2grad.feedback import Example, Feedback
+from text2grad.jsonl import read_jsonl, to_json
 from text2grad.policy.settings import PolicySettings
-from text2grad.tasks.base import Task, load_task
+from text2grad.tasks.base import Task, TaskSettings, load_task
+
+if TYPE_CHECKING:
+    from text2grad.policy.model import Policy
 
 ANSWERS = ".answers.json"
 BY_TASK = ".by_task.json"
 SCORES = ".scores.json"
+SFT, BASE = "sft", "base"
+"""The policies that others start from."""
 MAIN = ("pass", "rouge_l")
 """Of several measures the one that policies are compared by; of a task that has neither, its first."""
+IMPORTED = "imported"
+"""The value of `task.data` for prompts of people's feedback."""
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, with the task, base model and reward model that the run is configured with.
+
+    Below `path` are `feedback.jsonl`, `sft/policy`, `ppo/<name>/policy`, `reward_model/policy` and `evaluation`.
+    """
+
+    path: Path
+    task_settings: TaskSettings
+    base: PolicySettings
+    reward_model_folder: Path
+
+    @classmethod
+    def of(cls, config: Config) -> RunFolder:
+        """The folder of a configuration; the reward model is the one named, or this run's own."""
+        path = config.run.folder
+        reward_model = config.critic.reward_model.folder or path / "reward_model" / "policy"
+        return cls(path, config.task, config.policy, reward_model)
+
+    def task(self) -> Task:
+        """The task; with `task.data: imported` its prompts are those of the imported feedback.
+
+        Raises:
+            UserError: nothing was imported, or the task cannot be loaded.
+        """
+        if self.task_settings.data != IMPORTED:
+            return load_task(self.task_settings)
+        if not self.feedback_file.is_file():
+            cure = "text2grad import FILE --config NAME|FILE first"
+            raise UserError(f"no feedback in {self.feedback_file}", cure)
+        return load_task(self.task_settings.model_copy(update={"data": str(self.feedback_file)}))
+
+    @property
+    def feedback_file(self) -> Path:
+        """The records that `import` and `annotate` write; those of held-out prompts are beside it."""
+        return self.path / "feedback.jsonl"
+
+    def feedback(self) -> list[Feedback]:
+        """All records; at least one.
+
+        Raises:
+            UserError: there are none.
+        """
+        return read_feedback(self.feedback_file)
+
+    def heldout_feedback(self) -> list[Feedback]:
+        """The records that `annotate` wrote of held-out prompts."""
+        file = self.path / "feedback_heldout.jsonl"
+        return list(read_jsonl(file, Feedback)) if file.is_file() else []
+
+    def policy(self, target: str = "") -> PolicySettings:
+        """The policy that a target names, to be loaded; without one the policy that training starts from.
+
+        A target is a policy of this run, `base`, a model folder, a GGUF file, or a name on the hub. Training starts
+        from the SFT policy if there is one, else from the base model.
+
+        Raises:
+            UserError: the target names none of these, or there is nothing to start from.
+        """
+        return self.base.model_copy(update={"model": self._model(target)})
+
+    def _model(self, target: str) -> str:
+        from text2grad.policy.files.gguf import is_gguf
+
+        sft, tiny = self.path / SFT / "policy", self.path / BASE
+        if not target and sft.is_dir():
+            return str(sft)
+        if target in ("", BASE) and self.base.model != TINY:
+            return self.base.model
+        if target == BASE and tiny.is_dir():
+            return str(tiny)
+        if target in ("", BASE):
+            problem = f"no base model in {tiny}" if target else f"no policy in {sft}"
+            raise UserError(problem, f"text2grad sft --run.folder {self.path}")
+        if is_gguf(target) or (HUB_NAME.fullmatch(target) and not Path(target).parent.is_dir()):
+            return target
+        return str(self.find_policy(target))
+
+    def find_policy(self, target: str) -> Path:
+        """The folder of `sft`, of a PPO run, of a model, or of a training run with its `policy` in it.
+
+        Raises:
+            UserError: there is no such policy.
+        """
+        model = Path(target)
+        places = (self.path / target / "policy", self.path / "ppo" / target / "policy", model, model / "policy")
+        for place in places:
+            if (place / "tokenizer_config.json").is_file():
+                return place
+        names = ", ".join([SFT, *self._trained()])
+        raise UserError(f"no policy {target!r} in {self.path}", f"known: {names}, or a model folder")
+
+    def policies(self, names: Sequence[str] = ()) -> list[tuple[str, PolicySettings]]:
+        """The named policies; without names, all that the run has.
+
+        Raises:
+            UserError: there is no such policy, or the run has none.
+        """
+        chosen = list(names) or self._policies()
+        if not chosen:
+            cure = "--run.folder FOLDER of a run, or --with MODEL (a folder, a hub name, smollm2)"
+            raise UserError(f"no policy in {self.path}", cure)
+        return [(name, self.policy(name)) for name in chosen]
+
+    def _policies(self) -> list[str]:
+        base = (self.path / BASE).is_dir() or (self.path.is_dir() and self.base.model != TINY)
+        sft = (self.path / SFT / "policy").is_dir()
+        return [*([BASE] if base else []), *([SFT] if sft else []), *self._trained()]
+
+    def _trained(self) -> list[str]:
+        return sorted(path.parent.name for path in self.path.glob("ppo/*/policy"))
+
+    def reward_model(self) -> Path:
+        """The folder of the trained reward model.
+
+        Raises:
+            UserError: there is none.
+        """
+        if not self.reward_model_folder.is_dir():
+            cure = f"text2grad train-reward --run.folder {self.path}"
+            raise UserError(f"no reward model in {self.reward_model_folder}", cure)
+        return self.reward_model_folder
+
+    def load_model(self, folder: Path) -> Policy:
+        """Load a trained model, frozen, with the dtype and device of the policy."""
+        from text2grad.policy.load import load_frozen
+
+        return load_frozen(
+            PolicySettings(model=str(folder), dtype=self.base.dtype, device=self.base.device),
+        )
+
+    @property
+    def evaluation(self) -> Path:
+        """Where measurements are written."""
+        return self.path / "evaluation"
+
+    @property
+    def results(self) -> Path:
+        """Where policies are measured on the task of this run."""
+        return self.evaluation / measured_on(self.task_settings)
+
+    def write_results(self, name: str, figures: Mapping[str, Any], answers: object) -> Path:
+        """Write the figures and answers of a policy on this task, and its figures on all tasks so far by task.
+
+        The files are `<name>.json` in `results`, which is returned, `<name>.answers.json` beside it, and
+        `evaluation/<name>.by_task.json`.
+        """
+        place = self.results / f"{name}.json"
+        write_json(place, dict(figures))
+        write_json(place.with_name(f"{name}{ANSWERS}"), answers)
+        files = sorted(self.evaluation.glob(f"*/{name}.json"))
+        gathered = {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
+        write_json(self.evaluation / f"{name}{BY_TASK}", gathered)
+        return place
+
+    def read_results(self, name: str) -> dict[str, Any]:
+        """The figures that `write_results` has written of a policy."""
+        figures: dict[str, Any] = json.loads((self.results / f"{name}.json").read_text(encoding="utf-8"))
+        return figures
+
+    def refuse_unwritable(self) -> None:
+        """Refuse a folder that cannot be written; nothing is written yet, so that what fails leaves no trace.
+
+        Raises:
+            UserError: nothing can be written to the folder.
+        """
+        place = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            problem = f"cannot write to {self.path}: {place} is not a writable folder"
+            raise UserError(problem, "set --run.folder FOLDER")
+
+
+def read_feedback(path: Path) -> list[Feedback]:
+    """All records of a feedback file.
+
+    Raises:
+        UserError: there is no such file, or it holds no records.
+    """
+    records = list(read_jsonl(path, Feedback)) if path.is_file() else []
+    if not records:
+        problem = f"{path} holds no records" if path.is_file() else f"no feedback in {path}"
+        raise UserError(problem, "text2grad annotate, or text2grad import, first")
+    return records
+
+
+def heldout_prompts(task: Task, limit: int | None) -> list[Example]:
+    """The prompts that are measured on, at most `limit`.
+
+    Raises:
+        UserError: there are none.
+    """
+    examples = task.examples("heldout")[:limit]
+    if not examples:
+        raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
+    return examples
 
 
 def main_measure(scores: Mapping[str, float]) -> str:
@@ -35,14 +239,14 @@ def main_measure(scores: Mapping[str, float]) -> str:
     return "rouge_l_unicode" if unread else name
 
 
-def measured_on(config: Config) -> str:
+def measured_on(task: TaskSettings) -> str:
     """The task and data that a policy is measured on, as the name of a folder in `evaluation`."""
-    data = Path(config.task.data).name.partition(".json")[0]
-    return re.sub(r"[^\w.+-]", "_", f"{config.task.name}-{data}" if data else config.task.name)
+    data = Path(task.data).name.partition(".json")[0]
+    return re.sub(r"[^\w.+-]", "_", f"{task.name}-{data}" if data else task.name)
 
 
 def target_name(target: str) -> str:
-    """Return the name of a policy's results: the run's name, or the last part of a folder or hub name."""
+    """The name of a policy's results: the run's name, or the last part of a folder or hub name."""
     return target if target.isidentifier() else Path(target).name
 
 
@@ -50,42 +254,10 @@ def refuse_run_name(name: str) -> None:
     """Refuse what cannot be a folder of a run and a word of a command.
 
     Raises:
-        UsageError: it has other signs than names of runs have.
+        UsageError: it has other characters than names of runs have.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UsageError(f"{name!r} cannot name a run", "use letters, digits, '.', '_' and '-'")
-
-
-def refuse_unwritable(folder: Path) -> None:
-    """Nothing is written yet, so that what cannot start leaves no trace.
-
-    Raises:
-        UserError: nothing can be written to the folder.
-    """
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        raise UserError(f"cannot write to {folder}: {place} is not a writable folder", "set --run.folder FOLDER")
-
-
-def write_results(folder: Path, on: str, name: str, figures: Mapping[str, Any], answers: object) -> Path:
-    """Write the figures and answers of a policy on one task, and its figures on all tasks so far by task.
-
-    The files are `evaluation/<on>/<name>.json`, whose place is returned, `<name>.answers.json` beside it, and
-    `evaluation/<name>.by_task.json`.
-    """
-    place = folder / "evaluation" / on / f"{name}.json"
-    write_json(place, dict(figures))
-    write_json(place.with_name(f"{name}{ANSWERS}"), answers)
-    files = sorted((folder / "evaluation").glob(f"*/{name}.json"))
-    gathered = {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
-    write_json(folder / "evaluation" / f"{name}{BY_TASK}", gathered)
-    return place
-
-
-def read_results(folder: Path, on: str, name: str) -> dict[str, Any]:
-    """The figures that `write_results` has written of a policy on one task."""
-    found: dict[str, Any] = json.loads((folder / "evaluation" / on / f"{name}.json").read_text(encoding="utf-8"))
-    return found
 
 
 def write_json(path: Path, data: object) -> None:
@@ -99,170 +271,3 @@ def write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
-
-
-IMPORTED = "imported"
-"""The value of `task.data` for prompts of people's feedback."""
-
-
-def imported_file(config: Config) -> Path:
-    """Where `text2grad import` leaves the feedback of a run."""
-    return config.run.folder / "feedback.jsonl"
-
-
-def task_of(config: Config) -> Task:
-    """The task of a run. With `task.data: imported` its prompts are those of the imported feedback.
-
-    Raises:
-        UserError: nothing was imported, or the task cannot be loaded.
-    """
-    if config.task.data != IMPORTED:
-        return load_task(config.task)
-    path = imported_file(config)
-    if not path.is_file():
-        raise UserError(f"no feedback in {path}", "text2grad import FILE --config NAME|FILE first")
-    return load_task(config.task.model_copy(update={"data": str(path)}))
-
-
-def heldout_prompts(config: Config, task: Task) -> list[Example]:
-    """The prompts that are measured on (`evaluate.limit`).
-
-    Raises:
-        UserError: there are none.
-    """
-    found = task.examples("heldout")[: config.evaluate.limit]
-    if not found:
-        raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
-    return found
-
-
-def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
-    """The prompt that was typed, or those of a file: .txt with one in each line, else rows with a `prompt`.
-
-    Raises:
-        UserError: neither or both are given, or the file has none.
-    """
-    if (prompt is None) == (file is None):
-        raise UsageError("one of a prompt and --prompts FILE is needed", 'text2grad sample "When is it due?"')
-    if file is not None:
-        return _prompts_of(file)
-    assert prompt is not None
-    if not prompt.strip():
-        raise UsageError("the prompt is empty", 'text2grad sample "When is it due?"')
-    if "\n" not in prompt and len(prompt) < 200 and Path(prompt).is_file():
-        raise UsageError(f"{prompt} is a file", f"its prompts are read by --prompts {prompt}")
-    return [typed_prompt("prompt", prompt)]
-
-
-def _prompts_of(file: Path) -> list[Example]:
-    if file.suffix == ".txt":
-        with reading(file):
-            lines = file.read_text(encoding="utf-8-sig").splitlines()
-        found = [
-            typed_prompt(f"{file.stem}-{number}", line) for number, line in enumerate(lines, 1) if line.strip()
-        ]
-    else:
-        rows = list(read_rows(file))
-        read = frozenset({"prompt"})
-        found = list(
-            convert_rows(rows, file, read, lambda row, id: [question_example(row, id)], "row with a prompt")
-        )
-    if not found:
-        raise UserError(f"{file} has no prompts", "one in each line of a .txt file, or JSON Lines with a 'prompt'")
-    return found
-
-
-def typed_prompt(id: str, text: str) -> Example:
-    """What a user typed, as the prompt of one turn."""
-    return Example(id=id, prompt=(Message(role="user", content=text),))
-
-
-BASE = "base"
-HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-
-
-def start_policy(config: Config, target: str = "") -> PolicySettings:
-    """The policy that a target names (`policy_name`); without one the SFT policy of this run if there is one, else
-    the model of the config.
-    """
-    if target:
-        return named_policy(config, target)
-    folder = config.run.folder / "sft" / "policy"
-    if folder.is_dir():
-        return config.policy.model_copy(update={"model": str(folder)})
-    if config.policy.model == TINY:
-        raise UserError(f"no policy in {folder}", f"text2grad sft --run.folder {config.run.folder}")
-    return config.policy
-
-
-def named_policy(config: Config, target: str) -> PolicySettings:
-    """The policy that a target names.
-
-    Raises:
-        UserError: it names none.
-    """
-    return config.policy.model_copy(update={"model": policy_name(config, target)})
-
-
-def policy_name(config: Config, target: str) -> str:
-    """The model of a target: a policy of this run, a folder or GGUF file, or one on the hub (`owner/model`).
-
-    Raises:
-        UserError: it names none of these.
-    """
-    from text2grad.policy.files.gguf import is_gguf
-
-    if is_gguf(target) or (HUB_NAME.fullmatch(target) and not Path(target).parent.is_dir()):
-        return target
-    return str(find_policy(config, target))
-
-
-def find_policy(config: Config, target: str) -> Path:
-    """`sft`, the name of a PPO run, a model folder, or the folder of a training run with its `policy` in it."""
-    run, own = config.run.folder, Path(target)
-    for place in (run / target / "policy", run / "ppo" / target / "policy", own, own / "policy"):
-        if place.is_dir() and (place / "tokenizer_config.json").is_file():
-            return place
-    known = sorted(path.parent.name for path in run.glob("ppo/*/policy"))
-    raise UserError(f"no policy {target!r} in {run}", f"known: {', '.join(['sft', *known])}, or a model folder")
-
-
-def policies_of(config: Config, names: Sequence[str]) -> list[tuple[str, PolicySettings]]:
-    """The named policies; without names, all that the run has.
-
-    Raises:
-        UserError: there is no such policy, or the run has none.
-    """
-    found = list(names) or _of_run(config)
-    if not found:
-        cure = "--run.folder FOLDER of a run, or --with MODEL (a folder, a hub name, smollm2)"
-        raise UserError(f"no policy in {config.run.folder}", cure)
-    return [(name, config.policy.model_copy(update={"model": _model(config, name)})) for name in found]
-
-
-def _of_run(config: Config) -> list[str]:
-    run = config.run.folder
-    base = [BASE] if (run / BASE).is_dir() or (run.is_dir() and config.policy.model != TINY) else []
-    sft = ["sft"] if (run / "sft" / "policy").is_dir() else []
-    return [*base, *sft, *sorted(path.parent.name for path in run.glob("ppo/*/policy"))]
-
-
-def _model(config: Config, name: str) -> str:
-    if name != BASE:
-        return policy_name(config, name)
-    if config.policy.model != TINY:
-        return config.policy.model
-    folder = config.run.folder / BASE
-    if not folder.is_dir():
-        raise UserError(f"no base model in {folder}", f"text2grad sft --run.folder {config.run.folder}")
-    return str(folder)
-
-
-def read_feedback(path: Path) -> list[Feedback]:
-    """All records of a feedback file; refuses an empty one."""
-    if not path.is_file():
-        raise UserError(f"no feedback in {path}", "text2grad annotate, or text2grad import, first")
-    records = list(read_jsonl(path, Feedback))
-    if not records:
-        raise UserError(f"{path} holds no records", "text2grad annotate, or text2grad import, first")
-    return records

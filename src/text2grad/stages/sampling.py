@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from text2grad.align import TokenTable
 from text2grad.config import Config
 from text2grad.config.sections import AnnotateSettings
 from text2grad.critics.program import run_outcomes
-from text2grad.data.export import table_row, write_rows
-from text2grad.data.markup import read_markup
 from text2grad.data.responses import Item
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
@@ -22,14 +19,9 @@ from text2grad.feedback import (
     DRAFT,
     HUMAN_FEEDBACK,
     Example,
-    Failure,
-    Feedback,
-    Source,
     Transcript,
     human_feedback_on,
 )
-from text2grad.jsonl import write_jsonl
-from text2grad.page.terminal import PolicyAnswer
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
 from text2grad.policy.generate import generate
@@ -38,11 +30,10 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.sandbox import Runner
 from text2grad.stages.paid import AnnotateOptions
-from text2grad.stages.run_folder import start_policy
+from text2grad.stages.run_folder import RunFolder
 from text2grad.tasks.base import Task, environment_of, feedback_split
 
 TOKEN_IDS = "token_ids"
-NOT_JUDGED = Failure(kind="unsupported", message="nobody has judged this answer yet")
 
 
 def sample(
@@ -69,57 +60,12 @@ def sample_episodes(
     return found
 
 
-def repeated(examples: Sequence[Example], count: int) -> list[Example]:
-    """Each example `count` times in a row, under ids of their own where it is more than once."""
-    if count == 1:
-        return list(examples)
-    numbers = range(1, count + 1)
-    return [each.model_copy(update={"id": f"{each.id}#{number}"}) for each in examples for number in numbers]
-
-
-def to_mark(told: Iterable[tuple[Example, Sequence[PolicyAnswer]]], source: Source) -> list[Feedback]:
-    """Answers as records; `source` judged those that come with a judgement, and the others say that nobody did.
-
-    Such a record is no feedback: whatever learns from records leaves it out as a failure, and never takes it for an
-    answer without a fault.
-    """
-    records = []
-    for example, answers in told:
-        for each in answers:
-            name = f"{example.id}:{each.name}" if len(answers) > 1 else example.id
-            asked = Example(id=name, prompt=example.prompt, meta={"policy": each.name})
-            records.append(Feedback.of(asked, each.response, each.judgement or NOT_JUDGED, source))
-    return records
-
-
-def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
-    """Write answers for people or a critic to judge; returns the command for the next step.
-
-    A .csv is a spreadsheet with columns to fill in, which `import` reads; anything else is JSON Lines of records,
-    which `annotate`, `feedback-report` and `import` read.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    if path.suffix.lower() == ".csv":
-        write_rows([_row_to_mark(record) for record in records], "csv", path)
-        return f"fill in good, poor, critique, score or corrected, then: text2grad import {path}"
-    write_jsonl(path, records)
-    return f"to have them judged: text2grad annotate --responses {path}"
-
-
-def _row_to_mark(record: Feedback) -> dict[str, Any]:
-    """A row with nothing said yet; that there are no spans is said only where the answer looks like mark-up."""
-    row = table_row(record)
-    return row if read_markup(record.response).text != record.response else {**row, "spans": ""}
-
-
 Admit = Callable[[Sequence[Example]], list[Example]]
 """Leaves out the prompts that nothing can be judged by."""
 
 
 def sources_of(
-    config: Config, task: Task, runner: Runner | None, options: AnnotateOptions, admit: Admit = list
+    config: Config, run: RunFolder, task: Task, runner: Runner | None, options: AnnotateOptions, admit: Admit = list
 ) -> tuple[list[Item], list[Item]]:
     """What is to be judged, of training prompts and of held-out ones that `admit` leaves; sampled programs are run
     first by `runner`.
@@ -142,10 +88,10 @@ def sources_of(
         held = [_sampled(example, longest) for example in heldout * few]
         return items, held
     else:
-        policy = load_frozen(start_policy(config, options.start))
+        policy = load_frozen(run.policy(options.start))
         make = environment_of(task)
-        items = sampled_items(policy, train, config, samples, make)
-        held = sampled_items(policy, heldout, config, few, make)
+        items = sampled_items(policy, train, config.generation, samples, make)
+        held = sampled_items(policy, heldout, config.generation, few, make)
     items, held = items[: options.limit], held[: options.limit]
     if runner and not options.anchor:
         items, held = tested_items(runner, items), tested_items(runner, held)
@@ -160,7 +106,7 @@ def asked(settings: AnnotateSettings, examples: Sequence[Example]) -> list[Examp
 def sampled_items(
     policy: Policy,
     examples: Sequence[Example],
-    config: Config,
+    generation: GenerationSettings,
     samples: int,
     environment: MakeEnvironment | None = None,
 ) -> list[Item]:
@@ -169,9 +115,9 @@ def sampled_items(
     if not repeated:
         return []
     sampled: Sequence[tuple[Any, str]] = (
-        sample(policy, repeated, config.generation)
+        sample(policy, repeated, generation)
         if environment is None
-        else sample_episodes(policy, repeated, config.generation, environment)
+        else sample_episodes(policy, repeated, generation, environment)
     )
     items = []
     for example, answer in zip(repeated, sampled, strict=True):

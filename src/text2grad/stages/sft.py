@@ -22,7 +22,7 @@ from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.reward_model.data import reward_data, reward_pair
-from text2grad.stages.run_folder import task_of
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import sample, sample_episodes
 from text2grad.stages.training import facts_of_pairs, training, warn_if_loss_flat
 from text2grad.tasks.base import Task, environment_of, read_prompt
@@ -55,7 +55,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
         with stage.preparing():
             refuse_finished(config, resume)
             choose_device(config.policy.device)  # before a tiny model is made
-            task = task_of(config)
+            task = stage.folder.task()
             examples = answered(task.examples("sft"))
             base = base_policy(config, task, examples) if ranks.first else None
         base = ranks.broadcast(base)
@@ -178,9 +178,9 @@ def tiny_texts(examples: Sequence[Example]) -> list[str]:
 
 def human_texts(config: Config) -> list[str]:
     """What people wrote of training answers, as the reward model will have to read and write it."""
-    path = config.run.folder / "feedback.jsonl"
-    if not path.is_file():
+    run = RunFolder.of(config)
+    if not run.feedback_file.is_file():
         return []
-    train, _ = reward_data(config)
+    train, _ = reward_data(run)
     pairs = [reward_pair(record, config.reward_model) for record in train if record.source.kind == "human"]
     return [text for pair in pairs if pair for text in (pair.prompt[-1].content, pair.target)]

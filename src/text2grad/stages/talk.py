@@ -6,29 +6,37 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config
 from text2grad.critics.table import spec_of
+from text2grad.data.export import table_row, write_rows
+from text2grad.data.files import convert_rows, read_rows
+from text2grad.data.markup import read_markup
+from text2grad.data.published import question_example
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UserError
+from text2grad.errors import UsageError, UserError
 from text2grad.feedback import (
     Critic,
     Critique,
     Example,
+    Failure,
+    Feedback,
     Message,
     Record,
     Source,
     conversation_text,
     judgements_of,
 )
+from text2grad.jsonl import reading, write_jsonl
 from text2grad.page.terminal import PolicyAnswer
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.critics import open_critic, refuse_unfit, runner_of
-from text2grad.stages.run_folder import policies_of, start_policy, task_of, typed_prompt
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import sample, sample_episodes
 from text2grad.stages.training import prepare
 from text2grad.tasks.base import environment_of
@@ -38,6 +46,7 @@ SHOWN_PROMPTS = 2
 SHOWN_TOKENS = 64
 """Of an answer that is only shown."""
 FORGET, LEAVE = "/new", "/quit"
+NOT_JUDGED = Failure(kind="unsupported", message="nobody has judged this answer yet")
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,7 @@ def run_sample(
     Raises:
         UserError: there is no such policy, or a prompt is too long for one.
     """
-    prepare(config)
-    chosen = policies_of(config, names)
+    chosen = prepare(config).policies(names)
     with _critic(config, critique, examples) as critic:
         told = [_answers(config, examples, settings) for _, settings in chosen]
         judged = [_judgements(critic, examples, texts) for texts in told]
@@ -117,7 +125,7 @@ def _critic(config: Config, wanted: bool, examples: Sequence[Example]) -> Iterat
     folder = config.run.folder
     journal = folder / "sample.journal" if folder.is_dir() else None
     with (
-        runner_of(config) as runner,
+        runner_of(config.sandbox) as runner,
         open_critic(config, config.critic.kind, None, runner, None, journal) as critic,
     ):
         yield critic
@@ -177,8 +185,7 @@ def conversations(
     Raises:
         UserError: there is no such policy, or the critic cannot judge what a person types.
     """
-    prepare(config)
-    chosen = policies_of(config, names)
+    chosen = prepare(config).policies(names)
     with _critic(config, critique, [typed_prompt("line", "")]) as critic:
         policies = [(name, load_frozen(settings)) for name, settings in chosen]
         seed_everything(config.run.seed)
@@ -226,17 +233,104 @@ def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
     Raises:
         UserError: a prompt is too long.
     """
-    task = task_of(config)
+    run = RunFolder.of(config)
+    task = run.task()
     examples = task.examples("heldout")[:SHOWN_PROMPTS]
     if not examples:
         return []
     tokens = min(SHOWN_TOKENS, config.generation.max_new_tokens)
     generation = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
     short = config.model_copy(update={"generation": generation})
-    policies = {BEFORE: start_policy(config), name: start_policy(config, name)}
+    policies = {BEFORE: run.policy(), name: run.policy(name)}
     make = environment_of(task)
     told = {title: _answers(short, examples, settings, make) for title, settings in policies.items()}
     return [
         PromptAnswers(example, tuple(PolicyAnswer(title, texts[row]) for title, texts in told.items()))
         for row, example in enumerate(examples)
     ]
+
+
+def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
+    """The prompt that was typed, or those of a file: .txt with one in each line, else rows with a `prompt`.
+
+    Raises:
+        UserError: neither or both are given, or the file has none.
+    """
+    if (prompt is None) == (file is None):
+        raise UsageError("one of a prompt and --prompts FILE is needed", 'text2grad sample "When is it due?"')
+    if file is not None:
+        return _prompts_of(file)
+    assert prompt is not None
+    if not prompt.strip():
+        raise UsageError("the prompt is empty", 'text2grad sample "When is it due?"')
+    if "\n" not in prompt and len(prompt) < 200 and Path(prompt).is_file():
+        raise UsageError(f"{prompt} is a file", f"its prompts are read by --prompts {prompt}")
+    return [typed_prompt("prompt", prompt)]
+
+
+def _prompts_of(file: Path) -> list[Example]:
+    if file.suffix == ".txt":
+        with reading(file):
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
+        found = [
+            typed_prompt(f"{file.stem}-{number}", line) for number, line in enumerate(lines, 1) if line.strip()
+        ]
+    else:
+        rows = list(read_rows(file))
+        read = frozenset({"prompt"})
+        found = list(
+            convert_rows(rows, file, read, lambda row, id: [question_example(row, id)], "row with a prompt")
+        )
+    if not found:
+        raise UserError(f"{file} has no prompts", "one in each line of a .txt file, or JSON Lines with a 'prompt'")
+    return found
+
+
+def typed_prompt(id: str, text: str) -> Example:
+    """What a user typed, as the prompt of one turn."""
+    return Example(id=id, prompt=(Message(role="user", content=text),))
+
+
+def repeated(examples: Sequence[Example], count: int) -> list[Example]:
+    """Each example `count` times in a row, under ids of their own where it is more than once."""
+    if count == 1:
+        return list(examples)
+    numbers = range(1, count + 1)
+    return [each.model_copy(update={"id": f"{each.id}#{number}"}) for each in examples for number in numbers]
+
+
+def to_mark(told: Iterable[tuple[Example, Sequence[PolicyAnswer]]], source: Source) -> list[Feedback]:
+    """Answers as records; `source` judged those that come with a judgement, and the others say that nobody did.
+
+    Such a record is no feedback: whatever learns from records leaves it out as a failure, and never takes it for an
+    answer without a fault.
+    """
+    records = []
+    for example, answers in told:
+        for each in answers:
+            name = f"{example.id}:{each.name}" if len(answers) > 1 else example.id
+            asked = Example(id=name, prompt=example.prompt, meta={"policy": each.name})
+            records.append(Feedback.of(asked, each.response, each.judgement or NOT_JUDGED, source))
+    return records
+
+
+def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
+    """Write answers for people or a critic to judge; returns the command for the next step.
+
+    A .csv is a spreadsheet with columns to fill in, which `import` reads; anything else is JSON Lines of records,
+    which `annotate`, `feedback-report` and `import` read.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    if path.suffix.lower() == ".csv":
+        write_rows([_row_to_mark(record) for record in records], "csv", path)
+        return f"fill in good, poor, critique, score or corrected, then: text2grad import {path}"
+    write_jsonl(path, records)
+    return f"to have them judged: text2grad annotate --responses {path}"
+
+
+def _row_to_mark(record: Feedback) -> dict[str, Any]:
+    """A row with nothing said yet; that there are no spans is said only where the answer looks like mark-up."""
+    row = table_row(record)
+    return row if read_markup(record.response).text != record.response else {**row, "spans": ""}

@@ -31,10 +31,10 @@ from text2grad.stages.critics import admitted, critic_inputs, open_critic, refus
 from text2grad.stages.evaluate import evaluate_policy
 from text2grad.stages.reward_model.data import splits_of
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
-from text2grad.stages.run_folder import MAIN, read_feedback, start_policy, task_of
+from text2grad.stages.run_folder import MAIN, read_feedback
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.training import TrainingRun, facts_of_pairs, facts_of_prompts, training
-from text2grad.tasks.base import Task, environment_of, question_of, split_of, words_of
+from text2grad.tasks.base import Task, TaskSettings, environment_of, question_of, split_of, words_of
 from text2grad.train.objectives.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import Pair
 from text2grad.train.ppo import train_ppo
@@ -136,11 +136,11 @@ class TrainSummary(Summary):
 def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSummary:
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
     with training(config, "ppo", f"ppo/{name}", resume) as stage, ExitStack() as stack:
-        ranks, runner = stage.ranks, stack.enter_context(runner_of(config))
+        ranks, runner = stage.ranks, stack.enter_context(runner_of(config.sandbox))
         with stage.preparing():
             if config.ppo.still:
                 raise UserError(config.ppo.still, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
-            task = task_of(config)
+            task = stage.folder.task()
             examples = task.examples("train")
             refuse_unfit(config.critic.kind, examples)
             refuse_unfit_reward_model(config, tell=ranks.first)
@@ -149,7 +149,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
         if config.critic.kind == "program":  # all train on the same tasks, whatever ran out of time in one process
             examples, runner.gates = ranks.broadcast((examples, runner.gates))
         with ranks.barrier():
-            policy = load_policy(start_policy(config))
+            policy = load_policy(stage.folder.policy())
         run = stage.settle(policy, facts_of_prompts(policy, examples))
         with ranks.barrier():
             critic = stack.enter_context(critic_in_training(run, task, runner, policy))
@@ -203,7 +203,7 @@ def refuse_transcripts(records: Iterable[Feedback], what: str) -> None:
         raise UserError(f"{what} learns from single answers, and {counted}", TRANSCRIPTS_TRAIN)
 
 
-def answers_in(path: Path, config: Config, task: Task) -> Answers:
+def answers_in(path: Path, settings: TaskSettings, task: Task) -> Answers:
     """The records of a file without failed critiques, and without those about prompts that the task holds out.
 
     Raises:
@@ -213,18 +213,18 @@ def answers_in(path: Path, config: Config, task: Task) -> Answers:
     if empty := [record.id for record in records if not record.response.strip()]:
         problem = f"{path}: {len(empty)} of {len(records)} records have no response, {empty[0]!r} first"
         raise UserError(problem, "leave them out: there is nothing to learn from")
-    splits = splits_of(task, config.task)
+    splits = splits_of(task, settings)
     words = [words_of(question_of(record)) for record in records]
     if not any(each in splits for each in words):
         raise UserError(
-            f"{path}: none of {len(records)} records is about a prompt of the task {config.task.name!r}",
+            f"{path}: none of {len(records)} records is about a prompt of the task {settings.name!r}",
             "take the configuration they were made with, or --task.data imported after text2grad import",
         )
     kept, left_out = [], Counter[str](failed_records=0, heldout_records=0)
     for record, question in zip(records, words, strict=True):
         if record.error is not None:
             left_out["failed_records"] += 1
-        elif splits.get(question, split_of(question, config.task)) == "heldout":
+        elif splits.get(question, split_of(question, settings)) == "heldout":
             left_out["heldout_records"] += 1
         else:
             kept.append(record)
@@ -253,11 +253,11 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
     """
     with training(config, "offline", f"ppo/{name}", resume) as stage:
         with stage.preparing():
-            records, left_out = answers_in(source, config, task_of(config))
+            records, left_out = answers_in(source, config.task, stage.folder.task())
             if not any(map(_is_marked, records)) and not config.credit.by_score:
                 cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
                 raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
-            policy, found = load_policy(start_policy(config)), len(records)
+            policy, found = load_policy(stage.folder.policy()), len(records)
             records, problem = fitting(policy, records, config)
             if problem and stage.ranks.first:
                 print(f"left out: {problem}", file=sys.stderr)

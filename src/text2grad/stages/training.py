@@ -52,13 +52,13 @@ from text2grad.policy.files.gguf import origin_of
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.settings import is_set, with_values
-from text2grad.stages.run_folder import refuse_unwritable, write_json, write_whole
+from text2grad.stages.run_folder import RunFolder, write_json, write_whole
 from text2grad.train.pairs import Pair
 
 MODEL_NOTE = "model.json"
 
 
-def prepare(config: Config) -> Path:
+def prepare(config: Config) -> RunFolder:
     """Set threads, memory, seeds and logging. Nothing is written yet: a stage that cannot start leaves no trace.
 
     Raises:
@@ -77,9 +77,9 @@ def prepare(config: Config) -> Path:
     # peft 0.21 asks transformers 5.23 by the old name.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     seed_everything(config.run.seed)
-    folder = config.run.folder
-    refuse_unwritable(folder)
-    return folder
+    run = RunFolder.of(config)
+    run.refuse_unwritable()
+    return run
 
 
 @contextmanager
@@ -256,6 +256,11 @@ class TrainingStage:
     title: str
     resume: ResumeMode
     ranks: Ranks
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder of the run."""
+        return RunFolder.of(self.config)
 
     @property
     def named(self) -> bool:

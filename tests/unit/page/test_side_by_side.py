@@ -15,6 +15,7 @@ from text2grad.feedback import Example
 from text2grad.page.report import sections
 from text2grad.page.runs import read_run
 from text2grad.stages import evaluate, merge
+from text2grad.stages.run_folder import RunFolder
 
 
 class Problems:
@@ -39,7 +40,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch, folder: Path, task: str, data: st
     model = folder / "ppo" / "text2grad" / "policy"
     model.mkdir(parents=True, exist_ok=True)
     (model / "tokenizer_config.json").write_text("{}")
-    monkeypatch.setattr(evaluate, "task_of", lambda config: Problems(task + data, count))
+    monkeypatch.setattr(RunFolder, "task", lambda run: Problems(task + data, count))
     monkeypatch.setattr(evaluate, "load_frozen", lambda settings: None)
     monkeypatch.setattr(evaluate, "sample", lambda policy, examples, _: [([], "an\u2028swer")] * len(examples))
     evaluate.run_evaluate(config, "text2grad")
@@ -72,7 +73,7 @@ def test_results_on_one_task_stay_when_the_policy_is_measured_on_the_next(
         f"text2grad on {name}" for name in NAMES
     ]
     assert shown["comparisons"] == len(shown["data"]["comparisons"]) == 61
-    figures: dict[str, Any] = merge._metrics(config, "text2grad")
+    figures: dict[str, Any] = merge._metrics(RunFolder.of(config), "text2grad")
     assert (figures["greedy_pass"], figures["code-mine: greedy_pass"]) == (0.5, 0.25)
 
 

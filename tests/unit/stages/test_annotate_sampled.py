@@ -14,6 +14,7 @@ from text2grad.cli import main
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl
 from text2grad.stages import sampling as stage
+from text2grad.stages.run_folder import RunFolder
 from text2grad.tasks.base import prompt_version
 
 SAMPLED = "They grow well."
@@ -35,7 +36,7 @@ def server() -> Iterator[ChatServer]:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """`annotate` with a policy that always says `SAMPLED`: exit code, summary, stderr."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr(stage, "start_policy", lambda config, start: None)
+    monkeypatch.setattr(RunFolder, "policy", lambda run, *_: None)
     monkeypatch.setattr(stage, "load_frozen", lambda settings: None)
     monkeypatch.setattr(stage, "sample", lambda policy, examples, _: [([1], SAMPLED)] * len(examples))
 

@@ -10,6 +10,7 @@ import pytest
 
 from text2grad.config import Config, dump_config, find_config, load_config
 from text2grad.stages.evaluate import below_scalar
+from text2grad.stages.run_folder import RunFolder
 
 PPO = '{"step": 0, "delta_sum": 1.0}\n'
 
@@ -42,11 +43,11 @@ def test_a_run_below_scalar_ppo_is_named_whichever_is_measured_last(config: Conf
     trained(config, "text2grad")
     trained(config, "scalar_ppo", "scalar")
     measured(config, "text2grad", LOW)
-    assert list(below_scalar(config, target)) == []
+    assert list(below_scalar(RunFolder.of(config), target)) == []
     measured(config, "scalar_ppo", HIGH)
-    (line,) = below_scalar(config, target)
+    (line,) = below_scalar(RunFolder.of(config), target)
     assert "text2grad is below scalar_ppo by 0.500" in line
-    assert list(below_scalar(config, "sft")) == []
+    assert list(below_scalar(RunFolder.of(config), "sft")) == []
 
 
 @pytest.mark.parametrize("measure", ["rouge_l", "named"])
@@ -55,7 +56,7 @@ def test_it_goes_by_the_main_measure_of_the_task(config: Config, measure: str) -
     trained(config, "scalar", "scalar")
     measured(config, "mine", LOW, measure)
     measured(config, "scalar", HIGH, measure)
-    assert len(list(below_scalar(config, "mine"))) == 1
+    assert len(list(below_scalar(RunFolder.of(config), "mine"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_what_is_better_or_within_chance_or_on_other_problems_is_no_sign(
     trained(config, "scalar", "scalar")
     measured(config, "text2grad", ours)
     measured(config, "scalar", scalars)
-    assert list(below_scalar(config, "text2grad")) == []
+    assert list(below_scalar(RunFolder.of(config), "text2grad")) == []
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,10 @@ def test_runs_of_another_kind_are_not_compared(config: Config, metrics: str, set
     trained(config, "scalar", "scalar")
     for name, passed in (("dpo", LOW), ("grpo", LOW), ("scalar", HIGH)):
         measured(config, name, passed)
-    assert list(below_scalar(config, "dpo")) == [] and list(below_scalar(config, "grpo")) == []
+    assert (
+        list(below_scalar(RunFolder.of(config), "dpo")) == []
+        and list(below_scalar(RunFolder.of(config), "grpo")) == []
+    )
 
 
 @pytest.mark.parametrize(("advantage", "named"), [("returns", 1), ("group", 0)])
@@ -95,4 +99,4 @@ def test_a_verdict_that_is_compared_with_others_is_not_scalar_ppo(
     trained(config, "verdicts", settings=other)
     measured(config, "mine", LOW)
     measured(config, "verdicts", HIGH)
-    assert len(list(below_scalar(config, "mine"))) == named
+    assert len(list(below_scalar(RunFolder.of(config), "mine"))) == named

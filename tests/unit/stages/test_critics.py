@@ -22,6 +22,7 @@ from text2grad.stages import train as stage
 from text2grad.stages.annotate import run_annotate
 from text2grad.stages.critics import admitted, critic_inputs, critic_over, make_critic, open_critic
 from text2grad.stages.paid import AnnotateOptions
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.training import DataFacts
 
 TASK: Any = SimpleNamespace(critic_prompt="qa")
@@ -106,9 +107,9 @@ def test_train_keeps_the_journal_in_the_folder_of_its_run(
 
     monkeypatch.setattr(stage, "train_ppo", train)
     monkeypatch.setattr(stage, "load_policy", lambda settings: None)
-    monkeypatch.setattr(stage, "start_policy", lambda config: None)
+    monkeypatch.setattr(RunFolder, "policy", lambda run, *_: None)
     monkeypatch.setattr(
-        stage, "task_of", lambda config: SimpleNamespace(critic_prompt="qa", examples=lambda split: [])
+        RunFolder, "task", lambda run: SimpleNamespace(critic_prompt="qa", examples=lambda split: [])
     )
     for _ in range(2):
         stage.run_train(settings(tmp_path, server), "mine")
@@ -142,7 +143,7 @@ class Constant:
     def critique(self, examples, responses):
         return [t2g.Critique(text=str(self.seed), score=1.0) for _ in responses]
 
-CONSTANT = t2g.CriticSpec("constant", make=lambda materials: Constant(materials.seed))
+CONSTANT = t2g.CriticSpec("constant", make=lambda settings, ready: Constant(ready.seed))
 """
 
 
@@ -165,7 +166,7 @@ def test_a_reward_model_of_the_other_kind_is_refused(kind: str, head: object) ->
     config = load_config(find_config("demo"), ["--reward_model.kind", kind])
     model: Any = SimpleNamespace(span_head=head)
     with pytest.raises(UserError, match="the reward model in mine is"):
-        critic_over(config, model, "mine")
+        critic_over(config.reward_model, model, "mine")
 
 
 STRICT = "from solution import f\n\ndef test():\n    assert f(2) == 4 and f(3) == 9\n"
@@ -241,9 +242,9 @@ def test_train_leaves_out_tasks_that_judge_nothing(
 
     monkeypatch.setattr(stage, "train_ppo", train)
     monkeypatch.setattr(stage, "load_policy", lambda settings: None)
-    monkeypatch.setattr(stage, "start_policy", lambda config: None)
+    monkeypatch.setattr(RunFolder, "policy", lambda run, *_: None)
     monkeypatch.setattr(stage, "facts_of_prompts", lambda policy, examples: DataFacts(len(examples), 5))
-    monkeypatch.setattr(stage, "task_of", lambda config: task)
+    monkeypatch.setattr(RunFolder, "task", lambda run: task)
     given = ["--run.folder", str(tmp_path / "run"), "--critic.kind", "program", "--critic.program.gate", "true"]
     stage.run_train(load_config(find_config("demo"), given), "mine")
     assert trained == ["a"]

@@ -10,8 +10,7 @@ import pytest
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
 from text2grad.feedback import Failure, Feedback
-from text2grad.stages import train
-from text2grad.stages.run_folder import policy_name
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.train import run_train_offline
 from tiny_runs import tiny_model
 from word_task import RECORDS, Words, file_of, record
@@ -20,7 +19,7 @@ from word_task import RECORDS, Words, file_of, record
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """A run without stages behind it, on the task of one word."""
-    monkeypatch.setattr(train, "task_of", lambda config: Words())
+    monkeypatch.setattr(RunFolder, "task", lambda run: Words())
     model = str(tiny_model(tmp_path / "model"))
     words = ["--run.folder", str(tmp_path / "run"), "--policy.model", model, "--generation.max_new_tokens", "6"]
     words += ["--offline.epochs", "1", "--run.threads", "1"]
@@ -34,7 +33,7 @@ def test_offline_writes_a_policy_that_evaluate_finds(config: Config) -> None:
     assert (summary["heldout_records"], summary["failed_records"]) == (1, 1)
     rows = [json.loads(line) for line in (config.run.folder / "ppo/offline/metrics.jsonl").read_text().splitlines()]
     assert {"loss", "kl", "grad_norm"} <= rows[0].keys()
-    assert policy_name(config, "offline") == summary["out"]
+    assert RunFolder.of(config).policy("offline").model == summary["out"]
 
 
 def test_an_answer_that_is_too_long_is_left_out_and_named(

@@ -13,8 +13,9 @@ from chat_server import KEY, ChatServer, last_message, said
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
-from text2grad.stages import evaluate, train
+from text2grad.stages import train
 from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.train import run_train
 from text2grad.tasks.base import Split
 from tiny_runs import Halves, tiny_model
@@ -50,7 +51,7 @@ class Given:
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> Lengths:
     found = Lengths()
-    monkeypatch.setattr(train, "task_of", lambda config: found)
+    monkeypatch.setattr(RunFolder, "task", lambda run: found)
     monkeypatch.setattr(train, "open_critic", lambda *words: Given())
     return found
 
@@ -107,7 +108,7 @@ def test_two_policies_on_the_way_are_compared_by_a_judge(
 ) -> None:
     """As for the paper's Figure 6: each is measured by its folder, the second against the answers of the first."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr(evaluate, "task_of", lambda config: task)
+    monkeypatch.setattr(RunFolder, "task", lambda run: task)
     server = ChatServer(lambda name, turn, body: said("first"), last_message)
     judge = ("--evaluate.judge", "gpt-4o", "--evaluate.judge_url", server.url)
     config = config_in(tmp_path, "--ppo.keep_every", "1", "--evaluate.token_reward", "false", *judge)

@@ -21,16 +21,17 @@ from text2grad.feedback import Critique, Example, Feedback, Source, Span
 from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
+from text2grad.policy.settings import PolicySettings
 from text2grad.stages import evaluate, run_folder, sft, train
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.intake import run_import
 from text2grad.stages.reward_model import data as reward_data
 from text2grad.stages.reward_model import train as reward_model
 from text2grad.stages.reward_model.train import run_train_reward
-from text2grad.stages.run_folder import start_policy
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
-from text2grad.tasks.base import question_of
+from text2grad.tasks.base import TaskSettings, question_of
 from text2grad.train.pairs import Pair
 
 
@@ -99,7 +100,7 @@ def test_figures_stay_out_of_the_run_when_the_records_do(tmp_path: Path) -> None
 
 
 def test_only_answers_that_people_corrected_become_prompts(config: Config) -> None:
-    task = run_folder.task_of(config)
+    task = run_folder.RunFolder.of(config).task()
     examples = [example for split in ("train", "heldout") for example in task.examples(split)]
     assert sorted(example.reference for example in examples) == sorted(f"It was {n}." for n in range(30))
     records = {record.id: record.prompt for record in feedback(config)}
@@ -168,7 +169,7 @@ def test_a_held_out_question_is_in_no_training_set_of_any_stage(config: Config, 
         "ppo": 26,
         "policy": 4,
     }, "both data sets train the reward model"
-    _, measured_on = reward_data.reward_data(config)
+    _, measured_on = reward_data.reward_data(RunFolder.of(config))
     heldout = seen.questions["policy"] | {question_of(record) for record in measured_on}
     trained = seen.questions["sft"] | seen.questions["reward model"] | seen.questions["ppo"]
     assert heldout and trained and not heldout & trained
@@ -176,7 +177,7 @@ def test_a_held_out_question_is_in_no_training_set_of_any_stage(config: Config, 
 
 def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Config) -> None:
     records = feedback(config)
-    alone = reward_data.reward_data(config)
+    alone = reward_data.reward_data(RunFolder.of(config))
     program = {"kind": "program"}
     sampled = [
         Feedback.model_validate({**records[0].model_dump(), "id": f"s{n}", "source": program, "meta": {}})
@@ -186,7 +187,7 @@ def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Con
     asked = sampled[1].model_copy(update={"meta": {"question": question_of(alone[0][0]).upper()}})
     write_jsonl(config.run.folder / "feedback.jsonl", [*records, trained_on])
     write_jsonl(config.run.folder / "feedback_heldout.jsonl", [asked])
-    train, heldout = reward_data.reward_data(config)
+    train, heldout = reward_data.reward_data(RunFolder.of(config))
     assert trained_on in train and asked in heldout
     moved = [record for record in alone[0] if question_of(record) == question_of(alone[0][0])]
     assert moved and all(record in heldout and record not in train for record in moved)
@@ -200,8 +201,8 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
     config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_sft(config)
-    policy = load_policy(start_policy(config))
-    train, _ = reward_data.reward_data(config)
+    policy = load_policy(RunFolder.of(config).policy())
+    train, _ = reward_data.reward_data(RunFolder.of(config))
     whole = reward_data.fitting(policy, train, config.reward_model)
     said = capsys.readouterr().err
     assert len(whole) == len(train) and "left out" not in said and "lose their middle" not in said
@@ -252,6 +253,12 @@ def test_evaluation_adds_the_reward_models_view_of_the_same_answers(config: Conf
     assert run_evaluate(off, "sft").as_dict() == without
 
 
+def qa_run(folder: Path) -> RunFolder:
+    return RunFolder(
+        folder, TaskSettings(name="qa"), PolicySettings(model="any"), folder / "reward_model" / "policy"
+    )
+
+
 def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_first(tmp_path: Path) -> None:
     examples = [
         Example.model_validate({"id": str(n), "prompt": [{"role": "user", "content": "?"}], "reference": "r"})
@@ -261,7 +268,7 @@ def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_fi
         rows = [{"id": str(n), "response": text, "scores": {"x": 1.0}} for n, text in enumerate(answers)]
         run_folder.write_json(tmp_path / "evaluation" / "qa" / f"{name}.answers.json", rows)
     (tmp_path / "before_after.jsonl").write_text('{"task": "mbpp", "id": "m"}\n{"task": "qa", "id": "old"}\n')
-    evaluate.write_before_after(tmp_path, "qa", examples)
+    evaluate.write_before_after(qa_run(tmp_path), examples)
     lines = [json.loads(line) for line in (tmp_path / "before_after.jsonl").read_text().splitlines()]
     assert [(line["task"], line["id"]) for line in lines] == [("mbpp", "m"), ("qa", "1"), ("qa", "0")]
     assert [(answer["name"], answer["response"]) for answer in lines[1]["answers"]] == [
@@ -288,7 +295,7 @@ def test_answers_that_come_while_the_others_are_written_are_not_missed(
 
     answered("sft")
     monkeypatch.setattr(evaluate, "write_whole", late)
-    evaluate.write_before_after(tmp_path, "qa", [example])
+    evaluate.write_before_after(qa_run(tmp_path), [example])
     (line,) = (tmp_path / "before_after.jsonl").read_text().splitlines()
     assert [answer["name"] for answer in json.loads(line)["answers"]] == ["SFT", "late"]
 

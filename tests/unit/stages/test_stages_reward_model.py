@@ -16,6 +16,7 @@ from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Source
 from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages.reward_model import train as reward_model
+from text2grad.stages.run_folder import RunFolder
 
 GOLD = critique(word_span(1, 0, 0), word_span(-1, 4, 4))
 SAID: list[Judgement] = [GOLD, Critique(text="No."), Failure(kind="truncated", message="cut")]
@@ -44,7 +45,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
         (record(id), SpanCase(GOLD, judgement, words_aligned(TEXT)))
         for id, judgement in zip(("a", "a", "b"), SAID, strict=True)
     ]
-    monkeypatch.setattr(reward_model, "heldout_cases", lambda config: cases)
+    monkeypatch.setattr(reward_model, "heldout_cases", lambda *_: cases)
 
 
 def test_what_is_left_in_the_run_folder(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_several_answers_to_a_prompt_are_each_compared_with_their_own(
         return record(id).model_copy(update={"response": f"{TEXT} {number}"})
 
     cases = [(answer("a", n), SpanCase(GOLD, GOLD, words_aligned(f"{TEXT} {n}"))) for n in range(4)]
-    monkeypatch.setattr(reward_model, "heldout_cases", lambda config: cases)
+    monkeypatch.setattr(reward_model, "heldout_cases", lambda *_: cases)
     seen: list[str] = []
 
     def by_response(conversation: Conversation) -> Completion:
@@ -163,7 +164,7 @@ def test_people_who_disagree_are_a_sign(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_without_held_out_records_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_model, "heldout_cases", lambda config: [])
+    monkeypatch.setattr(reward_model, "heldout_cases", lambda *_: [])
     with pytest.raises(UserError, match="heldout_share"):
         reward_model.run_evaluate_reward_model(config(tmp_path))
-    assert reward_model.measure_reward_model(config(tmp_path), []) == {}
+    assert reward_model.measure_reward_model(RunFolder.of(config(tmp_path)), []) == {}

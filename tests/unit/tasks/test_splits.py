@@ -16,6 +16,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message, Source
 from text2grad.jsonl import write_jsonl
 from text2grad.stages.reward_model.data import reward_data
+from text2grad.stages.run_folder import RunFolder
 from text2grad.tasks import data_task
 from text2grad.tasks.base import SHARES, TaskSettings, feedback_split, in_split, load_task, words_of
 
@@ -161,7 +162,7 @@ def test_the_reward_model_learns_from_its_own_share_alone(tmp_path: Path, own_fi
     (tmp_path / "run").mkdir()
     write_jsonl(tmp_path / "run" / "feedback.jsonl", records(*range(55)))
     chosen = load_task(config.task)
-    train, heldout = (questions([r.example() for r in part]) for part in reward_data(config))
+    train, heldout = (questions([r.example() for r in part]) for part in reward_data(RunFolder.of(config)))
     assert questions(chosen.examples("reward")) <= train
     assert not train & (questions(chosen.examples("sft")) | questions(chosen.examples("train")))
     assert not train & heldout and not train & questions(chosen.examples("heldout"))
@@ -176,5 +177,5 @@ def test_the_preset_of_ultrafeedback_has_the_papers_shares() -> None:
 def test_a_question_that_people_and_a_program_answered_falls_on_one_side(tmp_path: Path) -> None:
     config = load_config(find_config("human_qa"), ["--run.folder", str(tmp_path)])
     write_jsonl(tmp_path / "feedback.jsonl", records(*range(40)))
-    train, heldout = (questions([r.example() for r in part]) for part in reward_data(config))
+    train, heldout = (questions([r.example() for r in part]) for part in reward_data(RunFolder.of(config)))
     assert len(train) + len(heldout) == 40 and heldout

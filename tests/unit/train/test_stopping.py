@@ -18,6 +18,7 @@ from text2grad.stages import sft
 from text2grad.stages.intake import run_import
 from text2grad.stages.reward_model import train as reward_model
 from text2grad.stages.reward_model.train import run_train_reward
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
 from text2grad.train.stopping import LossFloor
@@ -84,11 +85,11 @@ def test_a_reward_model_beside_a_policy_may_have_an_adapter_of_its_own(tmp_path:
 def test_what_cannot_share_weights_is_refused(tmp_path: Path) -> None:
     config = small_config(tmp_path, "--reward_model.shared", "true", "--policy.model", "some/model")
     with pytest.raises(UserError, match=r"only adapters can share.*policy\.lora"):
-        reward_model.learner_settings(config)
+        reward_model.learner_settings(RunFolder.of(config), config.reward_model)
     other = ("--reward_model.policy.model", "another/model", "--policy.lora.r", "4")
     with pytest.raises(UserError, match="from another/model, the policy from some/model"):
         config = small_config(tmp_path, "--reward_model.shared", "true", "--policy.model", "some/model", *other)
-        reward_model.learner_settings(config)
+        reward_model.learner_settings(RunFolder.of(config), config.reward_model)
 
 
 def test_a_floor_ends_training_once_a_window_of_losses_is_below_it() -> None:

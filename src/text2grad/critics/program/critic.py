@@ -141,9 +141,9 @@ def outcome_counts(records: Iterable[Feedback]) -> dict[str, int]:
 
 PROGRAM = CriticSpec(
     "program",
-    make=lambda materials: ProgramCritic(materials.runner, **materials.settings.model_dump()),
+    make=lambda settings, ready: ProgramCritic(ready.runner, **settings.model_dump()),
     settings=ProgramSettings,
     needs=Need("tests", lambda example: bool(example.meta.get("tests"))),
-    inputs=lambda materials: materials.section("sandbox", without=("workers",)),
+    reads=("sandbox.seconds", "sandbox.tier"),
     about="runs tests",
 )

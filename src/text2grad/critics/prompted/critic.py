@@ -17,8 +17,9 @@ from text2grad.chat.questions import Question
 from text2grad.critics.prompted.messages import Prompt, fitted_messages, judge_messages
 from text2grad.critics.prompted.reading import Reader
 from text2grad.critics.prompted.settings import PromptedSettings, RewardModelCriticSettings
-from text2grad.critics.spec import CriticSpec, Materials
+from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.feedback import (
+    Critic,
     Critique,
     Example,
     Failure,
@@ -201,19 +202,15 @@ def _lost_quotes(read: Judgement) -> dict[str, object]:
     return {"unmatched": read.quotes.unmatched, "dropped_spans": len(read.spans), "lost": list(read.lost)}
 
 
-def _model_inputs(materials: Materials) -> dict[str, str]:
-    """What a reward model says depends on: its weights, and how it writes."""
-    settings = materials.section("reward_model")
-    return {
-        **materials.section("reward_model.generation"),
-        **{name: settings[name] for name in ("reward_model.kind", "reward_model.grounded")},
-        "the reward model": materials.digest(materials.model),
-    }
+def _ready(settings: object, ready: Ready) -> Critic:
+    """The critic over an endpoint or a reward model, as the run has it."""
+    assert ready.critic is not None
+    return ready.critic
 
 
 PROMPTED = CriticSpec(
     "prompted",
-    make=lambda materials: materials.opened(),
+    make=_ready,
     settings=PromptedSettings,
     manner=("concurrency", "prices", "budget_usd"),
     source="llm",
@@ -222,13 +219,14 @@ PROMPTED = CriticSpec(
 )
 REWARD_MODEL = CriticSpec(
     "reward_model",
-    make=lambda materials: materials.opened(),
+    make=_ready,
     settings=RewardModelCriticSettings,
     manner=("gate",),
-    inputs=_model_inputs,
-    measures_with=lambda materials: (
-        materials.opened() if materials.settings.folder or materials.model.is_dir() else None
-    ),
+    reads=("reward_model.generation", "reward_model.kind", "reward_model.grounded"),
+    files=lambda settings, folder: {
+        "the reward model": settings.folder or folder / "reward_model" / "policy",
+    },
+    measures_with=lambda ready: ready.critic,
     source="reward_model",
     blind=True,
     about="trained here",

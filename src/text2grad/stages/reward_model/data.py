@@ -11,17 +11,17 @@ from typing import Generic, TypeVar
 from text2grad import wire
 from text2grad.align import TokenTable
 from text2grad.align.trajectory import recorded_tokens
-from text2grad.config import Config, RewardModelSettings
+from text2grad.config import RewardModelSettings
 from text2grad.critics.damage import spoiled
 from text2grad.critics.prompted import fitted_messages, judge_messages
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message
-from text2grad.jsonl import read_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.heads.tagger import shown_at
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.run_folder import read_feedback, task_of
+from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.tasks.base import (
     SHARES,
@@ -74,38 +74,35 @@ class SplitData(Generic[T]):
         return SplitData(train, heldout, left_out)
 
 
-def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
+def reward_data(run: RunFolder) -> tuple[list[Feedback], list[Feedback]]:
     """Training and held-out records: no question is in both, and none held out by the task is trained on.
 
     What `annotate` sampled was split by the task already; what people wrote is split here, by the same rule. With
     `task.split`, feedback on the questions of the other shares is left out.
     """
-    folder = config.run.folder
-    records = read_feedback(folder / "feedback.jsonl")
-    beside = folder / "feedback_heldout.jsonl"
-    heldout = list(read_jsonl(beside, Feedback)) if beside.is_file() else []
-    known, sampled_apart = splits_of_task(config), bool(heldout)
+    records, heldout, settings = run.feedback(), run.heldout_feedback(), run.task_settings
+    known, sampled_apart = splits_of_task(run), bool(heldout)
     out = {words_of(question_of(record)) for record in heldout}
     for record in records:
         question = words_of(question_of(record))
         by_words = record.source.kind == "human" or not sampled_apart
-        if known.get(question, split_of(question, config.task) if by_words else "train") == "heldout":
+        if known.get(question, split_of(question, settings) if by_words else "train") == "heldout":
             out.add(question)
     train: list[Feedback] = []
     for record in records:
         question = words_of(question_of(record))
         if question in out:
             heldout.append(record)
-        elif known.get(question, wanted := feedback_split(config.task)) == wanted:
+        elif known.get(question, wanted := feedback_split(settings)) == wanted:
             train.append(record)
     return train, heldout
 
 
-def splits_of_task(config: Config) -> dict[str, Split]:
+def splits_of_task(run: RunFolder) -> dict[str, Split]:
     """Question -> split, where it takes the task's data to tell: with `task.split` or `task.heldout_data`."""
-    if config.task.split is None and not config.task.heldout_data:
+    if run.task_settings.split is None and not run.task_settings.heldout_data:
         return {}
-    return splits_of(task_of(config), config.task)
+    return splits_of(run.task(), run.task_settings)
 
 
 def splits_of(task: Task, settings: TaskSettings) -> dict[str, Split]:
@@ -200,6 +197,12 @@ def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) 
     prompt = fitted_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response, excess)
     marked = _marked(record, prompt) if pair.marked else ()
     return replace(pair, prompt=tuple(prompt), marked=marked) if excess(prompt) <= 0 else None
+
+
+def token_table(run: RunFolder) -> TokenTable:
+    """The tokens of the policy that training starts from."""
+    start = run.policy()
+    return TokenTable(load_tokenizer(start.model, start.chat_template))
 
 
 def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) -> list[SpanCase]:

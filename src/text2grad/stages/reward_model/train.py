@@ -6,11 +6,12 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.align import TokenTable, token_labels
+from text2grad.align import token_labels
 from text2grad.chat import Chat
-from text2grad.config import Config
+from text2grad.config import Config, RewardModelSettings
 from text2grad.data.marks import with_corrections
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError, UserError
@@ -24,15 +25,21 @@ from text2grad.jsonl import write_jsonl
 from text2grad.page import signs
 from text2grad.page.quality import FEW_REMARKS
 from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
-from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.answers import CRITIQUE_PARTS, comparison, open_judge
-from text2grad.stages.critics import critic_over, load_reward_model, reward_model_folder
-from text2grad.stages.reward_model.data import example_of, fitting, judged_cases, reward_data, with_damage
+from text2grad.stages.critics import critic_over, load_reward_model
+from text2grad.stages.reward_model.data import (
+    example_of,
+    fitting,
+    judged_cases,
+    reward_data,
+    token_table,
+    with_damage,
+)
 from text2grad.stages.reward_model.gate import GATE_FILE, check_reward_model, gate_file, read_gate, release
-from text2grad.stages.run_folder import read_feedback, start_policy, write_json
+from text2grad.stages.run_folder import RunFolder, read_feedback, write_json
 from text2grad.stages.training import TrainingStage, facts_of_pairs, prepare, training, warn_if_loss_flat
 from text2grad.train.pairs import Pair
 from text2grad.train.supervised import Heads, train_supervised
@@ -79,9 +86,9 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
         trained = train_reward_model(stage)
         release()  # what was trained is gone before the model that was written is loaded
-        cases = [case for _, case in heldout_cases(config)] if stage.ranks.first else []
-        rates = measure_reward_model(config, cases)
-        found = check_reward_model(config, cases) if stage.ranks.first else None
+        cases = [case for _, case in heldout_cases(stage.folder, config.reward_model)] if stage.ranks.first else []
+        rates = measure_reward_model(stage.folder, cases)
+        found = check_reward_model(stage.folder, config, cases) if stage.ranks.first else None
     return RewardModelSummary(
         records=trained.records,
         trained_on=trained.pairs,
@@ -99,8 +106,8 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
     ranks = stage.ranks
     with stage.preparing():
         settings = stage.config.reward_model
-        chosen = training_records(stage.config, tell=ranks.first)
-        start = learner_settings(stage.config)
+        chosen = training_records(stage.folder, tell=ranks.first)
+        start = learner_settings(stage.folder, settings)
         policy = load_policy(start)
         praised = with_corrections(chosen)
         shown = [*praised, *with_damage(chosen, settings, stage.config.run.seed)[len(chosen) :]]
@@ -130,11 +137,11 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
     return TrainingResult(len(chosen), len(pairs), extra, metrics)
 
 
-def training_records(config: Config, tell: bool) -> list[Feedback]:
+def training_records(run: RunFolder, tell: bool) -> list[Feedback]:
     """The records to train on; with `tell`, says on stderr that a few of people's are few."""
-    train, _ = reward_data(config)
+    train, _ = reward_data(run)
     if tell and len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
-        first = f"text2grad train --offline {config.run.folder / 'feedback.jsonl'}"
+        first = f"text2grad train --offline {run.feedback_file}"
         print(f"{len(train)} records are few for a reward model: start with {first}", file=sys.stderr)
     return train
 
@@ -145,31 +152,31 @@ def refuse_no_score(pairs: Sequence[Pair]) -> None:
         raise UserError("no critique has a score for a head to learn", "--reward_model.score_head false")
 
 
-def learner_settings(config: Config) -> PolicySettings:
+def learner_settings(run: RunFolder, settings: RewardModelSettings) -> PolicySettings:
     """The model that becomes the reward model.
 
     Raises:
         UserError: it is to share the policy's base weights, but has different ones, or no adapter.
     """
-    start = start_policy(config)
-    own = config.reward_model.policy
-    chosen = PolicySettings(**own.model_dump(), device=config.policy.device) if own else start
-    if config.reward_model.shared and base_of(chosen.model) != base_of(start.model):
+    start = run.policy()
+    own = settings.policy
+    chosen = PolicySettings(**own.model_dump(), device=run.base.device) if own else start
+    if settings.shared and base_of(chosen.model) != base_of(start.model):
         problem = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
         raise UserError(problem, "reward_model.policy null, or reward_model.shared false")
-    if config.reward_model.shared and (chosen.lora is None or start.lora is None):
+    if settings.shared and (chosen.lora is None or start.lora is None):
         raise UserError("only adapters can share base weights", "set policy.lora, or reward_model.shared false")
     return chosen
 
 
-def measure_reward_model(config: Config, cases: Sequence[SpanCase]) -> dict[str, float]:
+def measure_reward_model(run: RunFolder, cases: Sequence[SpanCase]) -> dict[str, float]:
     """The rates of the reward model on held-out records, for the report; empty if there are none."""
     if not cases:
         return {}
     order = verdict_order(cases)
     told_apart = {} if order is None else {"verdict_order": order}
     rates = {**span_report(cases), **told_apart}
-    write_json(config.run.folder / "evaluation" / "reward_model.json", rates)
+    write_json(run.evaluation / "reward_model.json", rates)
     return rates
 
 
@@ -185,22 +192,22 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
     if config.judge.prompt and not config.evaluate.judge:
         raise UsageError("judge.prompt needs a judge", "--evaluate.judge MODEL")
     asked = comparison(config, JUDGE_PROMPT, CRITIQUE_PARTS)
-    prepare(config)
+    run = prepare(config)
     if config.evaluate.marks:
         read_marks(config.evaluate.marks)  # before the model is asked for nothing
-    found = heldout_cases(config)
+    found = heldout_cases(run, config.reward_model)
     if not found:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
     cases = [case for _, case in found]
     report = reward_model_report(cases, config.run.seed)
-    report["gate"] = read_gate(gate_file(config))
+    report["gate"] = read_gate(gate_file(run))
     said = list(numbered(record for record, _ in found))
     source = Source(kind="reward_model", model=str(config.critic.reward_model.folder or "reward_model"))
     records = [
         Feedback.of(example_of(record), record.response, case.predicted, source)
         for record, case in zip(said, cases, strict=True)
     ]
-    folder = config.run.folder / "evaluation"
+    folder = run.evaluation
     write_json(folder / "reward_model.json", span_report(cases))
     for name, rates in report["baselines"].items():
         write_json(folder / f"reward_model_{name}.json", rates)
@@ -214,7 +221,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
         )
     if config.evaluate.judge:
         with open_judge(config, asked.readable, asked.longest) as judge:
-            report["judge"] = compared(config, asked.prompt, judge, said, records)
+            report["judge"] = compared(config.evaluate.against, asked.prompt, judge, said, records)
     _say_signs(report)
     write_json(folder / "reward_model.full.json", report)
     return RewardModelEvaluation(report=report)
@@ -230,9 +237,9 @@ def _say_signs(report: Mapping[str, Any]) -> None:
 
 
 def compared(
-    config: Config, prompt: str, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]
+    path: Path | None, prompt: str, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]
 ) -> dict[str, float]:
-    """The judge's verdicts on the reward model's critiques compared with those of `evaluate.against`: of the same
+    """The judge's verdicts on the reward model's critiques compared with those of `path`, else `gold`: of the same
     response to the same prompt, however many a prompt has.
 
     A response that has no critique there, for its annotation failed in that run, is left out and counted
@@ -241,7 +248,6 @@ def compared(
     Raises:
         UserError: the other critiques are of other responses.
     """
-    path = config.evaluate.against
     theirs: dict[tuple[str, str], list[Feedback]] = {}
     for record in gold if path is None else read_feedback(path):
         theirs.setdefault(_about(record), []).append(record)
@@ -266,17 +272,15 @@ def _about(record: Feedback) -> tuple[str, str]:
     return re.sub(r"#\d+$", "", record.id), record.response
 
 
-def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:
+def heldout_cases(run: RunFolder, settings: RewardModelSettings) -> list[tuple[Feedback, SpanCase]]:
     """The held-out records that fit the model, with what the reward model says of them, token by token."""
-    _, heldout = reward_data(config)
+    _, heldout = reward_data(run)
     if not heldout:
         return []
-    model = load_reward_model(config)
-    gold = [record for record, _ in fitting(model, heldout, config.reward_model)]
+    model = load_reward_model(run)
+    gold = [record for record, _ in fitting(model, heldout, settings)]
     if not gold:
         return []
-    start = start_policy(config)
-    table = TokenTable(load_tokenizer(start.model, start.chat_template))
-    critic = critic_over(config, model, str(reward_model_folder(config)))
+    critic = critic_over(settings, model, str(run.reward_model_folder))
     print(f"reward model: asked about {len(gold)} held-out answers", file=sys.stderr, flush=True)
-    return list(zip(gold, judged_cases(critic, gold, table), strict=True))
+    return list(zip(gold, judged_cases(critic, gold, token_table(run)), strict=True))
