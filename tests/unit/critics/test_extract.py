@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,69 +17,55 @@ def assert_maps_back(program: Program, response: str) -> None:
         assert response[start:end] == character
 
 
-@pytest.mark.parametrize(
-    ("response", "code"),
-    [
-        (f"First:\n```python\n{OTHER}```\nThen:\n```python\n{CODE}```\nDone.", CODE),
-        (f"```python\n{CODE}```\nUse it so:\n```python\nprint(f([1]))\n```", CODE),
-        (f"```python\n{OTHER}```\nBetter:\n```\n{CODE}```", CODE),
-        (f"Draft:\n```python\ndef f(xs):\n    pass\n```\nBetter:\n```python\n{CODE}```", CODE),
-        (f"```bash\npip install x\n```\n```python\n{CODE}```", CODE),
-        (f"```text\nf = \n```\n~~~python\n{CODE}~~~\n", CODE),
-        (f"Run `x`.\n````python\n{CODE}````", CODE),
-        ("```python\ndef g(xs):\n    return 1\n```\n```\nno code here\n```", "def g(xs):\n    return 1\n"),
-        (f"1. Write it:\n\n   ```python\n{''.join('   ' + line for line in CODE.splitlines(True))}   ```\n", CODE),
-        (f"Answer: ```python\n{CODE}``` and that is all.", CODE),
-    ],
-)
-def test_the_block_that_defines_the_function_is_the_program(response: str, code: str) -> None:
-    program = extract_program(response, ("f",))
-    assert program.code.rstrip() == code.rstrip()
-    assert_maps_back(program, response)
+FENCED = [
+    f"First:\n```python\n{OTHER}```\nThen:\n```python\n{CODE}```\nDone.",
+    f"```python\n{CODE}```\nUse it so:\n```python\nprint(f([1]))\n```",
+    f"```python\n{OTHER}```\nBetter:\n```\n{CODE}```",
+    f"Draft:\n```python\ndef f(xs):\n    pass\n```\nBetter:\n```python\n{CODE}```",
+    f"```bash\npip install x\n```\n```python\n{CODE}```",
+    f"```text\nf = \n```\n~~~python\n{CODE}~~~\n",
+    f"Run `x`.\n````python\n{CODE}````",
+    f"1. Write it:\n\n   ```python\n{''.join('   ' + line for line in CODE.splitlines(True))}   ```\n",
+    f"Answer: ```python\n{CODE}``` and that is all.",
+]
+IN_PROSE = [
+    ("Here is the function:\n\n", "\nThis works because sum adds (as one expects).\n"),
+    ("Sure!\n", ""),
+    ("here is what you asked for:\n", "- It runs in O(n).\n- Note: empty lists give 0.\n"),
+    ("", "I hope this helps.\n"),
+]
+BARE = [
+    CODE,
+    "def f(xs):\n    ys = [x for x in xs\n    return sum(ys)\n",
+    "xs = [int(x) for x in input().split()]\nprint(sum(xs))",
+    "n = int(input()\nprint(n)",
+    "ef f(xs):\n    retrn sum(xs)\n",
+    "def f(xs):\n    total = sum(xs)\n    re  return total\n",
+    "class Stack:\n    X = [\n",
+]
+PROSE = ["", "   \n", "I cannot help with that.", "Sorry.\n\nI do not know how."]
+CASES = [
+    *[(response, CODE) for response in FENCED],
+    *[(before + CODE + after, CODE) for before, after in IN_PROSE],
+    *[(response, response) for response in BARE],
+    *[(response, "") for response in PROSE],
+    ("```python\ndef g(xs):\n    return 1\n```\n```\nno code here\n```", "def g(xs):\n    return 1\n"),
+]
 
 
-def test_without_names_the_first_block_is_the_program() -> None:
+def test_the_program_is_the_block_that_defines_the_function_or_what_is_no_prose() -> None:
+    """A bare program is taken whole even if it is not Python."""
+    wrong = {}
+    for response, code in CASES:
+        program = extract_program(response, ("f",))
+        assert_maps_back(program, response)
+        if program.code.strip() != code.strip():
+            wrong[response] = program.code
+    assert not wrong
+
+
+def test_without_names_the_first_block_is_the_program_and_an_open_fence_is_noted() -> None:
     assert extract_program(f"```python\n{OTHER}```\n```python\n{CODE}```").code == OTHER
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("Here is the function:\n\n", "\nThis works because sum adds (as one expects).\n"),
-        ("Sure!\n", ""),
-        ("here is what you asked for:\n", "- It runs in O(n).\n- Note: empty lists give 0.\n"),
-        ("", "I hope this helps.\n"),
-    ],
-)
-def test_prose_around_a_bare_program_is_no_part_of_it(before: str, after: str) -> None:
-    response = before + CODE + after
-    program = extract_program(response, ("f",))
-    assert program.code.strip() == CODE.strip()
-    assert_maps_back(program, response)
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        CODE,
-        "def f(xs):\n    ys = [x for x in xs\n    return sum(ys)\n",
-        "xs = [int(x) for x in input().split()]\nprint(sum(xs))",
-        "n = int(input()\nprint(n)",
-        "ef f(xs):\n    retrn sum(xs)\n",
-        "def f(xs):\n    total = sum(xs)\n    re  return total\n",
-        "class Stack:\n    X = [\n",
-    ],
-)
-def test_a_bare_program_is_taken_whole_even_if_it_is_not_python(response: str) -> None:
-    assert extract_program(response, ("f",)).code == response
-
-
-@pytest.mark.parametrize("response", ["", "   \n", "I cannot help with that.", "Sorry.\n\nI do not know how."])
-def test_prose_alone_holds_no_program(response: str) -> None:
-    assert extract_program(response).code.strip() == ""
-
-
-def test_an_open_fence_is_noted() -> None:
     assert not extract_program(f"```python\n{CODE}").closed
     assert extract_program(f"```python\n{CODE}```").closed
 

@@ -73,34 +73,21 @@ def test_before_anything_was_judged_there_is_nothing_to_probe() -> None:
 
 
 FIRST = Probe(0, reward=1.0, spoiled_praised=0.0, likeness=0.4)
+HACKING = {
+    "from 1.00 (step 0) to 3.00, while likeness to the reference answers fell from 0.40": Probe(20, 3.0, 0.0, 0.3),
+    "75 % of its answers made unreadable are praised (0 %)": Probe(20, 3.0, 0.75, 0.4),
+    "and 75 %": Probe(20, 3.0, 0.75, 0.1),
+}
+HONEST = {
+    "the reward did not rise": Probe(20, 1.1, 1.0, 0.0),
+    "no check failed": Probe(20, 3.0, 0.5, 0.37),
+    "nothing was measured": Probe(20, 3.0, None, None),
+}
 
 
-@pytest.mark.parametrize(
-    ("now", "words"),
-    [
-        (
-            Probe(20, 3.0, 0.0, 0.3),
-            "from 1.00 (step 0) to 3.00, while likeness to the reference answers fell from 0.40",
-        ),
-        (Probe(20, 3.0, 0.75, 0.4), "75 % of its answers made unreadable are praised (0 %)"),
-        (Probe(20, 3.0, 0.75, 0.1), "and 75 %"),
-    ],
-)
-def test_a_reward_that_rises_while_a_check_fails_is_named(now: Probe, words: str) -> None:
-    assert words in hacking(FIRST, now) and hacking(FIRST, now).endswith("this looks like reward hacking")
-
-
-@pytest.mark.parametrize(
-    "now",
-    [
-        Probe(20, 1.1, 1.0, 0.0),  # the reward did not rise
-        Probe(20, 3.0, 0.5, 0.37),  # no check failed
-        Probe(20, 3.0, None, None),  # nothing was measured
-    ],
-)
-def test_nothing_is_named_without_both(now: Probe) -> None:
-    assert hacking(FIRST, now) == ""
-
-
-def test_a_critic_that_praised_everything_from_the_start_is_no_news() -> None:
-    assert hacking(replace(FIRST, spoiled_praised=0.8), Probe(20, 3.0, 0.8, 0.4)) == ""
+def test_hacking_is_a_reward_that_rises_while_a_check_fails() -> None:
+    for words, probe in HACKING.items():
+        assert words in hacking(FIRST, probe)
+    assert {why: hacking(FIRST, probe) for why, probe in HONEST.items()} == dict.fromkeys(HONEST, "")
+    lenient = replace(FIRST, spoiled_praised=0.8)
+    assert hacking(lenient, Probe(20, 3.0, 0.8, 0.4)) == "", "it praised everything from the start"

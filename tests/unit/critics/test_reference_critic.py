@@ -20,64 +20,44 @@ def judged(response: str, reference: str = REFERENCE) -> Critique:
     return found
 
 
-def labelled(response: str) -> list[tuple[str, int]]:
-    return [(span.text, span.label) for span in judged(response).spans]
+LABELS: dict[str, list[tuple[str, int]]] = {
+    "Return the names of a purple elephant.": [("Return the names of", 1), ("a purple elephant", -1)],
+    "returned the name of all open file": [("returned the name of all open file", 1)],
+    "Closed open files.": [("open files", 1)],  # a word of the prompt alone is neither good nor poor
+    "The zebra of": [("zebra", -1)],  # function words are no phrase
+    "open files files files": [("open files", 1), ("files files", -1)],
+    "the open files of the": [("the open files", 1)],
+    "the the the the open files": [("the the the", -1), ("open files", 1)],
+    "of the open files of the path of the path": [("open files", 1), ("path", -1)],
+    "of open of path of files of": [("of open", 1), ("files", 1), ("of", -1)],
+    "\nopen files\nReturn the names": [("open files", 1), ("Return the names", -1)],  # one line is asked for
+    " ...!": [("...!", -1)],
+    "": [],
+    "  \n ": [],
+}
 
 
-def test_phrases_kept_are_good_and_what_nobody_wrote_is_poor() -> None:
+def test_phrases_of_the_reference_are_good_and_invented_or_repeated_words_poor() -> None:
+    found = {response: [(span.text, span.label) for span in judged(response).spans] for response in LABELS}
+    assert found == LABELS
+
+
+def test_what_is_missing_and_the_score() -> None:
     found = judged("Return the names of a purple elephant.")
-    assert [(s.text, s.label) for s in found.spans] == [("Return the names of", 1), ("a purple elephant", -1)]
     assert found.omissions == ("open", "files")
     assert found.text == (
         "Kept: 'Return the names of'. Nobody wrote: 'a purple elephant'. Missing: 'open', 'files'."
     )
-
-
-def test_the_whole_line_is_good_whatever_its_form() -> None:
-    found = judged("returned the name of all open file")
-    assert [(s.text, s.label) for s in found.spans] == [("returned the name of all open file", 1)]
-    assert (found.score, found.omissions) == (1.0, ())
-
-
-def test_words_of_the_prompt_alone_are_neither() -> None:
-    assert labelled("Closed open files.") == [("open files", 1)]
-
-
-def test_a_run_of_function_words_is_no_phrase() -> None:
-    assert labelled("The zebra of") == [("zebra", -1)]
-
-
-def test_words_said_too_often_are_poor() -> None:
-    assert labelled("open files files files") == [("open files", 1), ("files files", -1)]
-    assert labelled("the open files of the") == [("the open files", 1)]
-
-
-def test_a_policy_cannot_fill_its_line_with_function_words() -> None:
-    assert labelled("the the the the open files") == [("the the the", -1), ("open files", 1)]
-    assert labelled("of the open files of the path of the path") == [("open files", 1), ("path", -1)]
-    assert labelled("of open of path of files of") == [("of open", 1), ("files", 1), ("of", -1)]
+    all_of_it = judged("returned the name of all open file")
+    assert (all_of_it.score, all_of_it.omissions) == (1.0, ())
+    assert judged("open files\nReturn the names").score == pytest.approx(2 * (2 * 2 / (7 + 5)) - 1)
+    assert {judged(response).score for response in ("", "  \n ", " ...!")} == {-1.0}
 
 
 def test_a_function_word_is_one_by_its_letters_and_not_by_its_stem() -> None:
     """The stem of `this` is `thi`, which is in no list."""
     found = judged("this file and this file", reference="Read this file and what it holds")
     assert [(span.text, span.label) for span in found.spans] == [("this file and", 1), ("file", -1)]
-
-
-def test_what_comes_after_the_first_line_is_poor() -> None:
-    assert labelled("\nopen files\nReturn the names") == [("open files", 1), ("Return the names", -1)]
-    assert judged("open files\nReturn the names").score == pytest.approx(2 * (2 * 2 / (7 + 5)) - 1)
-
-
-@pytest.mark.parametrize("response", ["", "  \n "])
-def test_an_empty_answer_has_the_lowest_score(response: str) -> None:
-    found = judged(response)
-    assert (found.text, found.spans, found.score) == ("The answer is empty.", (), -1.0)
-
-
-def test_signs_without_words_are_poor() -> None:
-    found = judged(" ...!")
-    assert ([(s.text, s.label) for s in found.spans], found.score) == ([("...!", -1)], -1.0)
 
 
 @pytest.mark.parametrize(

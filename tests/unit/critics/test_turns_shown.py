@@ -101,25 +101,23 @@ def test_what_is_copied_with_its_marks_is_found_in_its_turn() -> None:
     z = json.dumps({"critique": "c", "good_spans": [], "poor_spans": [{"quote": "say <\\/turn> now", "turn": 2}]})
     (read,) = PromptedCritic(ScriptedChat([z]), read_prompt("qa"), SOURCE).critique([EXAMPLE], [talk])
     assert isinstance(read, Critique) and [turn_at(talk, span.start) for span in read.spans] == [2]
+    chat = ScriptedChat([wire.render(read, talk)])
+    assert PromptedCritic(chat, read_prompt("qa"), SOURCE).critique([EXAMPLE], [talk]) == [read]
 
 
 def answer(*poor: object) -> str:
     return json.dumps({"critique": "c", "good_spans": [], "poor_spans": poor, "score": 0.0})
 
 
-@pytest.mark.parametrize("annotator", [False, True])
-def test_words_of_a_tool_are_counted_and_cost_no_critique(annotator: bool) -> None:
-    critic = PromptedCritic(ScriptedChat([answer("30 km", "20 miles")]), read_prompt("qa"), SOURCE, annotator)
-    (read,) = critic.critique([EXAMPLE], [TALK])
-    assert isinstance(read, Critique) and [span.text for span in read.spans] == ["20 miles"]
-    assert (read.quotes.unmatched, read.quotes.foreign, read.lost) == (1, 1, ("30 km",))
-    assert not critic._reader.broken(read)
-
-
-def test_words_of_nobody_still_do() -> None:
-    critic = PromptedCritic(ScriptedChat([answer("30 km", "nowhere")]), read_prompt("qa"), SOURCE, True)
-    (read,) = critic.critique([EXAMPLE], [TALK])
-    assert isinstance(read, Failure) and read.message == "1 of its quotes are not in the response"
+def test_words_of_a_tool_cost_no_critique_and_words_of_nobody_do() -> None:
+    for annotator in (False, True):
+        chat = ScriptedChat([answer("30 km", "20 miles"), answer("30 km", "nowhere")])
+        critic = PromptedCritic(chat, read_prompt("qa"), SOURCE, annotator)
+        tool, nobody = critic.critique([EXAMPLE] * 2, [TALK] * 2)
+        assert isinstance(tool, Critique) and [span.text for span in tool.spans] == ["20 miles"]
+        assert (tool.quotes.unmatched, tool.quotes.foreign, tool.lost) == (1, 1, ("30 km",))
+        assert not critic._reader.broken(tool)
+        assert isinstance(nobody, Failure) == annotator
 
 
 def test_an_endpoint_may_name_turns_of_a_conversation_alone() -> None:
@@ -146,13 +144,3 @@ def test_what_a_tool_said_loses_its_middle_and_the_turns_nothing() -> None:
     (asked,) = fitted_messages("Judge {{prompt}} and {{response}}", EXAMPLE, long, excess)
     assert excess([asked]) <= 0 and asked.content.count(CUT) == 1 and asked.content.count(own) == 2
     assert "How far?" in asked.content
-
-
-def test_z_of_turns_is_read_through_a_critic() -> None:
-    start = TALK.index("up", 20)
-    span = wire.parse(answer({"quote": "up", "turn": 2}), TALK)
-    assert isinstance(span, Critique) and span.spans[0].start == start
-    (read,) = PromptedCritic(ScriptedChat([wire.render(span, TALK)]), read_prompt("qa"), SOURCE).critique(
-        [EXAMPLE], [TALK]
-    )
-    assert read == span
