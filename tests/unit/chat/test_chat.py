@@ -93,19 +93,31 @@ def test_nobody_listens() -> None:
         chat.complete([asked("hello")])
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind"),
-    [
-        (said(None, refusal="I would rather not"), "refused"),
-        (said("I ca", "content_filter"), "refused"),
-        (error(400, "content_filter"), "refused"),
-        (error(400, "context_length_exceeded", "too long"), "unsupported"),
-        ((200, {}, b'{"id": "1", "object": "chat.completion", "choices": []}'), "exhausted"),
-    ],
-)
-def test_what_is_no_answer_is_a_typed_failure(serve: Any, reply: Reply, kind: str) -> None:
-    answer = one(serve(hello=[reply]))
-    assert isinstance(answer, Failure) and answer.kind == kind
+FAILURES: list[tuple[Reply, str, int]] = [
+    (said(None, refusal="I would rather not"), "refused", 1),
+    (said("I ca", "content_filter"), "refused", 1),
+    (error(400, "content_filter"), "refused", 1),
+    (error(400, "context_length_exceeded", "too long"), "unsupported", 1),
+    ((200, {}, b'{"id": "1", "object": "chat.completion", "choices": []}'), "exhausted", 2),
+    ((200, {}, b'{"choices": ' + b"[" * 3000), "invalid", 1),
+    ((429, {"retry-after": "36000"}, b"{}"), "exhausted", 1),
+]
+"""Replies, the failures that they are, and how often each is asked for."""
+
+
+def test_what_is_no_answer_is_a_typed_failure(serve: Any) -> None:
+    for reply, kind, requests in FAILURES:
+        server = serve(hello=[reply])
+        answer = one(server)
+        assert isinstance(answer, Failure) and answer.kind == kind, (reply, answer)
+        assert len(server.bodies) == requests, reply
+
+
+def test_odd_counts_and_contents_are_answers(serve: Any) -> None:
+    odd = said_with("ok", {"prompt_tokens": 10**400, "completion_tokens": float("nan")})
+    for reply in (odd, said([{"type": "text"}])):  # type: ignore[arg-type]
+        answer = one(serve(hello=[reply]))
+        assert isinstance(answer, Completion) and answer.usage in ({}, USAGE)
 
 
 def test_an_answer_cut_at_the_limit_says_so(serve: Any) -> None:
@@ -177,24 +189,6 @@ def test_a_critic_of_the_training_loop_never_tells_the_key(serve: Any, echo: str
     for answer in [*answers, critique]:
         assert KEY not in answer.model_dump_json() and KEY not in str(answer)
     assert "[key]" in answers[0].model_dump_json() and "[key]" in answers[2].model_dump_json()
-
-
-@pytest.mark.parametrize(
-    ("reply", "kind"),
-    [
-        ((200, {}, b'{"choices": ' + b"[" * 3000), "invalid"),
-        (said_with("ok", {"prompt_tokens": 10**400, "completion_tokens": float("nan")}), ""),
-        ((429, {"retry-after": "36000"}, b"{}"), "exhausted"),
-        (said([{"type": "text"}]), ""),  # type: ignore[arg-type]
-    ],
-)
-def test_odd_answers_are_typed(serve: Any, reply: Reply, kind: str) -> None:
-    server = serve(hello=[reply])
-    answer = one(server)
-    if isinstance(answer, Failure):
-        assert answer.kind == kind and len(server.bodies) == 1
-    else:
-        assert kind == "" and answer.usage in ({}, USAGE)
 
 
 def test_half_a_surrogate_pair_is_sent_as_a_question_mark(serve: Any) -> None:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from itertools import product
 from threading import Thread
 from typing import Any
 
@@ -80,24 +81,17 @@ def trouble(url: str, timeout: float = 5.0) -> str:
     return caught.value.kind
 
 
-@pytest.mark.parametrize("size", [1, 7, 10_000])
-@pytest.mark.parametrize("data", [LENGTH, CHUNKED, CONTINUED, OLD], ids=["l", "c", "100", "1.0"])
-def test_every_framing(answering: Any, data: bytes, size: int) -> None:
-    answer = post(answering(data, size))
-    assert (answer.status_code, answer.content) == (200, BODY)
+def test_every_framing_in_pieces_of_any_size(answering: Any) -> None:
+    for data, size in product((LENGTH, CHUNKED, CONTINUED, OLD), (1, 7, 10_000)):
+        answer = post(answering(data, size))
+        assert (answer.status_code, answer.content) == (200, BODY), (data, size)
 
 
-@pytest.mark.parametrize("data", [LENGTH, CHUNKED])
-def test_a_cut_answer_is_never_taken_for_a_whole_one(answering: Any, data: bytes) -> None:
-    for cut in range(0, len(data), 9):
-        assert trouble(answering(data[:cut], 10_000)) == "cut"
-
-
-@pytest.mark.parametrize(
-    "data", [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", HEAD + b"Content-Length: -4\r\n\r\n"]
-)
-def test_what_is_no_http(answering: Any, data: bytes) -> None:
-    assert trouble(answering(data, 10_000)) == "cut"
+def test_a_cut_answer_is_never_taken_for_a_complete_one(answering: Any) -> None:
+    cut = [data[:end] for data in (LENGTH, CHUNKED) for end in range(0, len(data), 9)]
+    no_http = [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", HEAD + b"Content-Length: -4\r\n\r\n"]
+    for data in cut + no_http:
+        assert trouble(answering(data, 10_000)) == "cut", data
 
 
 def test_an_answer_is_not_decompressed(answering: Any) -> None:
@@ -107,22 +101,16 @@ def test_an_answer_is_not_decompressed(answering: Any) -> None:
     assert post(answering(head + packed, 10_000)).content == packed
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
+def test_retry_after() -> None:
+    waits: list[tuple[dict[str, str], float | None]] = [
         ({"retry-after": "3"}, 3.0),
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": "nan"}, None),
-        ({"retry-after": "1e400"}, None),
-        ({"retry-after": "9" * 5000}, None),
+        *[({"retry-after": odd}, None) for odd in ("soon", "nan", "1e400", "9" * 5000)],
         ({"retry-after": "Wed, 21 Oct 99999 07:28:00 GMT"}, None),
         ({}, None),
-    ],
-)
-def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(headers) == seconds
+    ]
+    assert [retry_after(headers) for headers, _ in waits] == [seconds for _, seconds in waits]
 
 
 ENDLESS: dict[str, tuple[bytes, bytes]] = {
@@ -155,18 +143,15 @@ def endless() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_an_answer_that_trickles_in_has_an_end_in_time(endless: Any, name: str) -> None:
-    start = time.monotonic()
-    assert trouble(endless(*ENDLESS[name], 0.02), 0.1) == "timeout"
-    assert time.monotonic() - start < 5.0
-
-
-@pytest.mark.parametrize("name", ENDLESS)
-def test_an_answer_without_end_has_one_in_size(endless: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MOST_BYTES", 200_000)
+def test_an_answer_without_end_has_one_in_time_and_in_size(
+    endless: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin, piece = ENDLESS[name]
-    url = endless(begin.replace(b"1000000", b"200001"), piece * 1000, 0.0)
-    assert trouble(url, 20.0) == "oversized"
+    start = time.monotonic()
+    assert trouble(endless(begin, piece, 0.02), 0.1) == "timeout"
+    assert time.monotonic() - start < 5.0
+    monkeypatch.setattr(transport, "MOST_BYTES", 200_000)
+    assert trouble(endless(begin.replace(b"1000000", b"200001"), piece * 1000, 0.0), 20.0) == "oversized"
 
 
 def test_every_answer_of_a_connection_has_its_own_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,35 +184,34 @@ def test_a_kept_connection_that_the_server_has_closed_costs_no_answer() -> None:
     assert len(requests) == 4
 
 
-def test_the_proxy_of_the_environment_is_asked_with_the_key_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name is looked up: a proxy gets the whole address."""
-    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-secret")
-    url = "http://me.openai.azure.com/openai/deployments/d?api-version=2024-10-21"
-    with servers_of(ChatServer) as start:
-        server = start(lambda name, turn, body: said("Fine."))
-        monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
-        with closing(Endpoint(url)) as endpoint:
-            reply = endpoint.ask('{"messages": [{"content": ""}]}')
+MESSAGE = '{"messages": [{"content": ""}]}'
+
+
+def ask(server: ChatServer, url: str) -> None:
+    with closing(Endpoint(url)) as endpoint:
+        reply = endpoint.ask(MESSAGE)
     assert isinstance(reply, Reply) and reply.text == "Fine."
-    path = "http://me.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
-    assert server.paths == {path} and server.keys == {"Bearer azure-secret"}
 
 
-@pytest.mark.parametrize("proxy", ["socks5://me:secret@127.0.0.1:1", "ftp://x:1", "http://[::1"])
-def test_a_proxy_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
-    monkeypatch.setenv("http_proxy", proxy)
-    with pytest.raises(UserError, match="http_proxy") as caught:
-        Endpoint("http://example.org/v1")
-    assert "secret" not in str(caught.value)
-
-
-def test_without_a_key_none_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a key none; Azure's also through a proxy, which gets the whole address: no name is looked up."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-secret")
     with servers_of(ChatServer) as start:
-        server = start(lambda name, turn, body: said("Fine."))
-        with closing(Endpoint(server.url)) as endpoint:
-            assert isinstance(endpoint.ask('{"messages": [{"content": ""}]}'), Reply)
-    assert server.keys == {""}
+        plain, proxy = (start(lambda name, turn, body: said("Fine.")) for _ in range(2))
+        ask(plain, plain.url)
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+        ask(proxy, "http://me.openai.azure.com/openai/deployments/d?api-version=2024-10-21")
+    path = "http://me.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
+    assert plain.keys == {""} and proxy.paths == {path} and proxy.keys == {"Bearer azure-secret"}
+
+
+def test_a_proxy_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for proxy in ("socks5://me:secret@127.0.0.1:1", "ftp://x:1", "http://[::1"):
+        monkeypatch.setenv("http_proxy", proxy)
+        with pytest.raises(UserError, match="http_proxy") as caught:
+            Endpoint("http://example.org/v1")
+        assert "secret" not in str(caught.value)
 
 
 ECHOES = [
@@ -244,10 +228,10 @@ ECHOES = [
 ]
 
 
-@pytest.mark.parametrize("echo", ECHOES)
-def test_the_key_is_struck_out_however_it_is_escaped(echo: str) -> None:
+def test_the_key_is_redacted_however_it_is_escaped() -> None:
     redact = redactor("sk-secret/key")
-    assert redact(f"key {echo}!") == "key [key]!" and redact(f"{echo}{echo}") == "[key][key]"
+    for echo in ECHOES:
+        assert redact(f"key {echo}!") == "key [key]!" and redact(f"{echo}{echo}") == "[key][key]", echo
     assert redact("sk-secret, key") == "sk-secret, key"
 
 
@@ -258,10 +242,9 @@ def test_what_opens_no_account_is_no_secret_and_nothing_takes_long() -> None:
         assert redact(text) == text
 
 
-def test_the_key_is_struck_out_and_a_url_may_hold_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_is_http_and_holds_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    endpoint = Endpoint("http://localhost:1/v1")
-    assert endpoint.redact("key sk-secret!") == "key [key]!" and "sk-secret" not in repr(endpoint)
+    assert "sk-secret" not in repr(Endpoint("http://localhost:1/v1"))
     hosts = ("http://höst/v1", "ftp://x", "http://[::1", "http://host:99999/v1", "http://host:port/v1")
     for url in (*hosts, "http://me:pw@host/v1"):
         with pytest.raises(UserError, match="base_url"):
