@@ -93,20 +93,7 @@ def test_a_reward_model_of_turns_is_taught_checked_and_trained_against(folder: P
     assert metrics["turns"] > 1 and metrics["critic_failed"] < 1
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (
-            ("train", "--name", "off", "--offline", "{folder}/feedback.jsonl", "--offline.epochs", "1"),
-            0,
-            "answers: 8",
-        ),
-        (("evaluate", "sft", "--evaluate.reference", "sft"), 1, "has an environment"),
-    ],
-    ids=["offline", "reference"],
-)
-def test_what_learns_from_transcripts_and_what_refuses_them(
-    folder: Path, command: Command, words: tuple[str, ...], code: int, said: str
-) -> None:
-    ended = command(*(word.format(folder=folder) for word in words), *SMALL, "--run.folder", folder)
-    assert ended.code == code and said in ended.err, ended.err
+def test_offline_training_learns_from_transcripts(folder: Path, command: Command) -> None:
+    words = ("train", "--name", "off", "--offline", folder / "feedback.jsonl", "--offline.epochs", "1")
+    ended = command(*words, *SMALL, "--run.folder", folder)
+    assert ended.code == 0 and "answers: 8" in ended.err, ended.err

@@ -133,7 +133,8 @@ def made_by(words: Sequence[str], config: Config | None) -> list[str]:
         names = ["feedback.jsonl", "feedback_heldout.jsonl", "pairs.jsonl"]
     elif words[0] == "evaluate":
         on = f"{config.task.name}-{Path(config.task.data).name}"
-        names = ["evaluation/reward_model.said.jsonl", f"evaluation/{on}/{Path(words[1]).name}.answers.json"]
+        place = f"evaluation/{on}"
+        names = ["evaluation/reward_model.said.jsonl", place, f"{place}/{Path(words[1]).name}.answers.json"]
     elif words[0] == "train-reward":
         names = ["reward_model/policy"]
     elif words[0] == "train-units":

@@ -12,6 +12,7 @@ COMMANDS: tuple[str, ...] = (
     "text2grad_lab.baselines.commands",
     "text2grad_lab.benchmarks.commands",
     "text2grad_lab.compare.commands",
+    "text2grad_lab.measures.commands",
     "text2grad_lab.paper.commands",
 )
 """Modules that register commands when they are imported, in the order of the help."""

@@ -15,7 +15,7 @@ from test_programs import HUMANEVAL, MBPP, problems_of
 from text2grad.errors import EXIT_FAILED, EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.feedback import Example, Message
 from text2grad.sandbox import Runner
-from text2grad_lab.benchmarks.samples import SampleResult, judge_samples, sample_summary
+from text2grad_lab.benchmarks.samples import SampleResult, judge_samples, pass_at_k, sample_summary
 
 BOX = """
 import solution
@@ -113,6 +113,18 @@ def test_pass_at_k_is_the_mean_over_tasks_of_the_chance_that_a_drawn_set_holds_a
         oracle = sum(sum(each) / len(each) for each in drawn) / len(drawn)
         assert summary[f"pass@{k}"] == pytest.approx(oracle)
     assert "pass@10" not in summary
+
+
+def test_pass_at_k_of_one_problem() -> None:
+    for samples in range(1, 7):
+        for passed in range(samples + 1):
+            for k in range(1, samples + 1):
+                draws = list(combinations([True] * passed + [False] * (samples - passed), k))
+                assert pass_at_k(samples, passed, k) == pytest.approx(sum(map(any, draws)) / len(draws), abs=1e-12)
+    assert pass_at_k(200, 1, 100) == pytest.approx(0.5)
+    for impossible in ((3, 4, 1), (3, -1, 1), (3, 1, 4), (3, 1, 0), (0, 0, 1)):
+        with pytest.raises(ValueError):
+            pass_at_k(*impossible)
 
 
 def test_a_missing_task_is_unsolved_and_a_sample_without_a_verdict_is_neither() -> None:

@@ -16,14 +16,13 @@ from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.table import CRITICS, spec_of
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError
-from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
+from text2grad.eval.measures import Row, TaskMeasure, by_problem, mean_scores, word_figures
 from text2grad.feedback import Critic, Critique, Example, Failure
 from text2grad.policy.load import load_frozen
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.answers import text_measures
 from text2grad.stages.critics import open_critic, runner_of
 from text2grad.stages.run_folder import (
     SCORES,
@@ -44,14 +43,12 @@ BLIND = tuple(sorted(kind for kind, spec in CRITICS.items() if spec.blind))
 class ReflectSummary(Summary):
     """Mean scores of greedy and sampled answers, before (`greedy_*`) and after each round (`greedy_reflected_1_*`).
 
-    `let_stand` counts answers the critic accepted, `refused` unusable revisions by reason; `measured_by` names the
-    models behind the measures of texts.
+    `let_stand` counts answers the critic accepted, `refused` unusable revisions by reason.
     """
 
     prompts: int
     rounds: int
     figures: Mapping[str, float] = inlined()
-    measured_by: Mapping[str, str] | None = None
     let_stand: int
     failed_critiques: int
     refused: Mapping[str, int]
@@ -76,9 +73,9 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
     name, journal = f"{target_name(target)}_reflect_{rounds}", run.path / "reflect.journal"
     seed_everything(config.run.seed)
     with ExitStack() as stack:
-        runner, texts = stack.enter_context(runner_of(config.sandbox)), stack.enter_context(text_measures(config))
+        runner = stack.enter_context(runner_of(config.sandbox))
         critic = stack.enter_context(open_critic(config, config.critic.kind, task, runner, None, journal))
-        reflector = Reflector(policy, critic, revision_prompt(), rounds, measure_with(task, runner), texts)
+        reflector = Reflector(policy, critic, revision_prompt(), rounds, TaskMeasure(task, runner))
         greedy = reflector.answer("greedy", heldout, config.generation.model_copy(update={"temperature": 0.0}))
         repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
         reflector.answer("sampled", repeated, config.generation)
@@ -87,7 +84,6 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
         prompts=len(heldout),
         rounds=rounds,
         figures=reflector.figures,
-        measured_by=texts.named or None,
         let_stand=counts.let_stand,
         failed_critiques=counts.failed,
         refused=dict(counts.refused),
@@ -116,8 +112,7 @@ class Reflector:
     critic: Critic
     prompt: Prompt
     rounds: int
-    measure: Measure
-    texts_by: TextMeasures | None = None
+    measure: TaskMeasure
     counts: Counts = field(default_factory=Counts)
     figures: dict[str, float] = field(default_factory=dict)
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
@@ -180,7 +175,7 @@ class Reflector:
 
     def _measured(self, name: str, examples: Sequence[Example], responses: Sequence[str]) -> list[Row]:
         rows = self.measure(examples, responses)
-        figures = {**word_figures(self.texts_by, examples, responses), **mean_scores(rows)}  # a task's measure wins
+        figures = {**word_figures(examples, responses), **mean_scores(rows)}  # a task's measure wins
         self.figures |= {f"{name}_{measure}": value for measure, value in figures.items()}
         return rows
 

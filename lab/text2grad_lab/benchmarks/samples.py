@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from text2grad.critics.program import Attempt
 from text2grad.data.files import Row, bad_record, load_rows
 from text2grad.errors import UserError
 from text2grad.eval.measures import passed_or_none
-from text2grad.eval.metrics import pass_at_k
 from text2grad.feedback import Example, Record
 from text2grad.jsonl import reading, write_jsonl
 from text2grad.sandbox import Runner, Verdict
@@ -138,6 +138,21 @@ def sample_summary(results: Sequence[SampleResult], examples: Sequence[Example])
         "failed_records": sum(result.passed is None for result in results),
         "outcomes": dict(Counter(result.outcome for result in results).most_common()),
     }
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """Return the chance that at least one of k programs passes, from `passed` of `samples` tries at one problem.
+
+    Unbiased: 1 - C(samples - passed, k) / C(samples, k) (Chen et al. 2021, section 2.1).
+
+    Raises:
+        ValueError: unless 0 <= passed <= samples and 1 <= k <= samples.
+    """
+    if not 0 <= passed <= samples:
+        raise ValueError(f"{passed} of {samples} samples cannot have passed")
+    if not 1 <= k <= samples:
+        raise ValueError(f"pass@{k} needs between 1 and {samples} samples to draw from")
+    return 1.0 - comb(samples - passed, k) / comb(samples, k)
 
 
 def _key(task_id: str) -> str:

@@ -40,7 +40,7 @@ SPREAD = ("sft", "imitate", "train-reward", "train-units", "train")
 """Commands that share their work over several processes; the others take one GPU of the node."""
 LAB = (
     *("refine", "imitate", "reflect", "train-units", "train-dpo", "train-scalar"),
-    *("alpaca", "choices", "mt-bench", "samples"),
+    *("alpaca", "choices", "mt-bench", "samples", "texts"),
 )
 """Commands of the lab: `python -m text2grad_lab`."""
 WENT_WELL = (0, 3)

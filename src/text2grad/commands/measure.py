@@ -37,8 +37,8 @@ class Evaluate(Stage, ConfiguredAsRun):
     A policy answers the held-out prompts. A reward model judges the held-out feedback.
 
     With --answers no policy is loaded. A row has a response, and a reference or the id of a held-out prompt
-    of the task: ROUGE, BLEU and, with the weights of an encoder (evaluate.bertscore), BERTScore. With --against a
-    judge (evaluate.judge) compares them with other answers to the same prompts, in both orders.
+    of the task: ROUGE and BLEU. With --against a judge (evaluate.judge) compares them with other answers to the
+    same prompts, in both orders.
 
     The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
 

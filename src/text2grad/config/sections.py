@@ -157,14 +157,6 @@ class AnnotateSettings(Settings):
     )
 
 
-class BertScoreSettings(Settings):
-    """BERTScore: which encoder reads the texts."""
-
-    model: str = Field(
-        default="", description="encoder, a folder or hub name; empty: no BERTScore; usual: roberta-large"
-    )
-
-
 class EvaluateSettings(Settings):
     """How a policy is measured on the held-out prompts."""
 
@@ -180,16 +172,6 @@ class EvaluateSettings(Settings):
         ge=1,
         description="prompts to choose the temperature on: the last of the training prompts",
     )
-    reference: str = Field(
-        default="",
-        description="another policy (sft, a run, a folder, a hub name) that reads the answers: entropy, KL,"
-        " perplexity; empty: none",
-    )
-    perplexity: str = Field(
-        default="",
-        description="model (sft, a run, a folder, a hub name) that tells the perplexity of answers; empty: none",
-    )
-    bertscore: BertScoreSettings = BertScoreSettings()
     marks: Path | None = Field(
         default=None, description="JSON Lines of people's marks of the reward model's critiques: id, correct"
     )

@@ -1,9 +1,9 @@
-"""Numbers for finished texts and runs: ROUGE, pass@k, a mean and a correlation with its uncertainty. No torch."""
+"""Numbers for finished texts and runs: ROUGE, a mean and a correlation with its uncertainty. No torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import atanh, comb, sqrt, tanh
+from math import atanh, sqrt, tanh
 from typing import NamedTuple
 
 import numpy as np
@@ -29,21 +29,6 @@ def rouge(references: Sequence[str], candidates: Sequence[str], stemmer: bool = 
     scores = [rouge_scores(reference, text, stemmer) for reference, text in pairs]
     names = dict.fromkeys(name for score in scores for name in score)
     return {name: mean([score[name] for score in scores if name in score]) for name in names}
-
-
-def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """The chance that at least one of k programs passes, from `passed` of `samples` tries at one problem.
-
-    Unbiased: 1 - C(samples - passed, k) / C(samples, k) (Chen et al. 2021, section 2.1).
-
-    Raises:
-        ValueError: unless 0 <= passed <= samples and 1 <= k <= samples.
-    """
-    if not 0 <= passed <= samples:
-        raise ValueError(f"{passed} of {samples} samples cannot have passed")
-    if not 1 <= k <= samples:
-        raise ValueError(f"pass@{k} needs between 1 and {samples} samples to draw from")
-    return 1.0 - comb(samples - passed, k) / comb(samples, k)
 
 
 def mean(values: Sequence[float]) -> float:

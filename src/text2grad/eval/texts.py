@@ -10,7 +10,6 @@ from text2grad.eval.metrics import mean, rouge
 from text2grad.unicode_words import units, unspaced
 
 Figure = float | str | None
-BERT_NAMES = ("precision", "recall", "f1")
 BLEU_FIGURES = ("bleu", "sentence_bleu", "bleu_signature")
 
 
@@ -59,8 +58,3 @@ def bleu(references: Sequence[str], texts: Sequence[str], **options: Any) -> dic
     single = BLEU(**{**options, "effective_order": True})
     each = [single.sentence_score(text, [ref]).score for text, ref in zip(texts, references, strict=True)]
     return {"bleu": found, "sentence_bleu": mean(each), "bleu_signature": str(corpus.get_signature())}
-
-
-def no_bert_figures() -> dict[str, Figure]:
-    """The figures of `eval.bertscore` where there is no encoder: None."""
-    return dict.fromkeys(f"bertscore_{name}{end}" for end in ("", "_rescaled") for name in BERT_NAMES)

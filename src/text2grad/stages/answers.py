@@ -1,6 +1,6 @@
 """Answers of any system, and the judge that compares them (`evaluate --answers`, `--against`).
 
-Torch is imported only where a model reads the answers. The judge is a chat model behind an endpoint; every answer
+The judge is a chat model behind an endpoint; every answer
 of it is in the run's journal.
 """
 
@@ -20,7 +20,7 @@ from text2grad.chat.questions import Question
 from text2grad.config import Config
 from text2grad.data.files import bad_record
 from text2grad.data.published import refuse_shared_ids
-from text2grad.errors import UsageError, UserError, optional_packages
+from text2grad.errors import UsageError, UserError
 from text2grad.eval.answers import Known, SystemAnswers, name_of, pair_with, read_answers, theirs_of
 from text2grad.eval.critics.spans import SPAN_NAMES
 from text2grad.eval.judge import (
@@ -31,8 +31,8 @@ from text2grad.eval.judge import (
     rates,
     refuse_judge_prompt,
 )
-from text2grad.eval.measures import TextMeasures
 from text2grad.eval.metrics import mean
+from text2grad.eval.texts import text_figures
 from text2grad.feedback import Example
 from text2grad.stages import Summary, inlined
 from text2grad.stages.run_folder import RunFolder, heldout_prompts
@@ -173,11 +173,10 @@ def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | N
     run.refuse_unwritable()
     known = cache(lambda: heldout_of(run, config.evaluate.limit))
     systems = [read_answers(file, known) for file in files]
-    if against is not None or config.evaluate.perplexity:
+    if against is not None:
         _check_prompts(systems, files)
     pairs = {each.name: pairs_with(each, against, known) for each in systems} if against else {}
-    with text_measures(config) as measure:
-        found = {each.name: _figures(each, measure) for each in systems}
+    found = {each.name: _figures(each) for each in systems}
     for each in systems:
         if against is not None:
             found[each.name] |= judged_against(config, against, pairs[each.name])
@@ -186,25 +185,6 @@ def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | N
     summary = found[names[0]] if len(names) == 1 else {"systems": found}
     out = str(outs[0]) if len(outs) == 1 and outs[0] else None
     return AnswersSummary(figures=summary, failed_records=failed if against else None, out=out)
-
-
-@contextmanager
-def text_measures(config: Config) -> Iterator[TextMeasures]:
-    """The measures of texts that the settings name; their models are loaded here, and only if named."""
-    settings = config.evaluate
-    encoder = reader = None
-    with optional_packages():
-        if settings.bertscore.model:
-            from text2grad.eval.bertscore import Encoder
-            from text2grad.policy.load import choose_device
-
-            encoder = Encoder(settings.bertscore.model, str(choose_device(config.policy.device)))
-        if settings.perplexity:
-            from text2grad.policy.load import load_frozen
-            from text2grad.stages.training import prepare
-
-            reader = load_frozen(prepare(config).policy(settings.perplexity))
-    yield TextMeasures(encoder, reader, settings.perplexity, config.generation.batch_size)
 
 
 def heldout_of(run: RunFolder, limit: int | None) -> dict[str, Example]:
@@ -227,16 +207,16 @@ def _check_prompts(systems: Sequence[SystemAnswers], files: Sequence[Path]) -> N
     for each, file in zip(systems, files, strict=True):
         for number, example in enumerate(each.examples, start=1):
             if not question_of(example).strip():
-                cure = "a judge and a model that measures perplexity read the prompt, too"
-                raise bad_record(file, number, ValueError(f"no column 'prompt': {cure}"))
+                raise bad_record(file, number, ValueError("no column 'prompt': a judge reads the prompt, too"))
 
 
-def _figures(each: SystemAnswers, measure: TextMeasures) -> dict[str, Any]:
+def _figures(each: SystemAnswers) -> dict[str, Any]:
     """Return the figures of one file."""
     counts: dict[str, Any] = {"answers": len(each.texts)}
     counts |= {} if each.missing is None else {"missing": each.missing}
     lengths = {"length_characters": mean([len(text) for text in each.texts])}
-    return {**counts, **measure(each.examples, each.texts), **lengths, **measure.named}
+    references = [example.reference for example in each.examples]
+    return {**counts, **text_figures(references, each.texts), **lengths}
 
 
 def _written(run: RunFolder, file: Path, each: SystemAnswers, figures: Mapping[str, Any]) -> Path | None:

@@ -13,33 +13,27 @@ from typing import NamedTuple
 from text2grad.align import TokenTable
 from text2grad.align.variety import variety
 from text2grad.config import Config, load_config
-from text2grad.durable.progress import counting
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.eval.answers import pair_with, theirs_of
 from text2grad.eval.critics.reward_model import reward_report
-from text2grad.eval.drift import drift
 from text2grad.eval.measures import (
-    Measure,
     Row,
     TaskMeasure,
-    TextMeasures,
     by_problem,
     mean_scores,
-    measure_with,
     word_figures,
 )
 from text2grad.eval.metrics import mean, mean_with_interval
 from text2grad.feedback import Critic, Example
 from text2grad.jsonl import from_json, to_json
 from text2grad.page import signs
-from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.answers import judged_against, refuse_no_judge, text_measures
+from text2grad.stages.answers import judged_against, refuse_no_judge
 from text2grad.stages.critics import judge_of, runner_of
 from text2grad.stages.run_folder import (
     ANSWERS,
@@ -112,7 +106,6 @@ class PolicySummary(Summary):
     samples: float
     figures: Mapping[str, float] = inlined()
     tier: str | None = None
-    measured_by: Mapping[str, str] | None = None
     judged: Mapping[str, float | str] = inlined()
     signs: Sequence[str] | None = None
 
@@ -172,11 +165,9 @@ def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
 def _measured(config: Config, run: RunFolder, target: str, task: Task, heldout: Sequence[Example]) -> PolicyResults:
     validation = validation_prompts(task, config)
     policy = load_frozen(run.policy(target))
-    reference = load_frozen(run.policy(config.evaluate.reference)) if config.evaluate.reference else None
     critic = judge_of(config)
-    with runner_of(config.sandbox) as runner, text_measures(config) as texts:
-        measure = measure_with(task, runner)
-        return evaluate_policy(policy, heldout, config, measure, critic, validation, reference, texts)
+    with runner_of(config.sandbox) as runner:
+        return evaluate_policy(policy, heldout, config, TaskMeasure(task, runner), critic, validation, words=True)
 
 
 def validation_prompts(task: Task, config: Config) -> list[Example]:
@@ -202,25 +193,23 @@ def evaluate_policy(
     policy: Policy,
     heldout: Sequence[Example],
     config: Config,
-    measure: Measure,
+    measure: TaskMeasure,
     critic: Critic | None = None,
     validation: Sequence[Example] = (),
-    reference: Policy | None = None,
-    texts_by: TextMeasures | None = None,
+    words: bool = False,
 ) -> PolicyResults:
     """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers.
 
     With `validation` prompts also sampled at the best of `evaluate.temperatures`. With a critic (the run's reward
-    model) its token reward is measured on the same answers; with a `reference` the `drift` from it. With `texts_by`
-    answers in words are measured against the prompts' references, too.
+    model) its token reward is measured on the same answers. With `words` answers in words are compared with the
+    prompts' references, too.
     """
     figures: dict[str, float] = {}
     rows: dict[str, list[Row]] = {}
-    environment = environment_of(measure.task) if isinstance(measure, TaskMeasure) else None
-    if environment and (critic or reference):
-        what = "evaluate.token_reward and evaluate.reference read single answers"
-        cure = "--evaluate.token_reward false, and no evaluate.reference"
-        raise UserError(f"{what}, and this task has an environment", cure)
+    environment = environment_of(measure.task)
+    if environment and critic:
+        problem = "evaluate.token_reward reads single answers, and this task has an environment"
+        raise UserError(problem, "--evaluate.token_reward false")
 
     def answer(way: str, temperature: float, samples: int) -> None:
         examples = [example for example in heldout for _ in range(samples)]
@@ -230,15 +219,11 @@ def evaluate_policy(
         rows[way] = [{"id": example.id, "response": text, **known} for example, text, known in triples]
         found = mean_scores(rows[way])  # first, and a measure of the task keeps its name
         found = found | {"length": mean([len(each) for each in ids]), **variety(ids)} | found
-        found = found | word_figures(texts_by, examples, texts) | found
+        found = found | (word_figures(examples, texts) if words else {}) | found
         if critic is not None:
             table = TokenTable(policy.tokenizer)
             aligned = [table.align(each) for each in ids]
             found = found | reward_report(critic.critique(examples, texts), aligned, config.credit) | found
-        if reference is not None:
-            prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-            size, told = generation.batch_size, counting("drift")(len(ids))
-            found |= drift(policy, reference, prompts, ids, temperature or 1.0, size, told)
         figures.update({f"{way}_{name}": value for name, value in found.items()})
 
     seed_everything(config.run.seed)
@@ -251,13 +236,11 @@ def evaluate_policy(
         figures["best_temperature"] = max(tried, key=tried.__getitem__)
         answer("best_temperature", figures["best_temperature"], config.evaluate.samples)
     tiers = {row["tier"] for answers_of in rows.values() for row in answers_of if "tier" in row}
-    named = texts_by.named if texts_by else {}
     summary = PolicySummary(
         prompts=float(len(heldout)),
         samples=float(config.evaluate.samples),
         figures=figures,
         tier="/".join(sorted(tiers)) or None,
-        measured_by=named or None,
     )
     return PolicyResults(summary, rows["greedy"], {way: by_problem(answered) for way, answered in rows.items()})
 
@@ -277,7 +260,7 @@ def answers_to(
 
 
 def try_temperatures(
-    policy: Policy, prompts: Sequence[Example], config: Config, measure: Measure
+    policy: Policy, prompts: Sequence[Example], config: Config, measure: TaskMeasure
 ) -> dict[float, float]:
     """The mean of the task's main measure (`pass`, else `rouge_l`, else its first) at each of
     `evaluate.temperatures`.
@@ -286,7 +269,7 @@ def try_temperatures(
         UserError: the task has no measure of its own.
     """
     repeated = [example for example in prompts for _ in range(config.evaluate.samples)]
-    environment = environment_of(measure.task) if isinstance(measure, TaskMeasure) else None
+    environment = environment_of(measure.task)
     tried: dict[float, float] = {}
     for temperature in config.evaluate.temperatures:
         generation = config.generation.model_copy(update={"temperature": temperature})

@@ -19,7 +19,7 @@ from text2grad.durable.processes import Ranks
 from text2grad.durable.run import OnStep, ResumeMode
 from text2grad.durable.state import same_randomness
 from text2grad.errors import UsageError, UserError
-from text2grad.eval.measures import measure_with
+from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Critic, Critique, Feedback, Transcript
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.episode import encode_turns
@@ -74,7 +74,7 @@ def heldout_curve(config: Config, task: Task, policy: Policy, runner: Runner, ra
         raise UserError(
             "no held-out prompts to measure on", "raise task.heldout_share, or leave out ppo.heldout_every"
         )
-    measure = measure_with(task, runner)
+    measure = TaskMeasure(task, runner)
 
     def measured() -> dict[str, float]:
         started = time.perf_counter()

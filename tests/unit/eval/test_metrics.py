@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 
-from text2grad.eval.metrics import correlation, mean_with_interval, pass_at_k, rouge
+from text2grad.eval.metrics import correlation, mean_with_interval, rouge
 
 
 def test_rouge_by_hand() -> None:
@@ -27,27 +25,6 @@ def test_rouge_refuses_nothing_and_uneven_lists() -> None:
         rouge([], [])
     with pytest.raises(ValueError, match="shorter"):
         rouge(["a", "b"], ["a"])
-
-
-def test_pass_at_k_is_the_share_of_drawn_sets_with_a_pass() -> None:
-    for samples in range(1, 7):
-        for passed in range(samples + 1):
-            for k in range(1, samples + 1):
-                draws = list(combinations([True] * passed + [False] * (samples - passed), k))
-                expected = sum(map(any, draws)) / len(draws)
-                assert pass_at_k(samples, passed, k) == pytest.approx(expected, abs=1e-12)
-
-
-def test_pass_at_k_by_hand_and_for_many_samples() -> None:
-    assert pass_at_k(10, 3, 1) == pytest.approx(0.3)
-    assert pass_at_k(5, 2, 2) == pytest.approx(0.7)
-    assert pass_at_k(200, 1, 100) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(("samples", "passed", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 4), (3, 1, 0), (0, 0, 1)])
-def test_pass_at_k_refuses_the_impossible(samples: int, passed: int, k: int) -> None:
-    with pytest.raises(ValueError, match="sample"):
-        pass_at_k(samples, passed, k)
 
 
 def test_interval_of_a_known_distribution() -> None:

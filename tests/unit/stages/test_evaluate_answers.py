@@ -55,7 +55,7 @@ def judged_by(server: ChatServer) -> list[str]:
 def test_a_file_is_measured_without_a_model(tmp_path: Path) -> None:
     figures = run_evaluate_answers(config_in(tmp_path), [write(tmp_path / "gpt.jsonl", ROWS)]).as_dict()
     assert figures["rouge1"] == pytest.approx((6 / 7 + 0 + 1 + 0) / 4)
-    assert (figures["answers"], figures["empty"], figures["bertscore_f1"]) == (4, 1, None)
+    assert (figures["answers"], figures["empty"]) == (4, 1)
     place = tmp_path / "run" / "evaluation" / "summarization" / "gpt.json"
     assert figures["out"] == str(place)
     written = json.loads(place.read_text())
@@ -233,24 +233,15 @@ def test_a_policy_gets_the_figures_of_a_file(
     ]
     data, model = str(write(tmp_path / "posts.jsonl", posts)), str(tiny_model(tmp_path / "model"))
     words = ["--task.data", data, "--task.heldout_data", data, "--generation.max_new_tokens", "8"]
-    words += [
-        "--policy.model",
-        model,
-        "--evaluate.perplexity",
-        model,
-        "--evaluate.samples",
-        "1",
-        *judged_by(server),
-    ]
+    words += ["--policy.model", model, "--evaluate.samples", "1", *judged_by(server)]
     monkeypatch.setattr(evaluate, "sample", lambda _, asked, __: [([5, 6], f"it {e.id} rains") for e in asked])
     config = config_in(tmp_path, *words)
     found = run_evaluate(config, model, "references").as_dict()
     place = tmp_path / "run" / "evaluation" / "summarization-posts"
     assert json.loads((place / "model.json").read_text()) == found
-    assert found["measured_by"] == {"perplexity_of": model}
     assert found["judge_judged"] == 4 and found["judge_against"] == "references"
     answers = place / "model.answers.json"
     same = run_evaluate_answers(config, [answers]).as_dict()
-    for name in ("rouge1", "rouge2", "rouge_l", "perplexity", "empty", "bleu"):
+    for name in ("rouge1", "rouge2", "rouge_l", "empty", "bleu"):
         assert found[f"greedy_{name}"] == pytest.approx(same[name]), name
     assert "out" not in same, "an evaluation's own answers do not overwrite it"

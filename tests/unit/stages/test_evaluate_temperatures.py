@@ -1,9 +1,8 @@
-"""Evaluating beyond greedy and sampled: the best temperature, variety, drift, and questions with choices."""
+"""Evaluating beyond greedy and sampled: the best temperature, variety, and questions with choices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +12,11 @@ from places import CONFIGS
 from text2grad.config import Config, load_config
 from text2grad.errors import UserError
 from text2grad.eval import measures
-from text2grad.eval.measures import measure_with
+from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Example
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import evaluate
-from text2grad.stages.evaluate import evaluate_policy, run_evaluate, validation_prompts
-from tiny_runs import tiny_model
+from text2grad.stages.evaluate import evaluate_policy, validation_prompts
 
 
 def prompt(name: str, words: str = "") -> Example:
@@ -67,7 +65,7 @@ def test_the_temperature_is_chosen_on_training_prompts_and_measured_on_held_out_
     sampler, config, task = Sampler(monkeypatch), config_with(*TEMPERATURES), Prompts()
     validation = validation_prompts(task, config)  # type: ignore[arg-type]
     assert [each.id for each in validation] == ["t5", "t6", "t7", "t8"], "the last, without one that is held out"
-    measure = measure_with(task, None)  # type: ignore[arg-type]
+    measure = TaskMeasure(task, None)  # type: ignore[arg-type]
     policy: Any = SimpleNamespace(tokenizer=None)
     monkeypatch.setattr(measures, "run_attempts", lambda *_: [])
     figures = evaluate_policy(policy, task.examples("heldout"), config, measure, None, validation).summary.figures
@@ -105,16 +103,3 @@ def test_a_task_without_training_prompts_names_the_cure() -> None:
     with pytest.raises(UserError, match="no training prompts to choose a temperature on") as caught:
         validation_prompts(task, config_with(*TEMPERATURES))
     assert "leave out evaluate.temperatures" in str(caught.value)
-
-
-def test_a_reference_reads_the_answers_of_a_real_run(tmp_path: Path) -> None:
-    """Beside itself the KL is 0, and greedy and sampled both have it."""
-    model = str(tiny_model(tmp_path / "model"))
-    words = ["--run.folder", str(tmp_path / "run"), "--task.name", "demo", "--evaluate.limit", "3"]
-    words += ["--generation.max_new_tokens", "6", "--evaluate.reference", model, "--evaluate.temperatures", "[0.5]"]
-    config = config_with(*words, "--evaluate.validation", "2", "--policy.model", model)
-    figures = run_evaluate(config, model).figures
-    for way in ("greedy", "sampled", "best_temperature"):
-        assert figures[f"{way}_kl"] == pytest.approx(0.0, abs=1e-6)
-        assert figures[f"{way}_entropy"] > 0 and figures[f"{way}_reference_perplexity"] > 1
-    assert figures["best_temperature_entropy"] < figures["sampled_entropy"]

@@ -9,7 +9,7 @@ import pytest
 
 from places import CONFIGS
 from text2grad.config import load_config
-from text2grad.eval.measures import measure_with
+from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Example
 from text2grad.sandbox import Runner
 from text2grad.stages import evaluate
@@ -37,7 +37,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, problems: list[Example], answers: 
     with Runner(seconds=10.0, tier="landlock") as runner:
         policy: Any = SimpleNamespace(tokenizer=None)
         task: Any = Words()
-        return evaluate.evaluate_policy(policy, problems, config, measure_with(task, runner))
+        return evaluate.evaluate_policy(policy, problems, config, TaskMeasure(task, runner))
 
 
 def test_rows_and_summary_of_programs_carry_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:

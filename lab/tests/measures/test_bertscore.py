@@ -12,7 +12,7 @@ from transformers import RobertaConfig, RobertaModel
 
 from published import published
 from text2grad.errors import UserError
-from text2grad.eval.bertscore import KNOWN, EncodedText, Encoder, Match, bert_figures, match_tokens, rescale
+from text2grad_lab.measures.bertscore import KNOWN, EncodedText, Encoder, Match, bert_figures, match_tokens, rescale
 
 TEXTS = ["the cat sat on the mat", "a dog ran away", "rain", "", "the cat sat"]
 
@@ -115,5 +115,5 @@ def test_a_longer_text_is_cut_where_the_model_ends(model: Path) -> None:
 
 
 def test_what_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no encoder .*evaluate\.bertscore\.model"):
+    with pytest.raises(UserError, match=r"no encoder .*--bertscore"):
         Encoder(str(tmp_path))

@@ -9,12 +9,12 @@ import torch
 
 from published import published
 from text2grad.errors import UserError
-from text2grad.eval.perplexity import perplexity, perplexity_of
 from text2grad.feedback import Example, Message
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
+from text2grad_lab.measures.perplexity import perplexity, perplexity_of
 from tiny_runs import tiny_model
 
 TEXTS = ["a short poem about rain", "", "ok", "keep it", " x"]

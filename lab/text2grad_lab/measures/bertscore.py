@@ -15,9 +15,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
-from text2grad.eval.texts import BERT_NAMES
 
 Baseline = tuple[float, float, float]
+BERT_NAMES = ("precision", "recall", "f1")
 _ENGLISH: tuple[int, Baseline] = (17, (0.83150584, 0.8314941, 0.83122575))
 KNOWN = {"roberta-large": _ENGLISH, "FacebookAI/roberta-large": _ENGLISH}
 """Layer and baseline (precision, recall, F1) that the bert-score package takes for English, by hub name."""
@@ -80,8 +80,7 @@ class Encoder:
             self._model: Any = AutoModel.from_pretrained(model).to(device).eval()
         except (OSError, ValueError, KeyError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            cure = "evaluate.bertscore.model: a folder or hub name; empty: no BERTScore"
-            raise UserError(f"no encoder {model!r}: {reason[:200]}", cure) from error
+            raise UserError(f"no encoder {model!r}: {reason[:200]}", "--bertscore FOLDER or a hub name") from error
         layers = int(self._model.config.get_text_config().num_hidden_layers)
         self.layer, usual = KNOWN.get(model, (layers, None))
         self.baseline, self._batch_size = baseline or usual, batch_size

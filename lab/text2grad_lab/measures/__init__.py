@@ -1,0 +1,1 @@
+"""Models that read finished answers: BERTScore and perplexity."""
