@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-import pytest
-
 from text2grad.page.curves import (
     Line,
     chart,
@@ -39,18 +37,15 @@ def test_a_gap_breaks_the_line_and_a_lone_point_is_a_dot() -> None:
     assert drawn.paths[0].data.count("M") == 2 and len(drawn.paths[0].dots) == 1
 
 
-def test_a_point_or_a_constant_can_be_drawn_but_nothing_finite_cannot() -> None:
+def test_any_finite_point_can_be_drawn() -> None:
     for points in (((0, 0.0),), ((3, 0.0),), ((0, 5.0), (1, 5.0)), ((0, 1e-9), (1, 1e-9))):
         drawn = chart("kl", [Line("a", points)], ["a"])
         assert drawn is not None and drawn.x_ticks and drawn.y_ticks
-    assert chart("kl", [Line("text2grad", ((0, NAN),))], ["text2grad"]) is None
-    assert chart("kl", [], []) is None
-
-
-def test_curves_that_end_apart_say_where_each_ends() -> None:
-    lines = [Line("a", ((0, 1.0), (9, 2.0))), Line("b", ((0, 1.0), (4, 3.0)))]
+    assert chart("kl", [Line("text2grad", ((0, NAN),))], ["text2grad"]) is None and chart("kl", [], []) is None
+    lines = [Line("a", ((0, 0.123456), (9, 2.0))), Line("b", ((0, 1.0), (4, 3.0)))]
     drawn = chart("kl", lines, ["a", "b"])
     assert drawn is not None and drawn.last == "at the end: a 2 (step 9) · b 3 (step 4)"
+    assert json.loads(drawn.hover)["curves"][0] == {"name": "a", "steps": [0, 9], "values": [0.1235, 2.0]}
 
 
 def test_labels_of_curves_that_end_together_do_not_overlap() -> None:
@@ -63,18 +58,9 @@ def test_labels_of_curves_that_end_together_do_not_overlap() -> None:
     assert spread_out([99.0, 99.0], 10, 0, 100) == [90.0, 100.0]
 
 
-def test_hover_holds_the_drawn_values() -> None:
-    drawn = chart("kl", [Line("a", ((0, 0.123456), (1, 2.0)))], ["a"])
-    assert drawn is not None
-    assert json.loads(drawn.hover)["curves"] == [{"name": "a", "steps": [0, 1], "values": [0.1235, 2.0]}]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (-0.3, 0.31, [-0.2, 0, 0.2]), (0, 39, [0, 10, 20, 30])],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == expected
+def test_ticks_are_round() -> None:
+    cases = {(0, 1): [0, 0.2, 0.4, 0.6, 0.8, 1], (-0.3, 0.31): [-0.2, 0, 0.2], (0, 39): [0, 10, 20, 30]}
+    assert {ends: ticks(*ends) for ends in cases} == cases
 
 
 def test_a_thinned_curve_keeps_its_ends_and_its_spike() -> None:

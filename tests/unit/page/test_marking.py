@@ -19,7 +19,7 @@ from text2grad.page.marking import Act, Check, Conflict, MarkedPlace, Notebook, 
 
 PROMPT = (Message(role="user", content="When?"),)
 RESPONSE = "It is due 🙂 next week."
-JUDGE = Source(kind="llm", model="judge")
+JUDGE, HUMAN = Source(kind="llm", model="judge"), Source(kind="human")
 
 
 def record(id: str = "a", response: str = RESPONSE, **fields: Any) -> Feedback:
@@ -59,14 +59,21 @@ def critiques(file: Path) -> list[str]:
     return [record.critique for record in read_records(file)]
 
 
-def test_what_is_marked_is_a_record_that_trains(source: Path) -> None:
+def test_an_opinion_becomes_a_record_and_its_checks_become_marks(source: Path) -> None:
     book, [key, _] = notebook(source)
     opinion = {"spans": [place(12, 16, reason="wrong day")], "score": -0.5, "omissions": ["the hour", " "]}
-    assert book.record(act(key, "1", 0, shown="after", **opinion)) == 1
+    check = Check(start=0, end=2, correct=False)
+    assert book.record(act(key, "1", 0, shown="after", checks=[check], **opinion)) == 1
     [written] = read_records(book.out)
     assert written.spans == (Span(start=12, end=16, label=-1, text="next", reason="wrong day"),)
-    assert (written.critique, written.score, written.source) == ("wrong day", -0.5, Source(kind="human"))
+    assert (written.critique, written.score, written.source) == ("wrong day", -0.5, HUMAN)
     assert written.meta == {"annotator": "ann", "shown": "after", "omissions": ["the hour"]}
+    [mark] = read_marks(book.checks)
+    assert (mark.id, mark.annotator, mark.start, mark.end, mark.correct) == ("a", "ann", 0, 2, False)
+    book.record(act(key, "2", 1, checks=[check]))  # a check alone is no record
+    assert read_records(book.out) == [] and book.checks.exists()
+    book.record(act(key, "3", 2))
+    assert not book.checks.exists()
 
 
 def test_the_newest_version_counts_and_an_empty_one_makes_no_record(source: Path) -> None:
@@ -87,6 +94,8 @@ def test_an_act_sent_twice_counts_once_and_tabs_do_not_overwrite_each_other(sour
         book.record(act(key, "2", 0, critique="The other."))
     book.record(act(key, "3", 0, annotator="bob", critique="Another person."))
     assert critiques(book.out) == ["One tab.", "Another person."]
+    with pytest.raises(UserError, match="another process"):
+        notebook(source)
 
 
 @pytest.mark.parametrize("cut", [1, 40, 300])
@@ -116,17 +125,18 @@ def test_a_damaged_or_foreign_journal_is_left_alone(source: Path) -> None:
         assert journal.read_bytes() == text
 
 
-@pytest.mark.parametrize("file", ["answers.marked.jsonl", "answers.marked.checks.jsonl"])
-def test_what_was_not_made_here_is_never_written_over(source: Path, file: str) -> None:
-    others = source.with_name(file)
-    mark = '{"id": "a", "annotator": "zoe", "start": 0, "end": 2, "correct": true}\n'
-    record_of_zoe = record(source=Source(kind="human"), critique="Zoe's.", meta={"annotator": "zoe"})
-    others.write_text(mark if "checks" in file else record_json(record_of_zoe) + "\n", encoding="utf-8")
-    before = others.read_bytes()
+MARK = '{"id": "a", "annotator": "zoe", "start": 0, "end": 2, "correct": true}\n'
+ZOE = record_json(record(source=HUMAN, critique="Zoe's.", meta={"annotator": "zoe"})) + "\n"
+
+
+@pytest.mark.parametrize(("file", "text"), [("marked.jsonl", ZOE), ("marked.checks.jsonl", MARK)])
+def test_what_was_not_made_here_is_never_written_over(source: Path, file: str, text: str) -> None:
+    others = source.with_suffix(f".{file}")
+    others.write_text(text, encoding="utf-8")
     for _ in range(2):  # the lock is given back
         with pytest.raises(UserError, match=r"1 of 1 .*--out"):
             notebook(source)
-    assert others.read_bytes() == before
+    assert others.read_text(encoding="utf-8") == text
 
 
 def test_a_record_that_was_changed_by_hand_is_not_written_over(source: Path) -> None:
@@ -150,50 +160,24 @@ def test_marks_survive_a_kill_and_another_file_of_answers(source: Path) -> None:
         assert critiques(out) == ["Bad."]
 
 
-def test_checks_of_a_critics_spans_are_marks_until_they_are_taken_back(source: Path) -> None:
+def test_an_act_that_cannot_be_kept_changes_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     book, [key, _] = notebook(source)
-    book.record(act(key, "1", 0, checks=[Check(start=0, end=2, correct=False)]))
-    assert read_records(book.out) == []
-    [mark] = read_marks(book.checks)
-    assert (mark.id, mark.annotator, mark.start, mark.end, mark.correct) == ("a", "ann", 0, 2, False)
-    book.record(act(key, "2", 1))
-    assert not book.checks.exists()
-
-
-def test_a_full_disk_refuses_the_act_and_keeps_the_journal_whole(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    book, [key, _] = notebook(source)
+    for start, end in ((0, len(RESPONSE) + 1), (len(RESPONSE), len(RESPONSE) + 3), (3, 3)):
+        with pytest.raises(ValueError):
+            book.record(act(key, "0", 0, spans=[place(start, end)]))
     book.record(act(key, "1", 0, critique="Bad."))
     before = book.out.with_suffix(".journal").read_bytes()
-    real = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(UserError, match="No space left"):
-        book.record(act(key, "2", 1, critique="Worse."))
-    monkeypatch.setattr(os, "fsync", real)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(UserError, match="No space left"):
+            book.record(act(key, "2", 1, critique="Worse."))
     assert book.out.with_suffix(".journal").read_bytes() == before
     assert book.record(act(key, "2", 1, critique="Worse.")) == 2
 
 
-def test_a_second_notebook_is_refused(source: Path) -> None:
-    book, _ = notebook(source)
-    with pytest.raises(UserError, match="another process"):
-        notebook(source)
-    book.close()
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, len(RESPONSE) + 1), (len(RESPONSE), len(RESPONSE) + 3), (3, 3)])
-def test_a_place_outside_the_answer_is_refused_and_not_kept(source: Path, start: int, end: int) -> None:
-    book, [key, _] = notebook(source)
-    with pytest.raises(ValueError):
-        book.record(act(key, "1", 0, spans=[place(start, end)]))
-    assert book.version(key, "ann") == 0
-    assert book.record(act(key, "2", 0, spans=[place(0, len(RESPONSE))])) == 1
-
-
 def test_opinions_of_people_in_the_file_are_the_first_version(tmp_path: Path) -> None:
     span = Span(start=0, end=2, label=1, text="It", reason="short")
-    human = record(source=Source(kind="human"), spans=(span,), meta={"annotator": "ann", "step": 3})
+    human = record(source=HUMAN, spans=(span,), meta={"annotator": "ann", "step": 3})
     book = Notebook(group_records([human, record(critique="Judged.")]), tmp_path / "out.jsonl")
     [key] = book.items
     assert book.items[key].suggestion == record(critique="Judged.")
@@ -201,31 +185,23 @@ def test_opinions_of_people_in_the_file_are_the_first_version(tmp_path: Path) ->
     assert list(book.marked(key)) == ["ann"] and book.history(key, "bob") == [Opinion()]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("rows.jsonl", json.dumps({"prompt": "When?", "response": "Friday."})),
-        ("rows.csv", "prompt,response\nWhen?,Friday.\n"),
-        ("rows.json", json.dumps([{"prompt": "When?", "response": "Friday."}])),
-    ],
-)
-def test_any_file_of_answers_can_be_marked(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text, encoding="utf-8")
-    [item] = read_answers(tmp_path / name).values()
-    assert (item.response, item.suggestion) == ("Friday.", None)
-
-
-def test_a_run_shows_its_samples_and_those_written_since(tmp_path: Path) -> None:
+def test_any_file_of_answers_and_any_run_can_be_marked(tmp_path: Path) -> None:
+    row = {"prompt": "When?", "response": "Friday."}
+    files = {
+        "rows.jsonl": json.dumps(row),
+        "rows.csv": "prompt,response\nWhen?,Friday.\n",
+        "rows.json": json.dumps([row]),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        [item] = read_answers(tmp_path / name).values()
+        assert (item.response, item.suggestion) == ("Friday.", None), name
     run = write_run(tmp_path / "run", steps=5)
-    items = read_answers(run)
-    [first, *_] = items.values()
+    with (run / "ppo/text2grad/samples.jsonl").open("a", encoding="utf-8") as samples:
+        samples.write('{"step": 9, "resp')
+    first = next(iter(read_answers(run).values()))
     assert first.suggestion is not None and first.suggestion.source.kind == "reward_model"
     assert first.example.meta["policy"] == "text2grad"
-    samples = run / "ppo/text2grad/samples.jsonl"
-    line = json.loads(samples.read_text(encoding="utf-8").splitlines()[0])
-    with samples.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({**line, "response": "A new one."}) + '\n{"step": 9, "resp')
-    assert len(read_answers(run)) == len(items) + 1
 
 
 def test_a_failure_is_no_suggestion_and_a_transcript_is_known_by_all_its_turns() -> None:
@@ -235,17 +211,13 @@ def test_a_failure_is_no_suggestion_and_a_transcript_is_known_by_all_its_turns()
     assert len(group_records(record(response=talk) for talk in turns)) == 2  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"prompt": "a", "answer": "b"}', None])
-def test_bad_input_is_one_line(tmp_path: Path, text: str | None) -> None:
-    if text is not None:
-        (tmp_path / "in.jsonl").write_text(text)
-    with pytest.raises(UserError, match=r"in\.jsonl") as raised:
-        read_answers(tmp_path / "in.jsonl")
-    assert "\n" not in str(raised.value)
-
-
-def test_a_place_that_cannot_be_written_is_named(source: Path) -> None:
-    (source.parent / "file").write_text("")
-    for out in (source.parent / "file" / "out.jsonl", source.parent):
+def test_bad_input_is_one_line(source: Path) -> None:
+    for text in (None, "", "{", '{"prompt": "a", "answer": "b"}'):
+        file = source.with_name("in.jsonl")
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(UserError, match=r"^.*in\.jsonl.*$"):
+            read_answers(file)
+    for out in (source / "out.jsonl", source.parent):
         with pytest.raises(UserError, match=str(source.parent)):
             Notebook(read_answers(source), out)

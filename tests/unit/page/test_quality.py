@@ -69,13 +69,14 @@ def test_one_record_twice_is_one_opinion(tmp_path: Path) -> None:
 def test_alpha_by_hand() -> None:
     # Nominal alpha: 1 - (n - 1) * disagreeing pairs / expected ones; here 1 of 4 units differs.
     assert token_alpha([[0, 0, 1, 1], [0, 0, 1, 0]]) == pytest.approx(1 - 7 * 2 / (2 * 5 * 3))
+    # Of three annotators (package krippendorff 0.9.0).
+    assert token_alpha([[0, 1, 2, 0], [0, 1, 1, 0], [1, 1, 2, 0]]) == pytest.approx(0.5111111111)
     assert token_alpha([[0, 1], [0, 1]]) == 1.0
     assert token_alpha([[0, 0], [0, 0]]) is None
 
 
-@pytest.mark.parametrize(
-    ("expected", "quotes", "moved"),
-    [
+def test_a_canary_whose_labels_moved_is_counted(tmp_path: Path) -> None:
+    cases: list[tuple[list[tuple[str, int]], list[tuple[str, int]], int]] = [
         ([("six", -1)], [("six", -1)], 0),
         ([("six", -1)], [("six", 1)], 1),
         ([("six", -1)], [], 1),
@@ -83,15 +84,14 @@ def test_alpha_by_hand() -> None:
         ([("One two three", 1)], [("One", 1)], 1),
         ([], [(RESPONSE, 1)], 1),
         ([], [], 0),
-    ],
-)
-def test_a_canary_whose_labels_moved_is_counted(tmp_path: Path, expected: Any, quotes: Any, moved: int) -> None:
-    spans = [
-        {"start": RESPONSE.index(q), "end": RESPONSE.index(q) + len(q), "label": label} for q, label in expected
     ]
-    write_jsonl(tmp_path / "canaries.jsonl", [record("a", *quotes, meta={"canary": spans})])
-    figures = measure(tmp_path, RECORDS, tmp_path / "canaries.jsonl")
-    assert (figures["records"], figures["canaries"], figures["canaries_moved"]) == (5, 1, moved)
+    for expected, quotes, moved in cases:
+        spans = [
+            {"start": RESPONSE.index(q), "end": RESPONSE.index(q) + len(q), "label": label} for q, label in expected
+        ]
+        write_jsonl(tmp_path / "canaries.jsonl", [record("a", *quotes, meta={"canary": spans})])
+        figures = measure(tmp_path, RECORDS, tmp_path / "canaries.jsonl")
+        assert (figures["records"], figures["canaries"], figures["canaries_moved"]) == (5, 1, moved), expected
 
 
 def test_a_file_without_records_is_the_users_mistake(tmp_path: Path) -> None:
@@ -99,18 +99,15 @@ def test_a_file_without_records_is_the_users_mistake(tmp_path: Path) -> None:
         measure(tmp_path, [])
 
 
-@pytest.mark.parametrize(
-    ("good", "poor", "meaning"),
-    [
+def test_the_meaning_for_a_policy(tmp_path: Path) -> None:
+    for good, poor, meaning in (
         ("One", "two three four. Five six <b>seven</b>.", "say less"),
         ("One two three", "seven", "balanced"),
         ("One two three four. Five six <b>seven</b>", ".", "repeat itself"),
         ("", "", "nothing can be learned"),
-    ],
-)
-def test_the_meaning_for_a_policy(tmp_path: Path, good: str, poor: str, meaning: str) -> None:
-    quotes = [(quote, label) for quote, label in ((good, 1), (poor, -1)) if quote]
-    assert meaning in measure(tmp_path, [record("a", *quotes)])["judgement"][0]
+    ):
+        quotes = [(quote, label) for quote, label in ((good, 1), (poor, -1)) if quote]
+        assert meaning in measure(tmp_path, [record("a", *quotes)])["judgement"][0]
 
 
 def test_what_to_write_next(tmp_path: Path) -> None:

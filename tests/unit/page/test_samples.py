@@ -110,8 +110,8 @@ def test_the_pieces_are_the_response(response: str, data: st.DataObject) -> None
 def test_nothing_unseen_is_left(text: str) -> None:
     shown = visible(text)
     shown.encode("utf-8")
-    for rest in (shown, stripped(text)):
-        assert not set(rest) & set("\x1b\x9b\x00\r\u200b\u200e\u202a\u202e\u2066\u2069\ufeff\u2028")
+    for safe in (shown, stripped(text)):
+        assert not set(safe) & set("\x1b\x9b\x00\r\u200b\u200e\u202a\u202e\u2066\u2069\ufeff\u2028")
 
 
 def test_escapes_are_spelled_out_or_removed_whole() -> None:
@@ -119,8 +119,7 @@ def test_escapes_are_spelled_out_or_removed_whole() -> None:
     assert visible(text) == "a␛[31mred␛]0;title␇ ⟨U+202E⟩end"
     assert stripped(text) == "ared end"
     assert stripped("\x1b]0; never ended\nnext line") == "]0; never ended\nnext line"
-    assert token_label(" x\n\t") == "·x⏎⇥"
-    assert token_label("") == "∅"
+    assert (token_label(" x\n\t"), token_label("")) == ("·x⏎⇥", "∅")
 
 
 def test_quotes_that_were_lost_are_shown() -> None:

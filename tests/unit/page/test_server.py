@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event, Thread
@@ -35,35 +33,36 @@ def app(tmp_path: Path) -> Guard:
 
 
 IN = {"host": HOST, "cookie": COOKIE}
-READS: list[tuple[str, dict[str, str], int]] = [
-    ("/?token=secret-token", {"host": HOST}, 200),
-    ("/?token=secret-token", {"host": HOST, "sec-fetch-site": "cross-site"}, 200),  # a link in a notebook
-    ("/", IN, 200),
-    ("/api/items", {**IN, "host": "localhost:8639"}, 200),
-    *((path, {"host": HOST}, 403) for path in ("/", "/?token=", "/?token=other")),
-    *(
-        ("/", {"host": HOST, "cookie": cookie}, 403)
-        for cookie in ("text2grad-8639=other", "text2grad-8640=secret-token", 'text2grad-8639="; bad=')
-    ),
-    ("/api/items?token=secret-token", {"host": HOST}, 403),  # addresses end up in logs
-    *(
-        ("/?token=secret-token", {"host": host}, 403)
-        for host in ("evil.example", "127.0.0.1:9999", "127.0.0.1", "")  # DNS rebinding
-    ),
-    *(
-        ("/api/items", {**IN, "origin": origin}, 403)
-        for origin in ("http://evil.example", "null", "http://127.0.0.1:9999")
-    ),
-    *(("/api/items", {**IN, "sec-fetch-site": site}, 403) for site in ("cross-site", "same-site")),
-    *(
-        (path, IN, 404)
-        for path in ("/etc/passwd", "/../a.jsonl", "/api/items/../../../etc/passwd", "/api/items/%2e%2e%2fa.jsonl")
-    ),
+LINK = "/?token=secret-token"
+READS: list[tuple[int, str, dict[str, str]]] = [
+    (200, LINK, {"host": HOST}),
+    (200, LINK, {"host": HOST, "sec-fetch-site": "cross-site"}),  # a link in a notebook
+    (200, "/", IN),
+    (200, "/api/items", {**IN, "host": "localhost:8639"}),
+    (403, "/", {"host": HOST}),
+    (403, "/?token=", {"host": HOST}),
+    (403, "/?token=other", {"host": HOST}),
+    (403, "/", {"host": HOST, "cookie": "text2grad-8639=other"}),
+    (403, "/", {"host": HOST, "cookie": "text2grad-8640=secret-token"}),
+    (403, "/", {"host": HOST, "cookie": 'text2grad-8639="; bad='}),
+    (403, "/api/items?token=secret-token", {"host": HOST}),  # addresses end up in logs
+    (403, LINK, {"host": "evil.example"}),  # DNS rebinding
+    (403, LINK, {"host": "127.0.0.1:9999"}),
+    (403, LINK, {"host": ""}),
+    (403, "/api/items", {**IN, "origin": "http://evil.example"}),
+    (403, "/api/items", {**IN, "origin": "null"}),
+    (403, "/api/items", {**IN, "origin": "http://127.0.0.1:9999"}),
+    (403, "/api/items", {**IN, "sec-fetch-site": "cross-site"}),
+    (403, "/api/items", {**IN, "sec-fetch-site": "same-site"}),
+    (404, "/etc/passwd", IN),
+    (404, "/../a.jsonl", IN),
+    (404, "/api/items/../../../etc/passwd", IN),
+    (404, "/api/items/%2e%2e%2fa.jsonl", IN),
 ]
 
 
 def test_who_may_read(app: Guard) -> None:
-    wrong = [(path, given, code) for path, given, code in READS if ask(app, path, given)[0] != code]
+    wrong = [case for case in READS if ask(app, case[1], case[2])[0] != case[0]]
     assert wrong == []
 
 
@@ -92,11 +91,9 @@ def test_who_may_change(app: Guard, tmp_path: Path) -> None:
 
 
 def test_an_act_that_is_none_is_refused(app: Guard) -> None:
-    bodies = [b"{", b"[]", b"\xff", b"[" * 2000]
     changes = [({"more": 1}, 422), ({"opinion": {"score": 2}}, 422), ({"item": "unknown"}, 404)]
-    cases = [(body, 422) for body in bodies]
-    cases += [(json.dumps({**MARK, **change}).encode(), status) for change, status in changes]
-    for body, status in cases:
+    cases = [(body, 422) for body in (b"{", b"[]", b"\xff", b"[" * 2000)]
+    for body, status in [*cases, *((json.dumps({**MARK, **change}).encode(), code) for change, code in changes)]:
         code, _, answer = ask(app, "/api/acts", USUAL, "POST", body)
         assert code == status and json.loads(answer)["error"], body
 
@@ -134,83 +131,33 @@ def test_the_next_port_is_taken_where_one_is_in_use(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == f"port {port} is in use: taking {number}\n"
 
 
-@pytest.fixture
-def connect(tmp_path: Path) -> Iterator[Callable[[], Line]]:
-    """Connections to a page on a real socket."""
-    record = Feedback(
-        id="a", prompt=(Message(role="user", content="When?"),), response="Friday.", source=Source(kind="llm")
-    )
-    write_records(tmp_path / "b.jsonl", [record])
-    app = mark_page(tmp_path / "b.jsonl", None, "", False).app()
-    with listening(None) as listener:
-        port = listener.getsockname()[1]
-        guarded = Guard(app, Address(port, "secret-token"))
-        config = uvicorn.Config(guarded, log_config=None, log_level="warning", lifespan="off", ws="none")
-        server = uvicorn.Server(config)
-        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        lines: list[Line] = []
-        yield lambda: lines.append(Line(port)) or lines[-1]  # type: ignore[func-returns-value]
-        for line in lines:
-            line.http.close()
-        server.should_exit = True
-        thread.join()
-
-
-class Line:
-    """One connection to a page, as the page itself uses it."""
-
-    def __init__(self, port: int) -> None:
-        self.http, self.host = HTTPConnection("127.0.0.1", port, timeout=30), f"127.0.0.1:{port}"
-        self.cookie = f"text2grad-{port}=secret-token"
-        self.http.connect()
-        self.socket = self.http.sock
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        return self._answer("GET", path, None, {"Cookie": self.cookie})
-
-    def post(self, path: str, body: str, origin: str = "") -> tuple[int, bytes]:
-        origin = origin or f"http://{self.host}"
-        headers = {"Cookie": self.cookie, "Origin": origin, "Content-Type": "application/json"}
-        return self._answer("POST", path, body, headers)
-
-    def _answer(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> tuple[int, bytes]:
-        self.http.request(method, path, body, headers)
-        answer = self.http.getresponse()
-        assert self.http.sock is self.socket, "another connection"
-        return answer.status, answer.read()
-
-
-def test_one_connection_gets_the_answer_of_each_request_in_its_order(connect: Callable[[], Line]) -> None:
-    """Also after a request that was refused before its body was read."""
-    line = connect()
-    first = line.get("/api/items")
-    assert line.post("/api/acts", "x" * 100_000, "http://evil.example")[0] == 403
-    assert line.post("/api/acts", json.dumps({**MARK, "item": "unknown"})) == (
-        404,
-        b'{"error": "there is no such answer"}',
-    )
-    assert line.get("/nowhere")[0] == 404
-    assert line.get("/api/items") == first and first[0] == 200
-
-
-def test_a_slow_request_does_not_hold_up_others(
-    connect: Callable[[], Line], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [item] = json.loads(connect().get("/api/items")[1])["items"]
-    act = json.dumps({**MARK, "item": item["key"]})
-    begun, go_on = Event(), Event()
+def test_a_slow_act_does_not_hold_up_others(app: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [item] = json.loads(ask(app, "/api/items", IN)[2])["items"]
+    written, go_on = Event(), Event()
 
     def slow(*_: object) -> None:
-        begun.set()
+        written.set()
         assert go_on.wait(30)
 
     monkeypatch.setattr("text2grad.page.marking.os.fsync", slow)
-    half, other = connect(), connect()
-    half.socket.sendall(b"GET / HTTP/1.1\r\nHost: ")  # never ends
-    with ThreadPoolExecutor() as pool:
-        written = pool.submit(connect().post, "/api/acts", act)
-        assert begun.wait(30)
-        assert other.get("/")[0] == 200 and not written.done()
+    with listening(None) as listener:
+        port = listener.getsockname()[1]
+        guarded = Guard(app.app, Address(port, "secret-token"))
+        server = uvicorn.Server(uvicorn.Config(guarded, log_config=None, lifespan="off", ws="none"))
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        headers = {"Cookie": f"text2grad-{port}=secret-token", "Content-Type": "application/json"}
+        headers["Origin"] = f"http://127.0.0.1:{port}"
+        half, first, other = (HTTPConnection("127.0.0.1", port, timeout=30) for _ in range(3))
+        half.connect()
+        half.sock.sendall(b"GET / HTTP/1.1\r\nHost: ")  # never ends
+        first.request("POST", "/api/acts", json.dumps({**MARK, "item": item["key"]}), headers)
+        assert written.wait(30)
+        other.request("GET", "/", headers=headers)
+        assert other.getresponse().status == 200
         go_on.set()
-        assert written.result()[0] == 200
+        assert first.getresponse().status == 200
+        for connection in (half, first, other):
+            connection.close()
+        server.should_exit = True
+        thread.join()

@@ -64,23 +64,20 @@ def test_a_failed_critique_is_said_to_have_failed() -> None:
     text = printed([failed])
     assert "no critique: truncated: stops early" in text and "score" not in text and "[-" not in text
     assert printed([ROW] * 8).count(" · step 3") == 5
-
-
-def test_what_is_both_good_and_poor_is_plain() -> None:
-    text = "one two three four"
-    spans = (Span(start=0, end=7, label=1, text=text[:7]), Span(start=4, end=13, label=-1, text=text[4:13]))
-    view = answer_view(PolicyAnswer("", text, Critique(text="", spans=spans)), brackets=True)
+    both = "one two three four"
+    spans = (Span(start=0, end=7, label=1, text=both[:7]), Span(start=4, end=13, label=-1, text=both[4:13]))
+    view = answer_view(PolicyAnswer("", both, Critique(text="", spans=spans)), brackets=True)
     assert printed(view).startswith("[+one +]two[- three-] four\n")
 
 
-@pytest.mark.parametrize(("width", "beside"), [(100, True), (60, False)])
-def test_answers_are_side_by_side_if_there_is_room(width: int, beside: bool) -> None:
-    out = io.StringIO()
+def test_answers_are_side_by_side_if_there_is_room() -> None:
     answers = [PolicyAnswer("sft", "left answer"), PolicyAnswer("text2grad", "right\x1b[2J answer")]
-    show_answers(Console(file=out, width=width, _environ={}), "When?", answers)
-    lines = out.getvalue().splitlines()
-    assert any("left answer" in line and "right answer" in line for line in lines) == beside
-    assert "\x1b" not in out.getvalue() and lines[0].startswith("When?")
+    for width, beside in ((100, True), (60, False)):
+        out = io.StringIO()
+        show_answers(Console(file=out, width=width, _environ={}), "When?", answers)
+        lines = out.getvalue().splitlines()
+        assert any("left answer" in line and "right answer" in line for line in lines) == beside
+        assert "\x1b" not in out.getvalue() and lines[0].startswith("When?")
 
 
 HEARD = Message(role="tool", content="95 km\x1b[31m" + "far " * 200)
@@ -115,22 +112,18 @@ ODD = {f"{way}_{'x' * 30}_{n}": -0.123456 for way in ("greedy", "sampled", "best
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("kind", ["results", "evaluation", "policy"])
-def test_no_table_is_cut(kind: str, terminal: bool) -> None:
+def test_no_table_is_cut(terminal: bool) -> None:
     gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
-    table = {
-        "results": lambda: results_table("m", {f"policy-{'y' * 40}": {"greedy": 0.123, "sampled": 0.456}}),
-        "evaluation": lambda: evaluation_table(reward_model_report([case(gold, gold)])),
-        "policy": lambda: policy_table(ODD),
-    }[kind]()
-    out = io.StringIO()
-    console = Console(file=out, width=40, force_terminal=terminal, color_system=None, _environ={})
-    show_table(console, table)
-    full = printed(table, width=1000)
-    letters = [sorted(re.sub(r"[^\w.]", "", page)) for page in (out.getvalue(), full)]
-    assert "…" not in out.getvalue() and letters[0] == letters[1] and console.width == 40
-    if not terminal:  # a row is a line, which programs may read
-        assert len(out.getvalue().splitlines()) <= len(full.splitlines()) + 1
+    results = results_table("m", {f"policy-{'y' * 40}": {"greedy": 0.123, "sampled": 0.456}})
+    for table in (results, evaluation_table(reward_model_report([case(gold, gold)])), policy_table(ODD)):
+        out = io.StringIO()
+        console = Console(file=out, width=40, force_terminal=terminal, color_system=None, _environ={})
+        show_table(console, table)
+        full = printed(table, width=1000)
+        letters = [sorted(re.sub(r"[^\w.]", "", page)) for page in (out.getvalue(), full)]
+        assert "…" not in out.getvalue() and letters[0] == letters[1] and console.width == 40
+        if not terminal:  # a row is a line, which programs may read
+            assert len(out.getvalue().splitlines()) <= len(full.splitlines()) + 1
 
 
 def test_the_evaluation_of_a_reward_model_has_intervals_and_baselines() -> None:
