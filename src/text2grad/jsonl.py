@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -201,39 +201,41 @@ def record_json(record: Record, exclude_none: bool = False) -> str:
         return to_json(record.model_dump(mode="json", exclude_none=exclude_none))
 
 
-def append_jsonl(path: Path, records: Iterable[Record]) -> int:
-    """Append records, one per line, flush them to disk, and return their number. None fields are left out.
+@contextmanager
+def whole_file(path: Path, encoding: str = "utf-8", **options: Any) -> Iterator[TextIO]:
+    """Open a text file that replaces `path` when it is complete, so that a crash leaves the old one.
 
-    Raises:
-        UserError: the file cannot be written; on a full disk the earlier records are still there.
-    """
-    count = 0
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as handle:
-            for record in records:
-                handle.write(record_json(record, exclude_none=True) + "\n")
-                count += 1
-            handle.flush()
-            os.fsync(handle.fileno())
-    return count
-
-
-def write_jsonl(path: Path, records: Iterable[Record]) -> int:
-    """Write a file atomically: to a temporary name, then renamed, so that a crash leaves the old one.
+    A link at `path` is replaced, not followed. `options` are those of `open`.
 
     Raises:
         UserError: the file cannot be written; the old one stays.
     """
     refuse_folder(path)
     temporary = path.with_name(path.name + ".partial")
-    temporary.unlink(missing_ok=True)
-    try:
-        count = append_jsonl(temporary, records)
-        with writing(path):
-            temporary.replace(path)
-    finally:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.unlink(missing_ok=True)
+        try:
+            with open(temporary, "x", encoding=encoding, **options) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_jsonl(path: Path, records: Iterable[Record]) -> int:
+    """Write records, one per line, as a `whole_file`, and return their number. None fields are left out.
+
+    Raises:
+        UserError: the file cannot be written; the old one stays.
+    """
+    count = 0
+    with whole_file(path) as file:
+        for record in records:
+            file.write(record_json(record, exclude_none=True) + "\n")
+            count += 1
     return count
 
 

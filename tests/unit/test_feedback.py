@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, QuoteCounts, Source, Span
-from text2grad.jsonl import append_jsonl, from_json, read_jsonl, record_json, write_jsonl
+from text2grad.jsonl import from_json, read_jsonl, record_json, write_jsonl
 
 EXAMPLE = Example(id="1", prompt=(Message(role="user", content="Sum up."),), meta={"post": 7})
 SOURCE = Source(kind="human", model="ann")
@@ -108,11 +108,9 @@ def test_a_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> None:
         list(read_jsonl(tmp_path / "latin.jsonl", Example))
 
 
-def test_appending_keeps_what_is_there_and_writing_replaces_it(tmp_path: Path) -> None:
+def test_writing_replaces_what_is_there(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "e.jsonl"
-    assert append_jsonl(file, [EXAMPLE]) == 1
-    assert append_jsonl(file, [EXAMPLE, EXAMPLE]) == 2
-    assert len(list(read_jsonl(file, Example))) == 3
+    assert write_jsonl(file, [EXAMPLE, EXAMPLE]) == 2 == len(list(read_jsonl(file, Example)))
     assert write_jsonl(file, []) == 0
     assert file.read_text(encoding="utf-8") == ""
     assert [path.name for path in file.parent.iterdir()] == ["e.jsonl"]

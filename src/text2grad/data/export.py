@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from text2grad.feedback import (
     conversation_text,
     key_of,
 )
-from text2grad.jsonl import refuse_folder, to_json, writing
+from text2grad.jsonl import to_json, whole_file
 from text2grad.wire.quotes import Quote, to_quotes
 
 Writer = Callable[[Iterable[Feedback]], Iterator[Row]]
@@ -323,15 +322,9 @@ def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    refuse_folder(out)
-    partial = out.with_name(out.name + ".partial")
     encoding = "utf-8-sig" if kind == "csv" else "utf-8"  # without it Excel reads another code page, and saves that
-    try:
-        with writing(out), partial.open("w", encoding=encoding, errors="replace", newline="") as file:
-            _write(rows, kind, file)
-            os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(out, encoding=encoding, errors="replace", newline="") as file:
+        _write(rows, kind, file)
 
 
 def left_out(records: Iterable[Feedback], kind: str) -> dict[str, Mapping[str, int]]:

@@ -77,9 +77,9 @@ class Act(Record):
 
 
 class Entry(Act):
-    """A line of the journal. The first about an answer holds the answer itself, in case its file is deleted."""
+    """A line of the journal, with the answer itself, in case its file is deleted."""
 
-    answer: Feedback | None = None
+    answer: Feedback
 
 
 class Conflict(Exception):
@@ -103,7 +103,6 @@ class Notebook:
         self.checks = out.with_suffix(".checks.jsonl")
         self._versions: dict[tuple[str, str], list[Opinion]] = defaultdict(list)
         self._acts: set[str] = set()
-        self._marked: set[str] = set()
         path = out.with_suffix(".journal")
         with writing(path):
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -157,9 +156,7 @@ class Notebook:
 
     def _keep(self, act: Entry) -> None:
         self._acts.add(act.act)
-        if act.answer is not None:
-            self._marked.add(act.item)
-            self.items.setdefault(act.item, make_item([act.answer], [act.answer.id]))
+        self.items.setdefault(act.item, make_item([act.answer], [act.answer.id]))
         self._versions[act.item, act.annotator].append(act.opinion)
 
     def version(self, item: str, annotator: str) -> int:
@@ -186,8 +183,7 @@ class Notebook:
         if act.base != self.version(act.item, act.annotator):
             raise Conflict
         _critique_of(item, act.opinion)
-        answer = None if act.item in self._marked else unjudged(item.example, item.response)
-        entry = Entry(**dict(act), answer=answer)
+        entry = Entry(**dict(act), answer=unjudged(item.example, item.response))
         self._append((record_json(entry, exclude_none=True) + "\n").encode("utf-8"))
         self._keep(entry)
         self._write()

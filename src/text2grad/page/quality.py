@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from statistics import fmean, quantiles
@@ -38,8 +37,8 @@ def feedback_quality(source: Path, canaries: Path | None = None) -> dict[str, An
 
 
 def measure(records: Iterable[Feedback], canaries: Iterable[Feedback] = ()) -> dict[str, Any]:
-    """Return the figures of feedback; see `Quality.figures`."""
-    quality = Quality()
+    """Return the figures of feedback; see docs/data.md."""
+    quality = _Quality()
     for record in records:
         quality.add(record)
     for record in canaries:
@@ -54,27 +53,23 @@ def describe_feedback(figures: Mapping[str, Any]) -> list[str]:
     return [size, *judge(figures), *advise(figures)]
 
 
-@dataclass
-class Quality:
+class _Quality:
     """Running counts; each record leaves a hash, and a byte per token."""
 
-    records: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    usage: Counter[str] = field(default_factory=Counter)
-    lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], 0: [], -1: []})
-    """Tokens of each span by label."""
-    failures: Counter[str] = field(default_factory=Counter)
-    opinions: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
-    """Response -> annotator -> token labels."""
-    seen: Counter[bytes] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.usage: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.seen: Counter[bytes] = Counter()
+        self.lengths: dict[int, list[int]] = {1: [], 0: [], -1: []}  # tokens of each span by label
+        self.opinions: dict[bytes, dict[bytes, bytes]] = {}  # response -> annotator -> token labels
 
     def add(self, record: Feedback) -> None:
         """Count one record."""
-        self.records += 1
         self.seen[_digest(record.id, key_of(record.response))] += 1
         self.usage.update(record.usage)
         self.counts.update(record.quotes.model_dump())
-        self.counts["dropped_spans"] += int(record.meta.get("dropped_spans", 0))
+        self.counts.update(records=1, dropped_spans=int(record.meta.get("dropped_spans", 0)))
         if record.error is not None:
             self.failures[record.error.kind] += 1
             return
@@ -100,9 +95,8 @@ class Quality:
         """Count a judged record with known spans as a canary."""
         if "canary" in record.meta and record.error is None:
             tokens = list(units(record.response))
-            self.counts["canaries"] += 1
-            labels = span_labels(record.spans, tokens)
-            self.counts["canaries_moved"] += has_moved(record.meta["canary"], labels, tokens)
+            moved = has_moved(record.meta["canary"], span_labels(record.spans, tokens), tokens)
+            self.counts.update(canaries=1, canaries_moved=moved)
 
     def figures(self) -> dict[str, Any]:
         """Plain numbers; shares are of 1, None for 0 of 0."""
@@ -110,13 +104,13 @@ class Quality:
         quotes = spans + counts["dropped_spans"] + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
         counted = ("records_without_spans", "scored", "records_all_good", "canaries", "canaries_moved")
         return {
-            "records": self.records,
+            "records": counts["records"],
             "spans": spans,
             "exact": quotes - counts["normalised"] - counts["fuzzy"],
             **{name: counts[name] for name in ("normalised", "fuzzy", "unmatched", "ambiguous")},
             "unmatched_rate": _share(counts["unmatched"], quotes + counts["unmatched"]),
             "failed": dict(sorted(self.failures.items())),
-            "repeated_records": sum(count - 1 for count in self.seen.values()),
+            "repeated_records": self.seen.total() - len(self.seen),
             **{name: counts[name] for name in counted},
             "input_tokens": int(self.usage["prompt_tokens"]),
             "output_tokens": int(self.usage["completion_tokens"]),
@@ -132,11 +126,8 @@ class Quality:
         """The mean alpha of the responses with several annotators."""
         shared = [list(opinions.values()) for opinions in self.opinions.values() if len(opinions) > 1]
         alphas = [alpha for labels in shared if (alpha := token_alpha(labels)) is not None]
-        return {
-            "several_annotators": len(shared),
-            "agreement_measured": len(alphas),
-            "agreement_alpha": round(fmean(alphas), 4) if alphas else None,
-        }
+        alpha = round(fmean(alphas), 4) if alphas else None
+        return {"several_annotators": len(shared), "agreement_measured": len(alphas), "agreement_alpha": alpha}
 
 
 def _length_figures(lengths: Sequence[int]) -> dict[str, float]:
@@ -144,14 +135,8 @@ def _length_figures(lengths: Sequence[int]) -> dict[str, float]:
     if not lengths:
         return {"count": 0}
     cuts = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else [float(lengths[0])] * 3
-    quartiles = {f"q{place}": cut for place, cut in enumerate(cuts, start=1)}
-    return {
-        "count": len(lengths),
-        "mean": round(fmean(lengths), 2),
-        "min": min(lengths),
-        **quartiles,
-        "max": max(lengths),
-    }
+    ends = {"mean": round(fmean(lengths), 2), "min": min(lengths), "max": max(lengths)}
+    return {"count": len(lengths), **ends, **{f"q{place}": cut for place, cut in enumerate(cuts, start=1)}}
 
 
 def token_alpha(labels: Sequence[Sequence[int]]) -> float | None:
@@ -220,26 +205,22 @@ def advise(figures: Mapping[str, Any]) -> Iterator[str]:
 
 def _problems(figures: Mapping[str, Any]) -> Iterator[str]:
     records, share, rate = figures["records"], figures["good_share"], figures["unmatched_rate"] or 0.0
-    if share is not None and share < LOPSIDED:
-        yield "Mark what is right too: 'good' quotes, or [+...+]."
-    if share is not None and share > 1 - LOPSIDED:
-        yield "Mark what is wrong too: 'poor' quotes, or [-...-]{why}."
-    if figures["unmatched"]:
-        limit = f", {rate:.1%} of the quotes, above 5 %: docs/metrics.md" * (rate > MOST_UNMATCHED)
-        yield f"Quote word for word (not in the response: {figures['unmatched']}{limit})."
-    if figures["ambiguous"]:
-        yield f"Quote more words (found more than once: {figures['ambiguous']})."
-    if 2 * figures["records_without_spans"] > records:
-        without = figures["records_without_spans"]
-        yield f"Mark words: {without} of {records} records have none (or text2grad annotate --anchor)."
-    if 2 * (records - figures["scored"]) > records:
-        yield f"Give a score from -1 to 1, for omissions: {records - figures['scored']} of {records} have none."
-    if failed := sum(figures["failed"].values()):
-        yield f"Judge {failed} failures again: text2grad annotate --again."
-    if figures["repeated_records"]:
-        yield f"Remove repeated records ({figures['repeated_records']})."
-    if (alpha := figures["agreement_alpha"]) is not None and alpha < LEAST_ALPHA:
-        yield f"Define good and poor: annotators disagree (alpha {alpha})."
+    unmarked, unscored = figures["records_without_spans"], records - figures["scored"]
+    limit = f", {rate:.1%} of the quotes, above 5 %: docs/metrics.md" * (rate > MOST_UNMATCHED)
+    failed, alpha = sum(figures["failed"].values()), figures["agreement_alpha"]
+    anchor = "or text2grad annotate --anchor"
+    checks = {
+        "Mark what is right too: 'good' quotes, or [+...+].": share is not None and share < LOPSIDED,
+        "Mark what is wrong too: 'poor' quotes, or [-...-]{why}.": share is not None and share > 1 - LOPSIDED,
+        f"Quote word for word (not in the response: {figures['unmatched']}{limit}).": figures["unmatched"],
+        f"Quote more words (found more than once: {figures['ambiguous']}).": figures["ambiguous"],
+        f"Mark words: {unmarked} of {records} records have none ({anchor}).": 2 * unmarked > records,
+        f"Give a score from -1 to 1, for omissions: {unscored} of {records} have none.": 2 * unscored > records,
+        f"Judge {failed} failures again: text2grad annotate --again.": failed,
+        f"Remove repeated records ({figures['repeated_records']}).": figures["repeated_records"],
+        f"Define good and poor: annotators disagree (alpha {alpha}).": alpha is not None and alpha < LEAST_ALPHA,
+    }
+    yield from (problem for problem, found in checks.items() if found)
 
 
 def worst_records(source: Path, count: int) -> list[Feedback]:

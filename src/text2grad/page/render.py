@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import os
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -22,8 +21,7 @@ from typing import Any, TypeGuard
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from text2grad.errors import UserError
-from text2grad.jsonl import to_json
+from text2grad.jsonl import to_json, whole_file
 
 DUST = 1e-12
 """Values below are what rounding leaves of zero."""
@@ -79,17 +77,10 @@ def write_page(path: Path, text: str) -> Path:
     """Write a page, but never through a link: the run folder may belong to someone else.
 
     Raises:
-        UserError: it is a link, or cannot be written.
+        UserError: it cannot be written.
     """
-    if path.is_symlink():
-        cure = "remove the link, or name that place"
-        raise UserError(f"cannot write {path}: it is a link to another place", cure)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        with open(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-            file.write(text)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}", "make its folder writable") from error
+    with whole_file(path, errors="replace", newline="\n") as file:
+        file.write(text)
     return path
 
 

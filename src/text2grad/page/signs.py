@@ -56,15 +56,6 @@ def quote_warnings(unmatched: float | None, source: str) -> Iterator[str]:
         )
 
 
-def reward_warnings(values: Sequence[float]) -> Iterator[str]:
-    """Warn if the mean reward of an answer oscillates without a trend."""
-    if oscillates(values):
-        yield (
-            f"the reward of an answer oscillates between {min(values):.3g} and {max(values):.3g} without a trend:"
-            " check the precision of spans (evaluate --task reward-model), good_tokens and poor_tokens"
-        )
-
-
 def scalar_warnings(name: str, scalar: str, lead: float, interval: Sequence[float]) -> Iterator[str]:
     """Warn if a run on token rewards is below scalar PPO, whose `lead` has this 95 % interval."""
     if interval[0] > 0:
@@ -75,10 +66,15 @@ def scalar_warnings(name: str, scalar: str, lead: float, interval: Sequence[floa
 
 
 def metric_warnings(rows: Sequence[Row]) -> list[str]:
-    """Warnings about the metrics of the steps of a run."""
-    unmatched = _values(rows, "unmatched_share")
-    quotes = quote_warnings(fmean(unmatched) if unmatched else None, "in training")
-    return [*quotes, *reward_warnings(_values(rows, "delta_sum"))]
+    """Warnings about the metrics of a run: quotes, and rewards that oscillate without a trend."""
+    unmatched, rewards = _values(rows, "unmatched_share"), _values(rows, "delta_sum")
+    warnings = list(quote_warnings(fmean(unmatched) if unmatched else None, "in training"))
+    if oscillates(rewards):
+        warnings.append(
+            f"the reward of an answer oscillates between {min(rewards):.3g} and {max(rewards):.3g} without a trend:"
+            " check the precision of spans (evaluate --task reward-model), good_tokens and poor_tokens"
+        )
+    return warnings
 
 
 def oscillates(values: Sequence[float]) -> bool:
@@ -131,7 +127,14 @@ def count_reversals(values: Sequence[float], least: float) -> int:
 
 def describe_training(rows: Sequence[Row]) -> list[str]:
     """Sentences on the effect of a training with these metrics; none without metrics."""
-    return [sentence(rows) for names, sentence in SENTENCES.items() if any(_values(rows, name) for name in names)]
+    sentences = []
+    if _values(rows, "score") or _values(rows, "delta_sum"):
+        sentences.append(_reward_sentence(rows))
+    if _values(rows, "kl_token"):
+        sentences.append(_kl_sentence(rows))
+    if _values(rows, "loss"):
+        sentences.append(_loss_sentence(rows))
+    return sentences
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:
@@ -177,10 +180,6 @@ def _kl_sentence(rows: Sequence[Row]) -> str:
 def _loss_sentence(rows: Sequence[Row]) -> str:
     first, last, _ = _ends(rows, "loss")
     return f"The loss went from {first:.3g} to {last:.3g}{': nothing was learned' * (last >= first)}."
-
-
-SENTENCES = {("score", "delta_sum"): _reward_sentence, ("kl_token",): _kl_sentence, ("loss",): _loss_sentence}
-"""Metrics, and the sentence on runs with one of them."""
 
 
 def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:

@@ -25,17 +25,17 @@ from text2grad.page.server import json_response
 
 @dataclass
 class SampleFile:
-    """The samples of one method, read as the file grows; only the list entries stay in memory.
+    """The samples of one method as lines, list entries and searchable texts, read as the file grows.
 
-    `places`: the first and last byte of each line. An incomplete last line waits for its end. If the last
-    line read is no longer in its place, the file was replaced.
+    An incomplete last line waits for its end. If the last line read is no longer in its place, the file
+    was replaced.
     """
 
     path: Path
     method: str
     entries: list[dict[str, Any]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
     read: int = 0
     last: bytes = b""
     signals: set[str] = field(default_factory=set)
@@ -50,31 +50,27 @@ class SampleFile:
             file.seek(self.read - len(self.last))
             restarted = file.read(len(self.last)) != self.last
             if restarted:
-                self.entries, self.texts, self.places, self.read, self.last = [], [], [], 0, b""
+                self.entries, self.texts, self.lines, self.read, self.last = [], [], [], 0, b""
                 file.seek(0)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                self._take(line)
+                if line.strip():
+                    self._take(line)
+                self.read, self.last = self.read + len(line), line
         return restarted
 
     def _take(self, line: bytes) -> None:
-        sample = parse_record(line, Sample, self.path, len(self.entries) + 1) if line.strip() else None
-        start, self.read, self.last = self.read, self.read + len(line), line
-        if sample is None:
-            return
+        sample = parse_record(line, Sample, self.path, len(self.entries) + 1)
         self.entries.append(all_visible(list_entry(sample, self.method, len(self.entries))))
         words = (sample.id, *(turn.content for turn in sample.prompt), sample.response, sample.critique)
         self.texts.append("\n".join(words).lower())
-        self.places.append((start, self.read))
+        self.lines.append(line)
         self.signals |= {name for name in SIGNALS if getattr(sample, name)}
 
     def view(self, number: int) -> dict[str, Any]:
-        """Read one sample; see `sample_view`."""
-        start, end = self.places[number]
-        with self.path.open("rb") as file:
-            file.seek(start)
-            sample = parse_record(file.read(end - start), Sample, self.path, number + 1)
+        """View one sample; see `sample_view`."""
+        sample = parse_record(self.lines[number], Sample, self.path, number + 1)
         view: dict[str, Any] = all_visible(sample_view(sample, self.method, number))
         return view
 

@@ -20,7 +20,7 @@ from text2grad.data.responses import Item, Items
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, reading
-from text2grad.page.quality import Quality
+from text2grad.page.quality import measure
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import prompt_name, prompted_critic
 
@@ -169,10 +169,8 @@ def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict
     own = AnnotateOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)
     place = canaries_path(target)
     summary = annotate_paid(config, lambda: found, place, own)
-    quality = Quality()
-    for record in read_jsonl(place, Feedback):
-        quality.add_canary(record)
-    moved, judged = quality.counts["canaries_moved"], quality.counts["canaries"]
+    figures = measure((), read_jsonl(place, Feedback))
+    moved, judged = figures["canaries_moved"], figures["canaries"]
     cure = f"read {place}; another model or prompt, or --no-canaries"
     if not judged and not summary.tally["pending"]:
         raise UserError("this critic gave no readable answer to any canary", cure)
