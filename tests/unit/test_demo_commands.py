@@ -97,32 +97,24 @@ def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., C
     return written
 
 
-@pytest.mark.parametrize("references", [True, False])
-@pytest.mark.parametrize(
-    ("scores", "measure"),
-    [
-        ("{'named': 1.0}", "named"),
-        ("{'zeal': 1.0, 'accuracy': 0.5}", "zeal"),
-        ("{'accuracy': 0.5, 'rouge_l': 1.0}", "rouge_l"),
-        ("{'length': 3.0, 'pass': 1.0}", "pass"),
-        ("{'named': 1.0} if example.id == '1' else {}", "named"),
-    ],
-)
-def test_a_task_of_one_s_own_is_compared_by_its_own_measure(
-    own_task: Callable[..., Config], scores: str, measure: str, references: bool
-) -> None:
-    config = own_task(scores, references)
-    assert demo.measure_of(config) == demo.measure_of(config, measure) == measure
-    with pytest.raises(UsageError, match=rf"no measure 'speed' \(--measure .*{measure}"):
-        demo.measure_of(config, "speed")
+MEASURES = {
+    "{'named': 1.0}": "named",
+    "{'zeal': 1.0, 'accuracy': 0.5}": "zeal",
+    "{'accuracy': 0.5, 'rouge_l': 1.0}": "rouge_l",
+    "{'length': 3.0, 'pass': 1.0}": "pass",
+    "{'named': 1.0} if example.id == '1' else {}": "named",
+}
 
 
-def test_a_task_that_measures_nothing_is_refused_before_anything_is_run(own_task: Callable[..., Config]) -> None:
+def test_a_task_of_one_s_own_is_compared_by_its_own_measure(own_task: Callable[..., Config]) -> None:
+    for scores, measure in MEASURES.items():
+        for config in (own_task(scores, True), own_task(scores, False)):
+            assert demo.measure_of(config) == demo.measure_of(config, measure) == measure
+            with pytest.raises(UsageError, match=rf"no measure 'speed' \(--measure .*{measure}"):
+                demo.measure_of(config, "speed")
     for requested in (None, "rouge_l"):
-        config = own_task("{}")
         with pytest.raises(UserError, match="measures nothing"):
-            demo.measure_of(config, requested)
-        assert not config.run.folder.exists()
+            demo.measure_of(own_task("{}"), requested)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="the system does not say what a process holds")
@@ -132,10 +124,6 @@ def test_the_peak_of_a_command_is_its_own_and_not_its_parent_s(tmp_path: Path) -
     _, large = demo.run_command([sys.executable, "-c", "import time; x = b'x' * (200 << 20); time.sleep(0.6)"])
     assert len(held) >> 20 == 300 and code == 0
     assert 2 < small < 60 and 200 < large < 260
-    code, _ = demo.run_command([sys.executable, "-c", "import os; print(os.getcwd()); raise SystemExit(7)"])
-    assert code == 7
-
-
-def test_the_result_of_a_command_is_in_its_log(tmp_path: Path) -> None:
-    demo.run_command([sys.executable, "-c", "print('the counts')"], tmp_path / "it.log")
-    assert "the counts" in (tmp_path / "it.log").read_text(encoding="utf-8")
+    program = "import os; print(os.getcwd()); raise SystemExit(7)"
+    code, _ = demo.run_command([sys.executable, "-c", program], tmp_path / "it.log", tmp_path)
+    assert code == 7 and (tmp_path / "it.log").read_text(encoding="utf-8").strip() == str(tmp_path)

@@ -49,14 +49,16 @@ def test_matrices_move_as_with_pytorchs_muon() -> None:
 
 
 def test_what_is_no_matrix_moves_as_with_adamw() -> None:
-    ours, theirs = [nn.Parameter(made(7))], [nn.Parameter(made(7))]
-    optimizers = (Muon([], ours, lr=0.05, weight_decay=0.1), torch.optim.AdamW(theirs, lr=0.05, weight_decay=0.1))
+    ours, theirs = nn.Parameter(made(7)), nn.Parameter(made(7))
+    optimizers = (
+        Muon([], [ours], lr=0.05, weight_decay=0.1),
+        torch.optim.AdamW([theirs], lr=0.05, weight_decay=0.1),
+    )
     for step in range(5):
-        ours[0].grad = made(7, seed=step)
-        theirs[0].grad = made(7, seed=step)
+        ours.grad, theirs.grad = made(7, seed=step), made(7, seed=step)
         for optimizer in optimizers:
             optimizer.step()
-    torch.testing.assert_close(ours[0], theirs[0])
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_embeddings_and_norms_are_no_matrices_of_a_model(tiny_llama: LlamaForCausalLM) -> None:

@@ -37,16 +37,13 @@ def test_a_record_holds_its_judgement(judgement: Judgement, tmp_path: Path) -> N
 
 
 def test_counts_of_quotes_add_up_and_stand_in_the_record_one_by_one() -> None:
-    found = QuoteCounts(unmatched=2, fuzzy=1) + QuoteCounts(unmatched=1, repeated=3)
-    assert found == QuoteCounts(unmatched=3, fuzzy=1, repeated=3)
-    record = Feedback.of(EXAMPLE, "ab", Critique(text="", quotes=found), SOURCE)
+    counts = QuoteCounts(unmatched=2, fuzzy=1) + QuoteCounts(unmatched=1, repeated=3)
+    assert counts == QuoteCounts(unmatched=3, fuzzy=1, repeated=3)
+    record = Feedback.of(EXAMPLE, "ab", Critique(text="", quotes=counts), SOURCE)
     assert record.meta == {"post": 7, "unmatched": 3, "fuzzy": 1, "repeated": 3}
-    assert record.quotes == found
-
-
-def test_a_count_in_meta_that_is_none_of_ours_is_left_alone() -> None:
-    record = Feedback(id="1", prompt=EXAMPLE.prompt, response="", source=SOURCE, meta={"repeated": "often"})
-    assert record.quotes == QuoteCounts()
+    assert record.quotes == counts
+    other = Feedback(id="1", prompt=EXAMPLE.prompt, response="", source=SOURCE, meta={"repeated": "often"})
+    assert other.quotes == QuoteCounts()
 
 
 @given(st.text(), st.text())
@@ -60,44 +57,31 @@ def test_absent_fields_are_left_out_of_the_file(tmp_path: Path) -> None:
     assert "null" not in (tmp_path / "f.jsonl").read_text(encoding="utf-8")
 
 
-def test_a_span_must_quote_the_response() -> None:
+def test_spans_labels_and_scores_are_checked() -> None:
     with pytest.raises(ValidationError, match=r"span \[3, 5\)"):
         Feedback.of(EXAMPLE, "ab 🙂中", Critique(text="", spans=(SPAN,)), SOURCE)
+    good = {"start": 0, "end": 1, "label": 1, "text": "a"}
+    bad = [{"start": 2}, {"start": 1}, {"start": -1}, *({"label": label} for label in (0.5, 2, -2, "good", None))]
+    for change in bad:
+        with pytest.raises(ValidationError):
+            Span.model_validate({**good, **change})
+    for score in (1.1, -1.1, float("nan")):
+        with pytest.raises(ValidationError):
+            Critique(text="", score=score)
 
 
-@pytest.mark.parametrize(("start", "end"), [(2, 2), (3, 2), (-1, 2)])
-def test_a_span_is_not_empty(start: int, end: int) -> None:
-    with pytest.raises(ValidationError):
-        Span(start=start, end=end, label=1, text="")
-
-
-@pytest.mark.parametrize("label", [0.5, 2, -2, "good", None])
-def test_a_label_is_good_poor_or_neither(label: object) -> None:
-    with pytest.raises(ValidationError):
-        Span.model_validate({"start": 0, "end": 1, "label": label, "text": "a"})
-
-
-@pytest.mark.parametrize("score", [1.1, -1.1, float("nan")])
-def test_a_score_lies_between_minus_one_and_one(score: float) -> None:
-    with pytest.raises(ValidationError):
-        Critique(text="", score=score)
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{", "not JSON"),
-        ('{"id": "1"}', "prompt"),
-        ('{"id": "1", "prompt": [], "extra": 1}', "prompt"),
-        ("[]", "Input should be"),
-    ],
-)
-def test_a_bad_line_is_named(line: str, said: str, tmp_path: Path) -> None:
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
-    file.write_text(f"{EXAMPLE.model_dump_json()}\n\n{line}\n", encoding="utf-8")
-    with pytest.raises(UserError) as error:
-        list(read_jsonl(file, Example))
-    assert "prompts.jsonl:3" in str(error.value) and said in str(error.value)
+    lines = {
+        "{": "not JSON",
+        '{"id": "1"}': "prompt",
+        '{"id": "1", "prompt": [], "extra": 1}': "prompt",
+        "[]": "Input",
+    }
+    for line, problem in lines.items():
+        file.write_text(f"{EXAMPLE.model_dump_json()}\n\n{line}\n", encoding="utf-8")
+        with pytest.raises(UserError, match=rf"prompts\.jsonl:3.*{problem}"):
+            list(read_jsonl(file, Example))
 
 
 def test_a_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> None:
@@ -158,19 +142,14 @@ def test_every_writer_of_json_writes_half_a_pair(tmp_path: Path) -> None:
     assert "half ? a pair" in embedded({"response": HALF})
 
 
-@pytest.mark.parametrize("text", ["[" * 3000, '{"a":' * 3000 + "1" + "}" * 3000, "9" * 5000, "[" * 101 + "]" * 101])
-def test_json_that_could_not_be_written_again_is_a_bad_line_not_a_traceback(text: str, tmp_path: Path) -> None:
+def test_json_that_could_not_be_written_again_is_a_bad_line_not_a_traceback(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
-    file.write_text(f'{{"id": {text}}}\n', encoding="utf-8")
-    with pytest.raises(UserError, match=r"prompts\.jsonl:1: not JSON"):
-        list(read_jsonl(file, Example))
-
-
-@pytest.mark.parametrize(
-    "text", ['"' + "[" * 3000 + '"', "[" + "[]," * 3000 + "1]", '["\\"[{", ' + "[" * 90 + "]" * 91]
-)
-def test_brackets_that_are_not_nested_do_not_count(text: str) -> None:
-    assert from_json(text) == json.loads(text)
+    for text in ("[" * 3000, '{"a":' * 3000 + "1" + "}" * 3000, "9" * 5000, "[" * 101 + "]" * 101):
+        file.write_text(f'{{"id": {text}}}\n', encoding="utf-8")
+        with pytest.raises(UserError, match=r"prompts\.jsonl:1: not JSON"):
+            list(read_jsonl(file, Example))
+    for text in ('"' + "[" * 3000 + '"', "[" + "[]," * 3000 + "1]", '["\\"[{", ' + "[" * 90 + "]" * 91):
+        assert from_json(text) == json.loads(text)  # brackets that are not nested
 
 
 def test_a_disk_that_is_full_is_one_line_and_the_old_file_stays(

@@ -42,6 +42,7 @@ def test_the_second_signal_waits_for_no_boundary() -> None:
 
 
 def test_what_is_held_is_finished_first() -> None:
+    assert not issubclass(Stopped, Exception)  # no handler of failures catches it
     with pytest.raises(SystemExit), StopRequest() as request:
         with held():
             ask()
@@ -53,10 +54,6 @@ def test_what_is_held_is_finished_first() -> None:
         with pytest.raises(Stopped) as stopped:
             stop_here()
         assert stopped.value.signal == signal.SIGTERM
-
-
-def test_no_handler_of_failures_catches_it() -> None:
-    assert not issubclass(Stopped, Exception)
 
 
 def test_an_inner_request_leaves_the_decision_to_the_outer_one() -> None:

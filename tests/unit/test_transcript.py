@@ -136,36 +136,30 @@ def test_a_plain_response_is_written_as_it_always_was() -> None:
 
 USER = {"role": "user", "content": "and now?"}
 ANSWER = {"role": "assistant", "content": "x"}
+MALFORMED: list[tuple[object, str, str]] = [
+    ([USER], "no message of the assistant in it", "fix or remove line 1"),
+    ([], "no message of the assistant in it", "fix or remove line 1"),
+    ([USER, {"role": "robot", "content": "x"}], "message 2: role: ", "fix or remove line 1"),
+    ([ANSWER, "x"], "message 2: ", "fix or remove line 1"),
+    ([{"role": "assistant"}], "message 1: content: ", "fix or remove line 1"),
+    ({"role": "assistant"}, "Input should be a valid string", "fix or remove line 1"),
+    ([{**ANSWER, "tool_calls": []}], "message 1: tool_calls: ", "text2grad import "),
+]
 
 
-@pytest.mark.parametrize(
-    ("response", "problem", "cure"),
-    [
-        ([USER], "response: no message of the assistant in it", "fix or remove line 1"),
-        ([], "response: no message of the assistant in it", "fix or remove line 1"),
-        ([USER, {"role": "robot", "content": "x"}], "response: message 2: role: ", "fix or remove line 1"),
-        ([ANSWER, "x"], "response: message 2: ", "fix or remove line 1"),
-        ([{"role": "assistant"}], "response: message 1: content: ", "fix or remove line 1"),
-        ({"role": "assistant"}, "response: Input should be a valid string", "fix or remove line 1"),
-        ([{**ANSWER, "tool_calls": []}], "response: message 1: tool_calls: ", "text2grad import "),
-    ],
-)
-def test_malformed_turns_are_one_line_with_a_cure(
-    response: object, problem: str, cure: str, tmp_path: Path
-) -> None:
-    row = {"id": "1", "prompt": [USER], "response": response, "source": {"kind": "human"}}
-    (tmp_path / "f.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(UserError) as error:
-        read_records(tmp_path / "f.jsonl")
-    assert f"f.jsonl:1: {problem}" in str(error.value) and cure in str(error.value)
-    assert "\n" not in str(error.value)
+def test_malformed_turns_are_one_line_with_a_cure(tmp_path: Path) -> None:
+    for response, problem, cure in MALFORMED:
+        row = {"id": "1", "prompt": [USER], "response": response, "source": {"kind": "human"}}
+        (tmp_path / "f.jsonl").write_text(json.dumps(row), encoding="utf-8")
+        with pytest.raises(UserError, match=rf"^[^\n]*f\.jsonl:1: response: {problem}[^\n]*{cure}[^\n]*$"):
+            read_records(tmp_path / "f.jsonl")
 
 
-@pytest.mark.parametrize("place", [(8, 14), (10, 12), (0, len(TALK))])
-def test_a_span_is_within_one_turn(place: tuple[int, int]) -> None:
-    span = Span(start=place[0], end=place[1], label=1, text=TALK[slice(*place)])
-    with pytest.raises(ValueError, match="crosses turns: write one for each"):
-        feedback(TALK, spans=(span,))
+def test_a_span_is_within_one_turn() -> None:
+    for start, end in ((8, 14), (10, 12), (0, len(TALK))):
+        span = Span(start=start, end=end, label=1, text=TALK[start:end])
+        with pytest.raises(ValueError, match="crosses turns: write one for each"):
+            feedback(TALK, spans=(span,))
 
 
 def test_a_critics_span_across_turns_becomes_one_in_each() -> None:
@@ -177,46 +171,31 @@ def test_a_critics_span_across_turns_becomes_one_in_each() -> None:
     ]
 
 
-@pytest.mark.parametrize("response", [Transcript.of([], [tool("x")]), Transcript("bare")])
-def test_a_transcript_without_a_turn_is_no_response(response: Transcript) -> None:
-    with pytest.raises(ValueError, match="without a turn of the assistant"):
-        feedback(response)
+def test_a_transcript_without_a_turn_is_no_response() -> None:
+    for response in (Transcript.of([], [tool("x")]), Transcript("bare")):
+        with pytest.raises(ValueError, match="without a turn of the assistant"):
+            feedback(response)
 
 
-@pytest.mark.parametrize(
-    ("scores", "response"),
-    [
-        ([1.0], TALK),
-        ([1.0, 0.5, -1.0], TALK),
-        ([1.0, 1.5], TALK),
-        ([float("nan"), 1.0], TALK),
-        ([float("inf"), 1.0], TALK),
-        (["1", 1.0], TALK),
-        ([True, 1.0], TALK),
-        ({"1": 1.0, "2": 0.0}, TALK),
-        (1.0, TALK),
-        ("10", TALK),
-        ([1.0, 1.0], "plain"),
-    ],
-)
-def test_verdicts_on_turns_are_checked_when_they_are_read(scores: Any, response: str, tmp_path: Path) -> None:
-    line = {**json.loads(record_json(feedback(response), exclude_none=True)), "meta": {"turn_scores": scores}}
-    (tmp_path / "f.jsonl").write_text(json.dumps(line), encoding="utf-8")
-    turns = 2 if response is TALK else 1
-    with pytest.raises(UserError, match=r"^[^\n]*f.jsonl:1: meta: [^\n]*"):
-        read_records(tmp_path / "f.jsonl")
-    line["meta"] = {"turn_scores": [None, 1][-turns:]}
-    (tmp_path / "f.jsonl").write_text(json.dumps(line), encoding="utf-8")
-    (record,) = read_records(tmp_path / "f.jsonl")
-    assert record.judgement().turn_scores == (None, 1.0)[-turns:]  # type: ignore[union-attr]
+NAN, INF = float("nan"), float("inf")
+SCORES: list[object] = [[1.0], [1.0, 0.5, -1.0], [1.0, 1.5], [NAN, 1.0], [INF, 1.0], ["1", 1.0], [True, 1.0]]
+SCORES += [{"1": 1.0, "2": 0.0}, 1.0, "10"]
+META = [{"lost": 7}, {"lost": [7]}, {"omissions": None}, {"forced": "x"}]
 
 
-@pytest.mark.parametrize("meta", [{"lost": 7}, {"lost": [7]}, {"omissions": None}, {"forced": "x"}])
-def test_what_a_critique_says_beside_its_words_is_read_or_refused(meta: Any, tmp_path: Path) -> None:
-    line = {**json.loads(record_json(feedback(TALK), exclude_none=True)), "meta": meta}
-    (tmp_path / "f.jsonl").write_text(json.dumps(line), encoding="utf-8")
-    with pytest.raises(UserError, match=r"^[^\n]*f.jsonl:1: meta: [^\n]+ .fix or remove line 1.$"):
-        read_records(tmp_path / "f.jsonl")
+def test_what_a_judgement_left_in_meta_is_checked_when_it_is_read(tmp_path: Path) -> None:
+    line = json.loads(record_json(feedback(TALK), exclude_none=True))
+    plain = json.loads(record_json(feedback("plain"), exclude_none=True))
+    bad = [(line, meta) for meta in [*META, *({"turn_scores": scores} for scores in SCORES)]]
+    for row, meta in [*bad, (plain, {"turn_scores": [1.0, 1.0]})]:
+        (tmp_path / "f.jsonl").write_text(json.dumps({**row, "meta": meta}), encoding="utf-8")
+        with pytest.raises(UserError, match=r"^[^\n]*f.jsonl:1: meta: [^\n]+ .fix or remove line 1.$"):
+            read_records(tmp_path / "f.jsonl")
+    for row, scores in ((line, (None, 1.0)), (plain, (1.0,))):
+        text = json.dumps({**row, "meta": {"turn_scores": scores}})
+        (tmp_path / "f.jsonl").write_text(text, encoding="utf-8")
+        (record,) = read_records(tmp_path / "f.jsonl")
+        assert record.judgement().turn_scores == scores  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("now", [Critique(text="Good."), Failure(kind="refused", message="no")])
