@@ -39,9 +39,12 @@ def _gate(runner: Runner, tests: str, taken: tuple[str, ...], reference: str) ->
     if reference and not (verdict := runner.run(reference, tests)).passed:
         return Gate(False, f"the reference: {verdict.outcome}{f': {verdict.error}' if verdict.error else ''}")
     asked = [(what, runner.submit(Job(code, tests, lenient=True))) for what, code in stubs(taken)] if taken else []
-    verdicts = [(what, runner.wait(future)) for what, future in asked]
-    passed = [what for what, verdict in verdicts if verdict.passed]
-    return Gate(False, f"the tests pass for {passed[0]}") if passed else Gate(True)
+    for what, future in asked:
+        if runner.wait(future).passed:
+            for _, other in asked:
+                other.cancel()
+            return Gate(False, f"the tests pass for {what}")
+    return Gate(True)
 
 
 _CONSTANTS = ("None", "True", "False", "0", "1", "''", "[]", "{}")

@@ -181,12 +181,6 @@ def test_what_a_program_writes_is_gone_for_the_next_and_the_folder_with_the_serv
     assert not folder.exists()
 
 
-def test_temporary_files_go_where_a_program_may_write(runner: Runner) -> None:
-    code = "import tempfile\ndef f(x):\n    with tempfile.TemporaryFile() as file:\n"
-    code += "        return x + file.write(b'1')\n"
-    assert runner.run(code, TEST_ONE).passed
-
-
 def test_modules_that_a_job_names_are_ready_for_the_next(runner: Runner) -> None:
     code = "import decimal, uuid\nfrom statistics import mean\n" + ONE
     assert runner.run(code, TEST_ONE).passed
@@ -212,18 +206,6 @@ def test_a_runner_that_is_not_closed_leaves_no_process() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert ended_soon(int(done.stdout))
-
-
-def test_a_process_that_nobody_has_reaped_is_no_process_left() -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert ended_soon(process.pid)
-    process.wait()
-
-
-def test_a_process_that_runs_is_left() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert not ended_soon(process.pid, seconds=0.1)
 
 
 def ended_soon(pid: int, seconds: float = 10.0) -> bool:
