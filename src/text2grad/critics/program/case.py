@@ -84,6 +84,10 @@ class Case:
         """The tests that did not pass."""
         return [result for result in self.verdict.results if not result.passed]
 
+    def quoted(self, start: int, end: int) -> str:
+        """The code characters [start, end) in backticks."""
+        return f"`{self.program.code[start:end]}`"
+
     def mark(self, start: int, end: int, label: Label, reason: str = "", weight: float = 1.0) -> tuple[Span, ...]:
         """The span of code characters [start, end), without white space around it; none if nothing is left."""
         text = self.program.code[start:end]
@@ -110,14 +114,9 @@ class Case:
         """The first line (from 1) that is not blank."""
         return next(number for number, text in enumerate(self.lines.lines, start=1) if text.strip())
 
-    def mark_all(self, label: Label, reason: str = "") -> tuple[Span, ...]:
+    def mark_all(self, label: Label, reason: str = "", weight: float = 1.0) -> tuple[Span, ...]:
         """The span of the whole program."""
-        return self.mark(0, len(self.program.code), label, reason)
-
-    def mark_any(self, label: Label, reason: str = "") -> tuple[Span, ...]:
-        """The span of the whole program, with the weight of one of its lines."""
-        lines = sum(bool(line.strip()) for line in self.lines.lines)
-        return self.mark(0, len(self.program.code), label, reason, one_of(lines))
+        return self.mark(0, len(self.program.code), label, reason, weight)
 
 
 def one_of(count: int) -> float:

@@ -20,7 +20,6 @@ ALIKE = 1 / 3
 """The share of statements in common from which on a reference tells where a program is wrong."""
 
 _DEFINITION = Function | ast.ClassDef
-_NOWHERE = "the tests fail and nothing says which line"
 _MISINDENTED = re.compile("unexpected indent|unindent does not match|TabError")
 _SHOWN = 3
 _NEAR = 0.9
@@ -47,25 +46,21 @@ def brief_critique(case: Case) -> Critique:
     if case.expected is not None:
         equal, different = compare(case.code, case.expected)
         if different:
-            return _briefly_by_reference(case, equal, different, what)
+            spans = tuple(span for piece in equal for span in case.mark(piece.start, piece.end, 1))
+            spans += tuple(span for piece in different for span in case.mark(piece.start, piece.end, -1))
+            notes = [f"{case.quoted(piece.start, piece.end)} {_wanted(piece)}." for piece in different]
+            return Critique(text=" ".join([*notes, what]), spans=ordered(spans), score=-1.0)
     line = next((result.line for result in case.verdict.results if result.line), case.verdict.line)
     if line:
         spans = case.mark_line(line, -1, "the traceback ends here")
         return Critique(text=f"{what} The error comes from line {line}.", spans=spans, score=-1.0)
-    return Critique(text=what, spans=case.mark_any(-1, _NOWHERE), score=-1.0)
+    return Critique(text=what, spans=_nowhere(case), score=-1.0)
 
 
-def _briefly_by_reference(
-    case: Case, equal: Sequence[Difference], different: Sequence[Difference], what: str
-) -> Critique:
-    """A sentence for each piece that the reference has otherwise; reasons come before the verdict."""
-    spans = [span for piece in equal for span in case.mark(piece.start, piece.end, 1)]
-    spans += [span for piece in different for span in case.mark(piece.start, piece.end, -1)]
-    notes = [
-        f"`{case.program.code[piece.start : piece.end]}` {_wanted(piece)}."
-        for piece in sorted(different, key=lambda each: each.start)
-    ]
-    return Critique(text=" ".join([*notes, what]), spans=ordered(spans), score=-1.0)
+def _nowhere(case: Case) -> tuple[Span, ...]:
+    """The span of the whole program, with the weight of one of its lines."""
+    lines = sum(bool(line.strip()) for line in case.lines.lines)
+    return case.mark_all(-1, "the tests fail and nothing says which line", one_of(lines))
 
 
 def _wanted(piece: Difference) -> str:
@@ -143,10 +138,10 @@ def _by_reference(case: Case, different: Sequence[Difference]) -> Critique:
     """The pieces that the reference has otherwise."""
     spans: list[Span] = []
     notes: list[str] = []
-    for piece in sorted(different, key=lambda each: each.start):
+    for piece in different:
         reason = _difference_text(piece)
         spans += case.mark(piece.start, piece.end, -1, f"{reason}, as in the reference solution")
-        notes.append(f"`{case.program.code[piece.start : piece.end]}` {reason}.")
+        notes.append(f"{case.quoted(piece.start, piece.end)} {reason}.")
     return _critique(case, notes, spans, ["reference"])
 
 
@@ -160,7 +155,7 @@ def _by_evidence(case: Case, suspects: Sequence[Suspect]) -> Critique:
     """The most suspicious line, and those as suspicious, each as sure as one of so many can be; an edit that makes
     every test pass decides alone."""
     if not suspects:
-        return _critique(case, [], case.mark_any(-1, _NOWHERE), [])
+        return _critique(case, [], _nowhere(case), [])
     top = suspects[0]
     alike = [top] if top.edit else [each for each in suspects if each.score >= _NEAR * top.score]
     chosen, sure = alike[:_SHOWN], one_of(len(alike))

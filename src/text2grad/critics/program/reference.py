@@ -27,7 +27,7 @@ class Difference(NamedTuple):
 
 
 def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Difference]]:
-    """Statements of `code` that the reference has too, and the smallest pieces that it has otherwise."""
+    """Statements of `code` that the reference has too, and the smallest pieces that differ, both in order."""
     mine, theirs = list(code.statements()), list(reference.statements())
     matcher = SequenceMatcher(None, list(map(_shape, mine)), list(map(_shape, theirs)), autojunk=False)
     equal: list[Difference] = []
@@ -43,7 +43,7 @@ def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Differe
             pairs = zip(mine[a0 : a0 + same], theirs[b0 : b0 + same], strict=True)
             different += [_smallest(code, node, reference, other) for node, other in pairs]
             different += [Difference(*code.extent_of(node), "") for node in mine[a0 + same : a1]]
-    return equal, different
+    return equal, sorted(different, key=lambda piece: piece.start)
 
 
 def _insertion(code: Code, mine: list[ast.stmt], index: int, missing: str) -> Difference:

@@ -168,13 +168,8 @@ class TaggerCritic:
     def __init__(self, tagger: Tagger, prompt: str, source: Source) -> None:
         self.tagger, self.source = tagger, source
         self.overlap = tagger.overlap
-        self.usage: Counter[str] = Counter()
+        self.tokens = 0.0  # read in all
         self._prompt = prompt
-
-    @property
-    def tokens(self) -> float:
-        """Tokens read in all."""
-        return float(self.usage.total())
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Return a critique without words of each response; one that cannot be read whole is a failure."""
@@ -185,7 +180,7 @@ class TaggerCritic:
     def _judgement(self, answer: Completion | Failure, response: str) -> Judgement:
         if isinstance(answer, Failure):
             return answer
-        self.usage.update(tokens_in(answer))
+        self.tokens += sum(tokens_in(answer).values())
         return Critique(text="", spans=spans_at(answer.spans or (), response), score=answer.score)
 
 
