@@ -33,11 +33,6 @@ def working(tier: Tier) -> Tier:
 
 
 @pytest.fixture(scope="module")
-def landlock() -> Tier:
-    return working("landlock")
-
-
-@pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
     """A patient one, in the best tier that works here."""
     with Runner(seconds=10.0) as made:

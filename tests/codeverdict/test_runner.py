@@ -56,10 +56,11 @@ def test_tests_that_never_end_are_a_timeout() -> None:
         assert quick.run(ONE, TEST_ONE).passed
 
 
-def test_where_the_reference_is_slow_a_program_has_more_time() -> None:
-    busy = "import time\nwhile time.process_time() < 0.2:\n    pass\n"
+def test_where_the_reference_is_slow_a_program_has_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "REFERENCE_TIMES", 2.0)
+    busy = "import time\nwhile time.process_time() < 0.8:\n    pass\n"
     slow, endless = busy + ONE, "while True:\n    pass\n"
-    with Runner(seconds=0.15) as quick:
+    with Runner(seconds=0.4) as quick:
         jobs = [(slow + "# other", TEST_ONE), (slow + "# other", TEST_ONE), (endless, TEST_ONE)]
         found = quick.run_all(jobs, references=[slow, ONE, slow])
         assert [each.outcome for each in found] == ["passed", "timeout", "timeout"]
@@ -162,23 +163,6 @@ def test_a_job_survives_a_dead_server() -> None:
         assert runner.run(ONE + "# again", TEST_ONE).passed
         [other] = runner._servers
         assert other is not server
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_what_a_program_writes_is_gone_for_the_next_and_the_folder_with_the_server(killed: bool) -> None:
-    write = "import os\nos.mkdir('d')\nopen('d/x', 'w').write('x')\nopen('y', 'w').write('y')\n"
-    look = "import os\nfound = os.listdir('.')\ndef f(x):\n    return x + 1 if not found else found\n"
-    with Runner(seconds=10.0, tier="landlock") as runner:
-        assert runner.run(write + ONE, TEST_ONE).passed
-        assert runner.run(look, TEST_ONE).passed
-        [server] = runner._servers
-        folders = Path("/tmp").glob(f"codeverdict-{server.process}-*")
-        [folder] = folders
-        if killed:
-            server._process.kill()
-            server._process.wait()
-            (folder / "left").write_text("by a job that ran")
-    assert not folder.exists()
 
 
 def test_modules_that_a_job_names_are_ready_for_the_next(runner: Runner) -> None:

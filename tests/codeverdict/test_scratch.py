@@ -64,13 +64,19 @@ def folders_of(process: int) -> list[str]:
     return [name for name in os.listdir("/tmp") if name.startswith(f"codeverdict-{process}-")]
 
 
-@pytest.fixture
-def own() -> Iterator[Scratch]:
-    made = Scratch(SOMEBODY_ELSE if ROOT else None)
+@contextlib.contextmanager
+def scratch_of(user: int | None) -> Iterator[Scratch]:
+    made = Scratch(user)
     made.renew()
     yield made
     made.remove()
     assert folders_of(os.getpid()) == []
+
+
+@pytest.fixture
+def own() -> Iterator[Scratch]:
+    with scratch_of(SOMEBODY_ELSE if ROOT else None) as made:
+        yield made
 
 
 @contextlib.contextmanager
@@ -124,23 +130,20 @@ def test_nested_folders_are_removed_however_deep(own: Scratch) -> None:
 
 def test_folders_that_their_owner_closed_are_counted_and_removed() -> None:
     def work(mode: int) -> None:
-        made = Scratch(None)
-        made.renew()
-        for number in range(3):
-            nest(made.folder, 3, f"{number}", mode)
-        Path(made.folder, "2", "2", "closed").mkdir(mode)
-        assert not made.overfull()
-        full = Path(made.folder, "full")
-        full.mkdir()
-        for number in range(ENTRIES):
-            Path(full, str(number)).touch(0o000)
-        full.chmod(mode)
-        assert made.overfull()
-        os.chmod(made.folder, mode)
-        made.empty()
-        assert os.listdir(os.path.dirname(made.folder)) == []
-        made.remove()
-        assert folders_of(os.getpid()) == []
+        with scratch_of(None) as made:
+            for number in range(3):
+                nest(made.folder, 3, f"{number}", mode)
+            Path(made.folder, "2", "2", "closed").mkdir(mode)
+            assert not made.overfull()
+            full = Path(made.folder, "full")
+            full.mkdir()
+            for number in range(ENTRIES):
+                Path(full, str(number)).touch(0o000)
+            full.chmod(mode)
+            assert made.overfull()
+            os.chmod(made.folder, mode)
+            made.empty()
+            assert os.listdir(os.path.dirname(made.folder)) == []
 
     for mode in (0o000, 0o100, 0o300, 0o500):
         as_somebody(partial(work, mode))
@@ -163,33 +166,27 @@ def test_links_lead_nowhere(own: Scratch, tmp_path: Path) -> None:
     assert (kept / "file").read_text() == "x"
 
 
-@pytest.mark.parametrize("of_server", [False, True], ids=["the job's folder", "the server's folder"])
-def test_a_link_in_place_of_a_folder_does_not_lead_out(tmp_path: Path, of_server: bool) -> None:
+def test_a_link_in_place_of_a_folder_does_not_lead_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    made = Scratch(None)
-    made.renew()
-    replaced = os.path.dirname(made.folder) if of_server else made.folder
-    shutil.rmtree(replaced)
-    os.symlink(tmp_path, replaced)
-    made.overfull()
-    made.empty()
-    made.renew()
-    assert os.listdir(made.folder) == []
-    made.remove()
-    assert folders_of(os.getpid()) == []
-    assert (tmp_path / "file").read_text() == "x"
+    for of_server in (False, True):
+        with scratch_of(None) as made:
+            replaced = os.path.dirname(made.folder) if of_server else made.folder
+            shutil.rmtree(replaced)
+            os.symlink(tmp_path, replaced)
+            made.overfull()
+            made.empty()
+            made.renew()
+            assert os.listdir(made.folder) == []
+        assert (tmp_path / "file").read_text() == "x"
 
 
 def test_a_program_that_closes_the_folder_of_its_server_ends_nothing() -> None:
     def work() -> None:
-        made = Scratch(None)
-        made.renew()
-        os.chmod(os.path.dirname(made.folder), 0)
-        made.empty()
-        made.renew()
-        assert os.listdir(made.folder) == []
-        made.remove()
-        assert folders_of(os.getpid()) == []
+        with scratch_of(None) as made:
+            os.chmod(os.path.dirname(made.folder), 0)
+            made.empty()
+            made.renew()
+            assert os.listdir(made.folder) == []
 
     as_somebody(work)
 
@@ -277,21 +274,9 @@ LOOKING = (
 )
 
 
-@pytest.fixture(scope="module")
-def runner(landlock: Tier) -> Iterator[Runner]:
-    with Runner(seconds=10.0, tier=landlock) as made:
-        yield made
-
-
 def in_folders(process: int) -> list[str]:
     """What lies in the folder of a server, besides an empty folder for the next job."""
     return [str(path) for name in folders_of(process) for path in Path("/tmp", name).glob("*/*")]
-
-
-def test_what_a_program_may_have_it_can_use(runner: Runner) -> None:
-    code = "import os, time\nos.makedirs('a/b')\nfor n in range(15):\n"
-    code += "    open(f'a/b/{n}', 'wb').write(b'x' * (1 << 20))\ntime.sleep(.3)\n"
-    assert runner.run(code + RIGHT, TESTS).passed
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
@@ -384,19 +369,12 @@ THREADS = (
 )
 
 
-def test_threads_of_an_ordinary_users_programs_are_limited_in_namespaces() -> None:
-    """Elsewhere by the memory they take: a limit would count all other processes of this user."""
+def test_threads_of_programs_are_limited(tier: Tier) -> None:
+    """An ordinary user's in namespaces; elsewhere a limit would count all other processes of this user."""
     programs = {f"threads {number}": f"# {number}\n{THREADS}{RIGHT}" for number in range(5)}
-    ends, _ = answer_of(USERS[-1], "namespaces", programs, RIGHT)
-    assert ends == {what: ["passed", "", [], "passed"] for what in programs}
-
-
-@pytest.mark.skipif(not ROOT, reason="only root can become a user that has no processes")
-def test_threads_of_roots_programs_are_limited(tier: Tier) -> None:
-    with Runner(seconds=10.0, tier=tier) as made:
-        for number in range(5):
-            verdict = made.run(f"# {number}\n{THREADS}{RIGHT}", TESTS)
-            assert verdict.passed, verdict
+    for user in USERS:
+        ends, _ = answer_of(user, tier if user == 0 else "namespaces", programs, RIGHT)
+        assert ends == {what: ["passed", "", [], "passed"] for what in programs}
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can become a user that has no processes")
@@ -427,13 +405,11 @@ def test_a_fork_waits_for_processes_that_are_ending(monkeypatch: pytest.MonkeyPa
         job._forked(lambda: None)
 
 
-@pytest.mark.parametrize("speaks", [True, False])
-def test_a_script_that_fills_the_folder_is_ended_whether_it_speaks_or_not(speaks: bool) -> None:
-    code = "import os, time\nos.mkdir('d')\n"
-    code += "say = lambda n: print(n, flush=True)\n" if speaks else "os.close(1)\nsay = lambda n: None\n"
-    code += (
+def test_a_script_that_fills_the_folder_is_ended_whether_it_speaks_or_not() -> None:
+    fill = (
         "for n in range(700):\n    open(f'd/{n}', 'wb').write(bytes(1 << 20))\n    say(n)\n    time.sleep(0.01)\n"
     )
     with Runner(seconds=60.0, tier="landlock") as runner:
-        verdict = runner.run_io(code, [("", "1")])
-    assert (verdict.outcome, verdict.error) == ("crashed", "more output or files than a program may make")
+        for say in ("say = lambda n: print(n, flush=True)", "os.close(1)\nsay = lambda n: None"):
+            verdict = runner.run_io(f"import os, time\nos.mkdir('d')\n{say}\n{fill}", [("", "1")])
+            assert (verdict.outcome, verdict.error) == ("crashed", "more output or files than a program may make")
