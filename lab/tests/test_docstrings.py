@@ -14,7 +14,7 @@ from text2grad.cli import main
 SMALL = (
     *("--tiny.vocabulary", "320", "--tiny.context", "512", "--task.heldout_share", "0.4"),
     *("--annotate.samples_per_prompt", "1", "--generation.max_new_tokens", "8", "--evaluate.samples", "1"),
-    *("--reward_model.training.epochs", "1", "--reward_model.generation.max_new_tokens", "8"),
+    *("--reward_model.training.epochs", "1", "--reward_model.max_new_tokens", "8"),
     *("--ppo.steps", "2", "--ppo.rollouts", "4", "--ppo.value_warmup", "0", "--ppo.max_failed", "1"),
 )
 

@@ -79,7 +79,7 @@ def test_evaluate_plays_episodes(folder: Path, command: Command) -> None:
 
 
 def test_a_reward_model_of_turns_is_taught_checked_and_trained_against(folder: Path, command: Command) -> None:
-    small = ("--reward_model.training.epochs", "1", "--reward_model.generation.max_new_tokens", "48")
+    small = ("--reward_model.training.epochs", "1", "--reward_model.max_new_tokens", "48")
     ended = command("train-reward", "--reward_model.label_weight", "1", *small, *SMALL, "--run.folder", folder)
     assert ended.code == 0, ended.err
     figures = json.loads((folder / "reward_model" / "gate.json").read_text("utf-8"))["figures"]

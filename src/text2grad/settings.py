@@ -8,34 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 S = TypeVar("S", bound="Settings")
 
 
 class Settings(BaseModel):
-    """Base of all settings: immutable, unknown keys refused.
-
-    A section that is given in part keeps the rest of its own default, not of its class.
-    """
+    """Base of all settings: immutable, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _over_defaults(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        defaults = {name: field.default for name, field in cls.model_fields.items()}
-        return {name: _over(defaults.get(name), value) for name, value in given.items()}
-
-
-def _over(default: object, given: Any) -> Any:
-    """What is given of a section, over what its default says otherwise than its class does."""
-    if not (isinstance(given, dict) and isinstance(default, Settings)):
-        return given
-    own = {name: getattr(default, name) for name in default.model_fields_set}
-    return own | {name: _over(own.get(name), value) for name, value in given.items()}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ TOY = (
     *("--tiny.vocabulary", "320", "--generation.max_new_tokens", "24"),
     *("--sft.epochs", "250", "--sft.batch_size", "16", "--sft.lr", "1e-2"),
     *("--ppo.steps", "2", "--ppo.rollouts", "8", "--ppo.value_warmup", "0", "--ppo.max_failed", "1"),
-    *("--reward_model.training.epochs", "4", "--reward_model.generation.max_new_tokens", "24"),
+    *("--reward_model.training.epochs", "4", "--reward_model.max_new_tokens", "24"),
     *("--evaluate.limit", "3", "--evaluate.samples", "2", "--annotate.samples_per_prompt", "2"),
     *("--critic.reward_model.gate", "false"),
 )

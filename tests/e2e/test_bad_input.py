@@ -199,7 +199,7 @@ def test_a_folder_nothing_can_be_written_to(command: Command, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["train", "--reward_model.generation.max_new_tokens", "1"], "critiques failed"),
+        (["train", "--reward_model.max_new_tokens", "1"], "critiques failed"),
         (["train", "--generation.temperature", "0"], "temperature above 0"),
         (["sft", "--restart", "--sft.lr", "1e30"], "not finite"),
         (["train-reward", "--reward_model.training.lr", "1e30"], "not finite"),

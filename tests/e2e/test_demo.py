@@ -23,7 +23,7 @@ SMALL = (
         "--annotate.samples_per_prompt",
         "1",
     ),
-    *("--reward_model.training.epochs", "2", "--reward_model.generation.max_new_tokens", "48"),
+    *("--reward_model.training.epochs", "2", "--reward_model.max_new_tokens", "48"),
     *("--ppo.steps", "2", "--ppo.rollouts", "8", "--ppo.max_failed", "1"),
     *("--generation.max_new_tokens", "48", "--evaluate.limit", "8", "--evaluate.samples", "2"),
     *("--critic.reward_model.gate", "false"),

@@ -16,7 +16,7 @@ SMALL = (
     *("--policy.lora.targets", "[q_proj, v_proj]", "--policy.lora.r", "4", "--task.heldout_share", "0.4"),
     *("--task.limit", "12", "--task.context_characters", "40", "--annotate.prompts", "6"),
     *("--annotate.samples_per_prompt", "1", "--generation.max_new_tokens", "8", "--evaluate.limit", "4"),
-    *("--reward_model.training.epochs", "1", "--reward_model.generation.max_new_tokens", "24"),
+    *("--reward_model.training.epochs", "1", "--reward_model.max_new_tokens", "24"),
     *("--ppo.steps", "2", "--ppo.rollouts", "8", "--ppo.max_failed", "1", "--policy.dtype", "float32"),
     *("--critic.reward_model.gate", "false"),
 )

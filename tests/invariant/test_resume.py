@@ -36,7 +36,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
-from text2grad.train import learner, ppo, supervised
+from text2grad.train import learner, ppo, probes, supervised
 from text2grad.train import update as update_module
 from text2grad.train.objectives.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import MarkedText, Pair
@@ -53,7 +53,7 @@ STEPS = 6
 SETTINGS = PPOSettings(
     advantage="gae",
     steps=STEPS, rollouts=4, epochs=2, mini_batches=2, lr=1e-3, schedule="cosine", value_warmup=1,
-    probe_every=0, kl_target=0.01, normalisation="whiten",
+    kl_target=0.01, normalisation="whiten",
 )  # fmt: skip
 TRAINING = NextTokenSettings(epochs=3, batch_size=2, lr=1e-2)
 COURSE: dict[str, Any] = {"checkpoint_every": 1, "course": CourseSettings(warmup=0.3)}
@@ -104,6 +104,18 @@ def asked(number: int) -> Callable[[], object]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No probes, but where a test asks for some."""
+    monkeypatch.setattr(probes, "due", lambda *_: False)
+
+
+@pytest.fixture
+def probed(unprobed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes at every second step, and at the last one."""
+    monkeypatch.setattr(probes, "due", lambda step, steps: step % 2 == 0 or step == steps - 1)
 
 
 Straight = Callable[..., tuple[Path, Training]]
@@ -198,6 +210,7 @@ def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
             folder = tmp_path_factory.mktemp("straight") / "run"
             with pytest.MonkeyPatch.context() as patch:
                 found = watched(patch)
+                patch.setattr(probes, "due", lambda *_: False)
                 by_ppo(model, folder, Lots(), **changes)
             made[key] = folder, found[-1]
         return made[key]
@@ -252,22 +265,24 @@ def test_ppo_goes_on_as_if_it_had_never_stopped(
 
 
 OF_A_PROBE = ("tokens", "starts", "delta", "kl", "value", "reward", "logp", "logp_change", "entropy")
-PROBED = {"probe_every": 2}
 
 
 def probes_of(folder: Path) -> list[dict[str, Any]]:
     return [row for line in logged(folder)[1].splitlines() if (row := json.loads(line)).get("probe")]
 
 
+@pytest.mark.parametrize("call", [4, 5])  # of a probe at the beginning of step 2, and of that step
 def test_probes_follow_the_same_prompts_and_training_does_not_notice(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, probed: None, call: int
 ) -> None:
-    """Their critic draws lots of torch's generator, and so does the policy."""
-    by_ppo(model, tmp_path / "run", Lots(), **PROBED)
+    """Their critic draws lots of torch's generator, and so does the policy; nor does it matter where it stops."""
+    with pytest.raises(SystemExit):
+        by_ppo(model, tmp_path / "run", Stops(call, asked(signal.SIGTERM)), checkpoint_every=0)
+    by_ppo(model, tmp_path / "run", Lots())
     probes = probes_of(tmp_path / "run")
     spread = [number * len(examples()) // 4 for number in range(4)]
-    asked = [(step, examples()[row].id) for step in (0, 2, 4, STEPS - 1) for row in spread]
-    assert [(probe["step"], probe["id"]) for probe in probes] == asked
+    expected = [(step, examples()[row].id) for step in (0, 2, 4, STEPS - 1) for row in spread]
+    assert [(probe["step"], probe["id"]) for probe in probes] == expected
     for probe in probes:
         assert {len(probe[name]) for name in OF_A_PROBE} == {len(probe["ids"])}
         assert not {"advantage", "ratio", "learned"} & probe.keys(), "nothing was learned from it"
@@ -277,16 +292,6 @@ def test_probes_follow_the_same_prompts_and_training_does_not_notice(
     lines = path.read_text("utf-8").splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"probe"' not in line), encoding="utf-8")
     assert_same(straight(), (tmp_path / "run", seen[-1]))
-
-
-@pytest.mark.parametrize("call", [4, 5])  # of a probe at the beginning of step 2, and of that step
-def test_a_run_with_probes_goes_on_as_if_it_had_never_stopped(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, call: int
-) -> None:
-    with pytest.raises(SystemExit):
-        by_ppo(model, tmp_path / "stopped", Stops(call, asked(signal.SIGTERM)), checkpoint_every=0, **PROBED)
-    by_ppo(model, tmp_path / "stopped", Lots(), **PROBED)
-    assert_same(straight(**PROBED), (tmp_path / "stopped", seen[-1]))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -18,7 +18,7 @@ from text2grad.cli import main
 
 OWN_DATA = section(README.read_text("utf-8"), "Your own data")
 SMALL = (
-    *("--generation.max_new_tokens", "8", "--reward_model.generation.max_new_tokens", "48"),
+    *("--generation.max_new_tokens", "8", "--reward_model.max_new_tokens", "48"),
     *("--sft.epochs", "2", "--reward_model.training.epochs", "2", "--reward_model.damaged", "0"),
     *("--ppo.steps", "1", "--ppo.rollouts", "8", "--critic.reward_model.gate", "false"),
     *("--ppo.max_failed", "1"),

@@ -122,7 +122,7 @@ def test_a_step_of_the_agents_task(tmp_path: Path) -> None:
     """`lookup` over the recipe of the real model: episodes of several turns, their ids kept, every one judged."""
     words = ["--config", "text2grad_lab:lookup", "--config", "smollm2"]
     words += ["--critic.kind", "text2grad_lab.tasks.lookup:LookupCritic"]
-    sizes = {"steps": 1, "rollouts": 4, "samples_per_prompt": 2, "probe_every": 0}
+    sizes = {"steps": 1, "rollouts": 4, "samples_per_prompt": 2}
     words += [word for name, size in sizes.items() for word in (f"--ppo.{name}", str(size))]
     with pytest.raises(SystemExit) as left:
         main(["train", *words, "--generation.max_turns", "3", "--run.folder", str(tmp_path)])

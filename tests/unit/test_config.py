@@ -66,17 +66,6 @@ def test_the_presets_are_one_set_of_files() -> None:
     assert {"configs/*.yaml", "configs/recipes/*.yaml"} <= set(packaged)
 
 
-def test_a_section_given_in_part_keeps_the_rest_of_its_own_default() -> None:
-    words = ["--task.name=demo", "--policy.model=tiny", "--reward_model.generation.batch_size=8"]
-    config = load_config(None, words)
-    plain = load_config(None, words[:2])
-    assert config.reward_model.generation.temperature == plain.reward_model.generation.temperature == 0.0
-    assert config.reward_model.generation.batch_size == 8
-    assert load_config(
-        None, [*words, "--reward_model.generation.temperature=1"]
-    ).reward_model.generation.temperature
-
-
 # Configurations laid over each other
 
 
@@ -237,11 +226,11 @@ def test_the_presets_of_the_paper_warm_a_value_function_up_and_say_what_they_are
 @pytest.mark.parametrize("name", PAPER)
 def test_table_9_of_the_paper(name: str) -> None:
     config = load_config(find_config(name))
-    model, training = config.reward_model.policy, config.reward_model.training
-    assert model is not None and model.lora is not None
-    assert model.model == "meta-llama/Llama-3.1-8B-Instruct"
+    model, training = config.policy, config.reward_model.training
+    assert model.lora is not None
+    assert config.reward_model.model == "meta-llama/Llama-3.1-8B-Instruct"
     assert model.dtype == "bfloat16"  # the paper's float16 needs a loss scaling
-    assert config.reward_model.generation.max_new_tokens >= 2 * 256
+    assert config.reward_model.max_new_tokens >= 2 * 256
     assert (model.lora.r, model.lora.dropout) == (16, 0.1)
     assert model.lora.targets == ("q_proj", "v_proj")
     assert (training.lr, config.training.weight_decay, training.epochs) == (1e-5, 3e-7, 2)
@@ -294,7 +283,7 @@ def test_what_nobody_set_can_be_left_out_and_stays_unset(tmp_path: Path) -> None
         (["--ppo.lr", "1e-4", "--ppo.lr", "2e-4"], "ppo.lr", 2e-4),
         (["--ppo.kl_target", "null"], "ppo.kl_target", None),
         (["--reward_model.training.lr", "1e-4"], "reward_model.training.lr", 1e-4),
-        (["--reward_model.policy.model", "some/model"], "reward_model.policy.model", "some/model"),
+        (["--reward_model.model", "some/model"], "reward_model.model", "some/model"),
         (["--policy.lora.targets", "[q_proj, o_proj]"], "policy.lora.targets", ("q_proj", "o_proj")),
         (["--run.folder", "2026"], "run.folder", Path("2026")),
         (["--policy.model", "~"], "policy.model", "~"),
@@ -323,7 +312,7 @@ def test_an_override_leaves_its_neighbours_alone(tmp_path: Path) -> None:
 def test_every_setting_is_listed_once_and_can_be_set() -> None:
     keys = [setting.key for setting in describe_settings()]
     assert len(keys) == len(set(keys)) > 80
-    assert {"task.name", "reward_model.policy.lora.r", "credit.scheme", "evaluate.limit"} <= set(keys)
+    assert {"task.name", "reward_model.training.lr", "credit.scheme", "evaluate.limit"} <= set(keys)
     defaults = {setting.key: setting.default for setting in describe_settings()}
     assert (defaults["policy.model"], defaults["ppo.kl_coefficient"]) == ("(required)", "0.4")
 

@@ -116,7 +116,7 @@ def test_of_a_preset_no_rate_batch_or_number_of_steps_is_derived(name: str) -> N
     preset = load_config(find_config(name))
     for stage in ("sft", "reward_model", "ppo"):
         left = set(derive(stage, preset, MAILS))  # type: ignore[arg-type]
-        assert left <= {"generation.batch_size", "reward_model.generation.batch_size"}, name
+        assert left <= {"generation.batch_size"}, name
 
 
 def test_sft_ends_early_only_where_nobody_has_said_how_long_it_takes() -> None:
@@ -193,8 +193,3 @@ def test_derived_values_fit_the_configuration() -> None:
         assert Config.model_validate(full.model_dump()) == full
         assert all(is_set(full, key) and value_at(full, key) == each.value for key, each in found.items())
         assert not is_set(full, "ppo.gamma") and not is_set(full, "training.warmup")
-
-
-def test_the_temperature_of_critiques_survives_a_derived_batch() -> None:
-    full = with_values(config(), {"reward_model.generation.batch_size": 2})
-    assert (full.reward_model.generation.temperature, full.reward_model.generation.batch_size) == (0.0, 2)

@@ -166,7 +166,7 @@ def test_annotation_trains_on_changed_records_and_measures_on_unchanged_ones(
 ) -> None:
     small = "task.limit=64 sft.epochs=1"
     small += " annotate.prompts=16 annotate.samples_per_prompt=1 evaluate.limit=4 reward_model.training.epochs=1"
-    small += " reward_model.generation.max_new_tokens=24 generation.max_new_tokens=24"
+    small += " reward_model.max_new_tokens=24 generation.max_new_tokens=24"
     words = f"--seeds 3 --kinds irrelevant --shares .5 --policies --out {tmp_path} --set {small}"
     monkeypatch.setattr(sys, "argv", ["annotation.py", *words.split()])
     annotation.main()

@@ -58,11 +58,17 @@ class PairSettings(SupervisedSettings):
     epochs: float = Field(default=1.0, gt=0, description="passes over the data")
 
 
+class DPOTrainingSettings(PairSettings):
+    """DPO's training: a tenth of the learning rate of other training."""
+
+    lr: float = Field(default=1e-6, gt=0, description="learning rate at its peak")
+
+
 class DPOSettings(Settings):
     """`extra.dpo`: direct preference optimisation (Rafailov et al. 2023)."""
 
     beta: float = Field(default=0.1, gt=0, description="strength of the KL to the SFT policy")
-    training: PairSettings = PairSettings(lr=1e-6)
+    training: DPOTrainingSettings = DPOTrainingSettings()
 
 
 @dataclass(frozen=True, kw_only=True)

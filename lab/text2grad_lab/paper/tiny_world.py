@@ -31,7 +31,7 @@ MODELS = (
 ENCODER, LAYERS_OF_ENCODER = "roberta-large", 17
 
 _GENERATION = ("--run.threads", "1", "--generation.max_new_tokens", "24")
-_CRITIQUES = ("--reward_model.generation.max_new_tokens", "40")
+_CRITIQUES = ("--reward_model.max_new_tokens", "40")
 SMALL: Mapping[str, tuple[str, ...]] = {
     "sft": ("--run.threads", "1"),
     "annotate": (*_GENERATION, "--annotate.heldout", "2"),

@@ -172,13 +172,11 @@ def _ppo(config: Config, facts: Facts) -> Iterator[tuple[str, DerivedValue]]:
     group = config.ppo.samples_per_prompt
     wanted = 32 if facts.machine.device == "cpu" else 64
     yield from draft.offer("ppo.rollouts", math.ceil(wanted / group) * group, f"a {_kind(facts.machine)}")
-    answer, critique = config.generation.max_new_tokens, config.reward_model.generation.max_new_tokens
+    answer, critique = config.generation.max_new_tokens, config.reward_model.max_new_tokens
     tokens, most = facts.data.prompt_tokens + answer, draft["ppo.rollouts"]
     yield from draft.offer("ppo.micro_batch_size", _rows(facts, tokens, most, True), _free(facts.machine))
-    yield from draft.offer("generation.batch_size", _read_rows(facts, tokens, most), _free(facts.machine))
-    judged = tokens + answer + critique
-    key = "reward_model.generation.batch_size"
-    yield from draft.offer(key, _read_rows(facts, judged, most), _free(facts.machine))
+    judged = tokens + answer + critique  # a critique is sampled behind the prompt and the answer
+    yield from draft.offer("generation.batch_size", _read_rows(facts, judged, most), _free(facts.machine))
 
 
 def _rate(lr: float, model: ModelFacts) -> float:

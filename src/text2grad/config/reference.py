@@ -27,19 +27,16 @@ class Setting:
     meaning: str
 
 
-def describe_settings(
-    model: type[BaseModel] = Config, prefix: str = "", values: BaseModel | None = None
-) -> Iterator[Setting]:
-    """Every setting there is, in the order of the sections; `values` are the defaults of this one."""
+def describe_settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Setting]:
+    """Every setting there is, in the order of the sections."""
     for name, field in model.model_fields.items():
-        default = getattr(values, name) if values else field.get_default(call_default_factory=True)
+        default = field.get_default(call_default_factory=True)
         section = _section(field)
         if section is None or NoneType in accepts(field.annotation):
             meaning = (field.description or "").replace("None:", "null:")
             yield Setting(prefix + name, _kind(field.annotation), _shown(default), meaning)
         if section is not None:
-            inner = default if isinstance(default, BaseModel) else None
-            yield from describe_settings(section, f"{prefix}{name}.", inner)
+            yield from describe_settings(section, f"{prefix}{name}.")
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:

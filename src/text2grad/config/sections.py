@@ -17,9 +17,7 @@ from text2grad.named import known_name
 from text2grad.policy.settings import (
     GenerationSettings,
     Grounding,
-    ModelSettings,
     PolicySettings,
-    SamplingSettings,
     TinySettings,
 )
 from text2grad.sandbox import SandboxSettings
@@ -71,7 +69,11 @@ class RewardModelSettings(Settings):
         " nothing, a linear map labels each token of the response where it stands in the prompt, and the verdict is"
         " the characters praised less those blamed, as a share of both",
     )
-    policy: ModelSettings | None = Field(default=None, description="null: start from the SFT policy")
+    model: str | None = Field(
+        default=None,
+        description="another model to start from, with policy.lora and policy.dtype; null: the SFT policy",
+        json_schema_extra=MAY_CHANGE,
+    )
     critique: bool = Field(
         default=True, description="z begins with the critique; false: the span map alone (the paper's ablation)"
     )
@@ -98,7 +100,7 @@ class RewardModelSettings(Settings):
         description="an adapter beside the policy's: policy, reference, reward model on one set of base weights",
     )
     training: NextTokenSettings = NextTokenSettings()
-    generation: SamplingSettings = SamplingSettings(temperature=0.0)
+    max_new_tokens: int = Field(default=256, ge=1, description="longest critique")
     grounded: Grounding = Field(
         default="auto",
         description="critiques can only quote text of the response; auto: if llguidance is installed",

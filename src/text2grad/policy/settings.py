@@ -27,8 +27,8 @@ class LoraSettings(Settings):
     )
 
 
-class ModelSettings(Settings):
-    """A causal language model by hub name, folder or GGUF file, and how it is adapted."""
+class PolicySettings(Settings):
+    """The model that is trained: where it is, how it is adapted and addressed, and its value function."""
 
     model: str = Field(
         description="hub name, folder or GGUF file; tiny: made on the spot (see tiny);"
@@ -37,11 +37,6 @@ class ModelSettings(Settings):
     )
     lora: LoraSettings | None = Field(default=None, description="None: all weights are trained")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
-
-
-class PolicySettings(ModelSettings):
-    """The model that is trained: also where it is, how it is addressed, and its value function."""
-
     device: str = Field(default="auto", description="auto: a GPU if there is one")
     chat_template: str | None = Field(default=None, description="file with a Jinja chat template")
     value_head: Literal["shared", "detached", "separate"] = Field(

@@ -24,6 +24,7 @@ from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Source
 from text2grad.jsonl import from_json
+from text2grad.policy.settings import SamplingSettings
 from text2grad.sandbox import Gate, Runner, SandboxSettings
 from text2grad.settings import Settings
 from text2grad.stages.run_folder import RunFolder, write_json
@@ -93,7 +94,9 @@ def _ready(
         critic = prompted_critic(chat, prompt_name(config, task))
     elif spec.kind == "reward_model":
         shared = policy if config.reward_model.shared else None
-        critic = reward_model_critic(run, config.reward_model, shared, config.credit.by_score)
+        critic = reward_model_critic(
+            run, config.reward_model, config.generation.batch_size, shared, config.credit.by_score
+        )
     return Ready(run, config.run.seed, runner, critic)
 
 
@@ -231,18 +234,22 @@ def prompted_critic(chat: OpenAIChat, prompt: str, known: bool = False) -> Promp
 
 
 def reward_model_critic(
-    run: RunFolder, settings: RewardModelSettings, shared: Policy | None = None, by_score: bool = False
+    run: RunFolder,
+    settings: RewardModelSettings,
+    batch_size: int,
+    shared: Policy | None = None,
+    by_score: bool = False,
 ) -> PromptedCritic | TaggerCritic:
     """The trained reward model as a critic, on the base weights of the policy `shared` if there is one.
 
-    With `by_score` only the score is paid, and a model with a score head writes nothing else.
+    It judges `batch_size` answers at a time. With `by_score` only the score is paid, and a model with a score head writes nothing else.
 
     Raises:
         UserError: there is no reward model, or it cannot stand on these weights.
     """
     model = load_reward_model(run, shared)
     verdict_only = by_score and model.score_head is not None
-    return critic_over(settings, model, str(run.reward_model_folder), verdict_only)
+    return critic_over(settings, model, str(run.reward_model_folder), batch_size, verdict_only)
 
 
 def load_reward_model(run: RunFolder, shared: Policy | None = None) -> Policy:
@@ -258,7 +265,7 @@ def load_reward_model(run: RunFolder, shared: Policy | None = None) -> Policy:
 
 
 def critic_over(
-    settings: RewardModelSettings, model: Policy, name: str, verdict_only: bool = False
+    settings: RewardModelSettings, model: Policy, name: str, batch_size: int, verdict_only: bool = False
 ) -> PromptedCritic | TaggerCritic:
     """A reward model as the critic of its kind: it writes z, of it the verdict alone, or labels tokens.
 
@@ -273,12 +280,12 @@ def critic_over(
     if settings.kind != kind:
         problem = f"the reward model in {name} is {kind}"
         raise UserError(problem, f"--reward_model.kind {kind}, or train-reward again")
-    prompt, generation = read_prompt(REWARD_MODEL_PROMPT), settings.generation
+    prompt = read_prompt(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=name, prompt_version=prompt_version(REWARD_MODEL_PROMPT))
     if settings.tags:
-        return TaggerCritic(Tagger(model, generation.batch_size), prompt, source)
-    if verdict_only:
-        generation = generation.model_copy(update={"max_new_tokens": 1})
+        return TaggerCritic(Tagger(model, batch_size), prompt, source)
+    tokens = 1 if verdict_only else settings.max_new_tokens
+    greedy = SamplingSettings(max_new_tokens=tokens, temperature=0.0, batch_size=batch_size)
     vocabulary = None if verdict_only else vocabulary_for(model, settings.grounded)
-    chat = LocalChat(model, generation, name, vocabulary, counting("verdicts" if verdict_only else "critiques"))
+    chat = LocalChat(model, greedy, name, vocabulary, counting("verdicts" if verdict_only else "critiques"))
     return PromptedCritic(chat, prompt, source, verdict_only=verdict_only)

@@ -38,6 +38,7 @@ from text2grad.tasks.base import Task, TaskSettings, environment_of, question_of
 from text2grad.train.objectives.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import Pair
 from text2grad.train.ppo import train_ppo
+from text2grad.train.probes import PROBE_EVERY
 from text2grad.train.watch import combined
 from text2grad.train.watch.kept import kept_policies
 from text2grad.train.watch.length import length_watched
@@ -98,8 +99,8 @@ def _main(figures: Mapping[str, float]) -> dict[str, float]:
     return {f"heldout_{each}": figures[each] for each in names}
 
 
-def probes_of(critic: Critic, every: int, ranks: Ranks) -> OnStep | None:
-    """What probes the critic every so many steps, adds what it finds to the metrics, and names reward hacking once.
+def probes_of(critic: Critic, ranks: Ranks) -> OnStep | None:
+    """Probe the critic every `PROBE_EVERY` steps: adds what is found to the metrics, and names reward hacking once.
 
     All processes must call it. What a probe draws at random, training does not notice. Later probes are compared
     with the first one since the run was started or resumed.
@@ -110,7 +111,7 @@ def probes_of(critic: Critic, every: int, ranks: Ranks) -> OnStep | None:
     named: list[str] = []
 
     def look(step: int, metrics: dict[str, float]) -> None:
-        if step % every:
+        if step % PROBE_EVERY:
             return
         with torch.random.fork_rng(range(torch.cuda.device_count())), ranks.barrier():
             sums = critic.probe(step)
@@ -163,10 +164,10 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
 
 @contextmanager
 def critic_in_training(run: TrainingRun, task: Task, runner: Runner, policy: Policy) -> Iterator[Critic]:
-    """The critic of a run, with a journal for each process; a reward model's is probed (`ppo.probe_every`)."""
+    """The critic of a run, with a journal for each process; a reward model's is probed."""
     config, ranks = run.config, run.stage.ranks
     journal = run.stage.place / f"critic.{ranks.rank}.journal"
-    probed = config.critic.kind == "reward_model" and config.ppo.probe_every and not ranks.sharded
+    probed = config.critic.kind == "reward_model" and not ranks.sharded
     with open_critic(config, config.critic.kind, task, runner, policy, journal) as critic:
         yield ProbedCritic(critic, config.run.seed) if probed else critic
 
@@ -178,7 +179,7 @@ def watchers(run: TrainingRun, critic: Critic, task: Task, runner: Runner, polic
         counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic, ranks),
         heldout_curve(config, task, policy, runner, ranks),
         kept_policies(config.ppo.keep_every, policy, run.stage.place, ranks),
-        probes_of(critic, config.ppo.probe_every, ranks),
+        probes_of(critic, ranks),
         length_watched(ranks),
         variety_watched(config.ppo, ranks),
     )

@@ -90,7 +90,7 @@ def refuse_float16(policy: Policy) -> None:
     if any(parameter.dtype == torch.float16 for parameter in policy.parameters()):
         raise UserError(
             "float16 cannot be trained here: without loss scaling small gradients become 0",
-            "--policy.dtype bfloat16 (or --reward_model.policy.dtype bfloat16)",
+            "--policy.dtype bfloat16",
         )
 
 

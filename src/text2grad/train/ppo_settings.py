@@ -89,13 +89,6 @@ class PPOSettings(Settings):
         description="steps between policies that are kept, as ppo/NAME/NAME-step-K; null: only the last is",
         json_schema_extra=MAY_CHANGE,
     )
-    probe_every: int = Field(
-        default=10,
-        ge=0,
-        description="steps between two probes: answers to the same few prompts, and a check that the reward of a"
-        " reward model still means something; 0: never",
-        json_schema_extra=MAY_CHANGE,
-    )
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> PPOSettings:

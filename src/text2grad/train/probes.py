@@ -13,8 +13,9 @@ from typing import Any
 from text2grad.durable.log import Stopwatch
 from text2grad.feedback import Example
 from text2grad.train.learner import Learner
-from text2grad.train.ppo_settings import PPOSettings
 
+PROBE_EVERY = 10
+"""Steps between two probes."""
 PROBED = 4
 """Training prompts that each probe answers."""
 
@@ -36,7 +37,7 @@ class Probes:
 
         All processes must call it. Raises what the critic raises.
         """
-        if not (self.count and due(step, self.learner.settings)):
+        if not (self.count and due(step, self.learner.settings.steps)):
             return [], {}
         watch = Stopwatch()
         records = self.learner.probe(self.examples, self.prompts, step, beta)[: self.count]
@@ -44,7 +45,6 @@ class Probes:
         return records, watch.seconds
 
 
-def due(step: int, settings: PPOSettings) -> bool:
-    """Whether a step begins with probes."""
-    every = settings.probe_every
-    return every > 0 and (step % every == 0 or step == settings.steps - 1)
+def due(step: int, steps: int) -> bool:
+    """True if a step, of so many, begins with probes."""
+    return step % PROBE_EVERY == 0 or step == steps - 1

@@ -14,7 +14,7 @@ MAY_CHANGE = {
     "offline": set(),
     "ppo": {
         *{"max_failed", "max_kl"},
-        *{"heldout_every", "keep_every", "probe_every"},
+        *{"heldout_every", "keep_every"},
     },
     "credit": set(),
     "generation": set(),

@@ -89,7 +89,7 @@ def test_what_people_said_judges_a_file(annotate: Annotate, tmp_path: Path) -> N
 def test_a_trained_reward_model_judges_a_file(annotate: Annotate, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     make_tiny_model(folder, [json.dumps(row) for row in ROWS] * 20)
-    words = ("--reward_model.generation.max_new_tokens", "160", "--run.threads", "1")
+    words = ("--reward_model.max_new_tokens", "160", "--run.threads", "1")
     where = ("--critic.kind", "reward_model", "--critic.reward_model.folder", str(folder))
     code, summary, err = annotate(*where, *words)
     records = written(tmp_path)

@@ -34,11 +34,12 @@ def asked() -> list[Example]:
 
 def test_hacking_is_named_once_and_training_does_not_notice(capsys: pytest.CaptureFixture[str]) -> None:
     critic = ProbedCritic(Flattered(), seed=0)
-    look = probes_of(critic, 2, ALONE)
+    look = probes_of(critic, ALONE)
     assert look is not None
     state = torch.random.get_rng_state()
     seen = []
-    for step, text in enumerate([GOOD, GOOD, "well well well well", GOOD, "well well well"]):
+    answers = {0: GOOD, 9: GOOD, 10: "well well well well", 11: GOOD, 20: "well well well"}
+    for step, text in answers.items():
         critic.critique(asked(), [text])
         torch.random.set_rng_state(state)
         metrics = {"delta_sum": float(step)}
@@ -49,11 +50,11 @@ def test_hacking_is_named_once_and_training_does_not_notice(capsys: pytest.Captu
     assert seen[0]["probe_likeness"] == pytest.approx(1.0) and seen[2]["probe_likeness"] == 0.0
     assert seen[0]["probe_spoiled"] == 1.0
     [line] = capsys.readouterr().err.splitlines()
-    assert "rose from 0.00 (step 0) to 2.00" in line and "reward hacking (text2grad sample" in line
+    assert "rose from 0.00 (step 0) to 10.00" in line and "reward hacking (text2grad sample" in line
 
 
 def test_a_critic_without_probes_has_none_and_several_hooks_are_one() -> None:
-    assert probes_of(Flattered(), 2, ALONE) is None
+    assert probes_of(Flattered(), ALONE) is None
     assert combined(None, None) is None
     called: list[str] = []
     both = combined(lambda step, metrics: called.append("a"), None, lambda step, metrics: called.append("b"))

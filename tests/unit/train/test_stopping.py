@@ -71,11 +71,10 @@ def test_a_reward_model_beside_a_policy_may_have_an_adapter_of_its_own(tmp_path:
     run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     run_sft(config)
     base = str(config.run.folder / "base")
-    own = ("--reward_model.policy.model", base, "--reward_model.policy.lora.r", "4")
-    config = small_config(tmp_path / "run", *options, *own)
+    config = small_config(tmp_path / "run", *options, "--reward_model.model", base)
     run_train_reward(config)
     adapter = config.run.folder / "reward_model" / "policy" / "adapter_config.json"
-    assert json.loads(adapter.read_text())["r"] == 4
+    assert json.loads(adapter.read_text())["r"] == 2
     run_train(config, "text2grad")
     trained = config.run.folder / "ppo" / "text2grad" / "policy" / "adapter_config.json"
     found = json.loads(trained.read_text())
@@ -86,7 +85,7 @@ def test_what_cannot_share_weights_is_refused(tmp_path: Path) -> None:
     config = small_config(tmp_path, "--reward_model.shared", "true", "--policy.model", "some/model")
     with pytest.raises(UserError, match=r"only adapters can share.*policy\.lora"):
         reward_model.learner_settings(RunFolder.of(config), config.reward_model)
-    other = ("--reward_model.policy.model", "another/model", "--policy.lora.r", "4")
+    other = ("--reward_model.model", "another/model", "--policy.lora.r", "4")
     with pytest.raises(UserError, match="from another/model, the policy from some/model"):
         config = small_config(tmp_path, "--reward_model.shared", "true", "--policy.model", "some/model", *other)
         reward_model.learner_settings(RunFolder.of(config), config.reward_model)

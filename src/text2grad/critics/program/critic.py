@@ -29,6 +29,10 @@ LONGEST_OUTPUT = 2000
 """Maximum characters kept of the failing tests' output."""
 
 
+REPAIRS = 40
+"""Small edits of a program that are tried to locate a fault without a reference."""
+
+
 class ProgramSettings(Settings):
     """The program critic: unit tests."""
 
@@ -38,9 +42,6 @@ class ProgramSettings(Settings):
     )
     gate: bool = Field(
         default=True, description="no verdict if the tests also pass for a program that solves nothing"
-    )
-    repairs: int = Field(
-        default=40, ge=0, description="small edits tried to locate a fault without a reference; 0: none"
     )
 
 
@@ -59,7 +60,7 @@ class ProgramCritic:
 
     overlap: Overlap = "helps"
 
-    def __init__(self, runner: Runner, brief: bool = False, repairs: int = 40, gate: bool = False) -> None:
+    def __init__(self, runner: Runner, brief: bool = False, repairs: int = REPAIRS, gate: bool = False) -> None:
         self.runner = runner
         self.brief = brief
         self.repairs = repairs

@@ -217,7 +217,7 @@ REWARD_MODEL = CriticSpec(
     make=_ready,
     settings=RewardModelCriticSettings,
     manner=("gate",),
-    reads=("reward_model.generation", "reward_model.kind", "reward_model.grounded"),
+    reads=("reward_model.max_new_tokens", "reward_model.kind", "reward_model.grounded"),
     files=lambda settings, folder: {
         "the reward model": settings.folder or folder / "reward_model" / "policy",
     },

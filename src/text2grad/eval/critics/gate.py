@@ -266,7 +266,7 @@ REASONS = (
     _verdicts_of_chance,
     _praises_anything,
 )
-CUT = "of its critiques ran into the token limit, and their rest is lost (reward_model.generation.max_new_tokens)"
+CUT = "of its critiques ran into the token limit, and their rest is lost (reward_model.max_new_tokens)"
 SHARES = {
     "lost": (MOST_LOST, "of its quotes are not in the answer or not unique, so nothing is paid for them"),
     "unreadable": (MOST_UNREADABLE, "of its critiques cannot be read"),

@@ -64,7 +64,7 @@ def check_reward_model(run: RunFolder, config: Config, cases: Sequence[SpanCase]
     ]
     corrected = [Answer(example_of(record), text) for record, text in corrections(heldout)[:CORRECTED]]
     release()
-    critic, table = reward_model_critic(run, config.reward_model), token_table(run)
+    critic, table = reward_model_critic(run, config.reward_model, config.generation.batch_size), token_table(run)
     of_fresh, of_corrupted = (_paid(critic, table, answers) for answers in (fresh, corrupted))
     judged = GateJudgements(cases, of_fresh, of_corrupted, _judgements(critic, corrected))
     verdict = check(judged, config.credit, config.run.seed)

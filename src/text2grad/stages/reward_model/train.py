@@ -86,7 +86,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
         trained = train_reward_model(stage)
         release()  # what was trained is gone before the model that was written is loaded
-        cases = [case for _, case in heldout_cases(stage.folder, config.reward_model)] if stage.ranks.first else []
+        cases = [case for _, case in heldout_cases(stage.folder, config)] if stage.ranks.first else []
         rates = measure_reward_model(stage.folder, cases)
         found = check_reward_model(stage.folder, config, cases) if stage.ranks.first else None
     return RewardModelSummary(
@@ -159,11 +159,12 @@ def learner_settings(run: RunFolder, settings: RewardModelSettings) -> PolicySet
         UserError: it is to share the policy's base weights, but has different ones, or no adapter.
     """
     start = run.policy()
-    own = settings.policy
-    chosen = PolicySettings(**own.model_dump(), device=run.base.device) if own else start
+    chosen = start
+    if settings.model is not None:
+        chosen = run.base.model_copy(update={"model": settings.model, "chat_template": None})
     if settings.shared and base_of(chosen.model) != base_of(start.model):
         problem = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
-        raise UserError(problem, "reward_model.policy null, or reward_model.shared false")
+        raise UserError(problem, "reward_model.model null, or reward_model.shared false")
     if settings.shared and (chosen.lora is None or start.lora is None):
         raise UserError("only adapters can share base weights", "set policy.lora, or reward_model.shared false")
     return chosen
@@ -195,7 +196,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
     run = prepare(config)
     if config.evaluate.marks:
         read_marks(config.evaluate.marks)  # before the model is asked for nothing
-    found = heldout_cases(run, config.reward_model)
+    found = heldout_cases(run, config)
     if not found:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
     cases = [case for _, case in found]
@@ -272,15 +273,15 @@ def _about(record: Feedback) -> tuple[str, str]:
     return re.sub(r"#\d+$", "", record.id), record.response
 
 
-def heldout_cases(run: RunFolder, settings: RewardModelSettings) -> list[tuple[Feedback, SpanCase]]:
+def heldout_cases(run: RunFolder, config: Config) -> list[tuple[Feedback, SpanCase]]:
     """The held-out records that fit the model, with what the reward model says of them, token by token."""
     _, heldout = reward_data(run)
     if not heldout:
         return []
     model = load_reward_model(run)
-    gold = [record for record, _ in fitting(model, heldout, settings)]
+    gold = [record for record, _ in fitting(model, heldout, config.reward_model)]
     if not gold:
         return []
-    critic = critic_over(settings, model, str(run.reward_model_folder))
+    critic = critic_over(config.reward_model, model, str(run.reward_model_folder), config.generation.batch_size)
     print(f"reward model: asked about {len(gold)} held-out answers", file=sys.stderr, flush=True)
     return list(zip(gold, judged_cases(critic, gold, token_table(run)), strict=True))
