@@ -29,7 +29,7 @@ def test_a_file_of_answers_is_one_json_object(command: Command, tmp_path: Path) 
     [
         (["--answers", "nosuch.jsonl", "--task", "summarization"], FAILED, "nosuch.jsonl"),
         (["--answers", "a.jsonl", "--task", "reward-model"], USAGE, "exclude each other"),
-        (["--against", "a.jsonl", "--task", "reward-model"], USAGE, "--against is for"),
+        (["--marks", "a.jsonl"], USAGE, "--marks is for"),
         (["--answers", "a.jsonl", "--against", "b.jsonl"], USAGE, "--evaluate.judge MODEL"),
         (["sft", "--evaluate.judge", "m", "--judge.prompt", "code_e2"], USAGE, "no others (--against FILE"),
         (["--answers", "a.jsonl", "--judge.prompt=code_e2"], USAGE, "no others (--against FILE"),

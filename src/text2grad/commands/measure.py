@@ -58,7 +58,12 @@ class Evaluate(Stage, ConfiguredAsRun):
     answers: list[Path] = option(
         "--answers FILE", "Answers of any system; several files: a row for each.", NO_FILES
     )
-    against: str | None = option("--against FILE|references", "Have evaluate.judge compare the answers with these.")
+    against: str | None = option(
+        "--against FILE|references", "Have evaluate.judge compare the answers, or the critiques, with these."
+    )
+    marks: Path | None = option(
+        "--marks FILE", "People's marks of the reward model's critiques: id and correct, a line each."
+    )
 
     def work(self) -> Work:
         self.lay_task_over()
@@ -69,7 +74,7 @@ class Evaluate(Stage, ConfiguredAsRun):
 
             return Work(partial(run_evaluate_answers, config, self.answers, self.against))
         if self.what == REWARD_MODEL:
-            return Work(partial(_measure_reward_model, config), quiet)
+            return Work(partial(_measure_reward_model, config, self.against, self.marks), quiet)
         from text2grad.stages.evaluate import run_evaluate
 
         return Work(partial(run_evaluate, config, self.target, self.against), partial(show_policy, config))
@@ -94,15 +99,15 @@ class Evaluate(Stage, ConfiguredAsRun):
         reward_model = self.what == REWARD_MODEL
         if self.answers and reward_model:
             raise UsageError("--answers and --task reward-model exclude each other", "take one")
-        if self.against is not None and reward_model:
-            raise UsageError("--against is for a policy or --answers", "text2grad evaluate --help")
+        if self.marks is not None and not reward_model:
+            raise UsageError("--marks is for --task reward-model", "text2grad evaluate --help")
         prompt = any(word.partition("=")[0] == "--judge.prompt" for word in self.overrides)
         if prompt and self.against is None and not reward_model:
             problem = "--judge.prompt compares answers, and there are no others"
             raise UsageError(problem, "--against FILE or references")
 
 
-def _measure_reward_model(config: Config) -> Summary:
+def _measure_reward_model(config: Config, against: str | None, marks: Path | None) -> Summary:
     """Measure the reward model, and print its table, with --json too."""
     from rich.console import Console
 
@@ -110,7 +115,7 @@ def _measure_reward_model(config: Config) -> Summary:
     from text2grad.page.terminal import evaluation_table, show_table
     from text2grad.stages.reward_model.train import run_evaluate_reward_model
 
-    summary = run_evaluate_reward_model(config)
+    summary = run_evaluate_reward_model(config, Path(against) if against else None, marks)
     show_table(Console(stderr=True), evaluation_table(summary.report))
     if (gate := summary.report.get("gate")) and gate.get("figures"):
         typer.echo("\n".join(describe_gate(gate)), err=True)

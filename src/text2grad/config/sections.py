@@ -174,18 +174,12 @@ class EvaluateSettings(Settings):
         ge=1,
         description="prompts to choose the temperature on: the last of the training prompts",
     )
-    marks: Path | None = Field(
-        default=None, description="JSON Lines of people's marks of the reward model's critiques: id, correct"
-    )
     judge: str = Field(
         default="",
-        description="chat model that compares the reward model's critiques with others, compares answers"
-        " (--against); empty: none",
+        description="chat model that compares answers (--against), or the reward model's critiques with others;"
+        " empty: none",
     )
     judge_url: str | None = Field(default=None, description="of the judge; null: the OpenAI service")
-    against: Path | None = Field(
-        default=None, description="the others: reward_model.said.jsonl of another run; null: the annotations"
-    )
     token_reward: bool = Field(
         default=True, description="have the reward model judge the answers too, where the run has one"
     )

@@ -242,7 +242,8 @@ def reward_model_critic(
 ) -> PromptedCritic | TaggerCritic:
     """The trained reward model as a critic, on the base weights of the policy `shared` if there is one.
 
-    It judges `batch_size` answers at a time. With `by_score` only the score is paid, and a model with a score head writes nothing else.
+    It judges `batch_size` answers at a time. With `by_score` only the score is paid, and a model with a score head
+    writes nothing else.
 
     Raises:
         UserError: there is no reward model, or it cannot stand on these weights.

@@ -64,11 +64,11 @@ def test_what_is_left_in_the_run_folder(tmp_path: Path) -> None:
 def test_marks_of_people(tmp_path: Path) -> None:
     marks = tmp_path / "marks.jsonl"
     marks.write_text('{"id": "a", "correct": true}\n{"id": "a#2", "correct": false}\n', encoding="utf-8")
-    report = reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
+    report = reward_model.run_evaluate_reward_model(config(tmp_path), marks=marks)
     assert report.report["people"]["spans"]["accuracy"] == 0.5
     marks.write_text('{"id": "c", "correct": true}\n', encoding="utf-8")
     with pytest.raises(UserError, match="'c' first"):
-        reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
+        reward_model.run_evaluate_reward_model(config(tmp_path), marks=marks)
 
 
 def prefers(conversation: Conversation) -> Completion:
@@ -97,18 +97,18 @@ def test_the_judge_compares_with_the_annotations(tmp_path: Path, monkeypatch: py
 def test_the_others_must_have_judged_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reward_model, "open_judge", judge)
     others = tmp_path / "others.jsonl"
-    options = ("--evaluate.judge", "judge", "--evaluate.against", str(others))
+    options = ("--evaluate.judge", "judge")
     write_jsonl(others, [record("a"), record("a#2"), record("b")])
-    assert reward_model.run_evaluate_reward_model(config(tmp_path, *options)).report["judge"][
+    assert reward_model.run_evaluate_reward_model(config(tmp_path, *options), others).report["judge"][
         "loss"
     ] == pytest.approx(2 / 3)
     write_jsonl(others, [record("a"), record("b")])  # the annotation of a#2 failed there
-    judged = reward_model.run_evaluate_reward_model(config(tmp_path, *options)).report["judge"]
+    judged = reward_model.run_evaluate_reward_model(config(tmp_path, *options), others).report["judge"]
     assert (judged["judged"], judged["left_out"]) == (2, 1)
     for wrong in ([record("a"), record("b").model_copy(update={"response": TEXT + "!"})], [record("z")]):
         write_jsonl(others, wrong)
         with pytest.raises(UserError, match="evaluate both on the same records"):
-            reward_model.run_evaluate_reward_model(config(tmp_path, *options))
+            reward_model.run_evaluate_reward_model(config(tmp_path, *options), others)
 
 
 @pytest.mark.parametrize("numbered", [True, False])
@@ -135,8 +135,8 @@ def test_several_answers_to_a_prompt_are_each_compared_with_their_own(
         answer(id, n).model_copy(update={**silent, "critique": f"No {n}."}) for id, n in zip(ids, kept, strict=True)
     ]
     write_jsonl(others, theirs)
-    options = ("--evaluate.judge", "judge", "--evaluate.against", str(others))
-    judged = reward_model.run_evaluate_reward_model(config(tmp_path, *options)).report["judge"]
+    options = ("--evaluate.judge", "judge")
+    judged = reward_model.run_evaluate_reward_model(config(tmp_path, *options), others).report["judge"]
     assert (judged["judged"], judged["left_out"]) == (3, 1)
     for text in seen:
         (number,) = {n for n in range(4) if f"{TEXT} {n}" in text}
@@ -148,7 +148,7 @@ def test_marks_that_name_a_span(tmp_path: Path) -> None:
     rows = [{"id": "a", "start": span.start, "end": span.end, "correct": span.label > 0} for span in (good, poor)]
     marks = tmp_path / "marks.jsonl"
     marks.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    report = reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
+    report = reward_model.run_evaluate_reward_model(config(tmp_path), marks=marks)
     found = report.report["people"]["spans"]
     row = {"spans": 1, "from": 1, "to": 1}
     assert found["good"] == {"spans": 1, "accuracy": 1.0, "by_length": [{**row, "accuracy": 1.0}]}
@@ -159,7 +159,7 @@ def test_people_who_disagree_are_a_sign(tmp_path: Path, capsys: pytest.CaptureFi
     marks = tmp_path / "marks.jsonl"
     for correct in (False, True):
         marks.write_text(json.dumps({"id": "a", "correct": correct}) + "\n", encoding="utf-8")
-        reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
+        reward_model.run_evaluate_reward_model(config(tmp_path), marks=marks)
         assert ("warning: people find 0%" in capsys.readouterr().err) == (not correct)
 
 

@@ -181,8 +181,13 @@ def measure_reward_model(run: RunFolder, cases: Sequence[SpanCase]) -> dict[str,
     return rates
 
 
-def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
+def run_evaluate_reward_model(
+    config: Config, against: Path | None = None, marks: Path | None = None
+) -> RewardModelEvaluation:
     """The full report on the reward model on held-out records, with baselines that know nothing.
+
+    The judge, if there is one, compares its critiques with those in `against`, by default the annotations. `marks`
+    is a file of people's marks of its critiques.
 
     Writes to `evaluation/`: the rates of each for the report, everything in `reward_model.full.json`, and the
     critiques of the reward model in `reward_model.said.jsonl`, for people to mark.
@@ -194,8 +199,8 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
         raise UsageError("judge.prompt needs a judge", "--evaluate.judge MODEL")
     asked = comparison(config, JUDGE_PROMPT, CRITIQUE_PARTS)
     run = prepare(config)
-    if config.evaluate.marks:
-        read_marks(config.evaluate.marks)  # before the model is asked for nothing
+    if marks:
+        read_marks(marks)  # before the model is asked for nothing
     found = heldout_cases(run, config)
     if not found:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
@@ -213,16 +218,16 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
     for name, rates in report["baselines"].items():
         write_json(folder / f"reward_model_{name}.json", rates)
     write_jsonl(folder / "reward_model.said.jsonl", records)
-    if config.evaluate.marks:
+    if marks:
         aligned = {record.id: case.aligned for record, case in zip(records, cases, strict=True)}
         report["people"] = people(
-            config.evaluate.marks,
+            marks,
             records,
             lambda record, span: int(abs(token_labels([span], aligned[record.id])).sum()),
         )
     if config.evaluate.judge:
         with open_judge(config, asked.readable, asked.longest) as judge:
-            report["judge"] = compared(config.evaluate.against, asked.prompt, judge, said, records)
+            report["judge"] = compared(against, asked.prompt, judge, said, records)
     _say_signs(report)
     write_json(folder / "reward_model.full.json", report)
     return RewardModelEvaluation(report=report)
