@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -68,12 +69,6 @@ class Lots(Halves):
 
     def score(self, text: str) -> float:
         return float(torch.rand(()))
-
-
-def beside(critic: Lots) -> Lots:
-    """The critic, to work in a thread while the batch is scored."""
-    critic.overlap = "helps"
-    return critic
 
 
 class Stops(Lots):
@@ -245,23 +240,92 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in ("metrics.jsonl", "samples.jsonl"))
 
 
-@pytest.mark.parametrize(("at", "lora"), [*((at, False) for at in range(1, STEPS)), (3, True)])
-def test_ppo_goes_on_as_if_it_had_never_stopped(
+class Scene(NamedTuple):
+    """How a run of PPO is stopped: at a call of its critic, by what, with which error and words on stderr or in the
+    error; and what it is begun and resumed with, `lora` by both."""
+
+    at: int
+    what: Callable[[], object]
+    error: type[BaseException]
+    told: str
+    begun: Mapping[str, Any] = {}
+    resumed: Mapping[str, Any] = {}
+    lora: bool = False
+    overlap: Overlap = "allowed"
+
+
+def server_down() -> None:
+    raise UserError("the endpoint is down", "start it")
+
+
+def out_of_memory() -> None:
+    torch.empty(1 << 60)
+
+
+RARELY = {"checkpoint_every": 0}
+SCENES = {
+    **{f"step {at}": Scene(at, killed, Killed, "") for at in (2, 4, STEPS)},
+    "adapters": Scene(4, killed, Killed, "", lora=True),
+    "two steps after its checkpoint": Scene(6, killed, Killed, "", {"checkpoint_every": 3}),
+    "SIGTERM": Scene(3, asked(signal.SIGTERM), SystemExit, "step 2 of 6; the same command resumes it", RARELY),
+    "SIGINT": Scene(3, asked(signal.SIGINT), KeyboardInterrupt, "step 2 of 6; the same command", RARELY, RARELY),
+    "a critic beside the scoring": Scene(
+        4, server_down, UserError, "the endpoint is down (start it)", RARELY, RARELY, overlap="helps"
+    ),
+    "all critiques failed": Scene(
+        4, lambda: None, UserError, "4 of 4 critiques failed", RARELY, {"max_failed": 0.9}
+    ),
+    "out of memory": Scene(
+        4, out_of_memory, UserError,
+        "ppo.micro_batch_size (64) or generation.batch_size (3), then --force resumes from step 3", RARELY,
+    ),
+    "another rate over a complete run": Scene(4, killed, Killed, "", {"lr": 2e-3}, {"lr": 2e-3}),
+    "restart with another rate": Scene(4, killed, Killed, "", {}, {"lr": 2e-3, "resume": "restart"}),
+}  # fmt: skip
+
+
+class Fails(Stops):
+    """All of its critiques fail at the n-th call."""
+
+    def judge(self, text: str) -> Judgement:
+        down = Failure(kind="exhausted", message="the endpoint is down")
+        return down if self.calls == self.at else super().judge(text)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_ppo_resumes_as_if_it_had_never_stopped(
     model: Path,
     tmp_path: Path,
     seen: list[Training],
     straight: Straight,
-    at: int,
-    lora: bool,
     capsys: pytest.CaptureFixture[str],
+    name: str,
 ) -> None:
-    with pytest.raises(Killed):
-        by_ppo(model, tmp_path / "stopped", Stops(at + 1, killed), lora)
-    assert not (tmp_path / "stopped" / "policy").exists()
-    by_ppo(model, tmp_path / "stopped", Lots(), lora)
-    assert f"x: resumes after step {at} of {STEPS}\n" in capsys.readouterr().err
-    assert_same(straight(lora=lora), (tmp_path / "stopped", seen[-1]))
-    assert leftovers(tmp_path / "stopped") == ["policy"]
+    scene, folder = SCENES[name], tmp_path / "run"
+    complete: dict[str, bytes] = {}
+    if "complete" in name:
+        shutil.copytree(straight()[0], folder)
+        complete = contents(folder)
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    critic = (Fails if "failed" in name else Stops)(scene.at, scene.what)
+    critic.overlap = scene.overlap
+    with pytest.raises(scene.error) as left:
+        by_ppo(model, folder, critic, scene.lora, **scene.begun)
+    assert scene.told in capsys.readouterr().err + str(left.value)
+    assert scene.error is not SystemExit or left.value.args == (143,)
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("critic")]
+    now = contents(folder)
+    assert {path: now[path] for path in complete} == complete and (complete or not (folder / "policy").exists())
+    second = Lots()
+    second.overlap = scene.overlap
+    by_ppo(model, folder, second, scene.lora, **scene.resumed)
+    kept = 3 if "two steps" in name else scene.at - 1
+    assert (f"x: resumes after step {kept} of {STEPS}\n" in capsys.readouterr().err) == ("restart" not in name)
+    changes: dict[str, Any] = {"lora": True} if scene.lora else {}
+    changes |= {"lr": scene.resumed["lr"]} if "lr" in scene.resumed else {}
+    assert_same(straight(**changes), (folder, seen[-1]))
+    assert leftovers(folder) == ["policy"]
 
 
 OF_A_PROBE = ("tokens", "starts", "delta", "kl", "value", "reward", "logp", "logp_change", "entropy")
@@ -317,17 +381,6 @@ def test_an_adapter_that_was_trained_before_goes_on_as_if_it_had_never_stopped(
     assert_same((tmp_path / "straight", straight), (tmp_path / "stopped", seen[count]))
     assert logged(tmp_path / "straight")[0][0]["kl"] == 0 and logged(tmp_path / "straight")[0][-1]["kl"] != 0
     assert (tmp_path / "stopped" / "policy" / "adapter_model.safetensors").is_file()
-
-
-def test_ppo_goes_back_to_the_last_checkpoint(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
-) -> None:
-    """Killed two steps after its checkpoint: the lines of these two are written again, not twice."""
-    with pytest.raises(Killed):
-        by_ppo(model, tmp_path / "stopped", Stops(6, killed), checkpoint_every=3)
-    assert len((tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()) == 5
-    by_ppo(model, tmp_path / "stopped", Lots())
-    assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
 class Loop(NamedTuple):
@@ -419,40 +472,6 @@ def test_a_critic_beside_the_scoring_changes_nothing(
     assert all(row["seconds_critique_hidden"] > 0 for row in rows)
 
 
-def test_a_critic_that_fails_beside_the_scoring_ends_the_step_as_it_would_alone(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
-) -> None:
-    def down() -> None:
-        raise UserError("the endpoint is down", "start it")
-
-    with pytest.raises(UserError, match=r"the endpoint is down \(start it\)"):
-        by_ppo(model, tmp_path / "run", beside(Stops(4, down)), checkpoint_every=0)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("critic")]
-    by_ppo(model, tmp_path / "run", beside(Lots()), checkpoint_every=0)
-    assert_same(straight(), (tmp_path / "run", seen[-1]))
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_drops_the_unfinished_step(
-    model: Path,
-    tmp_path: Path,
-    seen: list[Training],
-    straight: Straight,
-    number: int,
-    code: int,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    before = signal.getsignal(number)
-    expected: type[BaseException] = SystemExit if code == 143 else KeyboardInterrupt
-    with pytest.raises(expected) as left:
-        by_ppo(model, tmp_path / "stopped", Stops(3, asked(number)), checkpoint_every=0)
-    assert code == 130 or left.value.args == (143,)
-    assert f"stopped after step 2 of {STEPS}; the same command resumes it" in capsys.readouterr().err
-    assert signal.getsignal(number) is before
-    by_ppo(model, tmp_path / "stopped", Lots(), checkpoint_every=0)
-    assert_same(straight(), (tmp_path / "stopped", seen[-1]))
-
-
 Begin = Callable[..., object]
 
 
@@ -473,7 +492,9 @@ def signalled(boundary: int) -> Iterator[list[int]]:
 
 
 class Looks(Lots):
-    """Has a boundary before each response."""
+    """Works in a thread beside the scoring, and has a boundary before each response."""
+
+    overlap: Overlap = "helps"
 
     def score(self, text: str) -> float:
         stop_here()
@@ -481,8 +502,7 @@ class Looks(Lots):
 
 
 def ppo_beside(model: Path, folder: Path) -> None:
-    """The critic works in a thread beside the scoring."""
-    by_ppo(model, folder, beside(Looks()), lora=True)
+    by_ppo(model, folder, Looks(), lora=True)
 
 
 def ppo_alone(model: Path, folder: Path) -> None:
@@ -492,9 +512,9 @@ def ppo_alone(model: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("begin", "points", "kept"),
     [
-        (ppo_alone, 7, True),
-        (ppo_alone, 3, False),
-        (ppo_beside, 4, True),
+        (ppo_alone, 4, True),
+        (ppo_alone, 2, False),
+        (ppo_beside, 3, True),
     ],
 )
 def test_a_signal_at_any_boundary_is_obeyed_there_and_the_run_resumes_to_the_bit(
@@ -506,7 +526,7 @@ def test_a_signal_at_any_boundary_is_obeyed_there_and_the_run_resumes_to_the_bit
     points: int,
     kept: bool,
 ) -> None:
-    """Twenty boundaries drawn at random: in sampling, in passes forward and backward, in measurements in between.
+    """Boundaries drawn at random: in sampling, in passes forward and backward, in measurements in between.
 
     Where the state is too large to be kept beside, a step that changes the policy is finished first.
     """
@@ -549,21 +569,6 @@ def test_a_second_signal_ends_it_at_once_and_one_after_the_last_boundary_when_al
     with pytest.raises(SystemExit):
         by_supervision(model, tmp_path / "b", last)
     assert leftovers(tmp_path / "b") == ["policy"]
-
-
-def test_a_critic_that_fails_for_a_whole_batch_costs_nothing(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Down(Stops):
-        def judge(self, text: str) -> Judgement:
-            down = Failure(kind="exhausted", message="the endpoint is down")
-            return down if self.calls == self.at else super().judge(text)
-
-    with pytest.raises(UserError, match="4 of 4 critiques failed, the first: exhausted: the endpoint is down"):
-        by_ppo(model, tmp_path / "stopped", Down(4, lambda: None), checkpoint_every=0)
-    assert "step 3 is saved; the same command resumes it" in capsys.readouterr().err
-    by_ppo(model, tmp_path / "stopped", Lots(), checkpoint_every=0, max_failed=0.9)
-    assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(
@@ -684,13 +689,6 @@ def test_another_runs_checkpoints_are_refused(model: Path, unfinished: Path, tmp
     assert (unfinished / "metrics.jsonl").read_text() == '{"step": 0}\n'
 
 
-def test_restart_begins_anew(
-    model: Path, unfinished: Path, tmp_path: Path, seen: list[Training], straight: Straight
-) -> None:
-    by_ppo(model, unfinished, Lots(), lr=2e-3, resume="restart")
-    assert_same(straight(lr=2e-3), (unfinished, seen[-1]))
-
-
 def test_two_runs_in_one_folder_are_refused(model: Path, tmp_path: Path) -> None:
     def another() -> None:
         with pytest.raises(UserError, match=f"another run is training in .* \\(process {os.getpid()}\\)"):
@@ -702,34 +700,19 @@ def test_two_runs_in_one_folder_are_refused(model: Path, tmp_path: Path) -> None
     by_ppo(model, tmp_path / "run", Lots())
 
 
-def test_a_run_over_a_complete_one_is_stopped_and_gone_on_with(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
-) -> None:
-    by_ppo(model, tmp_path / "run", Lots())
-    complete = contents(tmp_path / "run")
-    with pytest.raises(Killed):
-        by_ppo(model, tmp_path / "run", Stops(4, killed), lr=2e-3)
-    now = contents(tmp_path / "run")
-    assert {name: now[name] for name in complete} == complete
-    by_ppo(model, tmp_path / "run", Lots(), lr=2e-3)
-    assert_same(straight(lr=2e-3), (tmp_path / "run", seen[-1]))
-    assert leftovers(tmp_path / "run") == ["policy"]
-
-
 @pytest.mark.parametrize("over", [False, True])
 def test_a_run_killed_while_it_puts_its_files_in_place_is_mended(
-    model: Path,
-    tmp_path: Path,
-    seen: list[Training],
-    straight: Straight,
-    monkeypatch: pytest.MonkeyPatch,
-    over: bool,
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, over: bool
 ) -> None:
-    points = 0
-    for point in range(20):
+    """At each call that moves or removes a file of a run in its last step, over a complete run or none."""
+    last = tmp_path / "last"
+    if over:
+        shutil.copytree(straight()[0], last)
+    with pytest.raises(Killed):
+        by_ppo(model, last, Stops(STEPS, killed), lr=2e-3)
+    for point in itertools.count():
         folder = tmp_path / str(point)
-        if over:
-            by_ppo(model, folder, Lots())
+        shutil.copytree(last, folder)
         with pytest.MonkeyPatch.context() as patch:
             left = [point]
             for module, name in ((os, "replace"), (shutil, "rmtree"), (Path, "unlink")):
@@ -738,11 +721,11 @@ def test_a_run_killed_while_it_puts_its_files_in_place_is_mended(
                 by_ppo(model, folder, Lots(), lr=2e-3, checkpoint_every=4)
                 break
             except Killed:
-                points += 1
+                pass
         by_ppo(model, folder, Lots(), lr=2e-3, checkpoint_every=4)
         assert_same(straight(lr=2e-3), (folder, seen[-1]))
         assert leftovers(folder) == ["policy"]
-    assert points >= 6
+    assert point >= 6
 
 
 def dying(act: Any, left: list[int], folder: Path) -> Any:
@@ -815,16 +798,6 @@ def test_probabilities_that_are_not_numbers_are_one_line(
     options = RunOptions(tmp_path / "b", "ppo", 5, on_step=after)
     with pytest.raises(UserError, match=r"step 2 of 6: the policy's probabilities are not finite \(lower ppo\.lr"):
         train_ppo(policy, examples(), Lots(), SETTINGS, CreditSettings(), SPEECH, options)
-
-
-def test_too_little_memory_names_the_settings_and_saves(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
-) -> None:
-    said = r"x: step 4 of 6: out of memory \(lower ppo\.micro_batch_size \(64\) or generation\.batch_size \(3\)"
-    with pytest.raises(UserError, match=said + ", then --force resumes from step 3"):
-        by_ppo(model, tmp_path / "run", Stops(4, lambda: torch.empty(1 << 60)), checkpoint_every=0)
-    by_ppo(model, tmp_path / "run", Lots())
-    assert_same(straight(), (tmp_path / "run", seen[-1]))
 
 
 @pytest.fixture
