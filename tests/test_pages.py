@@ -27,7 +27,7 @@ LOGGING = {
     "train/account.py": {"describe"},
     "train/update.py": {"loss_terms"},
     "train/supervised.py": {"train_supervised", "descend"},
-    "train/objectives/offline.py": {"loss_terms"},
+    "train/offline.py": {"loss_terms"},
 }
 
 

@@ -27,7 +27,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.shard import gathered, whole
 from text2grad.stages.train import run_train
-from text2grad.train import probes, supervised
+from text2grad.train import learner, supervised
 from text2grad.train.pairs import MarkedText, Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo import train_ppo
@@ -229,7 +229,7 @@ def train_in(
         critic = Stops(*stop)
         with pytest.MonkeyPatch.context() as patch:
             if environment is None:
-                patch.setattr(probes, "due", lambda *_: False)
+                patch.setattr(learner, "due", lambda *_: False)
             train_ppo(policy, examples(), critic, settings, CreditSettings(), speech, options, environment)
     return "done"
 

@@ -210,9 +210,9 @@ def fitted(name: str, work: Work, config: Config) -> Work:
         raise UsageError(f"{name}: {explained.problem}", explained.cure or "change it, or leave it out") from None
     if not work.trains_by_sampling:
         return work
-    if settings.ppo.still:
+    if settings.ppo.no_update_reason:
         cure = f"--ppo.value_warmup {settings.ppo.steps // 4}, or more steps"
-        raise UsageError(f"{name}: {settings.ppo.still}", cure)
+        raise UsageError(f"{name}: {settings.ppo.no_update_reason}", cure)
     critic = settings.critic
     kind = spec_of(critic.kind).kind
     units = settings.extra.get("unit_model", {}).get("units", "steps")

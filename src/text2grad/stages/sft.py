@@ -28,8 +28,8 @@ from text2grad.stages.training import facts_of_pairs, training, warn_if_loss_fla
 from text2grad.tasks.base import Task, environment_of, read_prompt
 from text2grad.train.pairs import Pair, updates_of
 from text2grad.train.settings import SFTSettings
-from text2grad.train.stopping import LossFloor
 from text2grad.train.supervised import train_supervised
+from text2grad.train.watch import LossFloor
 
 ASKED, LONGEST, LITTLE_LEFT = 32, 128, 0.9
 """Held-out prompts that are asked after SFT, tokens of their references, and the share of references that it writes

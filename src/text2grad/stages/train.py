@@ -35,14 +35,11 @@ from text2grad.stages.run_folder import MAIN, read_feedback
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.training import TrainingRun, facts_of_pairs, facts_of_prompts, training
 from text2grad.tasks.base import Task, TaskSettings, environment_of, question_of, split_of, words_of
-from text2grad.train.objectives.offline import LoggedAnswer, train_offline
+from text2grad.train.learner import PROBE_EVERY
+from text2grad.train.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import Pair
 from text2grad.train.ppo import train_ppo
-from text2grad.train.probes import PROBE_EVERY
-from text2grad.train.watch import combined
-from text2grad.train.watch.kept import kept_policies
-from text2grad.train.watch.length import length_watched
-from text2grad.train.watch.variety import variety_watched
+from text2grad.train.watch import combined, kept_policies, length_watched, variety_watched
 
 WAYS = ("greedy", "sampled")
 
@@ -139,8 +136,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
     with training(config, "ppo", f"ppo/{name}", resume) as stage, ExitStack() as stack:
         ranks, runner = stage.ranks, stack.enter_context(runner_of(config.sandbox))
         with stage.preparing():
-            if config.ppo.still:
-                raise UserError(config.ppo.still, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
+            if reason := config.ppo.no_update_reason:
+                raise UserError(reason, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
             task = stage.folder.task()
             examples = task.examples("train")
             refuse_unfit(config.critic.kind, examples)

@@ -47,6 +47,9 @@ PROBES = 2**40
 FREE = ("program", "reward_model")
 """Kinds of critics that nobody is paid for."""
 
+PROBE_EVERY, PROBED = 10, 4
+"""Steps between two probes, and the training prompts that each answers."""
+
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -113,7 +116,7 @@ class Learner:
         with same_randomness():
             samples = self._answers(examples, prompts, PROBES)
             batch = packed(self.policy, prompts, samples)
-            critic = self.critic if judged else _Silent(self.critic.source)
+            critic = self.critic if judged else NullCritic(self.critic.source)
             responses, stats = self.judge_and_measure(examples, samples, batch, critic)
         paid = beta if judged else None
         return list(probe_strips(step, responses, batch, stats, paid, self.settings.valued))
@@ -155,9 +158,43 @@ class Learner:
         return strips(step, responses, rollout, count, valued=self.settings.valued)
 
 
+class Probes:
+    """A few training prompts, answered anew every so many steps, so that there is an answer to follow.
+
+    Each has the same random numbers every time, so only the policy changes between two of its answers. Training
+    does not notice: nothing is learned from these answers, and no random generator is moved.
+    """
+
+    def __init__(self, learner: Learner, examples: Sequence[Example], prompts: Sequence[Sequence[int]]) -> None:
+        self.learner = learner
+        self.count = min(PROBED, len(examples))
+        rows = [number * len(examples) // self.count for number in range(self.count)]
+        # Every process has at least one to read: passes of split weights are made by all of them.
+        rows = [*itertools.islice(itertools.cycle(rows), max(self.count, learner.size.ranks.count))]
+        self.examples = [examples[row] for row in rows]
+        self.prompts = [prompts[row] for row in rows]
+
+    def answers(self, step: int, beta: float) -> tuple[list[dict[str, Any]], dict[str, float]]:
+        """Return the policy's answers at the beginning of a step, as records, and `seconds_probes`; or nothing.
+
+        All processes must call it. Raises what the critic raises.
+        """
+        if not (self.count and due(step, self.learner.settings.steps)):
+            return [], {}
+        watch = Stopwatch()
+        records = self.learner.probe(self.examples, self.prompts, step, beta)[: self.count]
+        watch.lap("probes")
+        return records, watch.seconds
+
+
+def due(step: int, steps: int) -> bool:
+    """True if a step, of so many, begins with probes."""
+    return step % PROBE_EVERY == 0 or step == steps - 1
+
+
 @dataclass
-class _Silent:
-    """Says nothing, in the place of a critic that is not asked."""
+class NullCritic:
+    """Stands in for a critic that is not asked."""
 
     source: Source
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,28 +22,6 @@ from text2grad.train.settings import SupervisedSettings
 
 LENGTH_POOL = 16
 """Batches whose pairs are sorted by length together."""
-
-
-class Tokenised(Protocol):
-    """One item to learn from, as token ids."""
-
-    @property
-    def tokens(self) -> int:
-        """How many a model reads, by which items of similar length share a batch."""
-        ...
-
-    @property
-    def whole(self) -> Sequence[int]:
-        """The longest sequence that a model must read at once."""
-        ...
-
-    @property
-    def parts(self) -> Mapping[str, Sequence[int]]:
-        """The texts that it is made of, by name."""
-        ...
-
-
-E = TypeVar("E", bound=Tokenised)
 
 
 @dataclass(frozen=True)
@@ -72,7 +50,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class PromptAndTarget:
-    """Token ids of a conversation, and of the answer that something is learned from."""
+    """Token ids of a conversation, and of the answer that something is learned from.
+
+    Items with similar numbers of `tokens` share a batch.
+    """
 
     prompt: list[int]
     target: list[int]
@@ -91,6 +72,9 @@ class PromptAndTarget:
     def parts(self) -> dict[str, list[int]]:
         """Both by name."""
         return {"prompt": self.prompt, "target": self.target}
+
+
+E = TypeVar("E", bound=PromptAndTarget)
 
 
 @dataclass(frozen=True)
@@ -124,10 +108,10 @@ def encode_pairs(policy: Policy, pairs: Sequence[Pair]) -> list[Encoded]:
     return encoded
 
 
-def refuse_long(policy: Policy, names: Sequence[str], items: Sequence[Tokenised]) -> None:
+def refuse_long(policy: Policy, names: Sequence[str], items: Sequence[PromptAndTarget]) -> None:
     """Raises UserError: an item exceeds the policy's context; names the first by its id."""
-    whole = [(name, list(item.whole)) for name, item in zip(names, items, strict=True)]
-    check_lengths(whole, policy.context, 0)
+    sequences = [(name, item.whole) for name, item in zip(names, items, strict=True)]
+    check_lengths(sequences, policy.context, 0)
 
 
 def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:

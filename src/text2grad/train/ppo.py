@@ -29,11 +29,10 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
-from text2grad.train.learner import Learner
+from text2grad.train.learner import Learner, Probes
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.probes import Probes
 from text2grad.train.rollout import packed, refuse_diverged, refuse_failures, score
 from text2grad.train.update import next_coefficient
 

@@ -104,7 +104,7 @@ class PPOSettings(Settings):
 
     @property
     def valued(self) -> bool:
-        """Whether there is a value function."""
+        """True if there is a value function."""
         return self.advantage == "gae"
 
     @property
@@ -113,8 +113,8 @@ class PPOSettings(Settings):
         return self.value_warmup if self.valued else 0
 
     @property
-    def still(self) -> str:
-        """Why no step would change the policy; empty where one does."""
+    def no_update_reason(self) -> str:
+        """Return why no step would change the policy; empty where one does."""
         if self.warmup_steps < self.steps:
             return ""
         return (

@@ -21,8 +21,8 @@ from text2grad.policy.files.save import write_policy
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.train.objectives import offline
-from text2grad.train.objectives.offline import (
+from text2grad.train import offline
+from text2grad.train.offline import (
     KL_COEFFICIENT,
     POOR_LIMIT,
     LoggedAnswer,

@@ -18,8 +18,8 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.train import refuse_transcripts
-from text2grad.train.objectives import offline
-from text2grad.train.objectives.offline import LoggedAnswer, encode_logged, train_offline, with_start
+from text2grad.train import offline
+from text2grad.train.offline import LoggedAnswer, encode_logged, train_offline, with_start
 from text2grad.train.pairs import Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import OfflineSettings, SupervisedSettings
