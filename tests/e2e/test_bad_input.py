@@ -81,34 +81,28 @@ def damaged(**changes: Any) -> str:
     return json.dumps({key: value for key, value in {**RECORD, **changes}.items() if value is not None})
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{not json", ["not JSON", "one JSON object per line"]),
-        ("[1, 2]", ["fix or remove line 2"]),
-        (damaged(response=None), ["response: Field required", "fix or remove line 2"]),
-        (damaged(spans=[{"start": 0, "end": 2, "label": 1, "text": "is"}]), ["says 'is'", "has 'it' there"]),
-        (damaged(spans=[{"start": 2, "end": 2, "label": 1, "text": ""}]), ["empty span"]),
-        (damaged(spans=[{"start": 0, "end": 2, "label": 2, "text": "it"}]), ["spans.0.label"]),
-        (damaged(score=3), ["score"]),
-        (damaged(prompt=[]), ["prompt"]),
-        (damaged(surprise=1), ["surprise"]),
-    ],
-)
+DAMAGED = {
+    "{not json": ["not JSON", "one JSON object per line"],
+    "[1, 2]": ["fix or remove line 2"],
+    damaged(response=None): ["response: Field required", "fix or remove line 2"],
+    damaged(spans=[{"start": 0, "end": 2, "label": 1, "text": "is"}]): ["says 'is'", "has 'it' there"],
+    damaged(spans=[{"start": 2, "end": 2, "label": 1, "text": ""}]): ["empty span"],
+    damaged(spans=[{"start": 0, "end": 2, "label": 2, "text": "it"}]): ["spans.0.label"],
+    damaged(score=3): ["score"],
+    damaged(prompt=[]): ["prompt"],
+    damaged(surprise=1): ["surprise"],
+}
+
+
 @pytest.mark.parametrize("stage", ["train-reward", "import"])
-def test_a_damaged_record_names_its_line(
-    command: Command, run: Path, tmp_path: Path, stage: str, line: str, said: list[str]
-) -> None:
+def test_a_damaged_record_names_its_line(command: Command, run: Path, tmp_path: Path, stage: str) -> None:
     file = run / "feedback.jsonl" if stage == "train-reward" else tmp_path / "mine.jsonl"
-    file.write_text(f"{damaged()}\n{line}\n{damaged(id='c')}\n", encoding="utf-8")
-    before = contents(run)
-    words = (
-        ["train-reward"]
-        if stage == "train-reward"
-        else ["import", str(file), "--kind", "feedback", "--config", "demo"]
-    )
-    one_line(command(*words, "--run.folder", run, *TOY), FAILED, f"{file}:2: ", *said)
-    assert contents(run) == before
+    words = [] if stage == "train-reward" else [str(file), "--kind", "feedback", "--config", "demo"]
+    for line, said in DAMAGED.items():
+        file.write_text(f"{damaged()}\n{line}\n{damaged(id='c')}\n", encoding="utf-8")
+        before = contents(run)
+        one_line(command(stage, *words, "--run.folder", run, *TOY), FAILED, f"{file}:2: ", *said)
+        assert contents(run) == before
 
 
 def test_a_feedback_file_that_is_no_text_or_empty(command: Command, run: Path) -> None:
@@ -132,38 +126,29 @@ def test_an_empty_data_set(command: Command, tmp_path: Path) -> None:
 # Models.
 
 
-@pytest.fixture
-def model(finished: Path, tmp_path: Path) -> Path:
-    """A copy of a model folder, to be damaged."""
-    return Path(shutil.copytree(finished / "sft" / "policy", tmp_path / "model"))
+def test_a_model_folder_without_a_part(command: Command, finished: Path, tmp_path: Path) -> None:
+    parts = {
+        "tokenizer.json tokenizer_config.json": ["no tokenizer in", "tokenizer.json"],
+        "chat_template.jinja": ["no chat template", "--policy.chat_template"],
+        "model.safetensors": ["no model in"],
+    }
+    for number, (names, said) in enumerate(parts.items()):
+        model = Path(shutil.copytree(finished / "sft" / "policy", tmp_path / str(number)))
+        for name in names.split():
+            (model / name).unlink()
+        words = ("sft", "--run.folder", tmp_path / "run", *TOY, "--policy.model", model)
+        one_line(command(*words), FAILED, str(model), *said)
+        assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("without", "said"),
-    [
-        (["tokenizer.json", "tokenizer_config.json"], ["no tokenizer in", "tokenizer.json"]),
-        (["chat_template.jinja"], ["no chat template", "--policy.chat_template"]),
-        (["model.safetensors"], ["no model in"]),
-    ],
-)
-def test_a_model_folder_without_a_part(
-    command: Command, model: Path, tmp_path: Path, without: list[str], said: list[str]
-) -> None:
-    for name in without:
-        (model / name).unlink()
-    words = ("sft", "--run.folder", tmp_path / "run", *TOY, "--policy.model", model)
-    one_line(command(*words), FAILED, str(model), *said)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("words", [["annotate"], ["evaluate", "sft"], ["train", "--name", "y"]])
-def test_a_model_whose_weights_are_no_numbers(command: Command, run: Path, words: list[str]) -> None:
+def test_a_model_whose_weights_are_no_numbers(command: Command, run: Path) -> None:
     weights = safetensors.torch.load_file(run / "sft" / "policy" / "model.safetensors")
     weights["model.norm.weight"][0] = torch.nan
     safetensors.torch.save_file(weights, run / "sft" / "policy" / "model.safetensors", metadata={"format": "pt"})
     (run / "feedback.jsonl").unlink()
-    ended = command(*words, "--run.folder", run, *TOY)
-    one_line(ended, FAILED, "model.norm.weight", "not finite", "an earlier checkpoint")
+    for words in (["annotate"], ["evaluate", "sft"], ["train", "--name", "y"]):
+        ended = command(*words, "--run.folder", run, *TOY)
+        one_line(ended, FAILED, "model.norm.weight", "not finite", "an earlier checkpoint")
     assert not (run / "feedback.jsonl").exists()
 
 
@@ -196,26 +181,23 @@ def test_a_folder_nothing_can_be_written_to(command: Command, tmp_path: Path) ->
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["train", "--reward_model.max_new_tokens", "1"], "critiques failed"),
-        (["train", "--generation.temperature", "0"], "temperature above 0"),
-        (["sft", "--restart", "--sft.lr", "1e30"], "not finite"),
-        (["train-reward", "--reward_model.training.lr", "1e30"], "not finite"),
-        (["annotate", "--task.name", "nosuch"], "unknown task"),
-        (["evaluate", "sft", "--task.heldout_share", "0", "--task.name", "demo", "--task.limit", "8"], "held-out"),
-    ],
-)
-def test_a_run_that_fails_leaves_earlier_results_as_they_were(
-    command: Command, run: Path, words: list[str], said: str
-) -> None:
+def test_a_run_that_fails_leaves_earlier_results_as_they_were(command: Command, run: Path) -> None:
+    failing = {
+        "train --reward_model.max_new_tokens 1": "critiques failed",
+        "train --generation.temperature 0": "temperature above 0",
+        "sft --restart --sft.lr 1e30": "not finite",
+        "train-reward --reward_model.training.lr 1e30": "not finite",
+        "annotate --task.name nosuch": "unknown task",
+        "evaluate sft --task.heldout_share 0 --task.name demo --task.limit 8": "held-out",
+    }
     before = contents(run)
-    one_line(command(*words[:1], "--run.folder", run, *TOY, "--ppo.max_failed", "0.5", *words[1:]), FAILED, said)
-    after = contents(run)
-    new = set(after) - set(before)
-    assert {name: after[name] for name in before} == before
-    assert all(name.endswith((".partial", "diverged.jsonl")) for name in new), new
+    for line, said in failing.items():
+        stage, *words = line.split()
+        one_line(command(stage, "--run.folder", run, *TOY, "--ppo.max_failed", "0.5", *words), FAILED, said)
+        after = contents(run)
+        assert {name: after[name] for name in before} == before
+        new = set(after) - set(before)
+        assert all(name.endswith((".partial", "diverged.jsonl")) for name in new), new
 
 
 def test_a_demo_that_cannot_be_measured_does_not_start(command: Command, tmp_path: Path) -> None:

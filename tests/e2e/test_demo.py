@@ -14,18 +14,11 @@ import pytest
 from commands import TOY, Command
 
 SMALL = (
-    *("--task.limit", "96", "--task.name", "toy_task:SmallDemo"),
-    *(
-        "--sft.epochs",
-        "6",
-        "--annotate.prompts",
-        "48",
-        "--annotate.samples_per_prompt",
-        "1",
-    ),
-    *("--reward_model.training.epochs", "2", "--reward_model.max_new_tokens", "48"),
+    *("--task.limit", "64", "--task.name", "toy_task:SmallDemo"),
+    *("--sft.epochs", "2", "--annotate.prompts", "24", "--annotate.samples_per_prompt", "1"),
+    *("--reward_model.training.epochs", "1", "--reward_model.max_new_tokens", "24"),
     *("--ppo.steps", "2", "--ppo.rollouts", "8", "--ppo.max_failed", "1"),
-    *("--generation.max_new_tokens", "48", "--evaluate.limit", "8", "--evaluate.samples", "2"),
+    *("--generation.max_new_tokens", "32", "--evaluate.limit", "8", "--evaluate.samples", "2"),
     *("--critic.reward_model.gate", "false"),
 )
 POLICIES = ("sft", "scalar_ppo", "text2grad")
@@ -79,7 +72,7 @@ def test_the_run_folder_is_whole(done: Done) -> None:
     folder, _ = done
     files = ("config.yaml", "feedback.jsonl", "report.html", "before_after.jsonl")
     assert all((folder / name).stat().st_size > 0 for name in files)
-    assert len(lines(folder / "feedback.jsonl")) == 48
+    assert len(lines(folder / "feedback.jsonl")) == 24
     assert len(lines(folder / "before_after.jsonl")) == 8
     assert [answer["name"] for answer in lines(folder / "before_after.jsonl")[0]["answers"]] == [
         "SFT",

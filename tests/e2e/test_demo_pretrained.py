@@ -64,18 +64,7 @@ def test_a_task_without_tests_or_references_is_not_measured(
     data = tmp_path / "asked.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with pytest.raises(SystemExit) as left:
-        main(
-            [
-                "demo",
-                "--task.name",
-                "qa",
-                "--task.data",
-                str(data),
-                "--task.heldout_share",
-                "0.9",
-                "--run.folder",
-                str(tmp_path / "run"),
-            ]
-        )
+        words = ["--task.name", "qa", "--task.data", str(data), "--task.heldout_share", "0.9"]
+        main(["demo", *words, "--run.folder", str(tmp_path / "run")])
     assert left.value.code == 1 and not (tmp_path / "run").exists()
     assert "measures nothing: no tests, no references" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""`policy.model: x.gguf` in every stage, and where a run says what its weights are."""
+"""`policy.model: x.gguf` in every stage: where a run says what its weights are, and adapters stay adapters."""
 
 from __future__ import annotations
 
@@ -30,13 +30,24 @@ def test_every_stage_takes_a_gguf_file(
     short = ("--sft.epochs", "1", "--ppo.steps", "1", "--reward_model.training.epochs", "1")
     settings = ("--run.folder", run, "--policy.model", file, *TOY, *adapters, *short)
     stages = (["annotate"], ["train-reward"], ["train"], ["evaluate", file], ["evaluate"], ["sft"])
-    for words in (*stages, ["evaluate", "sft"], ["report", run], ["merge", "sft", "--out", tmp_path / "merged"]):
+    offline = ["train", "--offline", run / "feedback.jsonl"]
+    for words in (
+        *stages,
+        ["evaluate", "sft"],
+        offline,
+        ["report", run],
+        ["merge", "sft", "--out", tmp_path / "merged"],
+    ):
         ended = command(*words, *(() if words[0] == "report" else settings))
         assert ended.code == 0, (words, ended.err)
     assert json.loads((run / "model.json").read_text())["text"] == SAID
     assert f"<dt>base model</dt><dd>{SAID}</dd>" in (run / "report.html").read_text()
     assert f"| base model | {file} ({SAID}) |" in (tmp_path / "merged" / "README.md").read_text()
     assert (run / "evaluation" / "toy_task_ToyTask" / "tiny.gguf.json").is_file()
+    for place in ("sft", "reward_model", "ppo/text2grad", "ppo/offline"):
+        weights = {path.name for path in (run / place / "policy").rglob("*.safetensors")}
+        assert {"adapter_model.safetensors"} <= weights <= {"adapter_model.safetensors", "value_head.safetensors"}
+    assert (tmp_path / "merged" / "model.safetensors").is_file()
 
 
 def test_a_run_of_another_model_says_nothing_of_it(command: Command, run: Path) -> None:

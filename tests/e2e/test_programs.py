@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from commands import TOY, Command
 
 from text2grad.errors import EXIT_USAGE
@@ -34,14 +33,6 @@ def test_annotate_writes_pairs_of_one_question(command: Command, run: Path) -> N
     assert all(row["meta"]["tier"] in ("namespaces", "landlock") for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--annotate.samples_per_prompt", "1"), "needs several answers"),
-    ],
-)
-def test_pairs_that_cannot_be_made_are_refused_at_once(
-    command: Command, run: Path, words: tuple[str, ...], said: str
-) -> None:
-    ended = command("annotate", "--pairs", "--run.folder", run, *TOY, *words)
-    assert (ended.code, said in ended.err) == (EXIT_USAGE, True)
+def test_pairs_of_one_answer_are_refused_at_once(command: Command, run: Path) -> None:
+    ended = command("annotate", "--pairs", "--run.folder", run, *TOY, "--annotate.samples_per_prompt", "1")
+    assert ended.code == EXIT_USAGE and "needs several answers" in ended.err

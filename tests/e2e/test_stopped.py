@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from commands import TOY, Command
 from safetensors.torch import load_file
 
@@ -39,30 +38,14 @@ def measured(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if not k.startswith("seconds")} for line in lines]
 
 
-@pytest.fixture(scope="module")
-def straight(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PPO against the trained reward model, five steps without a stop."""
-    from text2grad.cli import main
-
-    run = tmp_path_factory.mktemp("straight") / "run"
-    shutil.copytree(finished, run)
-    with pytest.raises(SystemExit) as left:
-        main(["train", "--name", "x", "--run.folder", str(run), *LONGER])
-    assert not left.value.code
-    return run / "ppo" / "x"
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_training_against_the_reward_model_goes_on(
-    command: Command, straight: Path, run: Path, number: int, code: int
-) -> None:
-    place = run / "ppo" / "x"
-    ended, err = stopped(run, number, "train", "--name", "x", *LONGER)
-    assert ended == code, err
-    assert "Traceback" not in err
+def test_training_against_the_reward_model_goes_on(command: Command, run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "straight")
+    assert command("train", "--name", "x", "--run.folder", other, *LONGER).code == 0
+    place, straight = run / "ppo" / "x", other / "ppo" / "x"
+    code, err = stopped(run, signal.SIGINT, "train", "--name", "x", *LONGER)
+    assert code == 130 and "Traceback" not in err, err
     again = command("train", "--name", "x", "--run.folder", run, *LONGER)
-    assert again.code == 0, again.err
-    assert "x: resumes after step" in again.err
+    assert again.code == 0 and "x: resumes after step" in again.err, again.err
     assert measured(place) == measured(straight)
     assert (place / "samples.jsonl").read_bytes() == (straight / "samples.jsonl").read_bytes()
     for name in ("model.safetensors", "value_head.safetensors"):
@@ -73,7 +56,8 @@ def test_training_against_the_reward_model_goes_on(
 
 def test_what_has_changed_is_named_and_forced_or_begun_anew(command: Command, run: Path) -> None:
     words = ("train", "--name", "x", "--run.folder", run, *LONGER)
-    stopped(run, signal.SIGTERM, "train", "--name", "x", *LONGER)
+    code, _ = stopped(run, signal.SIGTERM, "train", "--name", "x", *LONGER)
+    assert code == 143
     ended = command(*words, "--ppo.gamma", "0.5")
     assert ended.code == 1 and "Traceback" not in ended.err
     assert "ppo.gamma 0.7 -> 0.5 (--restart starts over, --force resumes all the same)" in ended.err

@@ -25,17 +25,7 @@ def server(model_folder: Path, tmp_path: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    words = [
-        "transformers",
-        "serve",
-        str(model_folder),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--device",
-        "cpu",
-    ]
+    words = f"transformers serve {model_folder} --host 127.0.0.1 --port {port} --device cpu".split()
     program = f"import sys; sys.argv = {words!r}; from transformers.cli.transformers import main; main()"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with (tmp_path / "server.log").open("wb") as log:
@@ -65,19 +55,10 @@ def test_a_real_server(server: str, model_folder: Path, command: Command, tmp_pa
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     short = tmp_path / "short.txt"
     short.write_text("Judge: {{response}}")
-    words = [
-        "annotate",
-        "--responses",
-        file,
-        "--out",
-        out,
-        "--critic.prompted.base_url",
-        server,
-        "--critic.prompted.model",
-        model_folder,
-    ]
+    words = ["annotate", "--responses", file, "--out", out, "--critic.kind", "prompted"]
+    words += ["--critic.prompted.base_url", server, "--critic.prompted.model", model_folder]
     words += ["--critic.prompted.prompt", short, "--critic.prompted.max_tokens", "12"]
-    words += ["--critic.kind", "prompted", "--critic.prompted.concurrency", "2"]
+    words += ["--critic.prompted.concurrency", "2"]
     words += ["--no-canaries", "--json"]  # a model of random weights judges nothing right
     ended = command(*words)
     summary = json.loads(ended.out.splitlines()[-1])
