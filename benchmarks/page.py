@@ -39,7 +39,7 @@ from browser_pages import axe_violations, chromium, hostile_run, missing, servin
 from synthetic_run import sample, write_run
 from text2grad.feedback import Feedback, Message, Source
 from text2grad.jsonl import read_records, write_records
-from text2grad.page.mark import mark_page
+from text2grad.page.mark import MarkPage
 from text2grad.page.view import ViewPage
 
 RUNS, SWITCHES = 5, 20
@@ -134,7 +134,7 @@ def scrolled(browser: Any, make: Any, ready: str) -> tuple[int, int, float]:
 def violations(browser: Any, run: Path) -> int:
     """Of all rules of axe-core, in both pages, light and dark."""
     found: list[str] = []
-    for make in (partial(ViewPage, run), partial(mark_page, run, None, "ann", False)):
+    for make in (partial(ViewPage, run), partial(MarkPage, run, None, "ann", False)):
         with serving(make) as server:
             for scheme in ("light", "dark"):
                 context = browser.new_context(color_scheme=scheme, bypass_csp=True)
@@ -150,7 +150,7 @@ def violations(browser: Any, run: Path) -> int:
 def scripts_run(browser: Any, run: Path) -> int:
     """Pages on which a script of a record ran."""
     count = 0
-    for make in (partial(ViewPage, run), partial(mark_page, run, None, "ann", False)):
+    for make in (partial(ViewPage, run), partial(MarkPage, run, None, "ann", False)):
         with serving(make) as server:
             page = browser.new_page()
             page.goto(server.url)
@@ -177,7 +177,7 @@ def marks_lost(browser: Any, folder: Path, kills: int) -> int:
     ]
     source, chance = folder / "answers.jsonl", random.Random(1)
     write_records(source, records)
-    with serving(partial(mark_page, source, None, "ann", False)) as server:
+    with serving(partial(MarkPage, source, None, "ann", False)) as server:
         page = browser.new_page()
         page.goto(server.url)
         for number in range(kills):

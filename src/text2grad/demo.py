@@ -27,10 +27,11 @@ from rich.console import Console
 from text2grad.config import TINY, Config, dump_config, laid_over
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.eval.measures import mean_scores
+from text2grad.page.answers import sample_record
 from text2grad.page.report import build_report
 from text2grad.page.runs import read_samples
 from text2grad.page.signs import describe_reward_model
-from text2grad.page.terminal import results_table, show_samples, show_table
+from text2grad.page.terminal import SHOWN, results_table, show_records, show_table
 from text2grad.settings import with_values
 from text2grad.stages.run_folder import (
     RunFolder,
@@ -246,7 +247,7 @@ def _scores(config: Config, name: str, measure: str) -> dict[str, float]:
 
 
 def _show_samples(folder: Path) -> None:
-    """Print five samples of the last step."""
+    """Print the first samples of the last step."""
     samples = read_samples([folder], [])[OURS]
-    last = max(sample.step for sample in samples)
-    show_samples(Console(stderr=True), [sample for sample in samples if sample.step == last], 5)
+    last = [sample_record(OURS, sample) for sample in samples if sample.step == samples[-1].step]
+    show_records(Console(stderr=True), last[:SHOWN])

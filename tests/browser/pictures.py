@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from browser_pages import chromium, missing, serving, until
 from text2grad.errors import exit_on_user_error
-from text2grad.page.mark import mark_page
+from text2grad.page.mark import MarkPage
 from text2grad.page.view import ViewPage
 from text2grad.unicode_words import units
 
@@ -89,7 +89,7 @@ def main() -> None:
         source.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         view, marked = arguments.out / "view.png", arguments.out / "mark.png"
         picture(browser, partial(ViewPage, arguments.run), partial(show, f"{arguments.name}/{number}"), view)
-        picture(browser, partial(mark_page, source, None, "you", False), partial(mark, rows[0]), marked)
+        picture(browser, partial(MarkPage, source, None, "you", False), partial(mark, rows[0]), marked)
     print(json.dumps({file.name: file.stat().st_size for file in (view, marked)}))
 
 

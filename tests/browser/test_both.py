@@ -11,7 +11,7 @@ import pytest
 
 from browser_pages import AXE, HOSTILE, SIZES, Server, axe_violations, fresh_tab, hostile_run, until
 from synthetic_run import write_run
-from text2grad.page.mark import mark_page
+from text2grad.page.mark import MarkPage
 from text2grad.page.view import ViewPage
 
 PAGES = ("view", "mark")
@@ -31,7 +31,7 @@ def servers(runs: dict[str, Path]) -> Iterator[dict[tuple[str, str], Server]]:
     made = {}
     for kind, run in runs.items():
         made["view", kind] = Server(partial(ViewPage, run))
-        made["mark", kind] = Server(partial(mark_page, run, None, "ann", False))
+        made["mark", kind] = Server(partial(MarkPage, run, None, "ann", False))
     for server in made.values():
         server.start()
     yield made

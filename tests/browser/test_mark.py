@@ -12,7 +12,7 @@ import pytest
 from browser_pages import Server, serving, until, wait_until
 from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.jsonl import read_records, write_records
-from text2grad.page.mark import mark_page
+from text2grad.page.mark import MarkPage
 
 ANSWERS = 20
 TEXT = "It is due next week. Ask {n} again."
@@ -40,7 +40,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(source: Path) -> Iterator[Server]:
     """Asked for before `tab`, so that a page is closed before its server is killed: what it still sends arrives."""
-    with serving(partial(mark_page, source, None, "ann", False)) as started:
+    with serving(partial(MarkPage, source, None, "ann", False)) as started:
         yield started
 
 

@@ -15,7 +15,7 @@ from when_task import THINGS, question
 
 from browser_pages import serving, until
 from text2grad.jsonl import read_records
-from text2grad.page.mark import mark_page
+from text2grad.page.mark import MarkPage
 
 ANSWERS = 20
 HERE = Path(__file__).parent
@@ -62,7 +62,7 @@ def test_what_is_marked_in_the_browser_trains(tab: Any, run: Path) -> None:
     source = run / "answers.jsonl"
     answers = read_records(source)
     assert len(answers) == ANSWERS
-    with serving(partial(mark_page, source, None, "ann", False)) as server:
+    with serving(partial(MarkPage, source, None, "ann", False)) as server:
         tab.goto(server.url)
         for number, record in enumerate(answers):
             tab.get_by_role("heading", name=record.id, exact=True).wait_for()

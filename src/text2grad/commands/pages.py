@@ -43,10 +43,10 @@ class Mark(Stage):
 
     def serve(self) -> int:
         """Serve the page until Ctrl-C."""
-        from text2grad.page.mark import mark_page
+        from text2grad.page.mark import MarkPage
         from text2grad.page.server import listening, serve
 
-        page = mark_page(self.source, self.out, self.annotator, self.suggest)
+        page = MarkPage(self.source, self.out, self.annotator, self.suggest)
         return serve(page.app(), listening(self.port), self.browser)
 
 

@@ -55,7 +55,7 @@ def _read_records(path: Path) -> tuple[list[Feedback], str]:
     if path.is_dir():
         samples = read_samples([path], [])
         records = [
-            _sample_record(name, sample) for name, policy_samples in samples.items() for sample in policy_samples
+            sample_record(name, sample) for name, policy_samples in samples.items() for sample in policy_samples
         ]
         if not records and (path / "feedback.jsonl").is_file():
             records = list(read_jsonl(path / "feedback.jsonl", Feedback))
@@ -83,8 +83,8 @@ def unjudged(example: Example, response: str) -> Feedback:
     return Feedback.of(example, response, NOT_MARKED, Source(kind="human"))
 
 
-def _sample_record(method: str, sample: Sample) -> Feedback:
-    """A sample of a run as a record of its critic; spans that do not quote it are left out."""
+def sample_record(method: str, sample: Sample) -> Feedback:
+    """Return a sample of a run as a record of its critic; spans that do not quote it are left out."""
     spans = tuple(span for span in sample.spans if sample.response[span.start : span.end] == span.text)
     failure = sample.failure or NOT_MARKED if not (sample.critique or sample.spans) else None
     meta = {"policy": method, "step": sample.step}

@@ -26,10 +26,19 @@ VERSIONS = 50
 
 
 class MarkPage:
-    """The page over one notebook. `annotator`: the name that a new page begins with."""
+    """The page over the answers of a file or a run. `annotator`: the name that a new page begins with.
 
-    def __init__(self, source: Path, notebook: Notebook, annotator: str = "", suggest_first: bool = False) -> None:
-        self.source, self.notebook = source, notebook
+    `out` gets the marks; by default they go next to the source.
+
+    Raises:
+        UserError: there is nothing to mark, or `out` cannot be written.
+    """
+
+    def __init__(
+        self, source: Path, out: Path | None = None, annotator: str = "", suggest_first: bool = False
+    ) -> None:
+        default = source / "marked.jsonl" if source.is_dir() else source.with_suffix(".marked.jsonl")
+        self.source, self.notebook = source, Notebook(read_answers(source), out or default)
         self.annotator, self.suggest_first = annotator, suggest_first
 
     def app(self) -> Starlette:
@@ -139,14 +148,3 @@ def _suggestion(record: Feedback) -> dict[str, Any]:
         "lost": list(record.meta.get("lost", ())),
         "omissions": list(record.meta.get("omissions", ())),
     }
-
-
-def mark_page(source: Path, out: Path | None, annotator: str, suggest_first: bool) -> MarkPage:
-    """Open the page over a file or a run; its marks go to `out`.
-
-    Raises:
-        UserError: there is nothing to mark, or `out` cannot be written.
-    """
-    items = read_answers(source)
-    default = source / "marked.jsonl" if source.is_dir() else source.with_suffix(".marked.jsonl")
-    return MarkPage(source, Notebook(items, out or default), annotator, suggest_first)

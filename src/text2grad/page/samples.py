@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from text2grad.feedback import Critique, Judgement, Message, QuoteCounts, Span, turns_of
+from text2grad.feedback import Message, QuoteCounts, Span, turns_of
 from text2grad.page.render import all_visible, number, token_label, visible, without_dust
 from text2grad.page.runs import Sample
 
@@ -169,10 +169,3 @@ def _cover(length: int, intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
         for position in range(max(start, 0), min(end, length)):
             cover[position] += (index,)
     return cover
-
-
-def turn_title(number: int, judgement: Judgement | None) -> str:
-    """The title of a turn of the policy, with its score if it has one."""
-    scores = judgement.turn_scores if isinstance(judgement, Critique) else ()
-    score = scores[number - 1] if number <= len(scores) else None
-    return f"turn {number}" if score is None else f"turn {number} ({score:+.2f})"

@@ -141,13 +141,9 @@ def listening(port: int | None) -> socket.socket:
     """
     first = port or PORT
     for number in range(first, min(first + PORTS, 65_536)):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((LOOPBACK, number))
-            listener.listen(64)
+            listener = socket.create_server((LOOPBACK, number), backlog=64)
         except OSError as error:
-            listener.close()
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
             continue

@@ -13,14 +13,13 @@ from rich.text import Text
 from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Span, Transcript
 from text2grad.page.quality import describe_feedback
 from text2grad.page.render import is_number, signed, stripped, without_dust
-from text2grad.page.runs import Sample
-from text2grad.page.samples import turn_title
 
 STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
 BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
 NARROWEST, WIDEST = 36, 10_000
 """Characters of a column of answers, and of a line in a file."""
 SHOWN = 5
+"""Judged answers that a command shows."""
 MOST_OF_OTHERS = 400
 """Characters shown of a message of a tool or a user."""
 WAYS = ("greedy", "sampled", "best_temperature")
@@ -104,15 +103,6 @@ class PolicyAnswer(NamedTuple):
     name: str
     response: str
     judgement: Judgement | None = None
-
-
-def show_samples(console: Console, samples: Sequence[Sample], count: int = SHOWN) -> None:
-    """Print up to `count` samples with their critiques."""
-    for sample in samples[:count]:
-        critique = Critique(text=sample.critique, spans=sample.spans, score=sample.score)
-        answer = PolicyAnswer("", sample.response, sample.failure or critique)
-        console.print(Text(stripped(f"{sample.id} · step {sample.step}"), style="bold"))
-        console.print(answer_view(answer, _needs_brackets(console)), "")
 
 
 def _needs_brackets(console: Console) -> bool:
@@ -207,3 +197,10 @@ def show_records(console: Console, records: Sequence[Feedback]) -> None:
         answer = PolicyAnswer("", record.response, record.judgement())
         console.print(Text(stripped(f"{record.id}: {prompt[:200]}"), style="bold"))
         console.print(answer_view(answer, _needs_brackets(console)), "")
+
+
+def turn_title(number: int, judgement: Judgement | None) -> str:
+    """The title of a turn of the policy, with its score if it has one."""
+    scores = judgement.turn_scores if isinstance(judgement, Critique) else ()
+    score = scores[number - 1] if number <= len(scores) else None
+    return f"turn {number}" if score is None else f"turn {number} ({score:+.2f})"

@@ -14,7 +14,7 @@ import uvicorn
 from page_requests import ask
 from text2grad.feedback import Feedback, Message, Source
 from text2grad.jsonl import read_records, write_records
-from text2grad.page.mark import mark_page
+from text2grad.page.mark import MarkPage
 from text2grad.page.server import MOST_BYTES, Address, Guard, listening
 
 ADDRESS = Address(8639, "secret-token")
@@ -29,7 +29,7 @@ def app(tmp_path: Path) -> Guard:
         id="a", prompt=(Message(role="user", content="<script>"),), response="Friday.", source=Source(kind="llm")
     )
     write_records(tmp_path / "a.jsonl", [record])
-    return Guard(mark_page(tmp_path / "a.jsonl", None, "", False).app(), ADDRESS)
+    return Guard(MarkPage(tmp_path / "a.jsonl").app(), ADDRESS)
 
 
 IN = {"host": HOST, "cookie": COOKIE}

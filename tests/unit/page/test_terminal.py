@@ -11,8 +11,7 @@ from rich.console import Console, RenderableType
 
 from span_cases import UNREADABLE, case, critique, word_span
 from text2grad.eval.critics.reward_model import reward_model_report
-from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Source, Span, Transcript
-from text2grad.page.runs import Sample
+from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Span, Transcript
 from text2grad.page.terminal import (
     PolicyAnswer,
     answer_view,
@@ -21,29 +20,31 @@ from text2grad.page.terminal import (
     results_table,
     show_answers,
     show_records,
-    show_samples,
     show_table,
 )
 
 TEXT = "a bad, good [red]end[/red]"
-ROW: dict[str, Any] = {
-    "step": 3,
-    "id": "p\x1b[2J-1",
-    "response": TEXT,
-    "critique": "\u202eThe middle \x1b[31mis wrong.",
-    "score": -0.5,
-    "spans": [
-        {"start": 2, "end": 5, "label": -1, "text": "bad"},
-        {"start": 7, "end": 11, "label": 1, "text": "good"},
-    ],
-}
+RECORD = Feedback.model_validate(
+    {
+        "id": "p\x1b[2J-1",
+        "prompt": [{"role": "user", "content": "When?"}],
+        "response": TEXT,
+        "critique": "\u202eThe middle \x1b[31mis wrong.",
+        "score": -0.5,
+        "spans": [
+            {"start": 2, "end": 5, "label": -1, "text": "bad"},
+            {"start": 7, "end": 11, "label": 1, "text": "good"},
+        ],
+        "source": {"kind": "reward_model"},
+    }
+)
 
 
-def printed(what: RenderableType | list[dict[str, Any]], width: int = 100, **options: Any) -> str:
+def printed(what: RenderableType | Feedback, width: int = 100, **options: Any) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, _environ={}, **options)
-    if isinstance(what, list):
-        show_samples(console, [Sample.model_validate(row) for row in what])
+    if isinstance(what, Feedback):
+        show_records(console, [what])
     else:
         console.print(what)
     return out.getvalue()
@@ -51,19 +52,19 @@ def printed(what: RenderableType | list[dict[str, Any]], width: int = 100, **opt
 
 def test_a_file_gets_brackets_and_a_terminal_colours() -> None:
     brackets = "a [-bad-], [+good+] [red]end[/red]\nThe middle is wrong.\nscore -0.50\n\n"
-    assert printed([ROW]) == f"p-1 · step 3\n{brackets}"
-    text = printed([ROW], force_terminal=True, color_system="standard")
+    assert printed(RECORD) == f"p-1: When?\n{brackets}"
+    text = printed(RECORD, force_terminal=True, color_system="standard")
     assert "\x1b[4;31mbad\x1b[0m" in text and "\x1b[1;32mgood\x1b[0m" in text
     assert "[-" not in text and "\x1b[2J" not in text and "\u202e" not in text
-    text = printed([ROW], force_terminal=True, no_color=True)
+    text = printed(RECORD, force_terminal=True, no_color=True)
     assert "[-bad-]" in text and "[+good+]" in text and ";31m" not in text
 
 
 def test_a_failed_critique_is_said_to_have_failed() -> None:
-    failed = {**ROW, "failure": {"kind": "truncated", "message": "stops early"}, "score": None, "spans": []}
-    text = printed([failed])
+    failure = Failure(kind="truncated", message="stops early")
+    failed = RECORD.model_copy(update={"error": failure, "critique": "", "score": None, "spans": ()})
+    text = printed(failed)
     assert "no critique: truncated: stops early" in text and "score" not in text and "[-" not in text
-    assert printed([ROW] * 8).count(" · step 3") == 5
     both = "one two three four"
     spans = (Span(start=0, end=7, label=1, text=both[:7]), Span(start=4, end=13, label=-1, text=both[4:13]))
     view = answer_view(PolicyAnswer("", both, Critique(text="", spans=spans)), brackets=True)
@@ -144,11 +145,3 @@ def test_a_measured_policy_has_a_row_a_measure_and_a_column_a_way() -> None:
     assert str(table.caption) == "prompts: 20, tier: landlock"
     table = policy_table({"likelihood": 0.25, "total": 200.0})
     assert [list(column.cells) for column in table.columns] == [["likelihood", "total"], ["0.25", "200"]]
-
-
-def test_records_are_printed_below_their_prompts() -> None:
-    prompt = (Message(role="user", content="When?"),)
-    record = Feedback(id="m1", prompt=prompt, response="Fi\x1b[31mne.", source=Source(kind="reward_model"))
-    out = io.StringIO()
-    show_records(Console(file=out, width=100, _environ={}), [record])
-    assert out.getvalue().startswith("m1: When?\nFine.\n") and "\x1b" not in out.getvalue()
