@@ -18,12 +18,12 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad_lab.baselines.pairs import (
     PairSettings,
-    dataset_of,
     policy_and_pairs,
+    preference_data,
     run_train_dpo,
     trainer_arguments,
 )
-from text2grad_lab.baselines.scalar import ScoreModel, joined, run_train_scalar
+from text2grad_lab.baselines.scalar import ScoreModel, run_train_scalar, whole_answers
 from tiny_runs import tiny_model
 
 PAIRS = [
@@ -89,6 +89,13 @@ def test_a_scalar_model_scores_chosen_answers_higher_and_is_a_critic(
     for better, worse in zip(chosen, rejected, strict=True):
         assert isinstance(better, Critique) and isinstance(worse, Critique)
         assert better.score is not None and worse.score is not None and better.score > worse.score
+    heldout = preference_data(config, pairs).heldout
+    prompts = [pair.prompt for pair in heldout]
+    better, worse = (
+        critic.scores(prompts, [getattr(pair, side) for pair in heldout]) for side in ("chosen", "rejected")
+    )
+    losses = [math.log1p(math.exp(low - high)) for high, low in zip(better, worse, strict=True)]
+    assert summary.figures["heldout_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
     alone = critic.critique(examples[:1], [PAIRS[0]["chosen"]])[0]
     assert isinstance(alone, Critique) and isinstance(chosen[0], Critique)
     assert alone.score == pytest.approx(chosen[0].score, abs=1e-5), "padding changes nothing"
@@ -100,7 +107,7 @@ def test_the_loss_and_its_gradient_are_those_of_bradley_and_terry(config: Config
     policy, split = policy_and_pairs(config, pairs)
     model = ScoreModel(policy)
     torch.nn.init.normal_(model.head.map.weight, generator=torch.Generator().manual_seed(0))
-    rows = dataset_of(policy, split.train[:3]).map(joined)
+    rows = whole_answers(policy, split.train[:3])
     arguments = trainer_arguments(RewardConfig, config, PairSettings(), config.run.folder)
     model.config.num_labels = 1
     trainer = RewardTrainer(model=model, args=arguments, train_dataset=rows, processing_class=policy.tokenizer)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from text2grad.config import Config, find_config, load_config
+from text2grad.critics.table import spec_of
 from text2grad.data.marks import corrections
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span
 from text2grad.jsonl import read_jsonl, write_jsonl
@@ -39,7 +40,7 @@ def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
 def test_critics_of_taste_mark_what_they_like_and_dislike() -> None:
     reply = "Thanks for asking! The logo is on the shelf. I think it might rain. I am busy."
     example = tastes.Replies(TaskSettings(name="tastes:Replies")).examples("heldout")[0]
-    said = {name: critic().one(reply) for name, critic in {**tastes.TASTES, "every": tastes.Every}.items()}
+    said = {name: judge(reply) for name, judge in {**tastes.TASTES, "every": tastes.every}.items()}
     marks = {name: [(span.text, span.label) for span in each.spans] for name, each in said.items()}
     assert marks["brief"] == [("I think it might rain.", -1), ("I am busy.", -1)]
     assert marks["warm"] == [("Thanks", 1), ("busy", -1)]
@@ -48,7 +49,8 @@ def test_critics_of_taste_mark_what_they_like_and_dislike() -> None:
     assert [each.score for each in said.values()] == [0.0, 0.0, -1.0, pytest.approx(-1 / 3)]
     scores = tastes.Replies(TaskSettings(name="tastes:Replies")).scores(example, reply)
     assert scores == {"taste": pytest.approx(1 / 3), "brief": 0.5, "warm": 0.5, "sure": 0.0, "about": 0.0}
-    assert tastes.Every().one(" ").score == -1.0
+    critic = spec_of(f"{tastes.__name__}:Every").make(None)
+    assert [said.score for said in critic.critique([example] * 2, [reply, " "])] == [pytest.approx(-1 / 3), -1.0]
 
 
 def test_what_is_asked_about_is_held_out() -> None:
@@ -301,4 +303,3 @@ def test_a_walk_goes_on_and_refuses_other_settings(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "done" / "1_break.json").exists()
     refused = walk.run("break", may_fail=True)
     assert (refused["code"], refused["last"]) == (1, "error: it broke")
-    assert own_data.in_log(walk, 1, "broke") == "error: it broke" and own_data.in_log(walk, 1, "x") is None

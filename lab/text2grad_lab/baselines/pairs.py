@@ -100,7 +100,7 @@ def run_train_dpo(config: Config, name: str, data: str) -> PreferenceSummary:
                 train_dataset=dataset_of(policy, pairs.train),
                 processing_class=policy.tokenizer,
             )
-            metrics, figures = train_and_measure(trainer, policy, pairs, stage.place)
+            metrics, figures = train_and_measure(trainer, dataset_of(policy, pairs.heldout), stage.place)
             policy.continued = True
             write_policy(policy, stage.place / "policy")
     return summary_of(pairs, metrics, figures, stage.place)
@@ -148,10 +148,11 @@ def trainer_arguments(kind: Any, config: Config, settings: SupervisedSettings, f
     )
 
 
-def train_and_measure(
-    trainer: Any, policy: Policy, pairs: SplitData[Preference], folder: Path
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Train and write `metrics.jsonl`; return the last metrics, and loss and accuracy on the held-out pairs."""
+def train_and_measure(trainer: Any, heldout: Dataset, folder: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """Train and write `metrics.jsonl`; return the last metrics, and loss and accuracy on the held-out pairs.
+
+    `heldout` has the columns of the trainer's own training data.
+    """
     trainer.remove_callback(PrinterCallback)  # stdout is for the summary
     trainer.train()
     rows = [
@@ -162,10 +163,10 @@ def train_and_measure(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     figures: dict[str, float] = {}
-    if pairs.heldout:
-        evaluated = trainer.evaluate(dataset_of(policy, pairs.heldout))
+    if len(heldout):
+        evaluated = trainer.evaluate(heldout)
         figures = {METRICS[key]: value for name, value in evaluated.items() if (key := name[5:]) in METRICS}
-    policy.eval()
+    trainer.model.eval()
     return {name: value for name, value in rows[-1].items() if name != "step"}, figures
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from datasets import Dataset
 from pydantic import Field
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -168,11 +169,11 @@ def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
             trainer = RewardTrainer(
                 model=model,
                 args=trainer_arguments(RewardConfig, config, settings, stage.place, max_grad_norm=0.0),
-                train_dataset=dataset_of(policy, pairs.train).map(joined),
+                train_dataset=whole_answers(policy, pairs.train),
                 processing_class=policy.tokenizer,
                 optimizers=model.optimizers(settings, config.training, steps),
             )
-            metrics, figures = train_and_measure(trainer, policy, pairs, stage.place)
+            metrics, figures = train_and_measure(trainer, whole_answers(policy, pairs.heldout), stage.place)
             place = stage.place / "policy"
             write_policy(policy, place)
             save_file(dict(model.head.state_dict()), str(place / HEAD_FILE))
@@ -180,9 +181,11 @@ def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
     return summary_of(pairs, metrics, figures, stage.place)
 
 
-def joined(row: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Return both answers after their prompt, the columns of TRL's reward trainer."""
-    return {side: row["prompt_ids"] + row[side] for side in ("chosen_ids", "rejected_ids")}
+def whole_answers(policy: Policy, pairs: Sequence[Preference]) -> Dataset:
+    """Return the pairs as token ids, both answers after their prompt: the columns of TRL's reward trainer."""
+    sides = ("chosen_ids", "rejected_ids")
+    rows = [{side: row["prompt_ids"] + row[side] for side in sides} for row in dataset_of(policy, pairs)]
+    return Dataset.from_list(rows)
 
 
 def scale_of(policy: Policy, model: ScoreModel, pairs: Sequence[Preference]) -> Scale:

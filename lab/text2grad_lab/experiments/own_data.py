@@ -10,10 +10,8 @@ first, judges the policies' answers to the held-out mails: does the reply say wh
 
 The last line of stdout is one JSON object: `start`, `records`, and for each seed `seconds` and `peak_mb` of all
 commands, `judge_sft` and `judge_text2grad` (-1 to 1, sampled; `judge_..._greedy` likewise; null where `train`
-refused), `sft_word_for_word` of the held-out answers, `train_refused` (what it said), `gate_fit`, `gate_reasons`,
-`corrections_faulted` of the held-out ones, `reward_model_poor_f1` beside `random_poor_f1`, `gibberish_praised` of
-the answers that `train-reward` shows, and `adapter_mb`. With --offline the policy learns from the records alone
-(`train --offline`), without reward model.
+refused), `train_refused` (what it said), `gate_fit`, `gate_reasons`, and `reward_model_poor_f1` beside
+`random_poor_f1`. With --offline the policy learns from the records alone (`train --offline`), without reward model.
 """
 
 from __future__ import annotations
@@ -29,75 +27,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 import text2grad as t2g
 from text2grad.demo import run_command
 from text2grad.errors import exit_on_user_error
+from text2grad.strict_yaml import parse_yaml
 from text2grad_lab.experiments.options import Row, experiment_parser
 
 RECORDS, HELDOUT = 48, 12
 SAMPLES = 8
 """Answers to each held-out mail, at temperature 1."""
-
-
-class Topic(NamedTuple):
-    """What mails ask about: the question, the sentence that answers it, and what may stand in its gap."""
-
-    question: str
-    answer: str
-    facts: tuple[str, ...]
-
-
-DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
-ROOMS = tuple(f"room {number}" for number in (4, 7, 12, 15, 21, 30))
-SUMS = tuple(f"{number} euros" for number in (90, 240, 380, 650, 900))
-PEOPLE = ("Ann", "Boris", "Carla", "David", "Elena", "Farid", "Greta", "Hugo", "Ines", "Jonas")
-TOPICS = (
-    Topic("When is the {thing} due?", "The {thing} is due on {fact}.", DAYS),
-    Topic("On which day do we discuss the {thing}?", "We discuss the {thing} on {fact}.", DAYS),
-    Topic("Where is the review of the {thing}?", "The review of the {thing} is in {fact}.", ROOMS),
-    Topic("What does the {thing} cost us?", "The {thing} costs {fact}.", SUMS),
-    Topic("Who signs the {thing}?", "{fact} signs the {thing}.", PEOPLE),
-    Topic("Whom do I ask about the {thing}?", "Please ask {fact} about the {thing}.", PEOPLE),
-)
-THINGS = (
-    "budget report", "audit", "contract", "travel plan", "survey", "invoice", "press release", "training course",
-    "newsletter", "lease", "price list", "annual plan", "safety check", "new website", "insurance", "office move",
-)  # fmt: skip
-
-FAULTS: dict[str, tuple[tuple[str, ...], str]] = {
-    "courtesy": (
-        (
-            "I hope this message finds you well.",
-            "Thank you so much for reaching out to me.",
-            "It is always a pleasure to hear from you.",
-            "Please do not hesitate to contact me with any further questions.",
-            "I remain at your disposal at any time.",
-            "Your patience is greatly appreciated.",
-        ),
-        "a courtesy that says nothing",
-    ),
-    "promise": (
-        (
-            "I will send you all the details tomorrow.",
-            "I will personally make sure that everything is ready.",
-            "We will call you back within the hour.",
-            "I will keep you posted every day.",
-            "We will gladly take care of the rest for you.",
-        ),
-        "a promise that nobody asked for",
-    ),
-    "hedge": (
-        (
-            "if I am not mistaken,",
-            "as far as I can tell,",
-            "I would tend to think that",
-            "to the best of my knowledge,",
-        ),
-        "a hedge, and the notes leave no doubt",
-    ),
-}
+PHRASES: Row = parse_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+FAULTS: dict[str, Row] = PHRASES["faults"]
 """Kind -> what such a fault reads like, and what the person says of it."""
 
 
@@ -125,12 +66,12 @@ def options() -> argparse.Namespace:
 def mails(seed: int) -> Iterator[Row]:
     """Sixty mails, each with the reply that was sent and what the person says of it; the last ones are held out."""
     draw = random.Random(seed)
-    asked = [(topic, thing) for topic in TOPICS for thing in THINGS]
+    asked = [(topic, thing) for topic in PHRASES["topics"] for thing in PHRASES["things"]]
     for topic, thing in draw.sample(asked, RECORDS + HELDOUT):
-        fact = draw.choice(topic.facts)
-        sender = draw.choice([name for name in PEOPLE if name != fact])
-        known = topic.answer.format(thing=thing, fact=fact)
-        question = topic.question.format(thing=thing)
+        fact = draw.choice(PHRASES["facts"][topic["facts"]])
+        sender = draw.choice([name for name in PHRASES["facts"]["people"] if name != fact])
+        known = topic["answer"].format(thing=thing, fact=fact)
+        question = topic["question"].format(thing=thing)
         prompt = f'Mail from {sender}: "{question}"\nYour notes: {known}\nWrite the reply.'
         yield {"prompt": prompt, "fact": fact, "corrected": known} | reply(draw, known)
 
@@ -138,12 +79,14 @@ def mails(seed: int) -> Iterator[Row]:
 def reply(draw: random.Random, known: str) -> Row:
     """A reply with none to three of the faults, and the remarks: good and poor quotes, words, a score."""
     kinds = draw.sample(list(FAULTS), draw.choice((0, 1, 1, 2, 2, 3)))
-    quotes = {kind: draw.choice(FAULTS[kind][0]) for kind in kinds}
+    quotes = {kind: draw.choice(FAULTS[kind]["quotes"]) for kind in kinds}
     hedge = quotes.get("hedge", "")
-    good = known if not hedge or known.split()[0] in PEOPLE else known[0].lower() + known[1:]
+    good = known if not hedge or known.split()[0] in PHRASES["facts"]["people"] else known[0].lower() + known[1:]
     sentences = [quote for kind, quote in quotes.items() if kind != "hedge"]
     sentences.insert(draw.randint(0, len(sentences)), capital(f"{hedge} {good}".strip()))
-    remarks = [(capital(quote) if kind == "hedge" else quote, FAULTS[kind][1]) for kind, quote in quotes.items()]
+    remarks = [
+        (capital(quote) if kind == "hedge" else quote, FAULTS[kind]["why"]) for kind, quote in quotes.items()
+    ]
     return {
         "response": " ".join(sentences),
         "good": good,
@@ -208,7 +151,8 @@ def judged(prompt: str, reply: str) -> float:
 
 def fact_of(known: str) -> str:
     """What the notes tell: the one of all facts that stands in them."""
-    return next(fact for topic in TOPICS for fact in topic.facts if re.search(rf"\b{fact}\b", known))
+    facts = [fact for values in PHRASES["facts"].values() for fact in values]
+    return next(fact for fact in facts if re.search(rf"\b{fact}\b", known))
 
 
 # ------------------------------------------------------------------------------------------ the path
@@ -270,10 +214,8 @@ def one_path(chosen: argparse.Namespace, seed: int) -> Row:
         "seconds": round(sum(step["seconds"] for step in steps)),
         "peak_mb": max(step["peak_mb"] for step in steps),
         **judged_policies(path, policies, names),
-        "sft_word_for_word": in_log(path, 1, "word for word"),
         "train_refused": ended["last"] if ended["code"] else None,
         **({} if chosen.offline else reward_model_figures(folder)),
-        "adapter_mb": round(sum(file.stat().st_size for file in policy_files(folder)) / 1e6, 1),
     }
 
 
@@ -284,19 +226,9 @@ def as_the_gate_says(folder: Path) -> list[str]:
     return ["--credit.outcome_weight", "0"] if alone else []
 
 
-def in_log(path: Walk, number: int, words: str) -> str | None:
-    """The line of a command's log that has these words."""
-    lines = (path.folder / "done" / f"{number}_{path.took[number]['words'][0]}.log").read_text("utf-8").splitlines()
-    return next((line for line in lines if words in line), None)
-
-
 def settings(given: Sequence[str]) -> list[str]:
     """`KEY=VALUE` as options."""
     return [word for each in given for word in (f"--{each.partition('=')[0]}", each.partition("=")[2])]
-
-
-def policy_files(folder: Path) -> list[Path]:
-    return list((folder / "mine" / "sft" / "policy").glob("*.safetensors"))
 
 
 def judged_policies(path: Walk, policies: str, names: Sequence[str]) -> Row:
@@ -316,21 +248,14 @@ def judged_policies(path: Walk, policies: str, names: Sequence[str]) -> Row:
 
 
 def reward_model_figures(folder: Path) -> Row:
-    """What the gate of `train-reward` measured and said, and spoiled answers that were rewarded."""
+    """What the gate of `train-reward` measured and said."""
     gate = json.loads((folder / "mine" / "reward_model" / "gate.json").read_text("utf-8"))
-    figures = gate["figures"]
-    poor, chance = figures["by_label"]["poor"]
-    faulted, corrected = figures["corrected_faulted"], figures["corrected"]
+    poor, chance = gate["figures"]["by_label"]["poor"]
     return {
         "gate_fit": gate["fit"],
         "gate_reasons": gate["reasons"],
-        "spans_alone_fit": (gate["spans_alone"] or {}).get("fit"),
-        "corrections_faulted": f"{round(faulted * corrected)} of {corrected}",
-        "verdict_r": figures["verdict_r"],
         "reward_model_poor_f1": round(poor, 3),
         "random_poor_f1": round(chance, 3),
-        "gibberish_praised": round(figures["spoiled_paid"] * figures["spoiled"]),
-        "gibberish_judged": figures["spoiled"],
     }
 
 

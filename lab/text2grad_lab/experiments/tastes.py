@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from text2grad.critics.spec import CriticSpec
 from text2grad.feedback import Critique, Example, Judgement, Label, Message, Source, Span
 from text2grad.tasks.base import Split, TaskSettings, refuse_shares
 
@@ -70,68 +71,55 @@ class Replies:
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """What each critic thinks of it, in [0, 1], their mean `taste`, and whether it is `about` the thing."""
-        each = {name: (1 + (critic().one(response).score or 0.0)) / 2 for name, critic in TASTES.items()}
+        each = {name: (1 + (TasteCritic(judge).one(response).score or 0.0)) / 2 for name, judge in TASTES.items()}
         about = float(example.meta["thing"] in response)
         return {"taste": sum(each.values()) / len(each), **each, "about": about}
 
 
-class Taste:
-    """A critic that judges a reply by itself; `one` says how."""
+def brief(response: str) -> Critique:
+    """Two sentences are enough: each more is poor, and lowers the verdict by 0.5."""
+    sentences = list(SENTENCES.finditer(response))
+    spans = tuple(span(match, -1, "this is more than enough") for match in sentences[ENOUGH:])
+    return Critique(text=f"{len(sentences)} sentences.", spans=spans, score=max(-1.0, 1 - len(spans) / 2))
+
+
+def warm(response: str) -> Critique:
+    """Kind words are good, curt ones poor; the verdict is 0 without either."""
+    kind = [span(match, 1, "this is kind") for match in WARM.finditer(response)]
+    curt = [span(match, -1, "this is curt") for match in CURT.finditer(response)]
+    verdict = float((len(kind) > len(curt)) - (len(kind) < len(curt)))
+    return Critique(text=f"{len(kind)} kind words, {len(curt)} curt.", spans=(*kind, *curt), score=verdict)
+
+
+def sure(response: str) -> Critique:
+    """Hedges are poor, and each lowers the verdict by 1."""
+    spans = tuple(span(match, -1, "this is a hedge") for match in HEDGES.finditer(response))
+    return Critique(text=f"{len(spans)} hedges.", spans=spans, score=max(-1.0, 1.0 - len(spans)))
+
+
+def every(response: str) -> Critique:
+    """All three at once: their spans, which may contradict each other, and the mean of their verdicts."""
+    critiques = [judge(response) for judge in TASTES.values()]
+    spans = tuple(span for critique in critiques for span in critique.spans)
+    verdict = sum(critique.score or 0.0 for critique in critiques) / len(critiques)
+    return Critique(text=" ".join(critique.text for critique in critiques), spans=spans, score=verdict)
+
+
+class TasteCritic:
+    """A critic that judges a reply by itself; an empty one is poor."""
 
     source = Source(kind="program", model="taste", prompt_version="1")
 
+    def __init__(self, judge: Callable[[str], Critique]) -> None:
+        self.judge = judge
+
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """One critique for each response."""
+        """Return one critique for each response."""
         return [self.one(response) for response in responses]
 
     def one(self, response: str) -> Critique:
-        """Spans and a verdict; an empty reply is poor."""
-        return self.judged(response) if response.strip() else Critique(text="There is no reply.", score=-1.0)
-
-    def judged(self, response: str) -> Critique:
-        """What is said of a reply that is not empty."""
-        raise NotImplementedError
-
-
-class Brief(Taste):
-    """Two sentences are enough; each more is poor."""
-
-    def judged(self, response: str) -> Critique:
-        """The verdict falls by .5 with each sentence too many."""
-        sentences = list(SENTENCES.finditer(response))
-        spans = tuple(span(each, -1, "this is more than enough") for each in sentences[ENOUGH:])
-        return Critique(text=f"{len(sentences)} sentences.", spans=spans, score=max(-1.0, 1 - len(spans) / 2))
-
-
-class Warm(Taste):
-    """Kind words are good, curt ones poor."""
-
-    def judged(self, response: str) -> Critique:
-        """The verdict is 0 where there is neither."""
-        kind = [span(each, 1, "this is kind") for each in WARM.finditer(response)]
-        curt = [span(each, -1, "this is curt") for each in CURT.finditer(response)]
-        verdict = float((len(kind) > len(curt)) - (len(kind) < len(curt)))
-        return Critique(text=f"{len(kind)} kind words, {len(curt)} curt.", spans=(*kind, *curt), score=verdict)
-
-
-class Sure(Taste):
-    """Hedges are poor."""
-
-    def judged(self, response: str) -> Critique:
-        """The verdict falls by 1 with each hedge."""
-        spans = tuple(span(each, -1, "this is a hedge") for each in HEDGES.finditer(response))
-        return Critique(text=f"{len(spans)} hedges.", spans=spans, score=max(-1.0, 1.0 - len(spans)))
-
-
-class Every(Taste):
-    """All three at once: their spans, and the mean of their verdicts."""
-
-    def judged(self, response: str) -> Critique:
-        """They may contradict each other: a kind word in a third sentence is good and poor, so worth nothing."""
-        said = [critic().judged(response) for critic in TASTES.values()]
-        spans = tuple(span for each in said for span in each.spans)
-        verdict = sum(each.score or 0.0 for each in said) / len(said)
-        return Critique(text=" ".join(each.text for each in said), spans=spans, score=verdict)
+        """Return spans and a verdict."""
+        return self.judge(response) if response.strip() else Critique(text="There is no reply.", score=-1.0)
 
 
 def span(found: re.Match[str], label: Label, reason: str) -> Span:
@@ -139,5 +127,12 @@ def span(found: re.Match[str], label: Label, reason: str) -> Span:
     return Span(start=found.start(), end=found.end(), label=label, text=found[0], reason=reason)
 
 
-TASTES: dict[str, type[Taste]] = {"brief": Brief, "warm": Warm, "sure": Sure}
-"""The critics by the measure that is their own."""
+TASTES: dict[str, Callable[[str], Critique]] = {"brief": brief, "warm": warm, "sure": sure}
+"""The judgements by the measure that is their own."""
+
+
+def _spec(name: str, judge: Callable[[str], Critique]) -> CriticSpec:
+    return CriticSpec(name, make=lambda materials: TasteCritic(judge), source="program")
+
+
+Brief, Warm, Sure, Every = _spec("brief", brief), _spec("warm", warm), _spec("sure", sure), _spec("every", every)

@@ -34,48 +34,14 @@ from text2grad.plugins.trl import TokenCreditTrainer
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.sft import run_sft
+from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import load_task
 from text2grad_lab.experiments.options import Row, configured, experiment_parser, row_once
 
 WAYS = ("sampled", "greedy")
 ROLLOUTS = {"demo": 64, "lookup": 32}
 TUNE_SEEDS, STEPS, BETTER = [10, 11], {"demo": 30, "lookup": 16}, 2
-TRIES: dict[str, dict[str, list[Row]]] = {
-    "demo": {
-        "grpo": [
-            {"lr": 2e-4, "beta": 0.0, "group": 8},
-            {"lr": 3e-4, "beta": 0.0, "group": 8},
-            {"lr": 5e-4, "beta": 0.03, "group": 8},
-            {"lr": 5e-4, "beta": 0.1, "group": 8},
-            {"lr": 2e-4, "beta": 0.0, "group": 4},
-            {"lr": 2e-4, "beta": 0.0, "group": 2},
-            {"lr": 5e-4, "beta": 0.1, "group": 2},
-        ],
-        "text2grad": [
-            {"lr": 2e-4, "beta": 0.0, "group": 8, "words_weight": 1.0},
-            {"lr": 2e-4, "beta": 0.0, "group": 8, "words_weight": 3.0},
-            {"lr": 5e-4, "beta": 0.1, "group": 8, "words_weight": 3.0},
-            {"lr": 8e-4, "beta": 0.1, "group": 8, "words_weight": 3.0},
-            {"lr": 5e-4, "beta": 0.1, "group": 2, "words_weight": 3.0},
-            {"lr": 5e-4, "beta": 0.1, "group": 4, "words_weight": 3.0},
-            {"lr": 2e-4, "beta": 0.0, "group": 2, "words_weight": 3.0},
-        ],
-    },
-    "lookup": {
-        "grpo": [
-            {"lr": 1e-4, "beta": 0.0, "group": 8},
-            {"lr": 3e-4, "beta": 0.0, "group": 8},
-            {"lr": 1e-4, "beta": 0.0, "group": 4},
-            {"lr": 3e-4, "beta": 0.1, "group": 2},
-        ],
-        "text2grad": [
-            {"lr": 1e-4, "beta": 0.0, "group": 2, "words_weight": 3.0},
-            {"lr": 3e-4, "beta": 0.1, "group": 2, "words_weight": 3.0},
-            {"lr": 3e-4, "beta": 0.1, "group": 8, "words_weight": 3.0},
-            {"lr": 5e-4, "beta": 0.1, "group": 2, "words_weight": 3.0},
-        ],
-    },
-}
+TRIES: dict[str, dict[str, list[Row]]] = parse_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """The learning rate, the KL's coefficient, how many answers a prompt has, and for text2grad the weight of words."""
 
 

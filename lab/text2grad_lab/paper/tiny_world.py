@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,10 +19,15 @@ from typing import Any
 
 from text2grad.critics.canaries import OURS as CANARIES
 from text2grad.errors import UserError
+from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import TaskSettings, read_prompt, split_of
 
 Row = dict[str, Any]
+TABLES = Path(__file__).with_suffix(".yaml")
+DATA: Mapping[str, Any] = parse_yaml(TABLES.read_text(encoding="utf-8"))
+"""The data sets of the hub, as `NAME SPLIT`, and the files of the list."""
 
+POSTS = "JeremyAlain/SLF5K train.jsonl"
 MODELS = (
     "meta-llama/Llama-3.1-8B-Instruct",
     "meta-llama/Meta-Llama-3-8B-Instruct",
@@ -72,7 +77,11 @@ def make_models(folder: Path) -> None:
     from text2grad.policy.tiny import TinyShape, make_tiny_model
 
     taught = list(_lessons())
-    texts = [*(text for _, text in taught), *(turn for prompt, _ in taught for turn in prompt), str(slf5k(4))]
+    texts = [
+        *(text for _, text in taught),
+        *(turn for prompt, _ in taught for turn in prompt),
+        str(list(rows_of(POSTS))[:4]),
+    ]
     shape = TinyShape(hidden=48, layers=2, heads=2, feed_forward=96, phrases=False)
     first, *others = (folder / name for name in MODELS)
     make_tiny_model(first, texts * 3, 1200, 4096, shape)
@@ -90,8 +99,9 @@ def _lessons() -> Iterator[tuple[str, str]]:
     from text2grad.critics.prompted import judge_messages
     from text2grad.feedback import Example, Message
 
-    asked = [f"{_questions('Add one', 0.1)[0]}\n\nStart from this declaration: `def f(x):`"]
-    asked += ["Write a short summary of this post.\n\nTitle: post 2\n\n" + slf5k(3)[2]["post"]]
+    question = next(rows_of("KodCode/KodCode-Light-RL-10K train"))["question"]
+    asked = [f"{question}\n\nStart from this declaration: `def f(x):`"]
+    asked += ["Write a short summary of this post.\n\nTitle: post 2\n\n" + list(rows_of(POSTS))[2]["post"]]
     asked += ["Say one more than number 3.", "Complete this function. Answer with all of it.", "Add one, 1."]
     for question in asked:
         example = Example(id="1", prompt=(Message(role="user", content=question),))
@@ -147,7 +157,7 @@ def _make_encoder(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}', encoding="utf-8")
 
 
-# The data sets
+# The data sets and files
 
 
 def hub_rows(name: str, split: str) -> Iterator[Row]:
@@ -156,149 +166,46 @@ def hub_rows(name: str, split: str) -> Iterator[Row]:
     Raises:
         UserError: the list has no such data set, or it has no such split.
     """
-    known: Mapping[tuple[str, str], Iterable[Row]] = {
-        ("JeremyAlain/SLF5K", "train.jsonl"): slf5k(12),
-        ("JeremyAlain/SLF5K", "validation.jsonl"): slf5k(3, "held"),
-        ("KodCode/KodCode-Light-RL-10K", "train"): [_kodcode(each) for each in _questions("Add one", 0.1)],
-        ("openbmb/UltraFeedback", "train"): [_ultrafeedback(each) for each in _questions("Say one more", 0.02)],
-        ("HuggingFaceH4/ultrafeedback_binarized", "train_prefs"): _binarized("train"),
-        ("HuggingFaceH4/ultrafeedback_binarized", "test_prefs"): _binarized("test"),
-        ("openai/openai_humaneval", "test"): [_humaneval(n) for n in range(3)],
-        ("google-research-datasets/mbpp", "test"): [_mbpp(n) for n in range(11, 14)],
-        ("allenai/ai2_arc", "ARC-Challenge/test"): [_arc(n) for n in range(3)],
-        ("tatsu-lab/alpaca_eval", "alpaca_eval_gpt4_baseline.json"): [_alpaca(n) for n in range(3)],
-    }
-    if (name, split) not in known:
-        raise UserError(f"the list names no split {split!r} of {name!r}", "tiny_world.hub_rows has those it names")
-    return iter(known[name, split])
+    if f"{name} {split}" not in DATA:
+        raise UserError(f"the list names no split {split!r} of {name!r}", f"{TABLES.name} has those it names")
+    return rows_of(f"{name} {split}")
 
 
-def _questions(start: str, heldout_share: float, trained: int = 12, held: int = 2) -> list[str]:
-    """Questions of which so many are trained on and held out, at the share of their preset."""
+def rows_of(name: str) -> Iterator[Row]:
+    """The rows of a data set or file of tiny_world.yaml, whose header explains them."""
+    table = DATA[name]
+    if "list" in table:
+        yield from table["list"]
+        return
+    if question := table.get("question"):
+        numbers = _numbers(question, table["heldout_share"], table["rows"])
+    else:
+        numbers = list(range(table.get("first", 0), table.get("first", 0) + table["rows"]))
+    for number in numbers:
+        text = json.dumps(table["row"]).replace('"{n}"', str(number))  # a number alone is no text
+        yield json.loads(text.replace("{n}", str(number)))
+
+
+def _numbers(question: str, heldout_share: float, counts: Mapping[str, int]) -> list[int]:
+    """Numbers with which so many questions are trained on and held out, at the share of their preset."""
     settings = TaskSettings(name="qa", heldout_share=heldout_share)
-    wanted, found = {"train": trained, "heldout": held}, []
+    left, found = dict(counts), []
     for number in range(10_000):
-        question = f"{start} than number {number}."
-        if wanted[split := split_of(question.casefold(), settings)]:
-            wanted[split] -= 1
-            found.append(question)
+        split = split_of(question.replace("{n}", str(number)).casefold(), settings)
+        if left[split]:
+            left[split] -= 1
+            found.append(number)
     return found
-
-
-def slf5k(count: int, name: str = "post") -> list[Row]:
-    """Posts with a draft, what a person said of it, and their own summary."""
-    return [
-        {
-            "id": f"t3_{name}{n}",
-            "title": f"{name} {n}",
-            "post": f"I watered my {n} plants every day in June and now half of them split. Water less?",
-            "generated_summary_for_feedback": f"The author grows {n} plants.",
-            "feedback": "Leaves out the question.",
-            "tldr_human_reference_summary": f"{n} plants split, water less?",
-            "ideal_human_summary": f"Half of {n} plants that were watered daily split; water less?",
-        }
-        for n in range(count)
-    ]
-
-
-def _kodcode(question: str) -> Row:
-    return {
-        "question_id": question.split()[-1].rstrip("."),
-        "question": question,
-        "solution": f"{RIGHT}\n",
-        "test": "from solution import f\n\ndef test_some():\n    assert f(1) == 2\n\ndef test_none():\n    f(0)\n",
-        "test_info": [{"function_name": "f", "function_declaration": "def f(x):"}],
-    }
-
-
-def _ultrafeedback(question: str) -> Row:
-    completions: list[Row] = [
-        {"model": "a", "response": "One.", "overall_score": 2.0},
-        {"model": "b", "response": "One more."},
-    ]
-    return {"instruction": question, "completions": [completions[0], {**completions[1], "overall_score": 8.0}]}
-
-
-def _binarized(split: str) -> list[Row]:
-    rows = []
-    for number in range(8 if split == "train" else 3):
-        question = f"A {split} question, number {number}?"
-        asked = {"role": "user", "content": question}
-        chosen, rejected = ({"role": "assistant", "content": text} for text in ("A good answer.", "No."))
-        turns = {"chosen": [asked, chosen], "rejected": [asked, rejected]}
-        rows.append({"prompt": question, "prompt_id": f"{split}-{number}", **turns})
-    return rows
-
-
-def _humaneval(number: int) -> Row:
-    return {
-        "task_id": f"HumanEval/{number}",
-        "prompt": f'def f(x):\n    """Add one, {number}."""\n',
-        "entry_point": "f",
-        "canonical_solution": "    return x + 1\n",
-        "test": "def check(candidate):\n    assert candidate(2) == 3\n",
-    }
-
-
-def _mbpp(number: int) -> Row:
-    return {
-        "task_id": number,
-        "prompt": f"Write a function to add one, {number}.",
-        "code": RIGHT,
-        "test_imports": [],
-        "test_list": ["assert f(2) == 3", "assert f(0) == 1"],
-    }
-
-
-def _plus(number: int, kind: str) -> Row:
-    row = _humaneval(number)
-    prompt = row["prompt"] if kind == "HumanEval" else f'"""\nAdd one, {number}.\nassert f(1) == 2\n"""\n'
-    whole = row["canonical_solution"] if kind == "HumanEval" else f"{RIGHT}\n"
-    inputs = {"base_input": [[1], [2]], "plus_input": [[3], [0]], "atol": 0}
-    return {**row, "task_id": f"{kind}/{number}", "prompt": prompt, "canonical_solution": whole, **inputs}
-
-
-def _arc(number: int) -> Row:
-    choices = {"label": ["A", "B"], "text": [f"one more, {number}", "a stone"]}
-    return {"id": f"q{number}", "question": f"What follows {number}?", "choices": choices, "answerKey": "A"}
-
-
-def _alpaca(number: int) -> Row:
-    return {
-        "instruction": f"Count from {number}.",
-        "output": f"{number}, then one more.",
-        "dataset": "helpful_base",
-    }
-
-
-# The files
 
 
 def write_files(folder: Path) -> None:
     """What no data set of the hub brings, under `folder/data`."""
-    for stem, kind in (("HumanEvalPlus", "HumanEval"), ("MbppPlus", "Mbpp")):
-        _write(folder / "data" / f"{stem}.jsonl.gz", [_plus(n, kind) for n in range(2)])
-    place = folder / "data" / "mt_bench"
-    turns = [("writing", ["Write.", "Again."]), ("math", ["1 + 1?", "And 2 more?"])]
-    questions = [
-        {"question_id": n, "category": category, "turns": said} for n, (category, said) in enumerate(turns)
-    ]
-    _write(place / "question.jsonl", questions)
-    _write(place / "reference_answer_gpt-4.jsonl", [{"question_id": 1, "choices": [{"turns": ["2", "4"]}]}])
-    _write(place / "judge_prompts.jsonl", [_judge_prompt(math, two) for math in (0, 1) for two in (0, 1)])
-
-
-def _judge_prompt(math: int, two: int) -> Row:
-    template = "{question_1}: {answer_1}; {question_2}: {answer_2}" if two else "{question}: {answer}"
-    name = f"single{'-math' * math}-v1{'-multi-turn' * two}"
-    right = "Right: {ref_answer_1}\n" * math
-    return {"name": name, "system_prompt": RATE, "prompt_template": right + template}
-
-
-def _write(path: Path, rows: Iterable[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    for name in DATA:
+        if name.startswith("data/"):
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = "".join(json.dumps(row) + "\n" for row in rows_of(name)).encode()
+            path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
 
 
 # The chat endpoint
