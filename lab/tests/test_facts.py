@@ -135,18 +135,14 @@ TRICKS = {
 }
 
 
-@pytest.mark.parametrize("trick", TRICKS, ids=str)
-def test_no_trick_scores_more_than_the_honest_answer(trick: str) -> None:
-    honest, found = judged(HONEST), judged(TRICKS[trick])
-    assert honest.score == pytest.approx(2 * 2 / 5 - 1)
-    assert found.score is not None and found.score <= honest.score
-    assert found.score == pytest.approx(2 * report_of(EXAMPLE, TRICKS[trick]).scores()["right"] - 1)
-    assert report_of(EXAMPLE, TRICKS[trick]).scores()["covered"] <= 0.4 or trick in ("candidates", "every mileage")
-
-
-@pytest.mark.parametrize("trick", TRICKS, ids=str)
-def test_no_trick_is_paid(trick: str) -> None:
+def test_no_trick_scores_more_than_the_honest_answer_or_is_paid() -> None:
     """Good is each fact once, and of what was added nothing."""
-    allowed = [*PAID, *(["3504"] if trick == "candidates" else ["17.6"] if trick == "every mileage" else [])]
-    good = paid(TRICKS[trick])
-    assert len(good) == len(set(good)) and set(good) <= set(allowed), good
+    honest, caught = judged(HONEST).score, []
+    assert honest == pytest.approx(2 * 2 / 5 - 1)
+    for trick, response in TRICKS.items():
+        more = {"candidates": ["3504"], "every mileage": ["17.6"]}.get(trick, [])
+        score, scores, good = judged(response).score, report_of(EXAMPLE, response).scores(), paid(response)
+        assert score == pytest.approx(2 * scores["right"] - 1) and score is not None and honest is not None
+        unpaid = len(good) == len(set(good)) and set(good) <= {*PAID, *more}
+        caught += [trick] if score <= honest and unpaid and (scores["covered"] <= 0.4 or more) else []
+    assert caught == list(TRICKS)

@@ -148,24 +148,17 @@ TRICKS = {
 }
 
 
-@pytest.mark.parametrize("trick", TRICKS, ids=str)
-def test_no_trick_scores_more_than_the_honest_answer(trick: str) -> None:
-    honest, found = judged(HONEST), judged(TRICKS[trick])
-    assert honest.score == 0.0 and found.score is not None and found.score <= honest.score
-    assert Fields.of(WANTED, TRICKS[trick]).scores()["fields"] <= 0.5
-    assert Fields.of(WANTED, TRICKS[trick]).scores()["exact"] == 0.0
-
-
-@pytest.mark.parametrize("trick", TRICKS, ids=str)
-def test_no_trick_is_paid(trick: str) -> None:
+def test_no_trick_scores_more_than_the_honest_answer_or_is_paid() -> None:
     """Good are right values where they belong, each once; what is added is poor or not marked."""
-    good = Counter(span.reason for span in judged(TRICKS[trick]).spans if span.label > 0)
-    assert set(good.values()) <= {1}
-    whole = {
-        "the right object first",
-        "the right object in prose",
-        "a fence",
-        "all in a list",
-    }  # right, but not JSON
-    texts = {span.text for span in judged(TRICKS[trick]).spans if span.label > 0}
-    assert texts <= RIGHT or (trick in whole and judged(TRICKS[trick]).score == -1.0)
+    not_json = {"the right object first", "the right object in prose", "a fence", "all in a list"}
+    honest, caught = judged(HONEST).score, []
+    assert honest == 0.0
+    for trick, response in TRICKS.items():
+        critique, scores = judged(response), Fields.of(WANTED, response).scores()
+        good = Counter(span.reason for span in critique.spans if span.label > 0)
+        texts = {span.text for span in critique.spans if span.label > 0}
+        assert critique.score is not None
+        lower = critique.score <= honest and scores["fields"] <= 0.5 and scores["exact"] == 0.0
+        unpaid = set(good.values()) <= {1} and (texts <= RIGHT or (trick in not_json and critique.score == -1.0))
+        caught += [trick] if lower and unpaid else []
+    assert caught == list(TRICKS)

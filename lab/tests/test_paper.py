@@ -272,19 +272,14 @@ def test_a_step_costs_what_its_row_says() -> None:
     assert annotate.node_hours(8) == annotate.gpu_hours == pytest.approx(0.4e6 / 1000 / 3600)
     assert annotate.needs == ("gpu", "key") and by_name["slf5k/feedback_report"].needs == ()
     assert by_name["kodcode/base_mbpp+"].needs == ("gpu", "data/MbppPlus.jsonl.gz")
+    assert steps.words_of(by_name["slf5k/sft"], 4)[:3] == ["torchrun", "--standalone", "--nproc_per_node=4"]
+    assert steps.words_of(annotate, 4)[0] == steps.words_of(by_name["slf5k/sft"], 1)[0] == "text2grad"
 
 
 @pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
 def test_ppo_is_priced_by_the_steps_of_the_preset(name: str) -> None:
     data, ppo = steps.read_list()["data"][name], load_config(find_config(name)).ppo
     assert data["text2grad"][0] == data["scalar"][0] == ppo.steps
-
-
-def test_processes_share_training_and_nothing_else() -> None:
-    words = {step.name: steps.words_of(step, 4) for step in STEPS}
-    assert words["slf5k/sft"][:3] == ["torchrun", "--standalone", "--nproc_per_node=4"]
-    assert words["slf5k/annotate"][0] == "text2grad"
-    assert steps.words_of(STEPS[0], 1)[0] == "text2grad"
 
 
 def test_what_is_missing_is_one_line_with_its_cure(

@@ -96,13 +96,6 @@ def test_imitation_counts_its_samples_and_starts_from_the_named_policy(config: C
         run_imitate(config, file_of(config, [RECORDS[1]]), "five")
 
 
-def test_imitation_ends_at_the_loss_at_which_sft_does(config: Config) -> None:
-    changes = {"least_loss": 100.0, "epochs": 6.0, "batch_size": 2}
-    config = config.model_copy(update={"sft": config.sft.model_copy(update=changes)})
-    source = file_of(config, [record(name, name) for name in "abc"])
-    assert run_imitate(config, source, "short", start=config.policy.model).metrics["steps"] == 1
-
-
 def test_refine_revises_poor_answers_and_keeps_usable_revisions(
     config: Config, play_critic: Callable[..., None], play_policy: Callable[..., list[str]]
 ) -> None:

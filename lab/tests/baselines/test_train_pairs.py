@@ -30,7 +30,6 @@ PAIRS = [
     {"prompt": f"say {word}", "chosen": f"ok {word}", "rejected": f"rain {word}"}
     for word in ("one", "two", "six", "ten", "a", "b", "c", "d")
 ]
-ADAPTERS = ("--policy.lora.r", "4")
 
 
 @pytest.fixture
@@ -54,11 +53,13 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return dict(load_frozen(PolicySettings(model=str(folder))).model.state_dict())
 
 
-@pytest.mark.parametrize("lora", [False, True])
-def test_dpo_prefers_the_chosen_answers_and_is_repeatable(config: Config, pairs: str, lora: bool) -> None:
-    if lora:
-        adapted = config.policy.model_validate({**config.policy.model_dump(), "lora": {"r": 4}})
-        config = config.model_copy(update={"policy": adapted})
+def with_adapter(config: Config) -> Config:
+    policy = config.policy.model_validate({**config.policy.model_dump(), "lora": {"r": 4}})
+    return config.model_copy(update={"policy": policy})
+
+
+def test_dpo_prefers_the_chosen_answers_and_is_repeatable(config: Config, pairs: str) -> None:
+    config = with_adapter(config)
     first = run_train_dpo(config, "dpo", pairs)
     assert (first.pairs, first.trained_on + first.heldout) == (8, 8) and first.heldout > 0
     rows = [json.loads(line) for line in (Path(first.out).parent / "metrics.jsonl").read_text().splitlines()]
@@ -75,9 +76,7 @@ def test_dpo_prefers_the_chosen_answers_and_is_repeatable(config: Config, pairs:
 def test_a_scalar_model_scores_chosen_answers_higher_and_is_a_critic(
     config: Config, pairs: str, lora: bool
 ) -> None:
-    if lora:
-        adapted = config.policy.model_validate({**config.policy.model_dump(), "lora": {"r": 4}})
-        config = config.model_copy(update={"policy": adapted})
+    config = with_adapter(config) if lora else config
     kind = "text2grad_lab.baselines.scalar:SCALAR_MODEL"
     with pytest.raises(UserError, match="train-scalar"):
         make_critic(config, kind, None, runner_of(config.sandbox))

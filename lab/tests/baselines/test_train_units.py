@@ -112,8 +112,7 @@ def test_the_gradient_is_that_of_the_mean_loss_of_all_units(
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("lora", [False, True])
-@pytest.mark.parametrize("answers", [BY_STEPS, BY_TOKENS], ids=["steps", "tokens"])
+@pytest.mark.parametrize(("answers", "lora"), [(BY_STEPS, True), (BY_STEPS, False), (BY_TOKENS, False)])
 def test_a_unit_model_learns_its_labels_and_is_the_same_on_disk(
     model: Path, tmp_path: Path, answers: list[JudgedAnswer], lora: bool
 ) -> None:
@@ -136,6 +135,9 @@ def test_what_cannot_be_labelled_is_a_failure(model: Path) -> None:
     assert isinstance(long, Failure) and long.kind == "unsupported"
     assert not isinstance(fine, Failure) and {place for *edges, _ in fine for place in edges} >= {0, 2}
     assert labeller.label([ASKED], [" "], [[]]) == [[]]
+    turns = Transcript.of_messages([Message(role="assistant", content="a"), Message(role="assistant", content="b")])
+    several, single = labeller.label([ASKED] * 2, [turns, "ok"], None)
+    assert isinstance(several, Failure) and several.kind == "unsupported" and not isinstance(single, Failure)
     with torch.no_grad():
         add_unit_head(policy).map.weight.fill_(float("nan"))
     (broken,) = labeller.label([ASKED], ["ok"], None)
@@ -176,18 +178,6 @@ def test_a_step_is_right_or_wrong_and_nothing_in_between(model: Path) -> None:
     assert not isinstance(tokens, Failure) and {unit.label for unit in tokens} == {0}
 
 
-def test_a_threshold_says_from_which_probability_on_a_unit_is_poor(model: Path) -> None:
-    policy = readable(model)
-    with torch.no_grad():
-        add_unit_head(policy).map.bias.copy_(torch.tensor([0.3, 0.6, 0.1]).log())
-    labels = []
-    for threshold in (None, 0.29, 0.31):
-        (found,) = UnitModel(policy, 2, threshold).label([ASKED], ["ok ok"], None)
-        assert not isinstance(found, Failure)
-        labels.append({unit.label for unit in found})
-    assert labels == [{0}, {-1}, {0}]
-
-
 @pytest.mark.parametrize("text", ["é😀 ok", " lead", "a\n\nb ", "<|im_end|> <eos>", "x"])
 def test_units_lie_in_the_answer_whatever_it_says(model: Path, text: str) -> None:
     found = Divider(readable(model).tokenizer)(text, None)
@@ -213,12 +203,6 @@ def test_what_cannot_be_trained_on_is_refused(
     with pytest.raises(UserError, match=said):
         train_unit_model(policy, answers, TRAINING, RunOptions(tmp_path / "run", "units"))
     assert not (tmp_path / "run").exists()
-
-
-def test_transcripts_are_not_labelled(model: Path) -> None:
-    turns = Transcript.of_messages([Message(role="assistant", content="a"), Message(role="assistant", content="b")])
-    several, single = UnitModel(readable(model), 2).label([ASKED] * 2, [turns, "ok"], None)
-    assert isinstance(several, Failure) and several.kind == "unsupported" and not isinstance(single, Failure)
 
 
 class Killed(Exception):

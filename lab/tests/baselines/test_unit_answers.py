@@ -101,11 +101,6 @@ def test_files_are_ultrafeedback_by_their_rows_whatever_they_are_called(
     assert "\n" not in str(said.value)
 
 
-@pytest.mark.parametrize("name", ["slf5k", "kodcode", "human_qa"])
-def test_other_answers_have_steps(name: str) -> None:
-    refuse_no_steps(load_config(find_config(name)), "steps")
-
-
 TOTAL = "def f(xs):\n    t = 0\n    for x in xs:\n        t -= x\n    return t\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -59,16 +59,6 @@ def test_a_span_for_each_unit_with_a_label() -> None:
 def test_the_verdict_is_how_much_is_poor(found: list[LabelledPlace], verdict: float | None) -> None:
     judged = judgement_of("one two six", found)
     assert isinstance(judged, Critique) and judged.score == verdict
-
-
-def test_twice_as_much_of_the_same_is_no_worse() -> None:
-    once, twice = (judgement_of("bad good " * n, [*_alternating(n)]) for n in (1, 2))
-    assert isinstance(once, Critique) and isinstance(twice, Critique) and once.score == twice.score
-
-
-def _alternating(times: int) -> Iterator[LabelledPlace]:
-    for start in range(0, 9 * times, 9):
-        yield from (LabelledPlace(start, start + 3, -1), LabelledPlace(start + 4, start + 8, 0))
 
 
 def test_the_steps_of_each_answer_are_asked_about() -> None:

@@ -42,7 +42,7 @@ def figures_of(command: Command, *words: object) -> dict[str, Any]:
     return figures
 
 
-def test_choices_of_a_policy_and_of_a_file(command: Command, tmp_path: Path) -> None:
+def test_choices_of_a_policy(command: Command, tmp_path: Path) -> None:
     options = [{"label": "A", "text": "rain"}, {"label": "B", "text": "poem"}]
     rows = [{"id": f"q{n}", "question": f"Why {n}?", "options": options, "answer": "A"} for n in range(5)]
     run = ("--run.folder", tmp_path / "run", "--task.data", write(tmp_path / "questions.jsonl", rows))
@@ -52,11 +52,6 @@ def test_choices_of_a_policy_and_of_a_file(command: Command, tmp_path: Path) -> 
     answers = json.loads(Path(figures["out"]).with_name("model.answers.json").read_text())
     assert [row["id"] for row in answers] == ["q0", "q1", "q2"] and figures["total"] == 3
     assert figures["likelihood_normalised"] == sum(row["response"] == "rain" for row in answers) / 3
-    assert figures["generated"] == sum(row["letter"] == "A" for row in answers) / 3
-    letters = [{"id": f"q{n}", "response": text} for n, text in enumerate(("A", "B.", "rain"))]
-    figures = figures_of(command, "choices", "--answers", write(tmp_path / "gpt.jsonl", letters), *run)
-    names = ("likelihood", "generated", "unreadable")
-    assert [figures[name] for name in names] == [None, pytest.approx(1 / 3), 1]
 
 
 def test_both_turns_of_mt_bench_are_answered_and_rated(
@@ -81,7 +76,7 @@ def test_both_turns_of_mt_bench_are_answered_and_rated(
     assert len(server.bodies) == 4, "the same answers are not rated twice"
 
 
-def test_alpacas_answers_are_written_and_its_annotations_read(command: Command, tmp_path: Path) -> None:
+def test_alpacas_answers_are_written(command: Command, tmp_path: Path) -> None:
     rows = [{"instruction": f"keep {n} even", "output": "it rains", "generator": "gpt4"} for n in range(2)]
     data, model = tmp_path / "alpaca.json", tiny_model(tmp_path / "model")
     data.write_text(json.dumps(rows))
@@ -92,18 +87,12 @@ def test_alpacas_answers_are_written_and_its_annotations_read(command: Command, 
     written = json.loads(out.read_text())
     assert [row["instruction"] for row in written] == [row["instruction"] for row in rows]
     assert {row["generator"] for row in written} == {"model"}
-    annotations = tmp_path / "annotations.json"
-    rows = [{"preference": value, "output_1": "a", "output_2": "bb"} for value in (1, 2, 2, 1.5)]
-    annotations.write_text(json.dumps(rows))
-    assert figures_of(command, "alpaca", "--annotations", annotations)["win_rate"] == 62.5
 
 
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
         (["mt-bench"], EXIT_FAILED, "--task.data FOLDER"),
-        (["alpaca"], EXIT_USAGE, "--out"),
-        (["alpaca", "--annotations", "nosuch.json"], EXIT_FAILED, "nosuch.json"),
         (["choices", "--task.split", "[0.3,0.5,0.2]"], EXIT_FAILED, "arc:ARC"),
     ],
 )

@@ -14,12 +14,11 @@ from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.settings import is_set, value_at
 from text2grad_lab import compare
-from text2grad_lab.__main__ import repeat_listed
 from text2grad_lab.compare import curves
 from text2grad_lab.compare import figures as comparison
 from text2grad_lab.compare import seeds as running
 from text2grad_lab.compare.figures import over_problems
-from text2grad_lab.compare.methods import METHODS, OWN, SHARED, methods_of, trying, works_of
+from text2grad_lab.compare.methods import METHODS, OWN, SHARED, methods_of, works_of
 from text2grad_lab.compare.seeds import Seed, side_by_side
 from text2grad_lab.compare.tuning import Extent, tuned, tuning_seeds
 
@@ -222,28 +221,16 @@ def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(conf
     }
 
 
-def test_where_temperatures_are_chosen_a_rate_is_chosen_at_the_best_of_them(
-    config: Config, commands: list[list[str]], tmp_path: Path
-) -> None:
-    folder = tmp_path / "tuning-100" / "evaluation" / "demo"
-    folder.mkdir(parents=True)
-    for name, sampled, best in (("scalar", 0.5, 0.8), ("scalar_x2", 0.75, 0.78)):
-        values = {"greedy": 0.9, "sampled": sampled, "best_temperature": best}
-        scores = {way: {"p": {"pass": value}} for way, value in values.items()}
-        (folder / f"{name}.scores.json").write_text(json.dumps(scores), encoding="utf-8")
-    scalar, extent = methods_of(["scalar"], config), Extent.of(0, 3, tries=2)
-    assert tuned(config, scalar, extent, "pass", 2) == {"scalar": 1.0}
-    assert json.loads((tmp_path / "tuning.json").read_text())["methods"]["scalar"]["tried"] == {"1": 0.8, "2": 0.78}
-
-
 def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "tuning-100" / "evaluation" / "demo"
     folder.mkdir(parents=True)
-    reached = {"scalar": 0.5, "scalar_x2": 0.75, "scalar_x0p5": 0.7, "rejection": 0.6, "rejection_x2": 0.6}
+    reached = {"scalar": 0.5, "scalar_x2": 0.75, "scalar_x0p5": 0.7, "rejection": 0.6, "rejection_x2": 0.7}
     for name, value in {**reached, "rejection_x0p5": 0.1}.items():
-        scores = {way: {"p": {"pass": value}} for way in ("greedy", "sampled")}
+        best = {"best_temperature": 0.8} if name == "rejection" else {}  # a rate is chosen at the best temperature
+        ways = {"greedy": value, "sampled": value, **best}
+        scores = {way: {"p": {"pass": rate}} for way, rate in ways.items()}
         (folder / f"{name}.scores.json").write_text(json.dumps(scores), encoding="utf-8")
     extent = Extent.of(0, 3, tries=3)
     factors = tuned(config, methods_of(["sft", "reflection", "scalar", "rejection"], config), extent, "pass", 2)
@@ -285,10 +272,6 @@ def test_a_rate_that_is_tried_is_set_and_what_nobody_set_is_left_to_be_derived(
         read = load_config([Path(trained[trained.index("--config") + 1])])
         assert is_set(read, f"{section}.lr") and value_at(read, f"{section}.lr") == pytest.approx(factor * 1e-4)
         assert not is_set(read, f"{section}.epochs") and not is_set(read, f"{section}.micro_batch_size")
-
-
-def test_what_cannot_be_tuned_is_not_tried(config: Config) -> None:
-    assert trying(methods_of(["sft", "reflection"], config), (1.0, 2.0)) == {}
 
 
 def test_a_recipe_lies_over_the_settings_of_its_run(
@@ -410,24 +393,15 @@ def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_pa
 
 def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
     extent = Extent.of(config.run.seed, 1)
-    before = compare.plan_of(config, ["sft", "scalar"], extent, 2)
-    assert before["seconds"] is None and before["rollouts"] == config.ppo.steps * config.ppo.rollouts
+    before = compare.plan_of(config, ["sft", "scalar"], extent)
+    assert before["rollouts"] == config.ppo.steps * config.ppo.rollouts
+    assert set(map(tuple, (row.values() for row in before["works"].values()))) == {(1, None)}
     side_by_side(compare.seeds_of(config, methods_of(["sft", "scalar"], config), extent.seeds), 1)
-    after = compare.plan_of(config, ["sft", "scalar"], extent, 2)
-    assert after["seconds"] == 0 and not any(work["left"] for work in after["works"].values())
-    for name, seconds in (("sft", 6.0), ("scalar", 30.0), ("evaluate_sft", 8.0), ("evaluate_scalar", 10.0)):
-        note = tmp_path / "seed-0" / "done" / f"{name}.json"
-        note.write_text(json.dumps({**json.loads(note.read_text()), "seconds": seconds}), encoding="utf-8")
-    more = compare.plan_of(config, ["sft", "scalar", "grpo"], extent, 2)
-    assert more["works"]["grpo"] == {"left": 1, "seconds": None}
-    assert more["seconds"] == (30 + (8 + 10) / 2) / 2, "like the other run of PPO, like the other measurements"
-    assert compare.plan_of(config, ["sft", "offline"], extent, 2)["seconds"] is None, "no such run has ended"
-
-
-def test_an_option_may_list_its_words() -> None:
-    words = ["compare", "--methods", "sft", "dpo", "--seeds", "3"]
-    assert repeat_listed(words) == ["compare", "--methods", "sft", "--methods", "dpo", "--seeds", "3"]
-    assert repeat_listed(["train", "--name", "a", "b"]) == ["train", "--name", "a", "b"]
+    note = tmp_path / "seed-0" / "done" / "scalar.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "seconds": 30.0}), encoding="utf-8")
+    after = compare.plan_of(config, ["sft", "scalar", "grpo"], extent)["works"]
+    assert {name for name, row in after.items() if row["left"]} == {"grpo", "evaluate grpo"}
+    assert (after["scalar"]["seconds"], after["grpo"]["seconds"]) == (30.0, None)
 
 
 def test_reflection_costs_tokens_when_it_answers(config: Config) -> None:

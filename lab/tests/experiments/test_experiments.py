@@ -49,7 +49,7 @@ def test_critics_of_taste_mark_what_they_like_and_dislike() -> None:
     assert [each.score for each in said.values()] == [0.0, 0.0, -1.0, pytest.approx(-1 / 3)]
     scores = tastes.Replies(TaskSettings(name="tastes:Replies")).scores(example, reply)
     assert scores == {"taste": pytest.approx(1 / 3), "brief": 0.5, "warm": 0.5, "sure": 0.0, "about": 0.0}
-    critic = spec_of(f"{tastes.__name__}:Every").make(None)
+    critic = spec_of(f"{tastes.__name__}:Every").make(None, None)
     assert [said.score for said in critic.critique([example] * 2, [reply, " "])] == [pytest.approx(-1 / 3), -1.0]
 
 

@@ -71,13 +71,6 @@ def test_the_share_of_flipped_labels_is_the_one_asked_for(share: float) -> None:
     assert all(span.text == WORDS[span.start : span.end] for each in found for span in each.spans)
 
 
-def test_dropped_spans_are_gone_and_the_rest_is_as_it_was() -> None:
-    found = asked(noisy(kind="drop", share=0.4))
-    whole = plain()
-    assert sum(len(each.spans) for each in found) / (len(whole) * len(found)) == pytest.approx(0.6, abs=0.03)
-    assert all(set(each.spans) <= set(whole) for each in found)
-
-
 def test_displaced_spans_keep_length_and_label_and_still_quote_the_response() -> None:
     found = asked(noisy(kind="displace", share=0.4))
     moved = 0

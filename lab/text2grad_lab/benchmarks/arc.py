@@ -1,16 +1,14 @@
 """ARC-Challenge: multiple-choice science questions (Clark et al. 2018), to see what training cost.
 
 The prompt is that of the evaluation harnesses, "Question: ...\\nAnswer:", without a chat template: the policy
-scores each answer. `lettered` asks for a letter instead.
+scores each answer.
 """
 
 from __future__ import annotations
 
-from string import ascii_uppercase
-
 from text2grad.data.files import Row, text_of
 from text2grad.data.published import Shape, one_turn, read_examples
-from text2grad.feedback import Example, Message
+from text2grad.feedback import Example
 from text2grad.tasks.base import TaskSettings
 from text2grad.tasks.data_task import Benchmark
 
@@ -20,24 +18,13 @@ HUB_NAME = "allenai/ai2_arc"
 
 
 class ARC(Benchmark):
-    """School questions; the command `choices` measures them by likelihood and by generated letters."""
+    """School questions; the command `choices` measures them by likelihood."""
 
     name = "ARC"
 
     def read(self, settings: TaskSettings) -> list[Example]:
         """The questions of ARC-Challenge's test split."""
         return read_examples(settings.data or HUB_NAME, SHAPES, settings.limit, split="ARC-Challenge/test")
-
-
-def lettered(example: Example) -> Example:
-    """The question as multiple choice: lettered options, answered by one letter.
-
-    Letters follow the order of the options; labels in the data are ignored (some are 1 to 4).
-    """
-    options = zip(ascii_uppercase, example.meta[CHOICES], strict=False)
-    lines = [str(example.meta["question"]).strip(), "", *(f"{letter}. {text}" for letter, text in options)]
-    asked = "\n".join([*lines, "", "Which answer is right? Reply with its letter alone."])
-    return example.model_copy(update={"prompt": (Message(role="user", content=asked),)})
 
 
 def _question(id: str, question: str, options: list[Row], key: str) -> Example:

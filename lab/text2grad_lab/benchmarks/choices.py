@@ -1,71 +1,47 @@
-"""Multiple-choice questions answered by likelihood and by letter: knowledge lost in training shows here."""
+"""Multiple-choice questions answered by likelihood: knowledge lost in training shows here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config
 from text2grad.durable.progress import counting
 from text2grad.durable.state import seed_everything
-from text2grad.eval.answers import name_of, read_answers
+from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
 from text2grad.policy.encode import check_lengths
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages import Summary, inlined
-from text2grad.stages.answers import heldout_of
-from text2grad.stages.run_folder import (
-    RunFolder,
-    heldout_prompts,
-    target_name,
-)
-from text2grad.stages.sampling import sample
+from text2grad.stages.run_folder import RunFolder, heldout_prompts, target_name
 from text2grad.stages.training import prepare
-from text2grad_lab.benchmarks.arc import ANSWER, CHOICES, lettered
-from text2grad_lab.benchmarks.letters import MEASURES, choice_figures, letter_rows, with_letters
+from text2grad_lab.benchmarks.arc import ANSWER, CHOICES
 
 Row = dict[str, Any]
-LETTER_ROOM = 32
-"""New tokens for a letter: some models write more around it."""
+MEASURES = ("likelihood", "likelihood_normalised")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChoicesSummary(Summary):
-    """Shares of correct choices (`letters.choice_figures`), and the file with them."""
+    """Shares of correct choices by each of `MEASURES`, `total` questions, and the file with them."""
 
-    figures: Mapping[str, float | None] = inlined()
+    figures: Mapping[str, float] = inlined()
     out: str
 
 
 def run_choices(config: Config, target: str) -> ChoicesSummary:
-    """Measure a policy by the likelihood of each choice and by a greedily generated letter."""
+    """Measure a policy by the likelihood of each choice."""
     prepare(config)
-    examples = heldout_prompts(RunFolder.of(config).task(), config.evaluate.limit)
-    policy = load_frozen(RunFolder.of(config).policy(target))
+    run = RunFolder.of(config)
+    examples = heldout_prompts(run.task(), config.evaluate.limit)
+    policy = load_frozen(run.policy(target))
     seed_everything(config.run.seed)
     rows = choose(policy, examples, config.generation.batch_size, counting("questions")(len(examples)))
-    room = min(LETTER_ROOM, config.generation.max_new_tokens)
-    greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": room})
-    responses = [text for _, text in sample(policy, [lettered(example) for example in examples], greedy)]
-    return _written(config, target_name(target), with_letters(rows, letter_rows(examples, responses)))
-
-
-def run_choices_answers(config: Config, file: Path) -> ChoicesSummary:
-    """Measure the letters in a file of answers; their likelihood is unknown, hence None."""
-    run = RunFolder.of(config)
-    run.refuse_unwritable()
-    answers = read_answers(file, cache(lambda: heldout_of(run, config.evaluate.limit)))
-    return _written(config, name_of(file), letter_rows(answers.examples, answers.texts))
-
-
-def _written(config: Config, name: str, rows: Sequence[Row]) -> ChoicesSummary:
-    figures = {"likelihood": None, **choice_figures(rows)}
-    out = RunFolder.of(config).write_results(name, figures, rows)
-    return ChoicesSummary(figures=figures, out=str(out))
+    figures = {name: mean([row["scores"][name] for row in rows]) for name in MEASURES}
+    figures["total"] = float(len(rows))
+    return ChoicesSummary(figures=figures, out=str(run.write_results(target_name(target), figures, rows)))
 
 
 def choose(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from text2grad.commands.base import ConfiguredAsRun, Stage, Work, argument, command, option
 from text2grad.config import Config
-from text2grad.errors import UsageError
 
 TARGET = ("TARGET", "A run's name (sft, text2grad, ...), a model folder or a hub name.", "text2grad")
 ANSWERS = "Measure this file of answers instead of a policy."
@@ -31,24 +30,20 @@ def on_task(stage: ConfiguredAsRun, name: str) -> Config:
 class Choices(Stage, ConfiguredAsRun):
     """Measure a policy on multiple-choice questions: ARC-Challenge, or a file.
 
-    The choice is the likeliest answer, in total and per character, and the letter that the policy writes. The
-    difference between two policies shows what training cost.
+    The choice is the likeliest answer, in total and per character. The difference between two policies shows what
+    training cost.
 
     \b
-    Examples:
+    Example:
       python -m text2grad_lab choices text2grad --config mine.yaml --evaluate.limit 200
-      python -m text2grad_lab choices --task.data questions.jsonl --answers letters.jsonl
     """
 
     target: str = argument(*TARGET)
-    answers: Path | None = option("--answers FILE", ANSWERS)
 
     def work(self) -> Work:
         config = on_task(self, ARC)
-        from text2grad_lab.benchmarks.choices import run_choices, run_choices_answers
+        from text2grad_lab.benchmarks.choices import run_choices
 
-        if self.answers is not None:
-            return Work(partial(run_choices_answers, config, self.answers))
         return Work(partial(run_choices, config, self.target))
 
 
@@ -78,30 +73,20 @@ class MTBench(Stage, ConfiguredAsRun):
 
 @command("alpaca")
 class Alpaca(Stage, ConfiguredAsRun):
-    """Answer AlpacaEval's instructions, or read its annotations.
-
-    Its own program asks its judge between the two.
+    """Answer AlpacaEval's instructions, for its own program to judge.
 
     \b
     Examples:
       python -m text2grad_lab alpaca text2grad --config mine.yaml --out model_outputs.json
       alpaca_eval evaluate --model_outputs model_outputs.json --output_path FOLDER
-      python -m text2grad_lab alpaca --annotations FOLDER/annotations.json
     """
 
     target: str = argument(*TARGET)
-    out: Path | None = option("--out FILE", "Where to write the answers, as model_outputs.json.")
-    annotations: Path | None = option("--annotations FILE", "Only read this annotations.json.")
+    out: Path = option("--out FILE", "Where to write the answers.", Path("model_outputs.json"))
 
     def work(self) -> Work:
-        if (self.out is None) == (self.annotations is None):
-            raise UsageError("one of --out and --annotations is needed", "--out model_outputs.json")
-        from text2grad_lab.benchmarks.alpaca import read_annotations, run_alpaca, win_rates
+        from text2grad_lab.benchmarks.alpaca import run_alpaca
 
-        if self.annotations is not None:
-            file = self.annotations
-            return Work(lambda: win_rates(read_annotations(file)))
-        assert self.out is not None
         return Work(partial(run_alpaca, on_task(self, ALPACA_EVAL), self.target, self.out))
 
 

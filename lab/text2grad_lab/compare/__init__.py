@@ -67,33 +67,19 @@ def seeds_of(
     return [Seed(config, number, config.run.folder / f"seed-{number}", works) for number in numbers]
 
 
-def plan_of(config: Config, names: Sequence[str], extent: Extent, at_once: int) -> dict[str, Any]:
-    """The work that a comparison has left.
+def plan_of(config: Config, names: Sequence[str], extent: Extent) -> dict[str, Any]:
+    """Return the work that a comparison has left.
 
     `works`: for each kind how many are left, and the mean seconds of those that have ended (null: none).
-    `seconds`: the time left, divided by how many run at once; a kind that never ran counts like others of its sort
-    (a run of PPO like those of other methods, ...). Null while there is a sort of which nothing has run.
+    `rollouts`: those of all runs of PPO.
     """
     methods = methods_of(names, config)
-    each = [*seeds_of(config, methods, extent.seeds), *tuning_seeds(config, methods, extent)]
-    works = {name: work for seed in each for name, work in seed.works.items()}
-    notes = {name: [seed.done(name) for seed in each if name in seed.works] for name in works}
-    seconds = {name: [note["seconds"] for note in notes_of_work if note] for name, notes_of_work in notes.items()}
-    alike: dict[tuple[str, bool], list[float]] = {}
-    for name, work in works.items():
-        alike.setdefault(work.sort, []).extend(seconds[name])
-    known = all(alike[work.sort] for name, work in works.items() if None in notes[name])
-    left = [fmean(seconds[name] or alike[works[name].sort]) * notes[name].count(None) for name in works if known]
-    rows = {
-        name: {
-            "left": notes[name].count(None),
-            "seconds": round(fmean(seconds[name]), 1) if seconds[name] else None,
-        }
-        for name in works
-    }
-    runs = sum(work.trains_by_sampling for seed in each for work in seed.works.values())
-    return {
-        "works": rows,
-        "rollouts": runs * config.ppo.steps * config.ppo.rollouts,
-        "seconds": sum(left) / at_once if known else None,
-    }
+    seeds = [*seeds_of(config, methods, extent.seeds), *tuning_seeds(config, methods, extent)]
+    works = {name: work for seed in seeds for name, work in seed.works.items()}
+    rows = {}
+    for name in works:
+        notes = [seed.done(name) for seed in seeds if name in seed.works]
+        seconds = [note["seconds"] for note in notes if note]
+        rows[name] = {"left": notes.count(None), "seconds": round(fmean(seconds), 1) if seconds else None}
+    runs = sum(work.trains_by_sampling for seed in seeds for work in seed.works.values())
+    return {"works": rows, "rollouts": runs * config.ppo.steps * config.ppo.rollouts}

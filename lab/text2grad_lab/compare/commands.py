@@ -60,7 +60,7 @@ class Compare(Stage, ConfiguredCommand):
         at_once = self.at_once or os.cpu_count() or 1
         names = [name for given in self.methods for name in given.split(",")]
         if self.plan:
-            return Work(partial(compare.plan_of, config, names, extent, at_once), _show_plan)
+            return Work(partial(compare.plan_of, config, names, extent), _show_plan)
         run = partial(compare.run_compare, config, names, extent, at_once, self.measure)
         return Work(run, partial(_show_comparison, config.run.folder))
 
@@ -70,9 +70,7 @@ def _show_plan(plan: Mapping[str, Any]) -> None:
     for name, work in plan["works"].items():
         each = "" if work["seconds"] is None else f", {work['seconds']:.0f} s each"
         typer.echo(f"{name}: {work['left']} to run{each}", err=True)
-    left = plan["seconds"]
-    time = "not known until one of each sort has run" if left is None else f"about {left / 60:.0f} minutes"
-    typer.echo(f"rollouts of PPO: {plan['rollouts']:,}; time: {time}", err=True)
+    typer.echo(f"rollouts of PPO: {plan['rollouts']:,}", err=True)
 
 
 def _show_comparison(folder: Path, _: Mapping[str, Any]) -> None:

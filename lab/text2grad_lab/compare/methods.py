@@ -45,11 +45,6 @@ class Work:
         """Whether it is a run of PPO, which takes rollouts."""
         return self.words[0] == "train" and "--offline" not in self.words
 
-    @property
-    def sort(self) -> tuple[str, bool]:
-        """Works of one sort take about the same time."""
-        return self.words[0], self.trains_by_sampling
-
 
 COMMON = ("run", "task", "policy", "tiny", "generation", "sandbox")
 REWARD_MODEL = "reward model"

@@ -132,7 +132,7 @@ TASTES: dict[str, Callable[[str], Critique]] = {"brief": brief, "warm": warm, "s
 
 
 def _spec(name: str, judge: Callable[[str], Critique]) -> CriticSpec:
-    return CriticSpec(name, make=lambda materials: TasteCritic(judge), source="program")
+    return CriticSpec(name, make=lambda settings, ready: TasteCritic(judge), source="program")
 
 
 Brief, Warm, Sure, Every = _spec("brief", brief), _spec("warm", warm), _spec("sure", sure), _spec("every", every)
