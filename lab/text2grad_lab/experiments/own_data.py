@@ -151,7 +151,7 @@ def judged(prompt: str, reply: str) -> float:
 
 def fact_of(known: str) -> str:
     """What the notes tell: the one of all facts that stands in them."""
-    facts = [fact for values in PHRASES["facts"].values() for fact in values]
+    facts: list[str] = [fact for values in PHRASES["facts"].values() for fact in values]
     return next(fact for fact in facts if re.search(rf"\b{fact}\b", known))
 
 
