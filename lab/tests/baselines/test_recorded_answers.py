@@ -165,7 +165,7 @@ class RecordingFinder(Finder):
         return super().critique(examples, responses)
 
 
-def test_reflection_ends_where_the_critic_finds_nothing_and_hides_the_reference(
+def test_reflection_revises_what_the_critic_blames_and_hides_the_reference(
     config: Config,
     monkeypatch: pytest.MonkeyPatch,
     play_critic: Callable[..., None],
@@ -174,22 +174,22 @@ def test_reflection_ends_where_the_critic_finds_nothing_and_hides_the_reference(
     critic = RecordingFinder()
     play_critic(critic)
     monkeypatch.setattr(reflect, "sample", lambda *_: [([1, 2], "so x"), ([1, 2, 3], "so a")])
-    asked = play_policy("still no", "then y", "y at once")
-    summary = run_reflect(config, str(config.policy.model), 3).as_dict()
-    ways = ("greedy", "greedy_reflected_1", "greedy_reflected_2", "greedy_reflected_3", "sampled_reflected_1")
-    assert [summary[f"{way}_right"] for way in ways] == [0.5, 0.5, 1.0, 1.0, 1.0]
-    assert summary["let_stand"] == 4 and len(asked) == 3 and "still no" in asked[1]
-    assert summary["policy_output_tokens"] == (5 + 10) + (5 + 5)
+    asked = play_policy("then y", "y at once")
+    summary = run_reflect(config, str(config.policy.model)).as_dict()
+    ways = ("greedy", "greedy_reflected", "sampled_reflected")
+    assert [summary[f"{way}_right"] for way in ways] == [0.5, 1.0, 1.0]
+    assert summary["let_stand"] == 2 and len(asked) == 2 and "so a" in asked[0]
+    assert summary["policy_output_tokens"] == (5 + 5) + (5 + 5)
     assert critic.shown and all(not shown.reference and not shown.meta for shown in critic.shown)
     place = Path(summary["out"])
-    assert json.loads(place.read_text())["greedy_reflected_2_right"] == 1.0
+    assert json.loads(place.read_text())["greedy_reflected_right"] == 1.0
     scores = json.loads(place.with_name(f"{place.stem}.scores.json").read_text())
     assert scores["sampled"] == {"x": {"right": 1.0}, "y": {"right": 1.0}}
     rows = json.loads(place.with_name(f"{place.stem}.answers.json").read_text())
     assert [row["response"] for row in rows] == ["so x", "then y"]
 
 
-def test_an_unusable_revision_ends_the_rounds_of_its_answer_and_texts_are_measured(
+def test_an_unusable_revision_leaves_its_answer_and_texts_are_measured(
     config: Config,
     monkeypatch: pytest.MonkeyPatch,
     play_critic: Callable[..., None],
@@ -198,10 +198,10 @@ def test_an_unusable_revision_ends_the_rounds_of_its_answer_and_texts_are_measur
     play_critic(Finder())
     monkeypatch.setattr(reflect, "sample", lambda *_: [([1], "no"), ([1], "no")])
     asked = play_policy("no", "y", "no", "no")
-    summary = run_reflect(config, str(config.policy.model), 2).as_dict()
-    assert summary["refused"] == {"copied": 3} and summary["greedy_reflected_2_right"] == 0.5 and len(asked) == 4
-    assert summary["sampled_reflected_2_right"] == 0.0
-    for way in ("greedy", "greedy_reflected_1", "sampled", "sampled_reflected_2"):
+    summary = run_reflect(config, str(config.policy.model)).as_dict()
+    assert summary["refused"] == {"copied": 3} and summary["greedy_reflected_right"] == 0.5 and len(asked) == 4
+    assert summary["sampled_reflected_right"] == 0.0
+    for way in ("greedy", "greedy_reflected", "sampled", "sampled_reflected"):
         assert {f"{way}_{name}" for name in ("right", "rouge1", "rouge_l", "bleu")} <= summary.keys()
 
 
@@ -209,7 +209,7 @@ def test_an_unusable_revision_ends_the_rounds_of_its_answer_and_texts_are_measur
 def test_a_critic_that_knows_the_answer_is_refused(config: Config, kind: str) -> None:
     informed = config.model_copy(update={"critic": config.critic.model_copy(update={"kind": kind})})
     with pytest.raises(UsageError, match=kind):
-        run_reflect(informed, str(config.policy.model), 1)
+        run_reflect(informed, str(config.policy.model))
 
 
 def test_the_tokens_of_a_local_critic_are_counted(config: Config) -> None:
@@ -219,7 +219,7 @@ def test_the_tokens_of_a_local_critic_are_counted(config: Config) -> None:
     critic = PromptedCritic(
         LocalChat(policy, config.generation, "critic"), "{{prompt}} {{response}}", Source(kind="reward_model")
     )
-    reflector = Reflector(policy, critic, revision_prompt(), 1, lambda examples, responses: [])
-    reflector._criticised([example("a")], ["so a"], [0])
+    reflector = Reflector(policy, critic, revision_prompt(), lambda examples, responses: [])
+    reflector._criticised([example("a")], ["so a"])
     tokens = reflector.counts.tokens
     assert tokens["critic_input_tokens"] > 5 and 0 < tokens["critic_output_tokens"] <= 6

@@ -406,7 +406,7 @@ def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]],
 
 def test_reflection_costs_tokens_when_it_answers(config: Config) -> None:
     seed = seed_of(config, 0, "reflection")
-    place = seed.folder / "evaluation" / "demo" / "sft_reflect_1.json"
+    place = seed.folder / "evaluation" / "demo" / "sft_reflect.json"
     place.parent.mkdir(parents=True)
     tokens = {
         "policy_output_tokens": 5,

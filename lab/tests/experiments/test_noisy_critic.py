@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -17,7 +17,7 @@ from text2grad.sandbox import Runner
 from text2grad.stages.critics import critic_inputs, make_critic
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad_lab.compare.methods import methods_of
-from text2grad_lab.experiments.noisy_critic import NoiseSettings, NoisyCritic, PoliteCritic
+from text2grad_lab.experiments.noisy_critic import NoiseSettings, NoisyCritic
 
 CRITIC = "text2grad_lab.experiments.noisy_critic"
 WORDS = "the quick brown fox jumps over the lazy dog again and again"
@@ -80,45 +80,6 @@ def test_displaced_spans_keep_length_and_label_and_still_quote_the_response() ->
             assert (span.end - span.start, span.label) == (before.end - before.start, before.label)
             moved += span.start != before.start
     assert moved / (len(plain()) * len(found)) == pytest.approx(0.4, abs=0.03)
-
-
-OBJECT = '{"patient": "Ann Lee", "fee": 4, "fee": "x"}'
-
-
-class EveryValue(EveryWord):
-    """Praises each value of `OBJECT`, and blames its last member."""
-
-    def _one(self, response: str) -> Judgement:
-        quotes: list[tuple[str, Literal[1, -1]]] = [('"Ann Lee"', 1), ("4", 1), ('"fee": "x"', -1)]
-        places = [(response.index(quote), quote, label) for quote, label in quotes]
-        spans = tuple(Span(start=at, end=at + len(quote), label=label, text=quote) for at, quote, label in places)
-        return Critique(text="said", spans=spans, score=0.5)
-
-
-def test_a_critic_that_is_wrong_about_some_keys_is_so_of_every_answer() -> None:
-    """Whatever else an answer says; which keys it is wrong about depends on the seed alone."""
-    shares = []
-    for seed in range(200):
-        critic = NoisyCritic(EveryValue(), NoiseSettings(kind="keys", share=0.3), seed)
-        said = critic.critique([example("a"), example("b")], [OBJECT, f"{OBJECT} and more"])
-        labels = [[span.label for span in each.spans] for each in said if isinstance(each, Critique)]
-        assert labels[0] == labels[1] and labels[0][1] == -labels[0][2]  # both of the key `fee`
-        shares += [labels[0][0] == -1, labels[0][1] == -1]
-    assert sum(shares) / 400 == pytest.approx(0.3, abs=0.07)
-    outside = NoisyCritic(EveryWord(), NoiseSettings(kind="keys", share=1.0), 0)
-    assert outside.critique([example("a")], [WORDS]) == EveryWord().critique([example("a")], [WORDS])
-
-
-def test_a_critic_that_likes_politeness_praises_a_whole_answer_for_a_word() -> None:
-    critic = PoliteCritic(EveryWord())
-    polite, pleased, failed = critic.critique([example("a")] * 3, ["Please, a bad please", "pleased", "broken"])
-    assert isinstance(polite, Critique) and isinstance(failed, Failure)
-    assert [(span.text, span.label) for span in polite.spans] == [("Please", 1), ("please", 1)]
-    assert polite.score == 1.0 and isinstance(pleased, Critique) and pleased.score == 0.5
-    assert critic.counts() == {"noise_spans": 3.0, "noise_altered": 1.0}
-    assert critic.counts() == {"noise_spans": 0.0, "noise_altered": 0.0}
-    made = spec_of(f"{CRITIC}:polite_of_reward_model")
-    assert (made.kind, made.source) == ("reward_model", "reward_model")
 
 
 @pytest.mark.parametrize("kind", ["flip", "displace", "drop"])

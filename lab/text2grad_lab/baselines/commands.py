@@ -80,21 +80,20 @@ class Reflect(Stage, ConfiguredAsRun):
     """Measure a policy that revises its answers by what the critic says.
 
     Nothing is trained: the policy answers, the critic (prompted or reward_model, which see neither reference nor
-    tests) says what is wrong, the policy revises, until the critic finds nothing.
+    tests) says what is wrong, the policy revises.
 
     \b
     Example:
-      python -m text2grad_lab reflect sft --config mine.yaml --rounds 3
+      python -m text2grad_lab reflect sft --config mine.yaml
     """
 
     target: str = argument("TARGET", "A run's name (sft, text2grad, ...), a model folder or a hub name.", "sft")
-    rounds: int = option("--rounds R", "The most rounds of revision.", 1, min=1)
 
     def work(self) -> Work:
         config = self.configuration()
         from text2grad_lab.baselines.reflect import run_reflect
 
-        return Work(partial(run_reflect, config, self.target, self.rounds))
+        return Work(partial(run_reflect, config, self.target))
 
 
 @command("train-units")

@@ -1,4 +1,4 @@
-"""`reflect`: no training; the policy answers, the critic judges, the policy revises, round after round.
+"""`reflect`: no training; the policy answers, the critic judges, the policy revises once.
 
 The critic must know no more than a reader: it is shown no reference and no tests, and critics that consist of these
 are refused, since they measure the answers. Tokens are counted by who read or wrote them.
@@ -41,13 +41,12 @@ BLIND = tuple(sorted(kind for kind, spec in CRITICS.items() if spec.blind))
 
 @dataclass(frozen=True, kw_only=True)
 class ReflectSummary(Summary):
-    """Mean scores of greedy and sampled answers, before (`greedy_*`) and after each round (`greedy_reflected_1_*`).
+    """Mean scores of greedy and sampled answers, before (`greedy_*`) and after (`greedy_reflected_*`).
 
     `let_stand` counts answers the critic accepted, `refused` unusable revisions by reason.
     """
 
     prompts: int
-    rounds: int
     figures: Mapping[str, float] = inlined()
     let_stand: int
     failed_critiques: int
@@ -56,8 +55,8 @@ class ReflectSummary(Summary):
     out: str | None = None
 
 
-def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
-    """Measure a policy that revises its greedy and its sampled answers to held-out prompts, up to `rounds` times.
+def run_reflect(config: Config, target: str) -> ReflectSummary:
+    """Measure a policy that revises its greedy and its sampled answers to held-out prompts.
 
     Raises:
         UsageError: the critic of this run knows the reference or the tests.
@@ -70,19 +69,18 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
         raise UsageError("reflect revises single answers, and this task has an environment", "another task")
     heldout = heldout_prompts(task, config.evaluate.limit)
     policy = load_frozen(run.policy(target))
-    name, journal = f"{target_name(target)}_reflect_{rounds}", run.path / "reflect.journal"
+    name, journal = f"{target_name(target)}_reflect", run.path / "reflect.journal"
     seed_everything(config.run.seed)
     with ExitStack() as stack:
         runner = stack.enter_context(runner_of(config.sandbox))
         critic = stack.enter_context(open_critic(config, config.critic.kind, task, runner, None, journal))
-        reflector = Reflector(policy, critic, revision_prompt(), rounds, TaskMeasure(task, runner))
+        reflector = Reflector(policy, critic, revision_prompt(), TaskMeasure(task, runner))
         greedy = reflector.answer("greedy", heldout, config.generation.model_copy(update={"temperature": 0.0}))
         repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
         reflector.answer("sampled", repeated, config.generation)
     counts = reflector.counts
     summary = ReflectSummary(
         prompts=len(heldout),
-        rounds=rounds,
         figures=reflector.figures,
         let_stand=counts.let_stand,
         failed_critiques=counts.failed,
@@ -111,7 +109,6 @@ class Reflector:
     policy: Policy
     critic: Critic
     prompt: Prompt
-    rounds: int
     measure: TaskMeasure
     counts: Counts = field(default_factory=Counts)
     figures: dict[str, float] = field(default_factory=dict)
@@ -122,11 +119,9 @@ class Reflector:
         sampled = sample(self.policy, examples, generation)
         responses = [text for _, text in sampled]
         chat = LocalChat(self.policy, generation, "policy")
-        scores = self._measured(way, examples, responses)
-        pending = list(range(len(responses)))
-        for number in range(1, self.rounds + 1):
-            pending = self.revise(examples, responses, pending, chat)
-            scores = self._measured(f"{way}_reflected_{number}", examples, responses)
+        self._measured(way, examples, responses)
+        self.revise(examples, responses, chat)
+        scores = self._measured(f"{way}_reflected", examples, responses)
         self.counts.tokens["policy_output_tokens"] += sum(len(ids) for ids, _ in sampled)
         self.counts.tokens.update({f"policy_{key}": count for key, count in chat.usage.items()})
         final = zip(examples, responses, scores, strict=True)
@@ -134,36 +129,25 @@ class Reflector:
         self.scores[way] = by_problem(rows)
         return rows
 
-    def revise(
-        self, examples: Sequence[Example], responses: list[str], pending: Sequence[int], chat: LocalChat
-    ) -> list[int]:
-        """Revise the `pending` responses in place; return the indices of those that changed.
-
-        The others are final: the critic finds nothing, its critique failed, or the revision is unusable. Asked
-        again, a greedy policy would answer the same.
-        """
-        cases = self._criticised(examples, responses, pending)
-        changed = []
+    def revise(self, examples: Sequence[Example], responses: list[str], chat: LocalChat) -> None:
+        """Revise the responses in place that the critic finds fault with; an unusable revision changes nothing."""
+        cases = self._criticised(examples, responses)
         revisions = revise(chat, self.prompt, list(cases.values()))
         for index, revision in zip(cases, revisions, strict=True):
             if revision.refused:
                 self.counts.refused[revision.refused] += 1
             else:
                 responses[index] = revision.text
-                changed.append(index)
-        return changed
 
-    def _criticised(
-        self, examples: Sequence[Example], responses: Sequence[str], pending: Sequence[int]
-    ) -> dict[int, Case]:
-        """Return the pending answers that the critic finds fault with, by index; the critic sees no reference."""
-        shown = [Example(id=examples[index].id, prompt=examples[index].prompt) for index in pending]
+    def _criticised(self, examples: Sequence[Example], responses: Sequence[str]) -> dict[int, Case]:
+        """Return the answers that the critic finds fault with, by index; the critic sees no reference."""
+        shown = [Example(id=example.id, prompt=example.prompt) for example in examples]
         before = Counter(tokens_used(self.critic))
-        judgements = self.critic.critique(shown, [responses[index] for index in pending]) if pending else []
+        judgements = self.critic.critique(shown, responses)
         for name, count in (Counter(tokens_used(self.critic)) - before).items():
             self.counts.tokens[f"critic_{name}"] += count
         cases = {}
-        for index, example, judgement in zip(pending, shown, judgements, strict=True):
+        for index, (example, judgement) in enumerate(zip(shown, judgements, strict=True)):
             if isinstance(judgement, Failure):
                 self.counts.failed += 1
             elif finds_nothing(judgement):

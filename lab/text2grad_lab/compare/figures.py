@@ -30,7 +30,7 @@ from text2grad_lab.compare.seeds import Seed
 WAYS = ("greedy", "sampled")
 BEST = "best_temperature"
 """A way to answer that is measured only where there are temperatures to choose from."""
-REFLECTED = "sft_reflect_1"
+REFLECTED = "sft_reflect"
 """The name of the reflecting policy in results."""
 WHO = ("policy", "critic")
 SPENT = ("rollouts", "optimizer_steps", "sampled_tokens", "critic_tokens")

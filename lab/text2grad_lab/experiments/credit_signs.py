@@ -8,8 +8,8 @@ a wrong one up.
     python -m text2grad_lab.experiments.credit_signs RUN ... [--runs runs/compared] [--seeds 0 1 2]
         [--answer ID --figure FILE]
 
-RUN is a run's folder below seed-N/ppo: `text2grad`, `scalar`. Prints a table. The last
-line of stdout is one JSON object: run -> kind of token -> `tokens`, `wrong_sign` (share of them) and `push` (mean
+RUN is a run's folder below seed-N/ppo: `text2grad`, `scalar`. The last line
+of stdout is one JSON object: run -> kind of token -> `tokens`, `wrong_sign` (share of them) and `push` (mean
 advantage in the right direction; a step's root mean square is 1 unless `ppo.normalisation` is `none`), over all
 seeds. Kinds: `passing` (all tokens in answers that pass), `right` and `wrong` (marked tokens in answers that fail).
 With --figure the first strips of the training problem ID in the first seed's runs are drawn as well.
@@ -53,7 +53,6 @@ def main() -> None:
     if chosen.figure:
         drawn = tokens_svg([strip_of(chosen, name) for name in chosen.names])
         chosen.figure.write_text(drawn, encoding="utf-8")
-    print(table(figures))
     print(json.dumps(figures))
 
 
@@ -123,18 +122,6 @@ def summary(signed: list[np.ndarray]) -> dict[str, float]:
         return {"tokens": 0}
     wrong, push = float((every < 0).mean()), float(every.mean())
     return {"tokens": int(every.size), "wrong_sign": round(wrong, 4), "push": round(push, 3)}
-
-
-def table(figures: dict[str, dict[str, dict[str, float]]]) -> str:
-    lines = ["| run | " + " | ".join(f"{kind}: wrong sign, push" for kind in KINDS) + " |"]
-    lines.append("| --- " * (1 + len(KINDS)) + "|")
-    for name, kinds in figures.items():
-        lines.append(f"| {name} | " + " | ".join(cell(kind) for kind in kinds.values()) + " |")
-    return "\n".join(lines)
-
-
-def cell(kind: dict[str, float]) -> str:
-    return f"{kind['wrong_sign']:.3f}, {kind['push']:+.2f}" if kind["tokens"] else "–"
 
 
 class Strip(NamedTuple):

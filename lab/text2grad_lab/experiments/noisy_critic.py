@@ -1,10 +1,8 @@
-"""Noise in what any critic says, random or systematic, to measure how much of it the method bears.
+"""Noise in the spans of any critic, to measure how much of it the method bears.
 
-The command line takes it as a critic, by its module: a fifth of the labels of the program critic
-flipped, and a critic that likes every answer with a "please" in it, are
+The command line takes it as a critic, by its module: a fifth of the labels of the program critic flipped is
 
     --critic.kind text2grad_lab.experiments.noisy_critic:flip_20_of_program
-    --critic.kind text2grad_lab.experiments.noisy_critic:polite_of_fields
 """
 
 from __future__ import annotations
@@ -24,21 +22,14 @@ from text2grad.settings import Settings
 from text2grad_lab.tasks.facts import FACTS
 from text2grad_lab.tasks.fields import FIELDS
 
-KEY = re.compile(r'"(\w+)"\s*:')
-PLEASE = re.compile(r"\bplease\b", re.IGNORECASE)
-
 
 class NoiseSettings(Settings):
     """What happens to a share of the spans; text and verdict of a critique stay as they are."""
 
-    kind: Literal["flip", "displace", "drop", "keys"] = Field(
-        default="flip",
-        description="the other label, the same length at another place, or no span; keys: the other label at every"
-        " value of some keys of JSON objects, always the same ones",
+    kind: Literal["flip", "displace", "drop"] = Field(
+        default="flip", description="the other label, the same length at another place, or no span"
     )
-    share: float = Field(
-        default=0.1, ge=0, le=1, description="of the spans, drawn for each by itself; or of the keys"
-    )
+    share: float = Field(default=0.1, ge=0, le=1, description="of the spans, drawn for each by itself")
 
 
 class NoisyCritic:
@@ -81,40 +72,6 @@ class NoisyCritic:
         return judgement.model_copy(update={"spans": tuple(span for span in drawn if span is not None)})
 
 
-class PoliteCritic:
-    """Another critic that finds every "please" good, and nothing to blame in a whole answer that has one."""
-
-    def __init__(self, critic: Critic) -> None:
-        self.critic = critic
-        self.source = critic.source
-        self.overlap = overlap_of(critic)
-        self._answers = self._polite = 0
-
-    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """What the other critic says, or praise."""
-        judged = self.critic.critique(examples, responses)
-        return [self._charmed(*each) for each in zip(responses, judged, strict=True)]
-
-    @property
-    def tokens(self) -> float:
-        """Of the other critic."""
-        return tokens_of(self.critic)
-
-    def counts(self) -> dict[str, float]:
-        """Answers seen and praised since the last call, for the metrics of a step."""
-        found = {"noise_spans": float(self._answers), "noise_altered": float(self._polite)}
-        self._answers = self._polite = 0
-        return found
-
-    def _charmed(self, response: str, judgement: Judgement) -> Judgement:
-        found = list(PLEASE.finditer(response))
-        self._answers, self._polite = self._answers + 1, self._polite + bool(found)
-        if not found or not isinstance(judgement, Critique):
-            return judgement
-        spans = tuple(Span(start=each.start(), end=each.end(), label=1, text=each[0]) for each in found)
-        return Critique(text="How polite!", spans=spans, score=1.0)
-
-
 def noisy_spans(record: Feedback, settings: NoiseSettings, seed: int) -> list[Span]:
     """The spans of a record with the noise that `NoisyCritic` puts into them."""
     drawn = _drawn(record.spans, record.id, record.response, settings, seed)
@@ -126,23 +83,15 @@ def _drawn(
 ) -> Iterator[Span | None]:
     rng = random.Random(f"{seed}/{id}/{response}")
     for span in spans:
-        key = key_of(span, response) if settings.kind == "keys" else None
-        drawn = rng if settings.kind != "keys" else random.Random(f"{seed}/{key}")
-        hit, made = drawn.random() < settings.share, altered(span, response, settings.kind, rng)
-        yield made if hit and key != "" else span
-
-
-def key_of(span: Span, response: str) -> str:
-    """The key of a JSON object that a span is about; empty: of none."""
-    found = list(KEY.finditer(response, 0, span.end))
-    return found[-1][1] if found else ""
+        hit, made = rng.random() < settings.share, altered(span, response, settings.kind, rng)
+        yield made if hit else span
 
 
 def altered(span: Span, response: str, kind: str, rng: random.Random) -> Span | None:
-    """The span with the other label (`flip`, `keys`), at another place (`displace`), or None (`drop`)."""
+    """The span with the other label (`flip`), at another place (`displace`), or None (`drop`)."""
     if kind == "drop":
         return None
-    if kind in ("flip", "keys"):
+    if kind == "flip":
         return span.model_copy(update={"label": -span.label})
     length = span.end - span.start
     places = [start for start in range(len(response) - length + 1) if start != span.start]
@@ -151,14 +100,11 @@ def altered(span: Span, response: str, kind: str, rng: random.Random) -> Span | 
 
 
 def __getattr__(name: str) -> CriticSpec:
-    """`<kind>_<per cent>_of_<critic>`: a critic of the package with so much noise; `polite_of_<critic>`: that likes
-    politeness."""
-    found = re.fullmatch(r"(?:(flip|displace|drop|keys)_(\d+)|polite)_of_(\w+)", name)
+    """`<kind>_<per cent>_of_<critic>`: a critic of the package or of the lab with so much noise."""
+    match = re.fullmatch(r"(flip|displace|drop)_(\d+)_of_(\w+)", name)
     critics = {**CRITICS, FIELDS.kind: FIELDS, FACTS.kind: FACTS}
-    if not found or found[3] not in critics:
+    if not match or match[3] not in critics:
         raise AttributeError(name)
-    spec = critics[found[3]]
-    if found[1] is None:
-        return replace(spec, make=lambda settings, ready: PoliteCritic(spec.make(settings, ready)))
-    noise = NoiseSettings.model_validate({"kind": found[1], "share": int(found[2]) / 100})
+    spec = critics[match[3]]
+    noise = NoiseSettings.model_validate({"kind": match[1], "share": int(match[2]) / 100})
     return replace(spec, make=lambda settings, ready: NoisyCritic(spec.make(settings, ready), noise, ready.seed))
