@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from text2grad.config import Config
 from text2grad.critics.prompted import Prompt, PromptedCritic
-from text2grad.critics.table import CRITICS, spec_of
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError
 from text2grad.eval.measures import Row, TaskMeasure, by_problem, mean_scores, word_figures
@@ -33,10 +32,7 @@ from text2grad.stages.run_folder import (
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
 from text2grad.tasks.base import environment_of
-from text2grad_lab.baselines.revision import Case, finds_nothing, revise, revision_prompt
-
-BLIND = tuple(sorted(kind for kind, spec in CRITICS.items() if spec.blind))
-"""Critics that judge by the prompt and the answer alone."""
+from text2grad_lab.baselines.revision import Case, finds_nothing, refuse_informed_critic, revise, revision_prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,16 +163,3 @@ class Reflector:
 def tokens_used(critic: Critic) -> Mapping[str, int]:
     """Return the tokens that a critic has read and written so far, by name."""
     return critic.usage if isinstance(critic, PromptedCritic) else {}
-
-
-def refuse_informed_critic(config: Config) -> None:
-    """Refuse a critic that reads the reference or runs the tests: it would reveal what the answers are measured by.
-
-    Raises:
-        UsageError: the critic of the run is one.
-    """
-    if not spec_of(config.critic.kind).blind:
-        raise UsageError(
-            f"the critic {config.critic.kind} knows what the answers are measured by",
-            f"--critic.kind {' or '.join(BLIND)}",
-        )

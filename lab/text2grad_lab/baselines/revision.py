@@ -18,6 +18,8 @@ from text2grad.chat import Answer, LimitedChat
 from text2grad.config import Config, extra_settings
 from text2grad.critics.prompted import Prompt
 from text2grad.critics.prompted.messages import fitted_messages
+from text2grad.critics.table import spec_of
+from text2grad.errors import UsageError
 from text2grad.feedback import Critique, Example, Failure, Message
 from text2grad.settings import Settings
 from text2grad.tasks.base import prompt_version, read_prompt
@@ -42,6 +44,17 @@ class RefineSettings(Settings):
 def refine_settings(config: Config) -> RefineSettings:
     """Return `extra.refine`."""
     return extra_settings(config, "refine", RefineSettings)
+
+
+def refuse_informed_critic(config: Config) -> None:
+    """Refuse a critic that reads the reference or runs the tests: it would reveal what the answers are measured by.
+
+    Raises:
+        UsageError: the critic of the run is one.
+    """
+    if not spec_of(config.critic.kind).blind:
+        cure = "--critic.kind prompted or reward_model, or compare without reflection"
+        raise UsageError(f"the critic {config.critic.kind} knows what the answers are measured by", cure)
 
 
 def revision_prompt() -> Prompt:

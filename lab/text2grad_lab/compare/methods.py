@@ -15,6 +15,7 @@ from text2grad.critics.table import spec_of
 from text2grad.errors import UsageError
 from text2grad.stages.run_folder import refuse_run_name
 from text2grad.tasks.qa import is_ultrafeedback
+from text2grad_lab.baselines.revision import refuse_informed_critic
 
 OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
 
@@ -179,17 +180,6 @@ def method_of(given: str) -> tuple[str, Work]:
     run = "-".join([name, *(re.sub(r"[^A-Za-z0-9._-]+", "-", setting) for setting in settings)])
     words = tuple(run if word == name else word for word in work.words)
     return run, replace(work, words=words, settings=tuple(f"--{setting}" for setting in settings))
-
-
-def refuse_informed_critic(config: Config) -> None:
-    """Refuse a critic that reads the reference or runs the tests, where answers are revised by what it says.
-
-    Raises:
-        UsageError: the critic of the run is one.
-    """
-    if not spec_of(config.critic.kind).blind:
-        cure = "--critic.kind prompted or reward_model, or leave reflection out"
-        raise UsageError(f"the critic {config.critic.kind} knows what the answers are measured by", cure)
 
 
 def fitted(name: str, work: Work, config: Config) -> Work:
