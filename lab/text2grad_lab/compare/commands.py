@@ -32,8 +32,8 @@ class Compare(Stage, ConfiguredCommand):
     Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf (SFT on
     refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a
     reward model of pairs), prm (on one of steps), dense (on one of tokens), grpo, paper, text2grad. A recipe
-    file (mine.yaml) is PPO with that laid over the configuration. Lay text2grad_lab:baselines over a preset for
-    the settings of the baselines.
+    file (mine.yaml) is PPO with that laid over the configuration. Any of them may have settings of its own:
+    text2grad+ppo.gamma=1+ppo.kl=full. Lay text2grad_lab:baselines over a preset for the settings of the baselines.
 
     \b
     Examples:
