@@ -17,7 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.config import find_config, load_config
-from text2grad.durable.processes import ALONE, Ranks, joined
+from text2grad.durable.launch import joined
+from text2grad.durable.processes import ALONE, Ranks
 from text2grad.durable.run import RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.feedback import Example, Failure, Judgement, Message, Overlap, Span

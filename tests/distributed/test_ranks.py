@@ -17,7 +17,8 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu
 
 from text2grad.config import find_config, load_config
 from text2grad.console import run_stage
-from text2grad.durable.processes import Ranks, _buckets, is_lost, joined, profile_shards
+from text2grad.durable.launch import joined, profile_shards
+from text2grad.durable.processes import Ranks, _buckets, is_lost
 from text2grad.errors import UserError
 from text2grad.policy.generate import _choose
 from text2grad.stages.annotate import run_annotate

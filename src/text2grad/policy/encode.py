@@ -135,27 +135,6 @@ def stop_ids(tokenizer: Any, model: Any = None) -> list[int]:
     )
 
 
-def written_turn(tokenizer: Any, reasoning: str, content: str, calls: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a turn with its reasoning and tool calls, as the template writes it after a question.
-
-    None if it does not write them, or not between what it writes around any answer.
-    """
-    chat = chat_format(tokenizer)
-    numbered = enumerate(calls, start=1)
-    listed = [{"type": "function", "id": f"{number:09d}", "function": dict(call)} for number, call in numbered]
-    parts = {"reasoning_content": reasoning, "tool_calls": listed}
-    turn = {**_answer(content), **{name: value for name, value in parts.items() if value}}
-    try:
-        around, text = chat.frame([ASKED]), chat.render([ASKED, turn])
-    except UserError:
-        return None
-    if around.after is None or not (text.startswith(around.before) and text.endswith(around.after)):
-        return None
-    written = text[len(around.before) : len(text) - len(around.after)]
-    expected = [reasoning.strip(), content.strip(), *(str(call["name"]) for call in calls)]
-    return written if all(part in written for part in expected) else None
-
-
 def check_lengths(prompts: Sequence[tuple[str, list[int]]], limit: int | None, room: int) -> None:
     """Refuse prompts that leave no room for `room` new tokens in a context of `limit` tokens.
 
@@ -302,7 +281,7 @@ class ChatFormat:
         Raises:
             UserError: the template refuses the conversation, or drops a turn.
         """
-        finished = [*turns, _answer(PROBE)]
+        finished = [*turns, answer_turn(PROBE)]
         before, probe, after = self.render_if_accepted(finished).rpartition(PROBE)
         if probe and self._dropped_role(finished, before) is None:
             return Frame(before, after)
@@ -325,7 +304,7 @@ class ChatFormat:
         if not answer.strip():
             return
         turns = self._turns([QUESTION])
-        written = self.render([*turns, _answer(answer)])
+        written = self.render([*turns, answer_turn(answer)])
         # A template may write a date: the cached frame may be yesterday's.
         if not (self.asked.surrounds(answer, written) or self.frame(turns).surrounds(answer, written)):
             raise UserError(
@@ -375,7 +354,7 @@ class ChatFormat:
     @cached_property
     def beginning(self) -> Beginning:
         """The beginnings of a finished and of a requested answer to the same question."""
-        before, probe, _ = self.render_if_accepted([ASKED, _answer(PROBE)]).rpartition(PROBE)
+        before, probe, _ = self.render_if_accepted([ASKED, answer_turn(PROBE)]).rpartition(PROBE)
         generated = self.render_if_accepted([ASKED], add_generation_prompt=True)
         if not (probe and generated):
             return Beginning()
@@ -396,9 +375,9 @@ class ChatFormat:
     @cached_property
     def knows_tools(self) -> bool:
         """True if the template writes a tool's turn, and not as if the policy had said it."""
-        turns = [{"role": "user", "content": "x"}, _answer("x")]
+        turns = [{"role": "user", "content": "x"}, answer_turn("x")]
         tool = self.render_if_accepted([*turns, {"role": "tool", "content": TURN}])
-        return TURN in tool and tool != self.render_if_accepted([*turns, _answer(TURN)])
+        return TURN in tool and tool != self.render_if_accepted([*turns, answer_turn(TURN)])
 
 
 def chat_format(tokenizer: Any) -> ChatFormat:
@@ -416,5 +395,6 @@ def _any_of(names: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
 
 
-def _answer(text: str) -> Turn:
+def answer_turn(text: str) -> Turn:
+    """Return the turn of an answer, for the template."""
     return {"role": "assistant", "content": text}

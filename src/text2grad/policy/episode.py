@@ -6,6 +6,7 @@ the words of others, once and for all: what was read or sampled is never tokenis
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -27,17 +28,18 @@ MakeEnvironment = Callable[[], Environment]
 
 
 class Thread:
-    """A conversation with the policy as it grows, in words and in ids.
+    """A growing conversation with the policy, in words and in ids.
 
     `prompt` are the ids before the policy's first turn, `ids` all after it, and `mask` is True at those of the
     policy. `between` are the messages of others before each turn since `prompt`. Where the chat template writes
-    earlier turns in another way once they are answered, the model reads them so: all that was said becomes the
-    prompt of the next turn, and only what follows can be trained.
+    earlier turns in another way once they are answered, the model reads them so: the conversation so far becomes
+    the prompt of the next turn, and only what follows can be trained. Lists are replaced, never changed in place,
+    so that a shallow copy is a copy.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[Message], begun: Sequence[Message] = ()) -> None:
         self._tokenizer = tokenizer
-        self._asked: list[Message] = [*prompt, *begun]  # what stands before the turn that comes next
+        self._asked: list[Message] = [*prompt, *begun]  # the conversation before the next turn
         self.prompt = encode_prompt(tokenizer, self._asked)
         self.ids: list[int] = []
         self.mask: list[bool] = []
@@ -48,44 +50,36 @@ class Thread:
         """All ids, as the model reads them."""
         return [*self.prompt, *self.ids]
 
-    def copy(self) -> Thread:
-        """As it is now, whatever becomes of this one."""
-        kept = copy(self)
-        kept._asked, kept.ids, kept.mask = [*self._asked], [*self.ids], [*self.mask]
-        kept.between = [*self.between]
-        return kept
-
     def add_turn(self, ids: Sequence[int]) -> None:
-        """A turn of the policy, as it was sampled."""
-        self.ids += ids
-        self.mask += [True] * len(ids)
+        """Append a turn of the policy, as it was sampled."""
+        self.ids = [*self.ids, *ids]
+        self.mask = [*self.mask, *[True] * len(ids)]
 
     def add_answer(self, words: str, others: Sequence[Message]) -> None:
-        """What others said to the last turn, whose `words` are read off its ids; the policy's turn again."""
+        """Append the answer of others to the last turn, whose `words` are read off its ids."""
         turn = Message(role="assistant", content=words)
         ids = encode_between(self._tokenizer, self._asked, words, others)
-        self._asked += [turn, *others]
+        self._asked = [*self._asked, turn, *others]
         if ids is not None:
             if ids[:1] == self.ids[-1:]:  # of some models the token that begins another's turn ends their own
                 ids = ids[1:]
-            self.ids += ids
-            self.mask += [False] * len(ids)
-            self.between.append(tuple(others))
+            self.ids = [*self.ids, *ids]
+            self.mask = [*self.mask, *[False] * len(ids)]
+            self.between = [*self.between, tuple(others)]
             return
         warn_once(
             "the chat template writes earlier turns of the policy in another way once they are answered (it leaves"
             f" out reasoning, say): only the last turn of a transcript can be trained; {TEMPLATE}, one that leaves"
             " them as they are, trains all"
         )
-        words_before = [message for each in self.between for message in each]
-        self.between = [(*words_before, turn, *others)]
+        self.between = [(*itertools.chain.from_iterable(self.between), turn, *others)]
         self.prompt, self.ids, self.mask = encode_prompt(self._tokenizer, self._asked), [], []
 
 
 def encode_turns(
     tokenizer: Any, prompt: Sequence[Message], response: str, sampled: Sequence[Sequence[int]] = ()
 ) -> Thread:
-    """A transcript on record as token ids; `sampled`: those of each of its turns, if they are known.
+    """Return a recorded transcript as token ids; `sampled`: the ids of each of its turns, if they are known.
 
     Raises:
         UserError: see `encode_target` and `encode_between`.
@@ -105,7 +99,7 @@ def encode_turns(
 
 @dataclass
 class _Episode:
-    """One episode on its way; `after` is what others said to its last turn."""
+    """An unfinished episode; `after` is the answer of others to its last turn."""
 
     environment: Environment
     thread: Thread
@@ -114,14 +108,14 @@ class _Episode:
     after: tuple[Message, ...] = field(default=())
 
     def take(self, sample: Sample, words: str, has_room: Callable[[Thread], bool]) -> None:
-        """A turn that was sampled, and what the environment says to it. Cut where there is no room for another."""
+        """Append a sampled turn and the environment's answer; truncated where there is no room for another turn."""
         self.thread.add_turn(sample.ids)
         if sample.truncated:
             self.over = self.truncated = True
             return
         self.after, self.over = _answer(self.environment, Message(role="assistant", content=words))
         if not self.over:
-            longer = self.thread.copy()
+            longer = copy(self.thread)
             longer.add_answer(words, self.after)
             if has_room(longer):
                 self.thread, self.after = longer, ()
@@ -129,10 +123,9 @@ class _Episode:
                 self.over = self.truncated = True
 
     def sample(self) -> Sample:
-        """All of it, up to the last token of the policy."""
+        """Return the episode up to the last token of the policy."""
         thread = self.thread
-        between = [*thread.between, self.after]
-        return Sample(thread.ids, self.truncated, None, thread.mask, between, thread.prompt)
+        return Sample(thread.ids, self.truncated, None, thread.mask, [*thread.between, self.after], thread.prompt)
 
 
 def play(
@@ -143,7 +136,7 @@ def play(
     draws: Tensor | None = None,
     progress: Callable[[float], None] = lambda count: None,
 ) -> list[Sample]:
-    """One episode per example, the turns of all that are not over sampled together.
+    """Play one episode per example; the turns of all that are not over are sampled together.
 
     `draws` (N, max_turns * max_new_tokens) as in `generate`, those of one turn after the other. An episode that
     has no room for one more turn of `max_new_tokens` ends, and so does one whose turn was cut.
@@ -178,7 +171,7 @@ def play(
 
 
 def words_and_tokens(table: TokenTable, example: Example, sample: Sample) -> tuple[str, Aligned]:
-    """The policy's words, a `Transcript` where others spoke too, and which characters each of its tokens wrote."""
+    """Return the policy's words, a `Transcript` where others spoke too, and the characters of each token."""
     if sample.mask is None:
         aligned = table.align(sample.ids)
         return aligned.text, aligned

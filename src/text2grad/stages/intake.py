@@ -51,7 +51,7 @@ def writer_of(policy: PolicySettings) -> Callable[[AssistantTurn], str]:
         return load_tokenizer(policy.model, policy.chat_template)
 
     def write(said: AssistantTurn) -> str:
-        from text2grad.policy.encode import written_turn
+        from text2grad.policy.files.tokenizer import written_turn
 
         text = written_turn(tokenizer(), *said)
         cure = f"the chat template of {policy.model} does not write it"

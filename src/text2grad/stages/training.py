@@ -41,7 +41,8 @@ from text2grad.config.derive import (
     section_of,
 )
 from text2grad.durable.identity import flatten
-from text2grad.durable.processes import Ranks, joined, profile_shards
+from text2grad.durable.launch import joined, profile_shards
+from text2grad.durable.processes import Ranks
 from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError

@@ -15,7 +15,7 @@ from text2grad.data.responses import read_items
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Feedback, Message, Transcript, conversation_of
 from text2grad.jsonl import write_records
-from text2grad.policy.encode import written_turn
+from text2grad.policy.files.tokenizer import written_turn
 
 ASK = {"role": "user", "content": "How far is Bern?"}
 DONE = {"role": "assistant", "content": "95 km."}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ from huggingface_hub.errors import HFValidationError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from text2grad.errors import UserError, first_line, warn_once
-from text2grad.policy.encode import ASKED, TEMPLATE, chat_format
+from text2grad.policy.encode import ASKED, TEMPLATE, answer_turn, chat_format
 from text2grad.policy.files.gguf import SMOLLM2, local_model
 from text2grad.policy.files.weights import read_config
 
@@ -70,6 +71,27 @@ def _show_beginning(model: str, tokenizer: Any) -> None:
     switch = next((name for name, text in asked.items() if text == chat.frame([ASKED]).before), None)
     served = f"when you serve the policy, set {switch} to false" if switch else "serve the policy with the same"
     warn_once(f"{line}: it belongs to the prompt, and is neither trained nor judged ({served})")
+
+
+def written_turn(tokenizer: Any, reasoning: str, content: str, calls: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a turn with its reasoning and tool calls, as the template writes it after a question.
+
+    None if it does not write them, or not between what it writes around any answer.
+    """
+    chat = chat_format(tokenizer)
+    numbered = enumerate(calls, start=1)
+    listed = [{"type": "function", "id": f"{number:09d}", "function": dict(call)} for number, call in numbered]
+    parts = {"reasoning_content": reasoning, "tool_calls": listed}
+    turn = {**answer_turn(content), **{name: value for name, value in parts.items() if value}}
+    try:
+        around, text = chat.frame([ASKED]), chat.render([ASKED, turn])
+    except UserError:
+        return None
+    if around.after is None or not (text.startswith(around.before) and text.endswith(around.after)):
+        return None
+    written = text[len(around.before) : len(text) - len(around.after)]
+    expected = [reasoning.strip(), content.strip(), *(str(call["name"]) for call in calls)]
+    return written if all(part in written for part in expected) else None
 
 
 def refuse_missing_folder(model: str) -> None:
