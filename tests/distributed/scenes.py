@@ -37,7 +37,7 @@ from text2grad.train.rollout import PolicyStats, Rollout, draws_of, judge, measu
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import train_supervised
 from text2grad.train.update import accumulate_gradient
-from tiny_runs import TEXTS, Halves, Talker, ending
+from tiny_runs import TEXTS, Halves
 
 COUNT = 7
 """Responses of a batch: shares of 3 and 4, so that processes have different numbers of passes to make."""
@@ -52,8 +52,6 @@ SETTINGS = PPOSettings(
 TRAINING = SupervisedSettings(epochs=3, batch_size=3, micro_batch_size=1, lr=1e-2)
 KINDS: dict[str, dict[str, Any]] = {
     "full": {},
-    "detached": {"value_head": "detached"},
-    "lora": {"lora": LoraSettings(r=2, dropout=0.0)},
     "lora separate": {"lora": LoraSettings(r=2, dropout=0.0), "value_head": "separate"},
 }
 
@@ -202,36 +200,16 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
 
 def train(model: Path, folder: Path, sharded: bool, stop: tuple[int, int, str] = (0, 0, ""), **changes: Any) -> str:
     """A whole PPO run; one process draws as several do."""
-    return train_in(None, model, folder, sharded, stop, **changes)
-
-
-def train_on_episodes(model: Path, folder: Path, sharded: bool) -> str:
-    """The same, of episodes of two turns, and with fewer probes than there are processes."""
-    return train_in(Talker, model, folder, sharded, steps=2)
-
-
-def train_in(
-    environment: type[Talker] | None,
-    model: Path,
-    folder: Path,
-    sharded: bool,
-    stop: tuple[int, int, str] = (0, 0, ""),
-    **changes: Any,
-) -> str:
     torch.set_num_threads(1)
     seed_everything(5)
     with joined(sharded) as ranks:
         ranks.by_row = True
         policy = load_policy(PolicySettings(model=str(model)))
-        policy = ending(policy) if environment else policy
         settings = SETTINGS.model_copy(update=changes)
         options = RunOptions(folder, "x", 5, ranks=ranks, checkpoint_every=1)
-        speech = SPEECH.model_copy(update={"max_turns": 2})
-        critic = Stops(*stop)
         with pytest.MonkeyPatch.context() as patch:
-            if environment is None:
-                patch.setattr(learner, "due", lambda *_: False)
-            train_ppo(policy, examples(), critic, settings, CreditSettings(), speech, options, environment)
+            patch.setattr(learner, "due", lambda *_: False)
+            train_ppo(policy, examples(), Stops(*stop), settings, CreditSettings(), SPEECH, options)
     return "done"
 
 
@@ -251,15 +229,15 @@ def train_with_adapters(model: Path, folder: Path, sharded: bool) -> str:
     return "not refused"
 
 
-def train_in_halves(model: Path, folder: Path, sharded: bool, adapter: Path | None = None) -> dict[str, Any]:
-    """A run in bfloat16, stopped after a step and resumed: of all weights, or of an adapter trained before."""
+def train_in_halves(adapter: Path, folder: Path, sharded: bool) -> dict[str, Any]:
+    """A run of an adapter trained before, in bfloat16, stopped after a step and resumed."""
     torch.set_num_threads(1)
     steps: list[int] = []
-    lora = LoraSettings(r=2, dropout=0.0) if adapter else None
+    lora = LoraSettings(r=2, dropout=0.0)
 
     def begin(last: int) -> Policy:
         seed_everything(5)
-        policy = load_policy(PolicySettings(model=str(adapter or model), lora=lora, dtype="bfloat16"))
+        policy = load_policy(PolicySettings(model=str(adapter), lora=lora, dtype="bfloat16"))
 
         def look(step: int, metrics: dict[str, float]) -> None:
             steps.append(step)
@@ -290,13 +268,3 @@ def train_by_config(words: Sequence[str]) -> int:
     """The stage behind `text2grad train`; says how many processes there were."""
     run_train(load_config(find_config("demo"), words), "x")
     return int(os.environ["WORLD_SIZE"])
-
-
-def uneven_gradients() -> list[list[float] | None]:
-    """The first process reached two parameters, the second one of them; nobody reached the third."""
-    with joined(False) as ranks:
-        parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
-        for parameter in parameters[: 2 - ranks.rank]:
-            parameter.grad = torch.full((2,), 1.0 + ranks.rank)
-        ranks.all_reduce_gradients(iter(parameters))
-        return [None if parameter.grad is None else parameter.grad.tolist() for parameter in parameters]
