@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import torch
@@ -134,17 +135,17 @@ def test_an_episode_ends_where_the_model_can_read_no_more(policy: Policy) -> Non
         assert sample.truncated and len(sample.prompt or []) + len(sample.ids) <= (policy.context or 0)
 
 
+@dataclass
 class Odd(Echo):
-    def __init__(self, answer: object) -> None:
-        super().__init__()
-        self.answer = answer
+    answer: object = None
 
     def step(self, turn: Message) -> tuple[Sequence[Message], bool]:
         return self.answer  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("answer", [None, "done", (["text"], True), ([], False), ("text", True)])
-def test_an_odd_answer_of_an_environment_is_one_line(policy: Policy, answer: object) -> None:
-    torch.manual_seed(0)
-    with pytest.raises(UserError, match=r"Odd\.step gave"):
-        play(policy, EXAMPLES * 4, lambda: Odd(answer), SETTINGS)
+def test_an_odd_answer_of_an_environment_is_one_line(policy: Policy) -> None:
+    answers: tuple[object, ...] = (None, "done", (["text"], True), ([], False), ("text", True))
+    for answer in answers:
+        torch.manual_seed(0)
+        with pytest.raises(UserError, match=r"Odd\.step gave"):
+            play(policy, EXAMPLES * 4, partial(Odd, answer=answer), SETTINGS)

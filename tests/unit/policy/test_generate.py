@@ -130,7 +130,6 @@ def test_sampled_tokens_have_the_probabilities_they_are_scored_with(make: Make) 
 
 
 def test_greedy_answers_to_equal_questions_are_generated_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make("full attention")
     asked: list[int] = []
 
     def counting(policy: Policy, prompts: Any, *rest: Any, **named: Any) -> Any:
@@ -139,13 +138,12 @@ def test_greedy_answers_to_equal_questions_are_generated_once(make: Make, monkey
 
     monkeypatch.setattr(local_chat, "generate", counting)
     talks = [(Message(role="user", content=text),) for text in ("one", "two", "one", "one")]
-    short = GREEDY.model_copy(update={"max_new_tokens": 8})
-    answers = LocalChat(policy, short, "judge").complete(talks)
-    assert all(isinstance(answer, Completion) for answer in answers)
-    assert answers[0] == answers[2] == answers[3]
-    assert answers[0] != answers[1]
-    LocalChat(policy, short.model_copy(update={"temperature": 1.0}), "judge").complete(talks)
-    assert asked == [2, 4], "what is sampled differs each time"
+    for temperature in (0.0, 1.0):
+        settings = GenerationSettings(max_new_tokens=8, temperature=temperature)
+        answers = LocalChat(make("full attention"), settings, "judge").complete(talks)
+        assert all(isinstance(answer, Completion) for answer in answers)
+        assert (answers[0] == answers[2] == answers[3]) is (temperature == 0) and answers[0] != answers[1]
+    assert asked == [2, 4]
 
 
 def test_a_batch_that_takes_long_says_how_far_it_is(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,18 +90,14 @@ def test_an_answer_is_sampled_behind_the_ids_it_was_trained_behind(name: str) ->
     assert read == trained.prompt
 
 
-REASONED = {
-    "a block of reasoning": "<think>\nHm.\n</think>\n\nyes",
-    "an empty block": "<think>\n\n</think>\n\nyes",
-    "the end of a block": "Hm.\n</think>\n\nyes",
-}
+REASONED = ("<think>\nHm.\n</think>\n\nyes", "<think>\n\n</think>\n\nyes", "Hm.\n</think>\n\nyes")
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*zip(["qwen3", "qwq", "deepseek-r1", "deepseek-v3.1", "glm-4.5"], itertools.cycle(REASONED))]
+    ("name", "answer"),
+    [*zip(["qwen3", "qwq", "deepseek-r1", "deepseek-v3.1", "glm-4.5"], itertools.cycle(REASONED))],
 )
-def test_an_answer_that_the_template_would_take_apart_is_refused_with_a_cure(name: str, kind: str) -> None:
-    answer = REASONED[kind]
+def test_an_answer_that_the_template_would_take_apart_is_refused_with_a_cure(name: str, answer: str) -> None:
     with pytest.raises(UserError, match=r"rewrites the answer that begins .*--policy\.chat_template FILE\.jinja"):
         encode_target(MADE[name], answer)
     cured = copy.deepcopy(MADE[name])
