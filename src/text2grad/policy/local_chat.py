@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, Message, Overlap
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.generate import Sample, generate
+from text2grad.policy.generate import generate
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import SamplingSettings
@@ -46,53 +46,41 @@ class LocalChat:
 
     def complete(self, conversations: Sequence[Sequence[Message]]) -> list[Completion | Failure]:
         """Answer each conversation; one that leaves no room for an answer is a typed failure, never cut."""
-        return self._answer(conversations, None)
+        return self._answer(conversations, [None] * len(conversations))
 
     def complete_about(
         self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]
     ) -> list[Completion | Failure]:
-        """The same, where answer i is a critique of `texts[i]`."""
-        return self._answer(conversations, texts if self._vocabulary else None)
+        """Answer each conversation, where answer i is a critique of `texts[i]`."""
+        return self._answer(conversations, texts if self._vocabulary else [None] * len(texts))
 
     def _answer(
-        self, conversations: Sequence[Sequence[Message]], texts: Sequence[str] | None
+        self, conversations: Sequence[Sequence[Message]], texts: Sequence[str | None]
     ) -> list[Completion | Failure]:
-        prompts = [tuple(encode_prompt(self.policy.tokenizer, messages)) for messages in conversations]
+        tokenizer, limit, room = self.policy.tokenizer, self.policy.context, self.settings.max_new_tokens
+        prompts = [tuple(encode_prompt(tokenizer, messages)) for messages in conversations]
         # Greedy answers to equal questions are equal, so each is generated once; samples differ by number.
         numbers = range(len(prompts)) if self.settings.temperature > 0 else [0] * len(prompts)
-        questions = list(zip(prompts, texts or [""] * len(prompts), numbers, strict=True))
-        limit, room = self.policy.context, self.settings.max_new_tokens
-        fits = [each for each in dict.fromkeys(questions) if limit is None or len(each[0]) + room <= limit]
-        grounding = None
-        if texts is not None and self._vocabulary:
-            about = [text for _, text, _ in fits]
-            grounding = GroundedAnswers(self._vocabulary, about, self.settings)
-        progress = self._counted(len(fits))
-        samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding, progress=progress)
-        forced = grounding.forced if grounding else [False] * len(fits)
-        written = zip(fits, samples, forced, strict=True)
-        answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in written}
-        if grounding:
-            answers = {each: _resolving(answer, each[1]) for each, answer in answers.items()}
-        for answer in answers.values():
-            self.usage.update({name: int(count) for name, count in answer.usage.items()})
-        return [
-            answers.get(each)
-            or Failure(
-                kind="unsupported",
-                message=f"{len(each[0])} prompt and {room} new tokens exceed the context of {limit}",
+        questions = list(zip(prompts, texts, numbers, strict=True))
+        fitting = [key for key in dict.fromkeys(questions) if limit is None or len(key[0]) + room <= limit]
+        about = [text for _, text, _ in fitting if text is not None]
+        grounding = GroundedAnswers(self._vocabulary, about, self.settings) if self._vocabulary and about else None
+        progress = self._counted(len(fitting))
+        samples = generate(self.policy, [ids for ids, _, _ in fitting], self.settings, grounding, progress=progress)
+        forced = grounding.forced if grounding else [False] * len(fitting)
+        answers: dict[tuple[tuple[int, ...], str | None, int], Completion] = {}
+        for key, sample, closed in zip(fitting, samples, forced, strict=True):
+            words = tokenizer.decode(sample.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            if key[1] is not None and not sample.truncated:
+                words = keep_resolved(words, key[1])
+            usage = {"input_tokens": float(len(key[0])), "output_tokens": float(len(sample.ids))}
+            self.usage.update({name: int(count) for name, count in usage.items()})
+            answers[key] = Completion(
+                text=words, truncated=sample.truncated, forced=closed, score=sample.verdict, usage=usage
             )
-            for each in questions
-        ]
-
-    def _completion(self, prompt: Sequence[int], sample: Sample, forced: bool) -> Completion:
-        text = self.policy.tokenizer.decode(
-            sample.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        usage = {"input_tokens": float(len(prompt)), "output_tokens": float(len(sample.ids))}
-        return Completion(text=text, truncated=sample.truncated, forced=forced, score=sample.verdict, usage=usage)
+        return [answers[key] if key in answers else _too_long(len(key[0]), room, limit) for key in questions]
 
 
-def _resolving(answer: Completion, text: str) -> Completion:
-    """An answer about a text without the quotes that do not resolve."""
-    return answer if answer.truncated else answer.model_copy(update={"text": keep_resolved(answer.text, text)})
+def _too_long(length: int, room: int, limit: int | None) -> Failure:
+    message = f"{length} prompt and {room} new tokens exceed the context of {limit}"
+    return Failure(kind="unsupported", message=message)
