@@ -26,9 +26,8 @@ from text2grad_lab.readers.polarity import polarity
 from text2grad_lab.readers.squality import find
 
 DATA = Path(__file__).parent / "data"
-FINEGRAINED, SQUALITY_KIND, MQM, DEFACTO, ILF_KIND = (
-    f"text2grad_lab.readers.{module}:{module.upper()}"
-    for module in ("finegrained", "squality", "mqm", "defacto", "ilf")
+FINEGRAINED, SQUALITY_KIND, DEFACTO, ILF_KIND = (
+    f"text2grad_lab.readers.{module}:{module.upper()}" for module in ("finegrained", "squality", "defacto", "ilf")
 )
 real = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
 QA = DATA / "finegrained_qa.json"
@@ -77,27 +76,27 @@ def test_feedback_and_task_agree_on_id_prompt_and_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spans", "score"),
-    [([], 1.0), ([(0, 10)], -1.0), ([(0, 5)], 0.0), ([(0, 3), (2, 5)], 0.0), ([(0, 1)], 0.8)],
+    ("text", "spans", "missing", "score"),
+    [
+        ("0123456789", [], "", 1.0),
+        ("0123456789", [(0, 10)], "", -1.0),
+        ("0123456789", [(0, 3), (2, 5)], "", 0.0),
+        ("0123456789", [(0, 1)], "", 0.8),
+        ("0123456789", [], "x" * 10, 0.0),
+        ("01234", [], "x" * 15, -0.5),
+        ("", [], "x", -1.0),
+        ("", [], "", 0.0),
+    ],
 )
-def test_span_score_is_the_share_of_characters_outside_poor_spans(
-    spans: list[tuple[int, int]], score: float
+def test_span_score_is_the_share_outside_poor_spans_and_missing_text(
+    text: str, spans: list[tuple[int, int]], missing: str, score: float
 ) -> None:
-    text = "0123456789"
     poor = [Span(start=a, end=b, label=-1, text=text[a:b]) for a, b in spans]
-    good = Span(start=6, end=8, label=1, text=text[6:8])
-    assert span_score(text, [*poor, good]) == score
+    good = [Span(start=6, end=8, label=1, text=text[6:8])] if len(text) > 8 else []
+    assert span_score(text, [*poor, *good], missing) == score
 
 
-@pytest.mark.parametrize(
-    ("response", "missing", "score"),
-    [("0123456789", "x" * 10, 0.0), ("01234", "x" * 15, -0.5), ("", "x", -1.0), ("", "", 0.0)],
-)
-def test_what_is_missing_counts_so_that_silence_does_not_win(response: str, missing: str, score: float) -> None:
-    assert span_score(response, [], missing) == score
-
-
-def test_squality_every_highlight_is_a_span_or_counted() -> None:
+def test_squality_every_highlight_is_a_span_or_counted(tmp_path: Path) -> None:
     imported = import_feedback(SQUALITY, SQUALITY_KIND)
     first, second = imported.records
     assert quoted(first) == [
@@ -107,17 +106,28 @@ def test_squality_every_highlight_is_a_span_or_counted() -> None:
     assert first.id == "squality-101-0-bart-3" and first.score == 0.5
     assert first.prompt[0].content == "What is the plot of the story? (story 101)"
     assert (first.meta["unmatched"], first.meta["ambiguous"], first.meta["no_polarity"]) == (1, 1, 2)
+    assert '"robots": incorrect' in first.critique and '"s, and": comma?' in first.critique, "kept without a span"
     report = imported.report
     counted = report.unmatched + report.ambiguous + report.no_polarity + report.repeated
     assert (report.records, report.spans, counted, report.no_spans, report.failed) == (2, 2, 4, 1, 0)
     assert second.spans == () and second.critique == (
         "Rated from 0 to 100: correctness 100, selection 90, overall 95."
     )
-
-
-def test_what_the_person_wrote_stays_even_where_no_span_comes_of_it() -> None:
-    first = import_feedback(SQUALITY, SQUALITY_KIND).records[0]
-    assert '"robots": incorrect' in first.critique and '"s, and": comma?' in first.critique
+    answer = json.loads(SQUALITY.read_text(encoding="utf-8"))["questions"]["0"]["bart"]
+    place = {"passage_id": "101", "question_index": "0", "question": "What is the plot of the story?"}
+    flat = [
+        {
+            **place,
+            "system": "bart",
+            "response": answer["response"],
+            "worker_id": review["worker_id"],
+            "spans": [{"selection": m["selection"], "comment": m["annotation"]} for m in review["annotations"]],
+            **{name: review[f"{name}-rating"] for name in ("correctness", "selection", "overall")},
+        }
+        for review in answer["reviews"]
+    ]
+    (tmp_path / "flat.jsonl").write_text("\n".join(map(json.dumps, flat)), encoding="utf-8")
+    assert import_feedback(tmp_path / "flat.jsonl", SQUALITY_KIND).report == report
 
 
 @pytest.mark.parametrize(
@@ -182,29 +192,7 @@ def test_polarity(comment: str, label: int | None) -> None:
 
 
 def test_shortened() -> None:
-    assert shortened("one\n two") == '"one two"'
-    assert shortened("a b c", words=2) == '"a b …"'
-
-
-def test_flat_reviews_read_like_the_published_ones(tmp_path: Path) -> None:
-    nested = json.loads(SQUALITY.read_text(encoding="utf-8"))
-    answer = nested["questions"]["0"]["bart"]
-    rows = [
-        {
-            "passage_id": "101",
-            "question_index": "0",
-            "question": "What is the plot of the story?",
-            "system": "bart",
-            "response": answer["response"],
-            "worker_id": review["worker_id"],
-            "spans": [{"selection": m["selection"], "comment": m["annotation"]} for m in review["annotations"]],
-            **{name: review[f"{name}-rating"] for name in ("correctness", "selection", "overall")},
-        }
-        for review in answer["reviews"]
-    ]
-    flat = tmp_path / "flat.jsonl"
-    flat.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    assert import_feedback(flat, SQUALITY_KIND).report == import_feedback(SQUALITY, SQUALITY_KIND).report
+    assert shortened("one\n two") == '"one two"' and shortened("a b c", words=2) == '"a b …"'
 
 
 def change(rows: list[dict[str, Any]], record: int, *path: Any, value: Any) -> list[dict[str, Any]]:
@@ -215,7 +203,8 @@ def change(rows: list[dict[str, Any]], record: int, *path: Any, value: Any) -> l
     return rows
 
 
-ERROR = ("feedback", "errors", 0)
+ERROR, BART = ("feedback", "errors", 0), ("questions", "0", "bart")
+POINTER = ("feedback", "errors", 1, "explanation")
 
 
 @pytest.mark.parametrize(
@@ -225,39 +214,32 @@ ERROR = ("feedback", "errors", 0)
         ((*ERROR, "start"), "3", "error span"),
         ((*ERROR, "error type"), "", "error type"),
         (("feedback", "errors"), {}, "not a list of objects"),
-        (("feedback", "errors", 1, "explanation"), '{"passage_id": 9, "sentence_id": [0]}', "no sentence"),
-        (("feedback", "errors", 1, "explanation"), '{"passage_id": 0, "sentence_id": [0]}', "no sentence"),
-        (("feedback", "errors", 1, "explanation"), '{"passage', "neither text nor a pointer"),
+        (POINTER, '{"passage_id": 9, "sentence_id": [0]}', "no sentence"),
+        (POINTER, '{"passage_id": 0, "sentence_id": [0]}', "no sentence"),
+        (POINTER, '{"passage', "neither text nor a pointer"),
         (("prediction 1",), "", "no text in 'prediction 1'"),
-    ],
-)
-def test_a_bad_finegrained_record_is_named(tmp_path: Path, path: tuple[Any, ...], value: Any, words: str) -> None:
-    rows = change(json.loads(QA.read_text(encoding="utf-8")), 0, *path, value=value)
-    file = tmp_path / "bad.json"
-    file.write_text(json.dumps([rows[1], rows[0]]), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"bad.json: record 2: .*{words}"):
-        import_feedback(file, FINEGRAINED)
-
-
-BART = ("questions", "0", "bart")
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
+        (("passages",), [["only a title"]], "passages"),
+        (("passages",), [["t", 3]], "passage"),
+        (("passages",), "none", "passages"),
+        (("feedback",), [], "feedback"),
+        (("question",), "", "question"),
         ((*BART, "response"), "", "no text in 'response'"),
-        ((*BART, "reviews"), 3, "not a SQuALITY review"),
+        ((*BART, "reviews"), 3, "not a record of squality"),
         ((*BART, "reviews", 0, "overall-rating"), 101, "overall rating 101"),
         (("passage-id",), "999", "story 999 has no question 0"),
     ],
 )
-def test_a_bad_squality_record_is_named(tmp_path: Path, path: tuple[Any, ...], value: Any, words: str) -> None:
-    (row,) = change([json.loads(SQUALITY.read_text(encoding="utf-8"))], 0, *path, value=value)
-    questions = SQUALITY.with_name("questions_and_references.jsonl").read_text(encoding="utf-8")
-    (tmp_path / "questions_and_references.jsonl").write_text(questions, encoding="utf-8")
-    (tmp_path / "bad.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"bad.jsonl: line 1: .*{words}"):
-        import_feedback(tmp_path / "bad.jsonl", SQUALITY_KIND)
+def test_a_bad_record_is_named(tmp_path: Path, path: tuple[Any, ...], value: Any, words: str) -> None:
+    squality = path[0] in ("questions", "passage-id")
+    source = SQUALITY if squality else QA
+    rows = [json.loads(SQUALITY.read_text("utf-8"))] if squality else json.loads(QA.read_text("utf-8"))
+    questions = SQUALITY.with_name("questions_and_references.jsonl")
+    (tmp_path / questions.name).write_bytes(questions.read_bytes())
+    good = source.read_text("utf-8").split("\n")[:1] if squality else [json.dumps(rows[1])]
+    bad = [json.dumps(row) for row in change(rows[:1], 0, *path, value=value)]
+    (tmp_path / "bad.jsonl").write_text("\n".join([*good, *bad]), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"bad.jsonl: line 2: .*{words}"):
+        import_feedback(tmp_path / "bad.jsonl", SQUALITY_KIND if squality else FINEGRAINED)
 
 
 def test_squality_without_question_texts_says_what_to_put_where(tmp_path: Path) -> None:
@@ -266,38 +248,23 @@ def test_squality_without_question_texts_says_what_to_put_where(tmp_path: Path) 
         import_feedback(tmp_path / "all-responses.jsonl", SQUALITY_KIND)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
-@pytest.mark.parametrize(
-    ("file", "figures"),
-    [
-        (
-            "finegrained_rlhf_qa/dev_feedback.json",
-            {"source": "finegrained_qa", "records": 500, "spans": 1373, "exact": 1373, "no_spans": 36},
-        ),
-        (
-            "squality_human_eval/all-responses.jsonl",
-            {
-                "source": "squality",
-                "records": 900,
-                "spans": 771,
-                "unmatched": 5,
-                "ambiguous": 313,
-                "no_polarity": 2050,
-                "repeated": 3,
-                "exact": 3040,
-                "normalised": 97,
-                "no_spans": 623,
-            },
-        ),
-    ],
-)
-def test_real_files(file: str, figures: dict[str, Any]) -> None:
-    kind = FINEGRAINED if figures["source"] == "finegrained_qa" else SQUALITY_KIND
-    imported = import_feedback(SHARED / file, kind)
-    assert imported.report.model_dump() == {
-        **dict.fromkeys(("unmatched", "ambiguous", "no_polarity", "repeated", "normalised", "failed"), 0),
-        **figures,
-    }
+ZERO = dict.fromkeys(("unmatched", "ambiguous", "no_polarity", "repeated", "normalised", "failed"), 0)
+FIGURES: dict[str, dict[str, Any]] = {
+    "finegrained_rlhf_qa/dev_feedback.json": {
+        **{**ZERO, "source": "finegrained_qa", "records": 500, "spans": 1373, "exact": 1373, "no_spans": 36}
+    },
+    "squality_human_eval/all-responses.jsonl": {
+        **{**ZERO, "source": "squality", "records": 900, "spans": 771, "exact": 3040, "no_spans": 623},
+        **{"unmatched": 5, "ambiguous": 313, "no_polarity": 2050, "repeated": 3, "normalised": 97},
+    },
+}
+
+
+@real
+@pytest.mark.parametrize("file", FIGURES)
+def test_real_files(file: str) -> None:
+    imported = import_feedback(SHARED / file, FINEGRAINED if "qa" in file else SQUALITY_KIND)
+    assert imported.report.model_dump() == FIGURES[file]
     assert len({record.id for record in imported.records}) == len(imported.records)
     for record in imported.records:
         judgement = record.judgement()
@@ -307,18 +274,16 @@ def test_real_files(file: str, figures: dict[str, Any]) -> None:
         assert (read.text, read.spans, read.score) == (judgement.text, judgement.spans, judgement.score)
 
 
-def test_mqm_groups_the_errors_of_one_person(tmp_path: Path) -> None:
-    head = "system\tdoc\tseg_id\trater\tsource\ttarget\tcategory\tseverity"
-    rows = [
-        "s\td\t1\tanna\tEs regnet heute.\tIt <v>snows</v>.\tAccuracy/Mistranslation\tMajor",
-        "s\td\t1\tanna\tEs regnet <v>heute</v>.\tIt snows.\tAccuracy/Omission\tMinor",
-        "s\td\t1\tbert\tEs regnet heute.\tIt snows.\tNo-error\tNo-error",
-    ]
-    (tmp_path / "x.tsv").write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
-    anna, bert = import_feedback(tmp_path / "x.tsv", MQM).records
-    assert [(s.text, s.label) for s in anna.spans] == [("snows", -1)] and anna.score == pytest.approx(1 - 6 / 12.5)
-    assert anna.meta["omissions"] == ["Accuracy/Omission (minor): heute"] and anna.response == "It snows."
-    assert (bert.spans, bert.score, bert.meta["annotator"]) == ((), 1.0, "bert")
+@real
+def test_squality_counts_equal_the_datas_own() -> None:
+    path = SHARED / "squality_human_eval"
+    reviews = lines_of(path / "span_comments_flat.jsonl")
+    marks = [(mark["selection"], review["response"]) for review in reviews for mark in review["spans"]]
+    report = import_feedback(path / "all-responses.jsonl", SQUALITY_KIND).report
+    assert report.exact + report.normalised + report.unmatched == len(marks) == 3142
+    assert report.spans + report.unmatched + report.ambiguous + report.no_polarity + report.repeated == 3142
+    assert report.exact == sum(bool(text.strip()) and text in response for text, response in marks)
+    assert report.unmatched == sum(not text.strip() for text, _ in marks)
 
 
 @real
@@ -339,18 +304,6 @@ def test_defacto_arrives_whole_and_every_error_without_a_span_is_explained() -> 
     assert all(record.meta["unchanged"] for record in bare if "omissions" not in record.meta)
 
 
-@real
-def test_squality_counts_equal_the_datas_own() -> None:
-    path = SHARED / "squality_human_eval"
-    reviews = lines_of(path / "span_comments_flat.jsonl")
-    marks = [(mark["selection"], review["response"]) for review in reviews for mark in review["spans"]]
-    report = import_feedback(path / "all-responses.jsonl", SQUALITY_KIND).report
-    assert report.exact + report.normalised + report.unmatched == len(marks) == 3142
-    assert report.spans + report.unmatched + report.ambiguous + report.no_polarity + report.repeated == 3142
-    assert report.exact == sum(bool(text.strip()) and text in response for text, response in marks)
-    assert report.unmatched == sum(not text.strip() for text, _ in marks)
-
-
 def test_finegrained_qa() -> None:
     first, second = finegrained()
     assert first.prompt[0].content == (
@@ -361,37 +314,10 @@ def test_finegrained_qa() -> None:
     assert first.reference == "Ann Lee was mayor when the town flooded in 1991."
     assert second.reference == "In the flood.", "nothing was left of the answer: the gold answer"
     assert second.meta["corrected"] == ""
-
-
-@pytest.mark.parametrize(
-    ("characters", "context"),
-    [
-        (0, ""),
-        (44, "\n\nFlood: The town flooded in 1991. Ann Lee was mayor."),
-        (30, "\n\nFlood: The town flooded in 1991."),
-    ],
-)
-def test_passages_are_limited_at_the_ends_of_sentences(characters: int, context: str) -> None:
-    (first, _) = finegrained(characters)
-    assert first.prompt[0].content == "Who was mayor when it flooded?" + context
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"passages": [["only a title"]]},
-        {"passages": [["t", 3]]},
-        {"passages": "none"},
-        {"feedback": []},
-        {"question": ""},
-    ],
-)
-def test_a_bad_finegrained_question_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
-    rows = json.loads((DATA / "finegrained_qa.json").read_text(encoding="utf-8"))
-    rows[1].update(change)
-    (tmp_path / "x.json").write_text(json.dumps(rows))
-    with pytest.raises(UserError, match="record 2: "):
-        import_feedback(tmp_path / "x.json", FINEGRAINED)
+    flood, mayor = "\n\nFlood: The town flooded in 1991.", " Ann Lee was mayor."
+    for characters, context in ((0, ""), (44, flood + mayor), (30, flood)):
+        (first, _) = finegrained(characters)
+        assert first.prompt[0].content == "Who was mayor when it flooded?" + context, "whole sentences"
 
 
 ILF = {

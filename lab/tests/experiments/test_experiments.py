@@ -13,10 +13,10 @@ import pytest
 
 from text2grad.config import Config, find_config, load_config
 from text2grad.critics.table import spec_of
-from text2grad.data.marks import corrections
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span
 from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages.intake import run_import
+from text2grad.stages.reward_model.corrections import corrections
 from text2grad.stages.reward_model.data import reward_data
 from text2grad.stages.run_folder import RunFolder
 from text2grad.tasks.base import TaskSettings, feedback_split, load_task

@@ -98,7 +98,7 @@ def _objects(feedback: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     return value
 
 
-FINEGRAINED = Importer("finegrained_qa", opinions, FINEGRAINED_KEYS, noun="FineGrainedRLHF record")
+FINEGRAINED = Importer("finegrained_qa", opinions, FINEGRAINED_KEYS)
 
 
 # The question with its passages.

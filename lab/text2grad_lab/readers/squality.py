@@ -141,5 +141,4 @@ SQUALITY = Importer(
     opinions,
     known=lambda row: row.keys() >= NESTED_KEYS or row.keys() >= FLAT_KEYS,
     names=read_names,
-    noun="SQuALITY review",
 )

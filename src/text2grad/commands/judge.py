@@ -20,7 +20,7 @@ READ_KINDS = (
     "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, langsmith, langfuse, phoenix, slf5k, "
     "ultrafeedback, or module:NAME."
 )
-WRITTEN_KINDS = "label_studio, argilla, prodigy, csv or preference (TRL)."
+WRITTEN_KINDS = "csv, or preference (TRL)."
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
 OUT = ("--out FILE", "Where to write. [default: <run.folder>/feedback.jsonl]")
 START = ("--from NAME", "Start from this policy: a run's name, a folder. [default: sft]")
@@ -65,13 +65,13 @@ class Import(Stage, ConfiguredCommand):
 
 @command("export")
 class Export(Stage):
-    """Write feedback records for another tool or trainer.
+    """Write feedback records as a table, or as preference pairs for another trainer.
 
-    What people mark in Label Studio, Argilla, Prodigy or a spreadsheet is read back with import.
+    A table is read back with import, exactly as it was or as people changed it in a spreadsheet.
 
     \b
     Examples:
-      text2grad export feedback.jsonl --as label_studio --out tasks.json
+      text2grad export feedback.jsonl --as csv --out feedback.csv
     """
 
     source: Path = argument("FILE", "A file of feedback records (JSON Lines).")

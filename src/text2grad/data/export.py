@@ -1,4 +1,4 @@
-"""Write feedback records for other tools: annotation tools, spreadsheets, and trainers on preference pairs."""
+"""Write feedback records as a table for people, or as preference pairs for trainers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, TextIO
 
 from text2grad.data.conversations import turns_of
 from text2grad.data.files import Row
-from text2grad.data.marks import LABELS, Mark, utf16_offset, without_empty
+from text2grad.data.marks import LABELS, Mark, without_empty
 from text2grad.data.markup import write_markup
-from text2grad.data.opinions import SCORE_SCALE, Importer
+from text2grad.data.opinions import Importer
 from text2grad.data.records import record_of
 from text2grad.data.remarks import AS_IT_IS, COLUMNS, DECLARED, NO_SPANS, read_row
 from text2grad.data.scale import Scales
@@ -28,70 +26,12 @@ from text2grad.feedback import (
     Preference,
     Transcript,
     conversation_of,
-    conversation_text,
     key_of,
 )
 from text2grad.jsonl import to_json, whole_file
 from text2grad.wire.quotes import Quote, to_quotes
 
-Writer = Callable[[Iterable[Feedback]], Iterator[Row]]
 TABLE = Importer("csv", lambda row, id, names: ())
-
-
-# Annotation tools: what is written is read back by import.
-
-
-def studio_row(record: Feedback) -> Row:
-    """A record as a task that Label Studio imports, with its annotation; import reads it back."""
-    result: list[dict[str, Any]] = []
-    for number, span in enumerate(record.spans):
-        common = {"id": f"span-{number}", "from_name": "label", "to_name": "response"}
-        start, end = (utf16_offset(record.response, place) for place in (span.start, span.end))
-        place = {"start": start, "end": end, "text": span.text}
-        result.append({**common, "type": "labels", "value": {**place, "labels": [LABELS[span.label]]}})
-        if span.reason:
-            value = {**place, "text": [span.reason]}
-            result.append({**common, "from_name": "reason", "type": "textarea", "value": value})
-    whole = {"to_name": "response", "from_name": "critique"}
-    if record.critique:
-        result.append({**whole, "id": "critique", "type": "textarea", "value": {"text": [record.critique]}})
-    if record.score is not None:
-        number_value = {"value": {"number": record.score}, "type": "number", "id": "score", "from_name": "score"}
-        result.append({**whole, **number_value})
-    data = {"id": record.id, "prompt": conversation_text(record.prompt), "response": record.response}
-    who = str(record.meta.get("annotator", ""))
-    annotation = {"result": result, **({"completed_by": who} if who else {})}
-    return {"data": data, "annotations": [annotation], "meta": SCORE_SCALE}
-
-
-def argilla_row(record: Feedback) -> Row:
-    """A record as Argilla 2 has it; import reads it back."""
-    who = str(record.meta.get("annotator", ""))
-    spans = [
-        {"start": s.start, "end": s.end, "label": LABELS[s.label], **({"reason": s.reason} if s.reason else {})}
-        for s in record.spans
-    ]
-    values = {"spans": spans, "critique": record.critique, "score": record.score}
-    responses = {
-        name: [{"value": value, "status": "submitted", "user_id": who}]
-        for name, value in values.items()
-        if value is not None
-    }
-    fields = {"prompt": conversation_text(record.prompt), "response": record.response}
-    return {"id": record.id, "fields": fields, "responses": responses, "metadata": SCORE_SCALE}
-
-
-def prodigy_row(record: Feedback) -> Row:
-    """A record as Prodigy has it; import reads it back."""
-    spans = [
-        {"start": s.start, "end": s.end, "label": LABELS[s.label].upper(), "text": s.text, "reason": s.reason}
-        for s in record.spans
-    ]
-    row: Row = {"text": record.response, "spans": spans, "answer": "accept" if record.error is None else "ignore"}
-    meta = {"id": record.id, "prompt": conversation_text(record.prompt), **SCORE_SCALE}
-    extra = {"score": record.score, "_annotator_id": record.meta.get("annotator") or None}
-    row |= {"critique": record.critique, "meta": meta}
-    return row | {name: value for name, value in extra.items() if value is not None}
 
 
 # A spreadsheet: a row is written as a person would write it where that is read back as the same record: quotes, a
@@ -255,11 +195,6 @@ def preference_row(pair: Preference) -> Row:
 # Files.
 
 
-def _judged(row_of: Callable[[Feedback], Row]) -> Writer:
-    """A row per record that was judged."""
-    return lambda records: (row_of(record) for record in records if record.error is None)
-
-
 def preference_rows(records: Iterable[Feedback], most: int = 1) -> Iterator[Row]:
     """TRL's preference format: the corrected text over the response; of several scored responses to one prompt the
     better ones over the worse ones (`pairs_of`).
@@ -267,53 +202,33 @@ def preference_rows(records: Iterable[Feedback], most: int = 1) -> Iterator[Row]
     return map(preference_row, pairs_of(records, most).pairs)
 
 
-WRITERS: Mapping[str, Writer] = {
-    "label_studio": _judged(studio_row),
-    "argilla": _judged(argilla_row),
-    "prodigy": lambda records: map(prodigy_row, records),
-    "csv": _judged(table_row),
+WRITERS: Mapping[str, Callable[[Iterable[Feedback], int], Iterator[Row]]] = {
+    "csv": lambda records, _: (table_row(record) for record in records if record.error is None),
     "preference": preference_rows,
 }
 MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_per_prompt 4"
-OF_ONE_TURN = ("label_studio", "argilla", "prodigy")
-"""Tools for people that have one text to mark."""
-LISTS = ("label_studio", "argilla")
-"""What these tools read is one list."""
 
 
 def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) -> int:
-    """Write records in the shape `kind`, at once; how many rows. `pairs`: preference pairs of a prompt, at most.
+    """Write records in the shape `kind`, at once; return the number of rows.
+
+    `pairs`: preference pairs of a prompt, at most. Spans of neither sign are left out: no other tool has a label
+    for them.
 
     Raises:
         UsageError: the format is unknown. UserError: the file cannot be written, or there is no pair to write.
     """
     if kind not in WRITERS:
         raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")
-    records = map(_without_suggestions, records)
-    if kind in OF_ONE_TURN:
-        records = map(partial(_of_one_turn, kind=kind), records)
-    rows = list(preference_rows(records, pairs) if kind == "preference" else WRITERS[kind](records))
+    signed = (
+        record.model_copy(update={"spans": tuple(span for span in record.spans if span.label)})
+        for record in records
+    )
+    rows = list(WRITERS[kind](signed, pairs))
     if kind == "preference" and not rows:
         raise UserError("no two answers to one prompt have different scores, and none was corrected", MORE_ANSWERS)
     write_rows(rows, kind, out)
     return len(rows)
-
-
-def _of_one_turn(record: Feedback, kind: str) -> Feedback:
-    """The record, if its response is plain text.
-
-    Raises:
-        UserError: it has turns, which what is read back would lack.
-    """
-    if isinstance(record.response, Transcript):
-        message = f"the response of {record.id!r} has turns, and {kind} holds plain text alone"
-        raise UserError(message, "keep the JSON Lines file, or leave such records out")
-    return record
-
-
-def _without_suggestions(record: Feedback) -> Feedback:
-    """The record without its spans of neither sign: the other tools have no label for them."""
-    return record.model_copy(update={"spans": tuple(span for span in record.spans if span.label)})
 
 
 def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
@@ -324,23 +239,17 @@ def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
     """
     encoding = "utf-8-sig" if kind == "csv" else "utf-8"  # without it Excel reads another code page, and saves that
     with whole_file(out, encoding=encoding, errors="replace", newline="") as file:
-        _write(rows, kind, file)
+        if kind == "csv":
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            file.writelines(to_json(row) + "\n" for row in rows)
 
 
 def left_out(records: Iterable[Feedback], kind: str) -> dict[str, Mapping[str, int]]:
     """What was not written, by the reason: records that gave no preference pair, else spans without a sign."""
     if kind == "preference":
         return {"left_out": pairs_of(records).left_out}
-    count = sum(not span.label for each in records for span in each.spans)
+    count = sum(not span.label for record in records for span in record.spans)
     return {"left_out": {"improvable_spans": count}} if count else {}
-
-
-def _write(rows: Sequence[Row], kind: str, file: TextIO) -> None:
-    if kind == "csv":
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    elif kind in LISTS:
-        file.write("[\n" + ",\n".join(map(to_json, rows)) + "\n]\n")
-    else:
-        file.writelines(to_json(row) + "\n" for row in rows)

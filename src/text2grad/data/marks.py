@@ -9,20 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from text2grad.data.scale import VERDICTS
-from text2grad.feedback import (
-    Critique,
-    Example,
-    Feedback,
-    Judgement,
-    Label,
-    Message,
-    Place,
-    Source,
-    Span,
-    Transcript,
-    key_of,
-    turns_of,
-)
+from text2grad.feedback import Example, Feedback, Judgement, Label, Message, Place, Source, Span
 from text2grad.unicode_words import units
 from text2grad.wire.locate import every_place, inside_word
 from text2grad.wire.quotes import in_order
@@ -88,35 +75,29 @@ CODE_POINTS, BROWSER = Counting(), Counting(utf16=True, crlf_is_one=True)
 COUNTINGS = (CODE_POINTS, Counting(utf16=True), BROWSER, Counting(crlf_is_one=True))
 
 
-def utf16_offset(text: str, place: int) -> int:
-    """How many UTF-16 units stand before a code point."""
-    return len(text[:place].encode("utf-16-le", "surrogatepass")) // 2
+def _steps(text: str, counting: Counting) -> dict[int, int]:
+    """The offsets of a text that count in one way -> code points."""
+    steps, offset = {0: 0}, 0
+    for index, character in enumerate(text, start=1):
+        if not (counting.crlf_is_one and text[index - 1 : index + 1] == "\r\n"):
+            offset += 2 if counting.utf16 and ord(character) > 0xFFFF else 1
+            steps[offset] = index
+    return steps
 
 
-class _Ruler:
-    """The places of a text by offsets that count in one way."""
+def _place(mark: Mark, steps: Mapping[int, int]) -> Place:
+    """The code points of a mark; -1 for what is no place of the text."""
+    return steps.get(mark.start, -1), steps.get(mark.end, -1)
 
-    def __init__(self, text: str, counting: Counting) -> None:
-        self._text, self._steps = text, {0: 0}
-        offset = 0
-        for index, character in enumerate(text, start=1):
-            inside_crlf = counting.crlf_is_one and text[index - 1 : index + 1] == "\r\n"
-            offset += 0 if inside_crlf else 2 if counting.utf16 and ord(character) > 0xFFFF else 1
-            if not inside_crlf:
-                self._steps[offset] = index
 
-    def place(self, mark: Mark) -> Place:
-        """The code points of a mark; -1 for what is no place of the text."""
-        return self._steps.get(mark.start, -1), self._steps.get(mark.end, -1)
-
-    def fits(self, mark: Mark) -> bool:
-        """Whether its quote stands where a mark says; a mark without a quote begins and ends where words do."""
-        start, end = self.place(mark)
-        if not 0 <= start < end:
-            return False
-        if mark.text:
-            return _one_line(mark.text) == _one_line(self._text[start:end])
-        return not (inside_word(self._text, start) or inside_word(self._text, end))
+def _fits(mark: Mark, text: str, steps: Mapping[int, int]) -> bool:
+    """True if its quote stands where a mark says; a mark without a quote begins and ends where words do."""
+    start, end = _place(mark, steps)
+    if not 0 <= start < end:
+        return False
+    if mark.text:
+        return _one_line(mark.text) == _one_line(text[start:end])
+    return not (inside_word(text, start) or inside_word(text, end))
 
 
 def in_code_points(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
@@ -129,22 +110,21 @@ def in_code_points(marks: Sequence[Mark], text: str, tool: Counting | None = Non
     """
     if not marks:
         return []
-    rulers = {counting: _Ruler(text, counting) for counting in dict.fromkeys([*filter(None, [tool]), *COUNTINGS])}
+    steps = {counting: _steps(text, counting) for counting in (*([tool] if tool else []), *COUNTINGS)}
     bare, quoting = [mark for mark in marks if not mark.text], [mark for mark in marks if mark.text]
-    possible: Sequence[Counting] = [each for each in COUNTINGS if all(map(rulers[each].fits, quoting))] or COUNTINGS
-    if tool is not None and tool != BROWSER:
-        possible = [tool]
-    found = {each: tuple(map(rulers[each].place, bare)) for each in possible}
-    edged = {places for each, places in found.items() if all(map(rulers[each].fits, bare))}
+    fitting = [each for each in COUNTINGS if all(_fits(mark, text, steps[each]) for mark in quoting)]
+    possible = [tool] if tool is not None and tool != BROWSER else fitting or COUNTINGS
+    found = {each: tuple(_place(mark, steps[each]) for mark in bare) for each in possible}
+    edged = {places for each, places in found.items() if all(_fits(mark, text, steps[each]) for mark in bare)}
     own = {found[tool]} if tool in found else set()
     ways = next((ways for ways in (edged, set(found.values()), own) if len(ways) == 1), set())
     places = iter(ways.pop() if ways else [(-1, -1)] * len(bare))
-    return [_quoted(mark, rulers.values(), text) if mark.text else mark.at(*next(places)) for mark in marks]
+    return [_quoted(mark, steps.values(), text) if mark.text else mark.at(*next(places)) for mark in marks]
 
 
-def _quoted(mark: Mark, rulers: Iterable[_Ruler], text: str) -> Mark:
+def _quoted(mark: Mark, countings: Iterable[Mapping[int, int]], text: str) -> Mark:
     """A mark where its quote stands: as its offsets say, else in the quote's only place."""
-    places = [ruler.place(mark) for ruler in rulers if ruler.fits(mark)][:1]
+    places = [_place(mark, steps) for steps in countings if _fits(mark, text, steps)][:1]
     places = places or list(_places(_one_line(mark.text), text))
     if len(places) != 1:
         return mark.at(-1, -1)
@@ -165,8 +145,8 @@ def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def fits(mark: Mark, text: str) -> bool:
-    """Whether a mark's offsets, in one counting or another, have its quote; one without a quote, whole words."""
-    return any(_Ruler(text, counting).fits(mark) for counting in COUNTINGS)
+    """True if a mark's offsets, in one counting or another, have its quote; one without a quote, whole words."""
+    return any(_fits(mark, text, _steps(text, counting)) for counting in COUNTINGS)
 
 
 def _one_line(text: str) -> str:
@@ -249,62 +229,3 @@ def edits(response: str, corrected: str, reason: str = "") -> tuple[tuple[Span, 
         elif kind == "insert":
             missing.append(put_in)
     return tuple(spans), tuple(missing)
-
-
-# Corrected answers: what a reward model learns to praise.
-
-PRAISE, QUOTED_WHOLE = "Right as it is.", 60
-"""What the reward model learns to say of an answer that people corrected, and up to how many words it quotes it."""
-
-
-def corrections(records: Sequence[Feedback]) -> list[tuple[Feedback, str]]:
-    """Of each record that people corrected, itself and the answer as they corrected it, of several turns the last;
-    equal ones once."""
-    found: dict[tuple[object, str], tuple[Feedback, str]] = {}
-    for record in records:
-        text = str(record.meta.get("corrected") or "")
-        if text.strip():
-            answer = _ending_in(record.response, text)
-            found.setdefault((record.prompt, key_of(answer).strip()), (record, answer))
-    return list(found.values())
-
-
-def _ending_in(response: str, text: str) -> str:
-    """`text`, behind all but the last turn of a transcript."""
-    if not isinstance(response, Transcript):
-        return text
-    *before, last = response.turns
-    turns = [(turn.messages, response[turn.start : turn.end]) for turn in before]
-    return Transcript.of([*turns, (last.messages, text)])
-
-
-def with_corrections(records: Sequence[Feedback]) -> list[Feedback]:
-    """The records, and after them praise of every answer as people corrected it, where no record has that answer.
-
-    Of an answer too long to be quoted whole, what was put in is praised. The verdict is the best one where people
-    gave verdicts at all.
-    """
-    known = {(record.prompt, key_of(record.response).strip()) for record in records}
-    score = 1.0 if any(record.score is not None for record in records) else None
-    return [
-        *records,
-        *(
-            _praise(record, text, score)
-            for record, text in corrections(records)
-            if (record.prompt, key_of(text).strip()) not in known
-        ),
-    ]
-
-
-def _praise(record: Feedback, text: str, score: float | None) -> Feedback:
-    first = turns_of(text)[-1].start
-    words = text[first:]
-    whole = Span(start=0, end=len(words), label=1, text=words)
-    spans = (whole,) if len(words.split()) <= QUOTED_WHOLE else edits(words, record.response[first:])[0]
-    praise = tuple(
-        span.model_copy(update={"label": 1, "reason": "", "start": first + span.start, "end": first + span.end})
-        for span in spans
-    )
-    # Without its meta: what was sampled and said is about the other answer.
-    example = Example(id=f"{record.id}:corrected", prompt=record.prompt, meta={"corrected": words})
-    return Feedback.of(example, text, Critique(text=PRAISE, spans=praise, score=score), record.source)

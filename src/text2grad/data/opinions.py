@@ -17,7 +17,7 @@ from typing import Any
 from text2grad.data.conversations import Write, by_default, is_turn, turns_of
 from text2grad.data.files import Placed, Row, RowError, convert_placed
 from text2grad.data.marks import HUMAN, POLARITY, Counting, Mark
-from text2grad.data.scale import BY_FILE, Scale, parse_scale, verdict
+from text2grad.data.scale import Scale, verdict
 from text2grad.feedback import Label, Message, QuoteCounts, Source, Span
 
 RESPONSE_KEYS = ("response", "text", "completion", "answer", "summary", "candidate", "output")
@@ -187,7 +187,6 @@ class Importer:
     `opinions(row, id, names)` reads one row; `id` is for a row that brings none. It raises ValueError on a row that
     cannot be read. A row is of this kind if it has `keys` and is `known`. `names` reads what the file, or another
     file beside it, says of its questions; `counting` is the counting of its offsets, where the tool fixes one.
-    `join` makes one opinion of several rows. `noun` names a row in errors.
     """
 
     name: str
@@ -196,8 +195,6 @@ class Importer:
     known: Callable[[Row], bool] = lambda row: True
     names: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names()
     counting: Counting | None = None
-    join: Callable[[Sequence[Opinion], Path], Sequence[Opinion]] = lambda opinions, path: opinions
-    noun: str = ""
 
     def knows(self, row: Row) -> bool:
         """True if a row is of this kind."""
@@ -228,14 +225,11 @@ def opinions(importer: Importer, path: Path, rows: Sequence[Placed], names: Name
     Raises:
         UserError: rows cannot be read (which, and why).
     """
-    noun = importer.noun or f"record of {importer.name}"
-    found = []
-    for place, opinion in convert_placed(
-        rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun
-    ):
+    noun = f"record of {importer.name}"
+    placed = list(convert_placed(rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun))
+    for place, opinion in placed:
         opinion.place = place
-        found.append(opinion)
-    return list(importer.join(found, path))
+    return [opinion for _, opinion in placed]
 
 
 def last_turn(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -244,17 +238,6 @@ def last_turn(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if len(talks) != 1 or talks[0][-1]["role"] != "assistant" or any(key in row for key in RESPONSE_KEYS[:3]):
         return row
     return {**row, "prompt": talks[0][:-1], "response": turns_of(talks[0], "conversation")[-1].content}
-
-
-SCORE_SCALE = {"score_scale": "-1..1"}
-"""An entry of `meta` in files of our own, so that they can be read again: their scores are scores."""
-
-
-def own_scales(rows: Sequence[Row]) -> dict[str, Scale]:
-    """The scale of `score`, where the first row's `meta` (or `metadata`) has a `score_scale`."""
-    metas = [row[key] for row in rows[:1] for key in ("meta", "metadata") if isinstance(row.get(key), dict)]
-    scale = next((meta["score_scale"] for meta in metas if "score_scale" in meta), None)
-    return {"score": parse_scale(scale, BY_FILE)} if isinstance(scale, str) else {}
 
 
 def text_in(row: Mapping[str, Any], *keys: str) -> str:

@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import Field
 
 from text2grad.data.conversations import repeats_prompt
 from text2grad.data.files import Row, convert_rows, load_rows, optional_text, reference_of, text_of
 from text2grad.data.opinions import Importer, Names, Opinion
 from text2grad.errors import UserError, warn_once
-from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Feedback, Message, Source, conversation_text
+from text2grad.feedback import (
+    DRAFT,
+    HUMAN_FEEDBACK,
+    Example,
+    Feedback,
+    Message,
+    Record,
+    ResponseText,
+    Source,
+    conversation_text,
+)
 from text2grad.jsonl import to_json
 
 
@@ -234,16 +246,15 @@ KODCODE = (
 # Responses.
 
 
-@dataclass(frozen=True)
-class Response:
-    """One response of a published row. `feedback` is what a person wrote about exactly this text."""
+class Response(Record):
+    """A response to judge. `feedback` is what a person wrote about exactly this text."""
 
-    id: str
-    prompt: str | tuple[Message, ...]
-    response: str
+    id: str = ""
+    prompt: str | tuple[Message, ...] = Field(min_length=1)
+    response: ResponseText
     reference: str = ""
     feedback: str = ""
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = Field(default_factory=dict)
 
 
 Answers = Iterator[tuple[str, str, dict[str, Any]]]

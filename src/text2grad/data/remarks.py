@@ -286,7 +286,7 @@ def remarks(path: Path, rows: Sequence[Placed], names: Mapping[str, str], given:
             raise ValueError("the prompt is empty (of merged cells, only the first holds the text)")
         yield from [opinion] if opinion.losses or not opinion.skipped else []
 
-    found = opinions(Importer("remarks", read, noun="remark"), path, rows, Names())
+    found = opinions(Importer("remarks", read), path, rows, Names())
     if all(opinion.skipped for opinion in found):
         losses = [f"{opinion.place}: {loss}" for opinion in found for loss in opinion.losses]
         raise UserError(f"{path}: {[*scales.problems, *losses, 'no row says anything of a response'][0]}")

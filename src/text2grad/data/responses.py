@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from text2grad.data.conversations import Write, by_default, with_conversation
 from text2grad.data.files import rows
@@ -28,8 +28,6 @@ from text2grad.feedback import (
     Example,
     Feedback,
     Message,
-    Record,
-    ResponseText,
     escapes_folder,
 )
 from text2grad.jsonl import json_lines, reading
@@ -51,17 +49,6 @@ Items = Callable[[], Iterable[Item]]
 """Items, from the start at each call: they are read more than once and never all held."""
 
 
-class ResponseRow(Record):
-    """A row of a file of responses."""
-
-    id: str = ""
-    prompt: str | tuple[Message, ...] = Field(min_length=1)
-    response: ResponseText
-    reference: str = ""
-    feedback: str = ""
-    meta: dict[str, Any] = Field(default_factory=dict)
-
-
 def read_items(path: Path, anchor: bool = False, write: Write = by_default) -> Iterator[Item]:
     """The items of a file, in order.
 
@@ -81,7 +68,7 @@ def read_items(path: Path, anchor: bool = False, write: Write = by_default) -> I
         except ValidationError as error:
             raise UserError(f"{place}: {first_error(error)}", f"fix or remove {where}") from error
         except ValueError as error:
-            cure = getattr(error, "cure", f"columns: {', '.join(ResponseRow.model_fields)}")
+            cure = getattr(error, "cure", f"columns: {', '.join(Response.model_fields)}")
             raise UserError(f"{place}: {error}", cure) from error
 
 
@@ -146,11 +133,11 @@ def _items(row: dict[str, Any], fallback_id: str, anchor: bool) -> Iterator[Item
         yield from (_of_row(each, fallback_id) for each in published)
         return
     _check_columns(row)
-    yield _of_row(ResponseRow.model_validate(row), fallback_id)
+    yield _of_row(Response.model_validate(row), fallback_id)
 
 
 def _check_columns(row: dict[str, Any]) -> None:
-    known = list(ResponseRow.model_fields)
+    known = list(Response.model_fields)
     for name in row:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
@@ -161,7 +148,7 @@ def _check_columns(row: dict[str, Any]) -> None:
             raise ValueError(f"no column {name!r}")
 
 
-def _of_row(row: ResponseRow | Response, fallback_id: str) -> Item:
+def _of_row(row: Response, fallback_id: str) -> Item:
     turns = (Message(role="user", content=row.prompt),) if isinstance(row.prompt, str) else row.prompt
     meta = _with_feedback(row.meta, row.feedback) if row.feedback.strip() else row.meta
     return Item(Example(id=row.id or fallback_id, prompt=turns, reference=row.reference, meta=meta), row.response)

@@ -85,7 +85,7 @@ class Scale:
         return ", ".join(self.words) if self.words else f"{self.low:g} to {self.high:g}"
 
 
-def parse_scale(text: str, declared: str = BY_OPTION) -> Scale:
+def parse_scale(text: str) -> Scale:
     """Parse `1..5`, `-1..1`, `6..1` (the worst first), or words from the worst to the best: `poor,fair,good`.
 
     Raises:
@@ -95,9 +95,9 @@ def parse_scale(text: str, declared: str = BY_OPTION) -> Scale:
     ends = (number_of(low), number_of(high))
     words = tuple(word.strip().casefold() for word in text.split(","))
     if dots and ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
-        return Scale(ends[0], ends[1], declared)
+        return Scale(ends[0], ends[1], BY_OPTION)
     if not dots and len(words) > 1 and all(words) and len(set(words)) == len(words):
-        return Scale(0, len(words) - 1, declared, words)
+        return Scale(0, len(words) - 1, BY_OPTION, words)
     raise UsageError(f"--scale {text!r} is no scale", "write worst..best: --scale 1..5, or --scale poor,fair,good")
 
 

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 from text2grad.data.conversations import response_of, with_conversation
 from text2grad.data.files import Row, RowError
 from text2grad.data.marks import BROWSER, CODE_POINTS, LABELS, Counting, Mark, fits, in_code_points
-from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, last_turn, own_scales, skip, text_in
+from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, last_turn, skip, text_in
 from text2grad.data.scale import Scale, number_of, scale_of_numbers, verdict
 from text2grad.errors import UserError
 from text2grad.feedback import Message
@@ -57,7 +57,7 @@ class Tool:
     columns: str = ""
     aside: tuple[str, ...] = ()
     judge: Callable[[Opinion, Row, Names], None] | None = None
-    names: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names(scales=own_scales(rows))
+    names: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names()
     counting: Counting | None = None
 
 
@@ -228,7 +228,7 @@ def _prodigy_names(path: Path, rows: Sequence[Row]) -> Names:
     """The options of a choice are its scale, where they show numbers."""
     options: list[Row] = next((row["options"] for row in rows if row.get("options")), [])
     scale = scale_of_numbers(option.get("text") or option.get("id") for option in options)
-    return Names(scales={**own_scales(rows), **({"choice": scale} if scale else {})}, source=str(path))
+    return Names(scales={"choice": scale} if scale else {}, source=str(path))
 
 
 # Recognition.
@@ -389,7 +389,7 @@ def _argilla_names(path: Path, rows: Sequence[Row]) -> Names:
             fitting = {name for name, text in texts.items() if fits(mark, text)}
             possible[question] = possible.get(question, fitting) & fitting
     texts = {question: next(iter(fitting)) for question, fitting in possible.items() if len(fitting) == 1}
-    return Names(texts=texts, scales=own_scales(rows))
+    return Names(texts=texts)
 
 
 def _argilla_marks(row: Row) -> Iterator[tuple[str, Mark]]:
@@ -604,7 +604,7 @@ def _studio_names(path: Path, rows: Sequence[Row]) -> Names:
         except ElementTree.ParseError as error:
             message = f"{source}: not a labelling configuration: {error}"
             raise UserError(message, "correct it, or move it away") from error
-    return Names(scales=own_scales(rows))
+    return Names()
 
 
 def _configurations(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:

@@ -89,11 +89,8 @@ def test_what_is_wrong_is_one_line(rows: list[dict[str, Any]], kind: str, words:
 
 
 def test_each_kind_is_one_entry_with_a_name() -> None:
-    assert all(isinstance(each, Importer) and each.name in KINDS for each in IMPORTERS)
-    assert not any(each.knows({}) for each in IMPORTERS), "nothing is known by nothing"
-
-
-def test_an_importer_needs_a_name_and_a_function() -> None:
+    assert all(isinstance(entry, Importer) and entry.name in KINDS for entry in IMPORTERS)
+    assert not any(entry.knows({}) for entry in IMPORTERS), "nothing is known by nothing"
     mine = Importer("mine", lambda row, id, names: [Opinion(id, row["a"], marks=[Mark(0, 1, "bad")])])
     (found,) = mine.read({"a": "x"}, "1", Names())
     assert (found.response, found.part, mine.knows({})) == ("x", None, True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from text2grad.data.export import export
-from text2grad.data.markup import read_markup
+from text2grad.data.marks import edits
 from text2grad.data.records import ImportResult, import_feedback, merged
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
@@ -18,6 +17,8 @@ from text2grad.jsonl import write_jsonl
 from text2grad.page.quality import feedback_quality
 
 DUE = "It is due next week."
+TURN = [{"role": "assistant", "content": DUE}]
+ASKED = [{"role": "user", "content": "When?"}, *TURN]
 
 
 def read(folder: Path, *rows: dict[str, Any]) -> ImportResult:
@@ -26,28 +27,14 @@ def read(folder: Path, *rows: dict[str, Any]) -> ImportResult:
     return import_feedback(file)
 
 
-def table(folder: Path, text: str, *names: str) -> ImportResult:
+def table(folder: Path, text: str, *names: str, scales: tuple[str, ...] = ()) -> ImportResult:
     file = folder / "mine.csv"
     file.write_text(text, encoding="utf-8")
-    return import_feedback(file, names=names)
+    return import_feedback(file, names=names, scales=scales)
 
 
 def quoted(record: Feedback) -> list[tuple[str, int, str]]:
     return [(span.text, span.label, span.reason) for span in record.spans]
-
-
-def test_mark_up_put_into_any_text_comes_out_again() -> None:
-    rng = random.Random(1)
-    for _ in range(200):
-        words = [rng.choice(["a", "[0]", "b]", "\n", "é🙂", "x y", "-", "+"]) for _ in range(rng.randint(1, 9))]
-        chosen = [rng.choice("+-.") if word not in ("b]", "-", "+") else "." for word in words]
-        marked = "".join(
-            f"[{s}{word}{s}]" if s != "." else f"{word}," for s, word in zip(chosen, words, strict=True)
-        )
-        plain = "".join(word if s != "." else f"{word}," for s, word in zip(chosen, words, strict=True))
-        found = read_markup(marked)
-        assert found.text == plain
-        assert [mark.text for mark in found.marks] == [w for s, w in zip(chosen, words, strict=True) if s != "."]
 
 
 def test_spans_by_text_alone(tmp_path: Path) -> None:
@@ -61,9 +48,8 @@ def test_a_repeated_text_is_taken_by_order_or_asked_for(tmp_path: Path) -> None:
     rows = [{"response": "a b a", "spans": spans} for spans in ([poor, poor], [{**poor, "occurrence": 2}], [poor])]
     found = read(tmp_path, *rows)
     assert [[span.start for span in record.spans] for record in found.records] == [[0, 4], [4], []]
-    assert found.losses == (
-        "line 3: 'a' is in the response 2 times: quote more of it, or say which by \"occurrence\"",
-    )
+    (loss,) = found.losses
+    assert "line 3: 'a' is in the response 2 times" in loss and "occurrence" in loss
 
 
 def test_every_line_that_lost_something_is_named(tmp_path: Path) -> None:
@@ -98,39 +84,55 @@ def test_columns_of_any_name_and_any_delimiter(tmp_path: Path, mark: str, quote:
     assert quoted(record) == [("Soon", -1, "")] and found.ignored == ("date",)
 
 
-def test_the_line_of_a_table_is_where_its_row_begins(tmp_path: Path) -> None:
-    text = 'prompt,response,poor\np,"two\nlines",three\n,,\np,one,\np,one,two\n'
-    found = table(tmp_path, text)
+@pytest.mark.parametrize(
+    "header", ["Prompt,RESPONSE,Poor", ' prompt , "response" ,“poor”', "ｐｒｏｍｐｔ,response\u00a0,'Poor'"]
+)
+def test_names_of_columns_in_other_letters(tmp_path: Path, header: str) -> None:
+    (record,) = table(tmp_path, f"{header}\nWhen?,{DUE},next week\n").records
+    assert record.prompt[0].content == "When?" and quoted(record) == [("next week", -1, "")]
+
+
+def test_losses_are_in_the_line_where_their_row_begins(tmp_path: Path) -> None:
+    found = table(tmp_path, 'prompt,response,poor\np,"two\nlines",three\n,,\np,one,\nprompt,response,poor\n')
     assert [loss.partition(":")[0] for loss in found.losses] == ["row 2", "row 4 (line 5)", "row 5 (line 6)"]
-    assert len(found.records) == 2
+    assert len(found.records) == 1 and "the header again" in found.losses[-1]
+
+
+CELLS = "prompt,response,critique\n"
 
 
 @pytest.mark.parametrize(
     ("text", "names", "words"),
     [
         ("question,answer\na,b\n", [], "no column 'response'.*--map response=COLUMN; columns: question, answer"),
-        ("prompt,response\na,b\n", [], "nothing is said of the responses.*--map critique=COLUMN"),
+        ("respones,critique\na,b\n", [], "did you mean 'response'.*--map response=respones"),
+        ("prompt,response\na,b\n", [], "--map critique=COLUMN"),
         ("response,critiqe\na,b\n", [], "did you mean 'critique'.*--map critique=critiqe"),
         ("response,critique\na,b\n", ["response=anser"], "no column 'anser'.*columns: response, critique"),
         ("answer,critique\na,b\n", ["response=anser"], "did you mean 'answer'"),
         ("response,critique\na,b\n", ["response"], "is not a pair"),
         ("response,critique\na,b\n", ["respons=response"], "no field 'respons', did you mean 'response'"),
+        ("Response,response,critique\na,b,c\n", [], "'Response' and 'response'"),
+        (f"Remarks,,\n{CELLS}p,a,b\n", [], "row 2 looks like the header"),
+        (f"{CELLS}p,a,b\n,c,d\nq,e,f\n", [], "row 3: the prompt is empty"),
+        (
+            "id,prompt,response,critique\n1,p,a,b\n1,q,a,b\n",
+            [],
+            "row 3: the id '1' is that of another text in row 2",
+        ),
+        ("id,response,critique\n1,a,b\n1,c,d\n", [], "row 3: the id '1' is that of another text in row 2"),
+        ("id,response,critique\n../1,a,b\n", [], "row 2: the id '../1' leads out of its folder"),
     ],
 )
-def test_a_column_that_is_not_there(tmp_path: Path, text: str, names: list[str], words: str) -> None:
+def test_a_table_that_is_not_clear(tmp_path: Path, text: str, names: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         table(tmp_path, text, *names)
-
-
-TURN = [{"role": "assistant", "content": DUE}]
-ASKED = [{"role": "user", "content": "When?"}, *TURN]
 
 
 @pytest.mark.parametrize(
     ("prompt", "response"),
     [
         ("When?", TURN),
-        ("When?", TURN[0]),
         ("When?", {"content": DUE}),
         ("When?", ASKED),
         (None, ASKED),
@@ -148,154 +150,93 @@ def test_a_response_of_turns_is_its_answer(tmp_path: Path, prompt: Any, response
     assert quoted(record) == [("next week", -1, "")]
 
 
-@pytest.mark.parametrize(
-    "answer", ['[{"content": "x"}]', '{"role": "admin", "content": "x"}', "[]", "{}", "[1, 2]"]
-)
-def test_an_answer_in_json_is_text(tmp_path: Path, answer: str) -> None:
-    (record,) = read(tmp_path, {"prompt": "p", "response": answer, "critique": "c"}).records
-    assert record.response == answer
-
-
-def test_what_stands_in_a_turn_is_text_and_no_mark_up(tmp_path: Path) -> None:
+def test_other_json_and_the_text_of_a_turn_are_text(tmp_path: Path) -> None:
+    for answer in ('[{"content": "x"}]', '{"role": "admin", "content": "x"}', "[]", "{}", "[1, 2]"):
+        (record,) = read(tmp_path, {"prompt": "p", "response": answer, "critique": "c"}).records
+        assert record.response == answer
     turn = [{"role": "assistant", "content": "return a[-1-] or <bad>x</bad>"}]
     (record,) = read(tmp_path, {"prompt": "p", "response": turn, "critique": "c"}).records
-    assert (record.response, record.spans) == (turn[0]["content"], ())
+    assert (record.response, record.spans) == (turn[0]["content"], ()), "no mark-up"
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"response": ASKED[:1]}, "the response has no message of the assistant"),
-        ({"response": ["a", "b"]}, "the response is neither text nor a list of turns such as"),
-        ({"response": [{"from": "gpt", "value": "a"}]}, "the response is neither text nor a list of turns"),
-        (
-            {"prompt": [{"role": "user", "content": [{"type": "text", "text": {"a": 1}}]}]},
-            "a message has .* in place of text",
-        ),
-        ({"prompt": [{"role": "user", "content": {"a": 1}}]}, "a message of the user has an object as content"),
-        ({"response": "[{'role': 'assistant', 'content': 'a'}]"}, "as Python prints them; write them as JSON"),
-        ({"response": True}, "the response is the value true, not text"),
-        ({"response": 42}, "the response is the number 42, not text; write it as text, in quotation marks"),
-        ({"response": None}, "the response is empty"),
-        ({"response": float("nan")}, "the response is empty"),
-        ({"prompt": ["a"]}, "the prompt is neither text nor a list of turns"),
-        ({"prompt": 7}, "the prompt is the number 7"),
-        ({"prompt": "Who?", "response": ASKED}, "begins with another prompt than the row's"),
-        ({"critique": {"text": "a"}}, "the critique is an object, not text"),
-        ({"corrected": ["a"]}, "the corrected is neither text nor"),
-        ({"annotator": True}, "the annotator is the value true"),
-        ({"poor": [{"text": "due"}]}, "poor has an object and no quote"),
-        ({"good": 1990}, "good has the number 1990 and no quote"),
-        ({"spans": ["due"]}, "a span is an object"),
-        ({"spans": "due"}, "the spans are no list of objects, as JSON"),
-        ({"response": "[-a-]{b"}, "behind a mark is not closed"),
-        ({"score": "n/a"}, "the score 'n/a' is not a number .none: leave the cell empty"),
-        ({"score": True}, "the score 'True' is not a number"),
-        ({"score": 4}, "the score 4 is not between -1 and 1 .*--scale 1..5"),
-    ],
+BAD_CELLS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"response": ASKED[:1]}, "no message of the assistant"),
+    ({"response": ["a", "b"]}, "neither text nor a list of turns"),
+    ({"response": [{"from": "gpt", "value": "a"}]}, "neither text nor a list of turns"),
+    ({"prompt": [{"role": "user", "content": [{"type": "text", "text": {"a": 1}}]}]}, "in place of text"),
+    ({"prompt": [{"role": "user", "content": {"a": 1}}]}, "the user has an object as content"),
+    ({"response": "[{'role': 'assistant', 'content': 'a'}]"}, "write them as JSON"),
+    ({"response": True}, "the response is the value true"),
+    ({"response": 42}, "the response is the number 42"),
+    ({"response": None}, "the response is empty"),
+    ({"response": float("nan")}, "the response is empty"),
+    ({"prompt": ["a"]}, "the prompt is neither text nor"),
+    ({"prompt": 7}, "the prompt is the number 7"),
+    ({"prompt": "Who?", "response": ASKED}, "another prompt than the row's"),
+    ({"critique": {"text": "a"}}, "the critique is an object"),
+    ({"corrected": ["a"]}, "the corrected is neither text nor"),
+    ({"annotator": True}, "the annotator is the value true"),
+    ({"poor": [{"text": "due"}]}, "poor has an object and no quote"),
+    ({"good": 1990}, "good has the number 1990 and no quote"),
+    ({"spans": ["due"]}, "a span is an object"),
+    ({"spans": "due"}, "the spans are no list of objects"),
+    ({"spans": [{"text": "due", "label": 1, "occurrence": 0}]}, "occurrence 0"),
+    ({"response": "[-a-]{b"}, "is not closed"),
+    ({"score": "n/a"}, "the score 'n/a' is not a number"),
+    ({"score": True}, "the score 'True' is not a number"),
+    ({"score": 4}, "between -1 and 1 .*--scale 1..5"),
 )
+
+
+@pytest.mark.parametrize(("row", "words"), BAD_CELLS)
 def test_a_cell_that_holds_something_else_is_refused(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    good = {"prompt": "p", "response": DUE, "critique": "c"}
     with pytest.raises(UserError, match=rf"line 2: .*{words}") as caught:
-        read(
-            tmp_path,
-            {"prompt": "p", "response": DUE, "critique": "c"},
-            {"prompt": "p", "response": DUE, "critique": "c", **row},
-        )
+        read(tmp_path, good, {**good, **row})
     assert "\n" not in str(caught.value)
 
 
 def test_all_bad_rows_are_named_at_once(tmp_path: Path) -> None:
-    text = 'prompt,response,score\np,"a\nb",1\np,,1\np,a,7\np,a,x\np,,1\n'
     with pytest.raises(UserError) as caught:
-        table(tmp_path, text)
-    said = str(caught.value)
-    assert "row 3 (line 4), row 6 (line 7): the response is empty; row 4 (line 5): the score 7 is not" in said
-    assert "row 5 (line 6): the score 'x' is not a number" in said and "--scale 1..5" in said
+        table(tmp_path, 'prompt,response,score\np,"a\nb",1\np,,1\np,a,7\np,a,x\np,,1\n')
+    message = str(caught.value)
+    assert "row 3 (line 4), row 6 (line 7): the response is empty; row 4 (line 5): the score 7 is not" in message
+    assert "row 5 (line 6): the score 'x' is not a number" in message and "--scale 1..5" in message
 
 
 @pytest.mark.parametrize(
-    ("written", "score"),
-    [
-        *(("0,5", 0.5), ("-0,25", -0.25), (",5", 0.5), ("0.5", 0.5), ("−1", -1.0), ("＋１", 1.0), ("0.25 ", 0.25)),
-        *(
-            ("4/5", 0.6),
-            ("4 / 5", 0.6),
-            ("4,5/5", 0.8),
-            ("9 of 10", 0.8),
-            ("80 %", 0.6),
-            ("80%", 0.6),
-            ("0/5", -1.0),
-        ),
-        *(("good", 1.0), ("Bad", -1.0), ("👎", -1.0), ("neutral", 0.0), ("1e-05", 1e-05), ("0", 0.0)),
-    ],
-)
-def test_scores_as_people_write_them(tmp_path: Path, written: str, score: float) -> None:
-    (record,) = table(tmp_path, f'prompt,response,score\np,r,"{written}"\n').records
-    assert record.score == score
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "scales", "scores", "said"),
+    ("column", "values", "scales", "scores", "note"),
     [
         ("Stars", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5 read as -1 to 1 (stars: as --scale says)"),
         ("stars", [4, 5], ("stars=1..5",), [0.5, 1], "as --scale says"),
-        ("score", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5 read as -1 to 1 (score: as --scale says)"),
+        ("score", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5"),
         ("score", ["4/5", "5/5"], ("1..5",), [0.5, 1], "ratings 1 to 5"),
         ("score", ["2,5", "5"], ("0..5",), [0, 1], "ratings 0 to 5"),
         ("score", ["4/5", "80 %"], (), [0.6, 0.6], "4/5 read as 0.6: of 0 to its own maximum"),
-        ("score", [0, 1], (), [0, 1], "scores 0 and 1 read as they are, and 0 is neither good nor bad"),
+        ("score", [0, 1], (), [0, 1], "scores 0 and 1 read as they are"),
         ("score", [0, 1], ("0..1",), [-1, 1], "ratings 0 to 1 read as -1 to 1"),
+        ("score", ["0,5", "−1", "0.25 ", "1e-05"], (), [0.5, -1, 0.25, 1e-05], ""),
+        ("score", ["good", "Bad", "👎", "neutral", "0"], (), [1, -1, -1, 0, 0], "'Bad' read as -1"),
     ],
 )
-def test_a_rating_is_read_on_a_scale_that_is_known_and_said(
-    tmp_path: Path, column: str, values: list[Any], scales: tuple[str, ...], scores: list[float], said: str
+def test_a_score_is_read_on_a_scale_that_is_known_and_told(
+    tmp_path: Path, column: str, values: list[Any], scales: tuple[str, ...], scores: list[float], note: str
 ) -> None:
-    file = tmp_path / "x.csv"
     rows = "".join(f'p,r{n},"{value}"\n' for n, value in enumerate(values))
-    file.write_text(f"prompt,response,{column}\n{rows}", encoding="utf-8")
-    found = import_feedback(file, scales=scales)
+    found = table(tmp_path, f"prompt,response,{column}\n{rows}", scales=scales)
     assert [record.score for record in found.records] == scores
-    assert said in "; ".join(found.scales)
+    assert note in "; ".join(found.scales)
 
 
 def test_a_rating_without_a_scale_is_no_score_and_says_so(tmp_path: Path) -> None:
     found = table(tmp_path, "prompt,response,stars,critique\np,r,4,c\np,s,5,\n")
     assert [record.score for record in found.records] == [None]
     assert any(loss.startswith("stars: ") and "4, 5" in loss and "--scale stars=" in loss for loss in found.losses)
-    with pytest.raises(UserError, match=r"stars: .*scale.*--scale stars=WORST\.\.BEST"):
-        table(tmp_path, "prompt,response,stars\np,r,4\n")
-    with pytest.raises(UserError, match=r"the file has no rating 'helpful' .ratings there: stars"):
-        import_feedback(tmp_path / "mine.csv", scales=["helpful=1..5"])
-
-
-@pytest.mark.parametrize(
-    "header", ["Prompt,RESPONSE,Poor", ' prompt , "response" ,“poor”', "ｐｒｏｍｐｔ,response\u00a0,'Poor'"]
-)
-def test_names_of_columns_in_other_letters(tmp_path: Path, header: str) -> None:
-    (record,) = table(tmp_path, f"{header}\nWhen?,{DUE},next week\n").records
-    assert record.prompt[0].content == "When?" and quoted(record) == [("next week", -1, "")]
-
-
-def test_a_header_that_comes_again_is_no_remark(tmp_path: Path) -> None:
-    found = table(tmp_path, f"prompt,response,critique\np,{DUE},c\nprompt,response,critique\nq,{DUE},c\n")
-    assert len(found.records) == 2 and found.losses == ("row 3: the header again: left out",)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Response,response,critique\na,b,c\n", "the column 'response' is there twice .'Response' and 'response'"),
-        ("poor,Poor ,response\na,b,c\n", "the column 'poor' is there twice"),
-        (
-            "Remarks,,\nprompt,response,critique\np,a,b\n",
-            "row 2 looks like the header: remove what stands above it",
-        ),
-        ("prompt,response,critique\np,a,b\n,c,d\nq,e,f\n", "row 3: the prompt is empty .of merged cells"),
-    ],
-)
-def test_tables_that_mean_something_else(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        table(tmp_path, text)
+    for scales, words in (((), r"--scale stars=WORST\.\.BEST"), (("helpful=1..5",), "ratings there: stars")):
+        with pytest.raises(UserError, match=words):
+            table(tmp_path, "prompt,response,stars\np,r,4\n", scales=scales)
+    with pytest.raises(UserError, match="stars: not on the scale 1 to 5, so without a score: 7"):
+        table(tmp_path, "prompt,response,stars\np,r,7\n", scales=("1..5",))
 
 
 @pytest.mark.parametrize(
@@ -303,10 +244,8 @@ def test_tables_that_mean_something_else(tmp_path: Path, text: str, words: str) 
     [
         ("cafe\u0301 is shut", "caf\u00e9", "cafe\u0301", 1),
         ("caf\u00e9 is shut", "cafe\u0301", "caf\u00e9", 1),
-        ("It is Due.", "due", "Due", 1),
         ("“Don’t go” — so", '"Don\'t go" - so', "“Don’t go” — so", 1),
         (DUE, "“next week”", "next week", 0),
-        (DUE, "'next week'", "next week", 0),
         (DUE, "NEXT WEEK", "next week", 1),
         ("Ａ，Ｂ 10", "A,B", "Ａ，Ｂ", 1),
         ("A,B １０", "10", "１０", 1),
@@ -328,46 +267,37 @@ def test_a_quote_with_the_brackets_of_mark_up_says_that_they_are_text(tmp_path: 
     assert read(tmp_path, row).records[0].response == DUE
 
 
-def test_corrections_in_mark_up_are_the_corrected_answer(tmp_path: Path) -> None:
-    text = "prompt,response,critique\np,It is due [-next week-]{+on {+x+}.,c\n"
-    (record,) = table(tmp_path, text.replace("{+on {+x+}", "{+on Friday+}")).records
-    assert (record.response, record.meta["corrected"]) == (DUE, "It is due on Friday.")
-    assert quoted(record) == [("next week", -1, "should be: on Friday")]
-    (record,) = table(tmp_path, "prompt,response,critique\np,It is due {+today+}.,c\n").records
-    assert (record.response, record.meta["corrected"], record.meta["omissions"]) == (
-        "It is due.",
-        "It is due today.",
-        ["today"],
-    )
-
-
-def test_what_looks_like_mark_up_is_kept_and_named(tmp_path: Path) -> None:
-    found = table(tmp_path, "prompt,response,critique\np,It is <del>due</del>.,c\n")
-    assert (
-        found.records[0].response == "It is <del>due</del>."
-        and "'<del>due</del>' stays in the response" in found.losses[0]
-    )
+def test_corrections_are_spans_and_omissions(tmp_path: Path) -> None:
+    text = f"{CELLS}p,It is due [-next week-]{{+on Friday+}}.,c\np,It is due {{+today+}}.,c\n"
+    replaced, added = table(tmp_path, text).records
+    assert (replaced.response, replaced.meta["corrected"]) == (DUE, "It is due on Friday.")
+    assert quoted(replaced) == [("next week", -1, "should be: on Friday")]
+    assert (added.meta["corrected"], added.meta["omissions"]) == ("It is due today.", ["today"])
+    found = table(tmp_path, f"{CELLS}p,It is <del>due</del>.,c\n")
+    assert found.records[0].response == "It is <del>due</del>." and "'<del>due</del>' stays" in found.losses[0]
     text = "prompt,response,corrected\np,It <del>is</del> due.,It <del>is</del> late.\n"
     assert quoted(table(tmp_path, text).records[0]) == [("due", -1, "should be: late")]
+    spans, omissions = edits("He came on Monday, sadly.", "He came late on Friday.")
+    assert [(s.text, s.reason) for s in spans] == [("Monday, sadly", "should be: Friday")] and omissions == (
+        "late",
+    )
+    assert edits("same", "same") == ((), ())
 
 
 HEAD = "prompt,response,poor,critique,annotator\n"
 
 
-def lines(count: int) -> list[str]:
-    return [f"When is {n} due?,{n} is due next week.,next week,Friday {n}.," for n in range(count)]
-
-
 def test_an_edited_table_keeps_its_remarks(tmp_path: Path) -> None:
-    rows = lines(33)
+    rows = [f"When is {n} due?,{n} is due next week.,next week,Friday {n}.," for n in range(33)]
     first = table(tmp_path, HEAD + "\n".join(rows)).records
     rows[4] = rows[4].replace("Friday 4", "Monday 4")
     second = table(tmp_path, HEAD + "\n".join(["Who?,Ann.,Ann,No.,", *reversed(rows)])).records
     both = merged(first, second)
     assert len(both) == 34 and [record.id for record in both[:33]] == [record.id for record in first]
-    assert [record.critique for record in both if "4 is" in record.response and "Monday" in record.critique] == [
-        "Monday 4."
-    ]
+    assert [record.critique for record in both if "Monday" in record.critique] == ["Monday 4."]
+    export(first[:1], "csv", tmp_path / "mine.csv")
+    text = (tmp_path / "mine.csv").read_text(encoding="utf-8").replace("Friday 0", "Sunday 0")
+    assert len(merged(first[:1], table(tmp_path, text).records)) == 1, "what is exported replaces what was there"
 
 
 def test_the_same_remark_twice_is_one_and_two_people_are_two(tmp_path: Path) -> None:
@@ -377,18 +307,9 @@ def test_the_same_remark_twice_is_one_and_two_people_are_two(tmp_path: Path) -> 
     assert len({record.id for record in found.records}) == 3
     assert found.losses == ("row 3: the same remark as in row 2: left out",)
     assert merged(found.records, found.records) == found.records
-    write_jsonl(tmp_path / "out.jsonl", found.records[:1] * 2)
-    assert feedback_quality(tmp_path / "out.jsonl")["several_annotators"] == 0
-    write_jsonl(tmp_path / "out.jsonl", found.records[1:3])
-    assert feedback_quality(tmp_path / "out.jsonl")["several_annotators"] == 1
-
-
-def test_what_is_exported_edited_and_imported_replaces_what_was_there(tmp_path: Path) -> None:
-    records = read(tmp_path, {"prompt": "p", "response": DUE, "spans": [{"text": "due", "label": "good"}]}).records
-    export(records, "csv", tmp_path / "mine.csv")
-    text = (tmp_path / "mine.csv").read_text(encoding="utf-8").replace("due,,", "is,,", 1)
-    edited = table(tmp_path, text).records
-    assert len(merged(records, edited)) == 1
+    for records, people in ((found.records[:1] * 2, 0), (found.records[1:3], 1)):
+        write_jsonl(tmp_path / "out.jsonl", records)
+        assert feedback_quality(tmp_path / "out.jsonl")["several_annotators"] == people
 
 
 def test_published_critiques_without_marks(tmp_path: Path) -> None:
@@ -397,4 +318,4 @@ def test_published_critiques_without_marks(tmp_path: Path) -> None:
     assert (record.response, record.critique, record.source.kind) == ("s", "Too short.", "human")
     rated = [{"response": "r", "critique": "Good.", "overall_score": 10}, {"response": "q", "critique": ""}]
     (record,) = read(tmp_path, {"instruction": "i", "completions": rated}).records
-    assert (record.response, record.critique, record.score, record.source.kind) == ("r", "Good.", 1.0, "llm")
+    assert (record.response, record.score, record.source.kind) == ("r", 1.0, "llm")

@@ -30,30 +30,27 @@ def as_lines(rows: list[dict[str, Any]], indent: int | None = None) -> str:
     return "".join(json.dumps(row, indent=indent) + "\n" for row in rows)
 
 
-@pytest.mark.parametrize("row", [PLAIN, ULTRAFEEDBACK, KODCODE, COMPLETIONS, {"id": "s", **SLF5K}])
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [
-        ("rows.jsonl", as_lines),
-        ("rows.json", as_lines),
-        ("rows.JSONL", as_lines),
-        ("rows", as_lines),
-        ("rows.json", json.dumps),
-        ("rows.json", lambda rows: json.dumps(rows, indent=2)),
-        ("rows.json", lambda rows: "\n\n" + json.dumps(rows)),
-        ("rows.json", lambda rows: "\ufeff" + json.dumps(rows)),
-        ("rows.jsonl", lambda rows: "\ufeff" + as_lines(rows)),
-        ("rows.json", lambda rows: json.dumps({f"id{n}": row for n, row in enumerate(rows)})),
-        ("rows.json", lambda rows: json.dumps({f"id{n}": row for n, row in enumerate(rows)}, indent=1)),
-    ],
-)
-def test_a_published_row_is_read_in_every_form(
-    tmp_path: Path, row: dict[str, Any], name: str, written: Any
-) -> None:
-    path = tmp_path / name
-    path.write_text(written([row]), encoding="utf-8")
-    (item,) = read(path)
-    assert item.response == "So." and "Why?" in item.example.prompt[-1].content and item.example.id
+FORMS: dict[str, Any] = {
+    "rows.jsonl": as_lines,
+    "lines.json": as_lines,
+    "rows.JSONL": as_lines,
+    "rows": as_lines,
+    "rows.json": json.dumps,
+    "indented.json": lambda rows: json.dumps(rows, indent=2),
+    "blank.json": lambda rows: "\n\n" + json.dumps(rows),
+    "marked.json": lambda rows: "\ufeff" + json.dumps(rows),
+    "marked.jsonl": lambda rows: "\ufeff" + as_lines(rows),
+    "by_id.json": lambda rows: json.dumps({f"id{n}": row for n, row in enumerate(rows)}),
+    "by_id_indented.json": lambda rows: json.dumps({f"id{n}": row for n, row in enumerate(rows)}, indent=1),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_published_row_is_read_in_every_form(tmp_path: Path, name: str) -> None:
+    for row in (PLAIN, ULTRAFEEDBACK, KODCODE, COMPLETIONS, {"id": "s", **SLF5K}):
+        (tmp_path / name).write_text(FORMS[name]([row]), encoding="utf-8")
+        (item,) = read(tmp_path / name)
+        assert item.response == "So." and "Why?" in item.example.prompt[-1].content and item.example.id
 
 
 def test_objects_by_id_keep_their_ids(tmp_path: Path) -> None:
@@ -85,17 +82,11 @@ def test_a_response_of_turns_is_its_last_turn_after_the_others(tmp_path: Path) -
     assert first.example.reference == "" and first.example.meta["overall_score"] == 4.0
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("rows.csv", 'prompt,response,reference\nWhy?,"So,\nor so.",\nHow?,Thus.,Thus\n'),
-        ("rows.csv", 'prompt;response;reference\nWhy?;"So,\nor so.";\nHow?;Thus.;Thus\n'),
-    ],
-)
-def test_a_table_is_read_by_its_own_separator(tmp_path: Path, name: str, text: str) -> None:
-    path = tmp_path / name
-    path.write_text(text, encoding="utf-8")
-    assert [item.response for item in read(path)] == ["So,\nor so.", "Thus."]
+def test_a_table_is_read_by_its_own_separator(tmp_path: Path) -> None:
+    for mark in ",;":
+        text = f'prompt{mark}response{mark}reference\nWhy?{mark}"So,\nor so."{mark}\nHow?{mark}Thus.{mark}Thus\n'
+        (tmp_path / "rows.csv").write_text(text, encoding="utf-8")
+        assert [item.response for item in read(tmp_path / "rows.csv")] == ["So,\nor so.", "Thus."]
 
 
 @pytest.mark.parametrize(

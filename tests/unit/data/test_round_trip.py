@@ -12,69 +12,46 @@ from hypothesis import strategies as st
 
 from text2grad.data.export import export, table_row
 from text2grad.data.records import import_feedback, merged
-from text2grad.feedback import Feedback, Message, Source, Span
+from text2grad.feedback import Feedback
 from text2grad.jsonl import write_jsonl
 
 PIECES = [
     *("[-1-]", "[-next week-]", "{+on+}", "{why}", "[+ok+]", "a[-1]", "<bad>", "</bad>", "{", "}", "[", "-]"),
     *("\n", "\r\n", "\r", "\t", " ", "  ", "\u00a0", "\u2028", ",", ";", '"', '""', "'", "“", "”", "\0", "\ufeff"),
-    *(
-        "=1+1",
-        "-1",
-        "+1",
-        "@x",
-        "sep=;",
-        "é",
-        "e\u0301",
-        "👩‍👩‍👧",
-        "ＡＢＣ",
-        "word",
-        "word.",
-        "Word",
-        "苹果",
-        "none",
-    ),
+    *("=1+1", "-1", "+1", "@x", "sep=;", "é", "e\u0301", "👩‍👩‍👧", "ＡＢＣ", "word", "word.", "Word"),
+    *("苹果", "none"),
     *('[{"role": "assistant", "content": "x"}]', "[{'role': 'assistant'}]", "[]", "null", "0,5", "4/5", "80 %"),
 ]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
 
 
+ROLES = st.sampled_from(["system", "user", "assistant"])
+SCORES = st.none() | st.sampled_from([0.0, 1.0, -1.0, 1e-5, 1 / 3]) | st.floats(-1, 1)
+
+
 @st.composite
 def records(draw: st.DrawFn) -> Feedback:
     response = draw(TEXTS)
-    places = draw(
-        st.lists(
-            st.tuples(*[st.integers(0, max(0, len(response)))] * 2, st.sampled_from([1, -1])),
-            max_size=4,
-            unique=True,
-        )
-    )
+    offset = st.integers(0, len(response))
+    places = draw(st.lists(st.tuples(offset, offset, st.sampled_from([1, -1])), max_size=4, unique=True))
+    weights = st.sampled_from([1, 0.5])
     spans = [
-        Span(
-            start=a,
-            end=b,
-            label=label,
-            text=response[a:b],
-            reason=draw(TEXTS),
-            weight=draw(st.sampled_from([1, 0.5])),
-        )  # type: ignore[arg-type]
+        {
+            "start": a,
+            "end": b,
+            "label": label,
+            "text": response[a:b],
+            "reason": draw(TEXTS),
+            "weight": draw(weights),
+        }
         for a, b, label in sorted(places, key=lambda place: (place[0], place[1], -place[2]))
         if a < b
     ]
-    turns = draw(
-        st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), TEXTS), min_size=1, max_size=2)
-    )
+    turns = draw(st.lists(st.fixed_dictionaries({"role": ROLES, "content": TEXTS}), min_size=1, max_size=2))
+    content = {"id": draw(TEXTS) + "1", "prompt": turns, "response": response, "critique": draw(TEXTS)}
     meta = {name: text for name in ("corrected", "annotator") if (text := draw(TEXTS))}
-    return Feedback(
-        id=draw(TEXTS) + "1",
-        prompt=tuple(Message(role=role, content=text) for role, text in turns),  # type: ignore[arg-type]
-        response=response,
-        critique=draw(TEXTS),
-        spans=tuple(spans),
-        score=draw(st.none() | st.sampled_from([0.0, 1.0, -1.0, 1e-5, 1 / 3]) | st.floats(-1, 1)),
-        source=Source(kind="human"),
-        meta=meta,
-    )
+    judgement = {"spans": spans, "score": draw(SCORES), "source": {"kind": "human"}, "meta": meta}
+    return Feedback.model_validate({**content, **judgement})
 
 
 def of(response: str, *quotes: str, **other: object) -> Feedback:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from text2grad.data.export import export
+from human_data import corrected_file
 from text2grad.data.marks import BROWSER, CODE_POINTS, Counting, Mark, in_code_points
 from text2grad.data.records import ImportResult, import_feedback, merged
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Message, Source
 from text2grad.jsonl import write_jsonl
 
 D = {"prompt": "When?", "response": "It is due next week."}
@@ -51,61 +50,45 @@ def argilla(id: str = "x", fields: Any = D, **answers: Any) -> dict[str, Any]:
 
 # Ratings.
 
+EXCELLENT, GOOD = (whole("choices", [word]) for word in ("Excellent", "Good"))
+
 
 @pytest.mark.parametrize(
-    ("rows", "scales", "scores", "said"),
+    ("rows", "scales", "scores", "note"),
     [
         ([studio(whole("number", 1))], [], [None], "--scale q=WORST..BEST"),
-        ([studio(whole("rating", 4))], [], [None], "--scale q=WORST..BEST"),
         ([studio(whole("rating", 4))], ["1..10"], [-0.333333], "ratings 1 to 10 read as -1 to 1"),
         ([studio(*map(nameless, (region(0, 2), whole("rating", 4))))], ["1..5"], [0.5], "ratings 1 to 5"),
-        ([studio(whole("number", 0)), studio(whole("number", 1), id=2)], ["0..1"], [-1, 1], "ratings 0 to 1 read"),
-        ([studio(whole("choices", ["4 - good"]))], ["1..5"], [0.5], "ratings 1 to 5"),
-        ([studio(whole("choices", ["★★☆"]))], ["1..3"], [0], "ratings 1 to 3"),
         ([studio(whole("choices", ["Bad"]))], [], [-1], "'Bad' read as -1"),
         ([studio(whole("choices", ["Yes"], "has_error"))], [], [None], "--scale has_error="),
-        (
-            [studio(whole("choices", ["Excellent"])), studio(whole("choices", ["Good"]), id=2)],
-            [],
-            [None, None],
-            "order",
-        ),
+        ([studio(EXCELLENT), studio(GOOD, id=2)], [], [None, None], "order"),
         ([studio(whole("taxonomy", [["a", "b"]]))], [], [None], "q: kept in meta.aside"),
         ([studio(whole("rating", 3, "a"), whole("rating", 5, "b"))], ["1..5"], [None], "--map score=a"),
         ([studio(whole("rating", 3, "a"), whole("rating", 5, "overall"))], ["1..5"], [1], "kept in meta.ratings"),
+        ([argilla(rating=1), argilla("y", rating=5), argilla("z", rating=0)], [], [None] * 3, "--scale rating="),
         (
-            [argilla(rating=1), argilla("y", rating=5), argilla("z", rating=0)],
-            [],
-            [None] * 3,
-            "--scale rating=",
-        ),
-        (
-            [argilla(thumbs=True), argilla("y", thumbs=False), argilla("z", thumbs=None)],
-            ["False,True"],
-            [1, -1, None],
+            [argilla(ok=True), argilla("y", ok=False), argilla("z", ok=None)],
+            ["no,false,true"],
+            [1, 0, None],
             "nothing",
         ),
         ([argilla(grade="A"), argilla("y", grade="C")], ["F,D,C,B,A"], [1, 0], "f, d, c, b, a read as -1 to 1"),
-        ([argilla(grade="A")], [], [None], "grade: neither praise nor blame"),
-        ([argilla(q="4"), argilla("y", q="4.0")], ["1..5"], [0.5, 0.5], "ratings 1 to 5"),
         ([argilla(toxicity=5)], [], [None], "--scale toxicity="),
         ([argilla(toxicity=5)], ["toxicity=5..1"], [-1], "ratings 5 to 1 read as -1 to 1"),
         ([argilla(tags=["good", "short"])], [], [1], "'good, short' read as 1"),
         ([argilla(tags=["good", "wrong"])], [], [None], "tags: neither praise nor blame"),
         ([argilla(order=[{"value": "a", "rank": 1}])], [], [None], "order: kept in meta.aside"),
         ([argilla(note="It is wrong, I fear.")], [], [None], ""),
-        ([argilla(q=0.1), argilla("y", q=0.9)], [], [None, None], "--scale q="),
-        ([argilla(ok=True)], [], [None], "--scale ok="),
-        ([argilla(ok=True)], ["ok=false,true"], [1], "false, true read as -1 to 1"),
         ([argilla(mark="4/5"), argilla("y", mark="3,5")], ["1..5"], [0.5, 0.25], "ratings 1 to 5"),
+        ([argilla(mark="4/5")], [], [0.6], "of 0 to its own maximum"),
     ],
 )
 def test_a_rating_is_a_score_only_on_a_known_scale(
-    tmp_path: Path, rows: list[Any], scales: list[str], scores: list[float | None], said: str
+    tmp_path: Path, rows: list[Any], scales: list[str], scores: list[float | None], note: str
 ) -> None:
     found = read(tmp_path, rows, scales=scales)
     assert [record.score for record in found.records] == scores
-    assert said in "\n".join((*found.scales, *found.losses))
+    assert note in "\n".join((*found.scales, *found.losses))
     assert any(record.meta.keys() & {"ratings", "aside"} or record.critique for record in found.records)
 
 
@@ -130,34 +113,24 @@ def choices(*words: str) -> str:
         ("Choices", choices("Good", "Bad", "Cannot tell"), whole("choices", ["Good"], to="t"), 1),
     ],
 )
-@pytest.mark.parametrize("place", ["a.xml", "label_config.xml", "config.xml", "row"])
 def test_label_studios_configuration_declares_the_scale(
-    tmp_path: Path, tag: str, more: str, result: dict[str, Any], score: float | None, place: str
+    tmp_path: Path, tag: str, more: str, result: dict[str, Any], score: float | None
 ) -> None:
-    view, row = VIEW.format(tag=tag, more=more), studio(result)
-    if place == "row":
-        row["label_config"] = view
-    else:
-        (tmp_path / place).write_text(view, encoding="utf-8")
-    found = read(tmp_path, [row])
-    assert found.records[0].score == score
-    assert bool(found.losses) == (score is None)
-
-
-def test_a_configuration_that_is_none_is_named(tmp_path: Path) -> None:
-    (tmp_path / "config.xml").write_text("<View", encoding="utf-8")
-    with pytest.raises(UserError, match=r"config.xml: not a labelling configuration: .*move it away"):
-        read(tmp_path, [studio(whole("rating", 4))])
+    view = VIEW.format(tag=tag, more=more)
+    found = read(tmp_path, [{**studio(result), "label_config": view}])
+    assert found.records[0].score == score and bool(found.losses) == (score is None)
+    for name in ("a.xml", "label_config.xml", "config.xml"):
+        (tmp_path / name).write_text(view, encoding="utf-8")
+        assert read(tmp_path, [studio(result)]).records[0].score == score
+        (tmp_path / name).unlink()
 
 
 def test_argillas_settings_declare_scales_texts_and_what_is_written(tmp_path: Path) -> None:
     fields = {"instruction": "p", "generation": "It is so."}
+    words = [{"value": word} for word in ("meh", "good", "top")]
     questions = [
         {"name": "r", "settings": {"type": "rating", "options": [{"value": n} for n in range(11)]}},
-        {
-            "name": "v",
-            "settings": {"type": "label_selection", "options": [{"value": w} for w in ("meh", "good", "top")]},
-        },
+        {"name": "v", "settings": {"type": "label_selection", "options": words}},
         {"name": "t", "settings": {"type": "text"}},
         {"name": "s", "settings": {"type": "span", "field": "instruction"}},
     ]
@@ -169,30 +142,6 @@ def test_argillas_settings_declare_scales_texts_and_what_is_written(tmp_path: Pa
     assert (record.score, record.critique, record.spans, record.response) == (-1, "wrong", (), "It is so.")
     assert found.scales[0] == "ratings 0 to 10 read as -1 to 1 (r: as a.json says)"
     assert any("on 'instruction' and not on the response: 1" in loss for loss in found.losses)
-
-
-def test_a_scale_that_does_not_hold_all_ratings_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not on the scale 1 to 5, so without a score: 9"):
-        read(tmp_path, [argilla(q=1), argilla("y", q=9)], scales=["1..5"])
-    with pytest.raises(UserError, match=r"no rating 'stars' .*ratings there: q"):
-        read(tmp_path, [argilla(q=1)], scales=["stars=1..5"])
-    with pytest.raises(UserError, match="--scale is for tables and remarks, and for tools, not for feedback"):
-        read(tmp_path, "", "own.jsonl", kind="feedback", scales=["1..5"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [("label_studio", "a.json"), ("argilla", "a.json"), ("prodigy", "a.jsonl")],
-)
-@pytest.mark.parametrize("score", [1.0, 0.25, 0.0, -1.0])
-def test_a_score_of_our_own_comes_back_as_it_was(tmp_path: Path, kind: str, name: str, score: float) -> None:
-    source = Source(kind="human")
-    prompt = (Message(role="user", content="When?"),)
-    record = Feedback(
-        id="1", prompt=prompt, response="It is so.", critique="No way, no.", score=score, source=source
-    )
-    export([record], kind, tmp_path / name)
-    assert import_feedback(tmp_path / name).records[0].score == score
 
 
 # Offsets.
@@ -210,11 +159,9 @@ def test_a_score_of_our_own_comes_back_as_it_was(tmp_path: Path, kind: str, name
         (EMOJI, (0, 3, "next month"), BROWSER, ""),
         (CRLF, (8, 13), BROWSER, "three"),
         (CRLF, (9, 14), BROWSER, "three"),
-        (CRLF, (8, 13, "three"), BROWSER, "three"),
         (CRLF, (4, 13, "two\\nthree"), BROWSER, "two\r\nthree"),
         (CRLF, (4, 14, "two\r\nthree"), CODE_POINTS, "two\r\nthree"),
         (CRLF, (0, 99), BROWSER, ""),
-        ("one\ntwo", (0, 7, "one\\ntwo"), BROWSER, "one\ntwo"),
         ('f("a\\nb")\nx', (0, 9, 'f("a\\nb")'), BROWSER, 'f("a\\nb")'),
         ("a b a", (1, 2, "a"), BROWSER, ""),
         ("今天🙂下周末吧", (4, 5), None, ""),
@@ -234,9 +181,8 @@ def test_a_mark_without_a_quote_is_counted_as_the_others_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "result", "spans", "said"),
+    ("data", "result", "spans", "note"),
     [
-        ({"text": "a b"}, region(0, 1), ["a"], ""),
         ({"text": "a b"}, region("0", "1"), ["a"], ""),
         ({"text": "a b"}, region(0, 1, to="anything"), ["a"], ""),
         ({"question": "Now or b?", "answer": "b it is"}, region(0, 3, "Now", to="question"), [], "on 'question'"),
@@ -247,131 +193,124 @@ def test_a_mark_without_a_quote_is_counted_as_the_others_are() -> None:
     ],
 )
 def test_a_region_belongs_to_the_text_it_is_on(
-    tmp_path: Path, data: dict[str, str], result: dict[str, Any], spans: list[str], said: str
+    tmp_path: Path, data: dict[str, str], result: dict[str, Any], spans: list[str], note: str
 ) -> None:
     found = read(tmp_path, [studio(result, data=data)])
     assert [span.text for span in found.records[0].spans] == spans
-    assert bool(found.losses) == bool(said) and said in "\n".join(found.losses)
+    assert bool(found.losses) == bool(note) and note in "\n".join(found.losses)
 
 
 # Several people, and what nobody meant.
 
 
 def test_two_people_are_two_opinions(tmp_path: Path) -> None:
-    rows = [{"id": "1", **D, "critique": "no", "annotator": who} for who in ("ann", "ben", "ben")]
-    found = read(tmp_path, rows)
-    assert [record.meta["annotator"] for record in found.records] == ["ann", "ben"]
-    assert merged(found.records, found.records) == found.records
-    assert merged(found.records[:1], found.records[1:]) == found.records
-
-
-def test_records_of_one_response_survive_a_second_import(tmp_path: Path) -> None:
-    rows = [
-        {"text": "N", "label": "GOOD", "answer": answer, "_annotator_id": answer} for answer in ("accept", "reject")
-    ]
+    rows = [{"text": "N", "label": "GOOD", "answer": how, "_annotator_id": how} for how in ("accept", "reject")]
     records = read(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl").records
     assert [record.score for record in records] == [1, -1]
     write_jsonl(tmp_path / "own.jsonl", merged([], records))
-    assert import_feedback(tmp_path / "own.jsonl").records == records
-
-
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        (
-            [{"id": 3, "data": D, "predictions": [{"result": []}]}],
-            "nobody's opinion is in it: predictions of a model",
-        ),
-        (
-            [{"id": 3, "data": {"image": "x.png"}, "annotations": []}] * 3,
-            "record 1, record 2, record 3: .*--map response=KEY",
-        ),
-        ([studio(), {"id": 2, "data": {}, "annotations": []}], r"record 2: no text .*--map response=KEY"),
-        ([{"foo": {"bar": "x"}}], r"say where what is: --map .*keys: foo.bar"),
-        ([{"prompt": "p", "chosen": "a", "rejected": "b"}], "DPOTrainer"),
-        ([{"text": "a", "label": [[0]]}, {"text": "a", "label": [["x", 1, "bad"]]}], "is it the right file"),
-        ([{"options": [{"id": 1}], "answer": "accept", "accept": [1]}], "DPOTrainer"),
-        ([{"id": 1, "outputs": {"a": "x", "b": "y"}, "feedback": [{"key": "k"}]}], "--map response=a"),
-        ([argilla(fields={"q": "p", "a": "r"}, x=1)], r"--map response=KEY; texts there: q, a"),
-        ([{**studio(), "annotations": None, "completions": []}], "tasks without an annotation|cannot tell"),
-        ([studio({"type": "hypertextlabels", "value": {"start": "/p[1]/text()[1]", "end": "/p[1]"}})], "offsets"),
-    ],
-)
-def test_what_cannot_be_read_names_its_cure(tmp_path: Path, rows: list[Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        read(tmp_path, rows)
-
-
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (
-            ["respons=a"],
-            r"no field 'respons', did you mean 'response'\? .*response, prompt, score, .*good, poor",
-        ),
-        (["response"], "is not a pair"),
-        (["score=stars"], "no rating 'stars'"),
-    ],
-)
-def test_a_map_of_a_tools_file(tmp_path: Path, names: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words) as error:
-        read(tmp_path, [studio(whole("rating", 4))], names=names)
-    assert error.value.exit_code == 2
-
-
-def test_labels_may_be_said_to_praise_or_blame(tmp_path: Path) -> None:
-    row = studio(
-        region(0, 2, "It", "Typo"),
-        region(3, 5, "is", "Nice"),
-        region(6, 9, "due", "Date"),
-        data={"text": D["response"]},
-    )
-    plain = read(tmp_path, [row])
-    assert plain.records[0].spans == () and "'Typo' (1), 'Nice' (1), 'Date' (1)" in "\n".join(plain.losses)
-    told = read(tmp_path, [row], names=["poor=Typo", "good=Nice,poor=Date"])
-    assert [(span.text, span.label) for span in told.records[0].spans] == [("It", -1), ("is", 1), ("due", -1)]
-
-
-@pytest.mark.parametrize("asked", ["When?", [{"type": "text", "text": "When?"}]])
-def test_a_conversation_is_its_last_answer(tmp_path: Path, asked: Any) -> None:
-    turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": "Next week."}]
-    (record,) = read(tmp_path, [studio(whole("choices", ["bad"], to="chat"), data={"chat": turns})]).records
-    assert (record.prompt[0].content, record.response, record.score) == ("When?", "Next week.", -1)
-
-
-def test_a_bad_row_after_a_good_one_is_named_and_no_traceback(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="record 2: not a record of argilla"):
-        read(tmp_path, [argilla(q="good"), {"id": "y", "fields": 3, "responses": {}}])
-
-
-def test_two_files_of_two_users_of_doccano_are_two_opinions(tmp_path: Path) -> None:
+    assert import_feedback(tmp_path / "own.jsonl").records == records == merged(records[:1], records[1:])
     row = json.dumps({"id": 1, "text": "It is so.", "label": ["bad"], "Comments": []})
     ann, ben, everyone = (read(tmp_path, row, f"{name}.jsonl").records for name in ("ann", "ben", "all"))
-    assert [record.meta.get("annotator") for record in (*ann, *ben, *everyone)] == ["ann", "ben", None]
+    assert [record.meta.get("annotator") for record in (*ann, *ben, *everyone)] == ["ann", "ben", None], "doccano"
     assert len(merged(ann, ben)) == 2
 
 
-def test_a_table_that_has_a_label_too_is_a_table(tmp_path: Path) -> None:
-    found = read(tmp_path, "text,response,critique,label\nx,It is so.,No.,bad\n", "a.csv")
-    assert (found.report.source, found.records[0].critique, found.ignored) == ("csv", "No.", ("text", "label"))
+def test_what_nobody_submitted_is_no_opinion_and_what_was_rejected_a_failure(tmp_path: Path) -> None:
+    mark = {"start": 10, "end": 19, "label": "poor"}
+    spans = [
+        {"value": [mark], "status": "submitted", "user_id": "u"},
+        {"value": [], "status": "draft", "user_id": "v"},
+    ]
+    (record,) = read(tmp_path, [{"id": "r", "fields": D, "responses": {"spans": spans}}]).records
+    assert [span.text for span in record.spans] == ["next week"]
+    row = {"text": "It is.", "spans": [], "answer": "reject"}
+    (record,) = read(tmp_path, json.dumps(row), "x.jsonl").records
+    assert record.error is not None and record.error.kind == "unsupported"
 
 
-def test_a_folder_names_its_files(tmp_path: Path) -> None:
-    (tmp_path / "records.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(UserError, match=r"Is a directory .*give one of its files: records.json"):
+def test_our_own_records_come_back_as_they_are(tmp_path: Path) -> None:
+    first = import_feedback(corrected_file(tmp_path / "remarks.jsonl", 3))
+    write_jsonl(tmp_path / "own.jsonl", first.records)
+    again = import_feedback(tmp_path / "own.jsonl")
+    assert again.records == first.records and again.report.source == "feedback"
+    assert again.report.model_copy(update={"source": "remarks"}) == first.report
+
+
+PAIR = {"prompt": "p", "chosen": "a", "rejected": "b"}
+FLAT_TABLE = "id,prompt,response,q.responses,q.responses.users,q.responses.status\n1,p,r,\"['bad']\",\"['u']\",x\n"
+PLACELESS = {"type": "hypertextlabels", "value": {"start": "/p[1]/text()[1]", "end": "/p[1]"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        (
+            [{"id": 3, "data": D, "predictions": [{"result": []}]}],
+            {},
+            "nobody's opinion .*: predictions of a model",
+        ),
+        ([{"data": {"image": "x"}, "annotations": []}] * 3, {}, "record 1, record 2, .*--map response=KEY"),
+        ([studio(), {"id": 2, "data": {}, "annotations": []}], {}, r"record 2: no text .*--map response=KEY"),
+        ([studio(PLACELESS)], {}, "offsets"),
+        ([{**studio(), "annotations": [3]}], {}, "not a record of label_studio"),
+        ([{"foo": {"bar": "x"}}], {}, r"say where what is: --map .*keys: foo.bar"),
+        ([PAIR], {}, "DPOTrainer"),
+        ([{"options": [{"id": 1}], "answer": "accept", "accept": [1]}], {}, "DPOTrainer"),
+        ([{"text": "a", "label": [[0]]}, {"text": "a", "label": [["x", 1, "bad"]]}], {}, "is it the right file"),
+        ([{"id": 1, "outputs": {"a": "x", "b": "y"}, "feedback": [{"key": "k"}]}], {}, "--map response=a"),
+        ([argilla(fields={"q": "p", "a": "r"}, x=1)], {}, r"--map response=KEY; texts there: q, a"),
+        ([argilla(q="good"), {"id": "y", "fields": 3, "responses": {}}], {}, "record 2: not a record of argilla"),
+        (FLAT_TABLE, {}, "export the records as JSON"),
+        ([studio(whole("rating", 4))], {"names": ["respons=a"]}, "did you mean 'response'"),
+        ([studio(whole("rating", 4))], {"names": ["response"]}, "is not a pair"),
+        ([studio(whole("rating", 4))], {"names": ["score=stars"]}, "no rating 'stars'"),
+        ([argilla(q=1), argilla("y", q=9)], {"scales": ["1..5"]}, "not on the scale 1 to 5, .*: 9"),
+        ([argilla(q=1)], {"scales": ["stars=1..5"]}, r"no rating 'stars' .*ratings there: q"),
+        ("", {"kind": "feedback", "scales": ["1..5"]}, "--scale is for tables and remarks, .* not for feedback"),
+        ("", {}, "is empty"),
+        ("", {"kind": "argilla"}, "no records"),
+        ('{"colour": "red"}', {"kind": "slf5k"}, "record 1: no 'feedback'"),
+        ('{"colour": "red"}', {"kind": "feedback"}, ":1: "),
+        ("{}", {"kind": "handwriting"}, "unknown kind .*one of auto, feedback"),
+    ],
+)
+def test_what_cannot_be_read_names_its_cure(
+    tmp_path: Path, content: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        read(tmp_path, content, "a.csv" if content == FLAT_TABLE else "a.json", **options)
+    assert caught.value.exit_code == (2 if options.keys() & {"names", "scales"} or "unknown" in words else 1)
+
+
+def test_a_folder_and_a_broken_configuration_are_named(tmp_path: Path) -> None:
+    (tmp_path / "config.xml").write_text("<View", encoding="utf-8")
+    with pytest.raises(UserError, match=r"config.xml: not a labelling configuration: .*move it away"):
+        read(tmp_path, [studio(whole("rating", 4))])
+    with pytest.raises(UserError, match=r"Is a directory .*give one of its files: a.json, config.xml"):
         import_feedback(tmp_path)
 
 
-def test_answers_in_the_cells_of_a_table_are_refused(tmp_path: Path) -> None:
-    head = "id,prompt,response,q.responses,q.responses.users,q.responses.status"
-    with pytest.raises(UserError, match="export the records as JSON"):
-        read(tmp_path, f"{head}\n1,p,r,\"['bad']\",\"['u']\",\"['submitted']\"\n", "a.csv")
+def test_labels_may_be_said_to_praise_or_blame(tmp_path: Path) -> None:
+    marks = region(0, 2, "It", "Typo"), region(3, 5, "is", "Nice"), region(6, 9, "due", "Date")
+    row = studio(*marks, data={"text": D["response"]})
+    plain = read(tmp_path, [row])
+    assert plain.records[0].spans == () and "'Typo' (1), 'Nice' (1), 'Date' (1)" in "\n".join(plain.losses)
+    mapped = read(tmp_path, [row], names=["poor=Typo", "good=Nice,poor=Date"])
+    assert [(span.text, span.label) for span in mapped.records[0].spans] == [("It", -1), ("is", 1), ("due", -1)]
 
 
-def test_a_choice_and_marks_of_one_line_are_both_read(tmp_path: Path) -> None:
+def test_a_conversation_is_its_last_answer_and_a_table_with_a_label_is_a_table(tmp_path: Path) -> None:
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "When?"}]},
+        {"role": "assistant", "content": "No."},
+    ]
+    (record,) = read(tmp_path, [studio(whole("choices", ["bad"], to="chat"), data={"chat": turns})]).records
+    assert (record.prompt[0].content, record.response, record.score) == ("When?", "No.", -1)
+    found = read(tmp_path, "text,response,critique,label\nx,It is so.,No.,bad\n", "a.csv")
+    assert (found.report.source, found.records[0].critique, found.ignored) == ("csv", "No.", ("text", "label"))
     row = {"text": "It is.", "spans": [{"start": 0, "end": 2, "label": "BAD"}], "options": [{"id": "good"}]}
     (record,) = read(tmp_path, json.dumps({**row, "accept": ["good"], "answer": "accept"}), "a.jsonl").records
-    assert ([span.text for span in record.spans], record.score) == (["It"], 1)
+    assert ([span.text for span in record.spans], record.score) == (["It"], 1), "marks and a choice of Prodigy"
 
 
 def test_a_text_of_a_flat_file_that_nothing_declares_is_asked_for(tmp_path: Path) -> None:
@@ -386,9 +325,6 @@ def test_a_text_of_a_flat_file_that_nothing_declares_is_asked_for(tmp_path: Path
     }
     plain = read(tmp_path, [row, {**row, "annotator": 2, "verdict": "Good"}])
     assert [(record.score, record.critique) for record in plain.records] == [(-1, ""), (1, "")]
-    assert (
-        "why: kept in meta.aside, as no verdict on the response: 2 (if it is a critique: --map critique=why)"
-        in plain.losses
-    )
-    told = read(tmp_path, [row], names=["critique=why"])
-    assert (told.records[0].critique, told.losses) == ("Too late.", ())
+    assert any("why: kept in meta.aside" in loss and "--map critique=why" in loss for loss in plain.losses)
+    mapped = read(tmp_path, [row], names=["critique=why"])
+    assert (mapped.records[0].critique, mapped.losses) == ("Too late.", ())

@@ -63,13 +63,6 @@ def test_what_a_table_cannot_give_back_is_one_line(tmp_path: Path) -> None:
         export([record(part)], "csv", tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("kind", ["label_studio", "argilla", "prodigy"])
-def test_a_tool_that_has_one_text_refuses_turns(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"'1' has turns, and {kind} holds plain text alone .*JSON Lines"):
-        export([record()], kind, tmp_path / "t")
-    assert not (tmp_path / "t").exists()
-
-
 def test_trainers_get_the_messages(tmp_path: Path) -> None:
     talk = [message.model_dump() for message in conversation_of(TALK)]
     other = Transcript.of([((), "I look it up, then"), ((), "90 km. I look it up")])

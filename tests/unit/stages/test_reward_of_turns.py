@@ -13,9 +13,9 @@ from text2grad.align import Aligned, TokenTable
 from text2grad.align.trajectory import recorded_tokens
 from text2grad.config import RewardModelSettings
 from text2grad.critics.damage import spoiled
-from text2grad.data.marks import with_corrections
 from text2grad.feedback import Critique, Feedback, Message, Source, Span, Transcript, turn_at
 from text2grad.policy.model import Policy
+from text2grad.stages.reward_model.corrections import with_corrections
 from text2grad.stages.reward_model.data import fitting, judged_cases, reward_pair
 from text2grad.train.pairs import encode_pairs
 

@@ -10,12 +10,13 @@ import pytest
 from human_data import corrected_file, small_config
 from text2grad.config import Config
 from text2grad.critics.damage import DAMAGE
-from text2grad.data.marks import corrections, human_record, with_corrections
+from text2grad.data.marks import human_record
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback
 from text2grad.jsonl import read_jsonl
 from text2grad.stages.critics import critic_inputs
 from text2grad.stages.intake import run_import
+from text2grad.stages.reward_model.corrections import corrections, with_corrections
 from text2grad.stages.reward_model.data import with_damage
 from text2grad.stages.reward_model.gate import FRESH, gate_file, read_gate, refuse_unfit_reward_model, verdict_line
 from text2grad.stages.reward_model.train import run_train_reward

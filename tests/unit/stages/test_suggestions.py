@@ -82,7 +82,6 @@ def test_reports_and_exports_of_suggestions(
     file = str(tmp_path / "feedback.jsonl")
     assert ran(["feedback-report", file, "--show", "3"]) == 0
     assert "~ for x in xs: sum(xs)" in capsys.readouterr().err
-    for kind in ("label_studio", "argilla", "prodigy", "csv"):
-        assert ran(["export", file, "--as", kind, "--out", str(tmp_path / kind), "--json"]) == 0
-        told = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert told["left_out"] == {"improvable_spans": 1}, kind
+    assert ran(["export", file, "--as", "csv", "--out", str(tmp_path / "a.csv"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["left_out"] == {"improvable_spans": 1}

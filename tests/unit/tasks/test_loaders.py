@@ -29,31 +29,21 @@ def read(name: str, shapes: Any) -> list[Example]:
 
 def test_slf5k() -> None:
     first, second = read("slf5k.jsonl", SLF5K)
-    assert first.id == "t3_a1"
+    assert first.id == "t3_a1" and first.reference.startswith("Half of the author's")
     assert "Title: My tomatoes split\n\nI watered them every day" in first.prompt[0].content
-    assert first.reference.startswith("Half of the author's")
-    assert first.meta == {
-        "human_feedback": "Leaves out the question.",
-        "draft": "The author grows tomatoes.",
-    }
+    assert first.meta == {"human_feedback": "Leaves out the question.", "draft": "The author grows tomatoes."}
     assert second.reference == "Pads squeak when wet.", "no ideal summary: the TL;DR of the author"
-
-
-def test_the_papers_own_slf5k_file_has_posts_by_id() -> None:
     (post,) = read("slf5k_text2grad.json", SLF5K)
-    assert (post.id, post.reference) == ("t3_c3", "")
+    assert (post.id, post.reference) == ("t3_c3", ""), "the paper's own file has posts by id"
     assert post.prompt[0].content.endswith("Is she bored?")
 
 
-def test_ultrafeedback_binarized_keeps_the_whole_conversation() -> None:
+def test_ultrafeedback() -> None:
     (example,) = read("ultrafeedback_binarized.jsonl", QUESTIONS)
     assert [turn.role for turn in example.prompt] == ["user", "assistant", "user"]
     assert example.reference == "Mild, about 12 degrees."
-
-
-def test_of_several_responses_only_the_chosen_one_is_a_reference() -> None:
     (example,) = read("ultrafeedback_text2grad.json", QUESTIONS)
-    assert (example.id, example.reference) == ("p1", "23")
+    assert (example.id, example.reference) == ("p1", "23"), "only the chosen response is a reference"
 
 
 def test_kodcode() -> None:
@@ -98,33 +88,28 @@ def test_a_packed_file_that_is_damaged_is_one_line(tmp_path: Path, damage: bytes
         load_rows(str(file))
 
 
-@pytest.mark.parametrize("name", ["deep.jsonl", "deep.json"])
-@pytest.mark.parametrize("text", ["[" * 3000, '{"a": ' * 3000, '[{"a": ' + "9" * 5000 + "}]"])
-def test_rows_that_cannot_be_read_for_their_size_are_one_line(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=r"deep\.jsonl?:1: not JSON"):
-        load_rows(str(tmp_path / name))
-
-
-def test_limit_counts_rows() -> None:
-    assert len(read_examples(str(DATA / "kodcode.jsonl"), KODCODE, limit=1)) == 1
-
-
-BAD = {
+BAD: dict[str, tuple[str | None, str]] = {
     "missing.jsonl": (None, "cannot read .*No such file"),
     "empty.jsonl": ("\n", "has no records"),
     "empty.json": ("\n", "has no records"),
     "broken.jsonl": ('{"post": "a", "title": "b"}\n{"post": ', ":2: not JSON"),
-    "broken.json": ('[{"post": ', "not JSON"),
+    "broken.json": ('[{"post": ', ":1: not JSON: .*export the file again"),
     "number.json": ("3", "neither a list nor an object"),
     "strings.json": ('["a"]', "record 1 is not an object"),
     "strange.jsonl": ('{"colour": "red"}', "unknown shape with keys colour .*known shapes"),
     "gap.jsonl": ('{"title": "b", "post": "a"}\n{"title": "b"}', "record 2: no 'post'"),
-    "blank.jsonl": (
-        '{"title": "b", "post": "a"}\n{"title": "b", "post": " "}',
-        "record 2: no text in 'post'",
-    ),
+    "blank.jsonl": ('{"title": "b", "post": "a"}\n{"title": "b", "post": " "}', "record 2: no text in 'post'"),
     "list.jsonl": ('{"title": "b", "post": ["a"]}', "record 1: no text in 'post'"),
+    "latin.jsonl": ('{"post": "caf\udce9"}', "not UTF-8"),
+    "x.markdown": ("| a | b |\n|---|---|\n| 1 | 2 |\n", "is Markdown .*save its table as CSV"),
+    "x.diff": ("-a\n+b\n", "is a diff .*as corrected"),
+    "x.zip": ("PK", "is an archive .*unpack it"),
+    "x.xmi": ("<a/>", "is XML .*export JSON"),
+    "x.conll": ("a\tO\n", "tokens and no text .*export JSON with offsets"),
+    "x.YAML.json": ("a: 1\n", ":1: not JSON"),
+    "brackets.jsonl": ("[" * 3000, "jsonl:1: not JSON"),
+    "braces.json": ('{"a": ' * 3000, "json:1: not JSON"),
+    "digits.json": ('[{"a": ' + "9" * 5000 + "}]", "json:1: not JSON"),
 }
 
 
@@ -132,22 +117,10 @@ BAD = {
 def test_bad_input_is_one_line_that_says_where(tmp_path: Path, name: str) -> None:
     content, words = BAD[name]
     if content is not None:
-        (tmp_path / name).write_text(content, encoding="utf-8")
+        (tmp_path / name).write_text(content, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(UserError, match=words) as caught:
-        read_examples(str(tmp_path / name), SLF5K)
+        read_examples(str(tmp_path / name), SLF5K) if "x." not in name else list(read_rows(tmp_path / name))
     assert "\n" not in str(caught.value)
-
-
-def test_not_utf8(tmp_path: Path) -> None:
-    (tmp_path / "latin.jsonl").write_bytes('{"post": "café"}'.encode("latin-1"))
-    with pytest.raises(UserError, match="not UTF-8"):
-        load_rows(str(tmp_path / "latin.jsonl"))
-
-
-def test_a_line_separator_inside_a_string_does_not_end_a_record(tmp_path: Path) -> None:
-    row = {"title": "t", "post": "one\u2028two"}
-    (tmp_path / "x.jsonl").write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
-    assert load_rows(str(tmp_path / "x.jsonl")) == [row]
 
 
 @pytest.mark.parametrize("name", [*files.HUB, "KodCode/KodCode-Light-RL-10K", "someone/else"])
@@ -185,26 +158,17 @@ def write_rows(path: Path, *rows: dict[str, Any]) -> str:
     return str(path)
 
 
-OTHER_PROMPTS = {
-    "given ids": ({"id": "a", "prompt": "One?"}, {"id": "a", "prompt": "Two?"}),
-    "an id that is the name of a row without": ({"prompt": "One?"}, {"id": "f-1", "prompt": "Two?"}),
-    "other turns": (
-        {"id": "a", "prompt": [{"role": "user", "content": "One?"}]},
-        {"id": "a", "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "One?"}]},
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", OTHER_PROMPTS)
-def test_two_prompts_with_one_id_are_not_taken_for_one(kind: str, tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "f.jsonl", *({**row, "response": "Yes."} for row in OTHER_PROMPTS[kind]))
-    with pytest.raises(
-        UserError, match=r"two prompts have the id .* and .*\(give each prompt an id of its own, or"
-    ):
-        read_examples(data, QUESTIONS)
-
-
-def test_without_the_ids_they_are_two(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ({"id": "a", "prompt": "One?"}, {"id": "a", "prompt": "Two?"}),
+        ({"prompt": "One?"}, {"id": "f-1", "prompt": "Two?"}),
+        ({"id": "a", "prompt": "One?"}, {"id": "a", "prompt": [{"role": "system", "content": "One?"}]}),
+    ],
+)
+def test_two_prompts_with_one_id_are_not_taken_for_one(rows: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"two prompts have the id .* and "):
+        read_examples(write_rows(tmp_path / "f.jsonl", *({**row, "response": "Yes."} for row in rows)), QUESTIONS)
     data = write_rows(tmp_path / "f.jsonl", {"prompt": "One?"}, {"prompt": "Two?"}, {"prompt": "One?"})
     assert len(read_examples(data, QUESTIONS)) == 3
 
@@ -250,33 +214,18 @@ def test_what_is_in_a_file_decides_how_it_is_read(tmp_path: Path, name: str, tex
     [
         ({"p": {"a": "1"}, "q": {"a": "2"}}, [{"id": "p", "a": "1"}, {"id": "q", "a": "2"}]),
         ({"a": "1"}, [{"a": "1"}]),
-        (
-            {"data": {"text": "t"}, "annotations": [{"id": 1}]},
-            [{"data": {"text": "t"}, "annotations": [{"id": 1}]}],
-        ),
+        ({"data": {"text": "t"}, "annotations": [{"id": 1}]}, None),
     ],
 )
-def test_an_object_is_rows_by_id_or_one_row(tmp_path: Path, content: Any, rows: list[Any]) -> None:
+def test_an_object_is_rows_by_id_or_one_row(tmp_path: Path, content: Any, rows: list[Any] | None) -> None:
     (tmp_path / "x.json").write_text(json.dumps(content), encoding="utf-8")
-    assert list(read_rows(tmp_path / "x.json")) == rows
+    assert list(read_rows(tmp_path / "x.json")) == ([content] if rows is None else rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("x.markdown", "| a | b |\n|---|---|\n| 1 | 2 |\n", "is Markdown .*save its table as CSV"),
-        ("x.diff", "-a\n+b\n", "is a diff .*as corrected"),
-        ("x.zip", "PK", "is an archive .*unpack it"),
-        ("x.xmi", "<a/>", "is XML .*export JSON"),
-        ("x.conll", "a\tO\n", "tokens and no text .*export JSON with offsets"),
-        ("x.json", "a: 1\n", "x.json:1: not JSON: .*export the file again"),
-        ("x.yaml", "a: 1\n", "x.yaml:1: not JSON: .*rename it, or save it as one of these"),
-    ],
-)
-def test_a_file_of_another_kind_names_a_cure_that_is_one(tmp_path: Path, name: str, text: str, words: str) -> None:
-    (tmp_path / name).write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=words):
-        list(read_rows(tmp_path / name))
+def test_a_line_separator_inside_a_string_does_not_end_a_record(tmp_path: Path) -> None:
+    row = {"title": "t", "post": "one\u2028two"}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
+    assert load_rows(str(tmp_path / "x.jsonl")) == [row]
 
 
 def test_the_command_that_turns_a_parquet_file_into_lines_does_so(tmp_path: Path) -> None:

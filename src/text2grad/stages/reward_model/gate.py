@@ -21,7 +21,6 @@ from text2grad.align.trajectory import recorded_tokens
 from text2grad.config import Config
 from text2grad.critics.damage import spoiled
 from text2grad.critics.table import spec_of
-from text2grad.data.marks import corrections
 from text2grad.errors import UserError
 from text2grad.eval.critics.gate import Gate, GateJudgements, Paid, check
 from text2grad.eval.critics.spans import SpanCase
@@ -32,6 +31,7 @@ from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.critics import reward_model_critic
+from text2grad.stages.reward_model.corrections import corrections
 from text2grad.stages.reward_model.data import example_of, reward_data, token_table
 from text2grad.stages.run_folder import RunFolder, write_json
 from text2grad.stages.sampling import sample, sample_episodes

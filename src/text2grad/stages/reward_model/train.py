@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from text2grad.align import token_labels
 from text2grad.chat import Chat
 from text2grad.config import Config, RewardModelSettings
-from text2grad.data.marks import with_corrections
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.critics.marks import numbered, people, read_marks
@@ -30,6 +29,7 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.answers import CRITIQUE_PARTS, comparison, open_judge
 from text2grad.stages.critics import critic_over, load_reward_model
+from text2grad.stages.reward_model.corrections import with_corrections
 from text2grad.stages.reward_model.data import (
     example_of,
     fitting,
