@@ -87,7 +87,6 @@ class MissingPackageError(UserError, ImportError):
 
 EXTRAS = {
     **dict.fromkeys(("accelerate", "datasets", "peft", "psutil", "safetensors", "torch", "transformers"), "train"),
-    "rapidfuzz": "annotate",
     "gguf": "gguf",
     "llguidance": "grounded",
     "sacrebleu": "evaluate",

@@ -275,14 +275,13 @@ class QuoteCounts(Record):
 
     No span: `unmatched` quotes are not in the response (`foreign`: those of a tool or a user among them),
     `ambiguous` ones occur more than once without saying which, `no_polarity` ones are neither praise nor
-    blame, `repeated` ones repeat another. Found in another form (`wire.LocateSettings`): `normalised`, `fuzzy`.
+    blame, `repeated` ones repeat another. Found in another form (`wire.Tolerance`): `normalised`.
     """
 
     unmatched: int = 0
     foreign: int = Field(default=0, exclude_if=lambda count: count == 0)
     ambiguous: int = 0
     normalised: int = 0
-    fuzzy: int = 0
     no_polarity: int = 0
     repeated: int = 0
 

@@ -37,10 +37,10 @@ def test_a_record_holds_its_judgement(judgement: Judgement, tmp_path: Path) -> N
 
 
 def test_counts_of_quotes_add_up_and_stand_in_the_record_one_by_one() -> None:
-    counts = QuoteCounts(unmatched=2, fuzzy=1) + QuoteCounts(unmatched=1, repeated=3)
-    assert counts == QuoteCounts(unmatched=3, fuzzy=1, repeated=3)
+    counts = QuoteCounts(unmatched=2, normalised=1) + QuoteCounts(unmatched=1, repeated=3)
+    assert counts == QuoteCounts(unmatched=3, normalised=1, repeated=3)
     record = Feedback.of(EXAMPLE, "ab", Critique(text="", quotes=counts), SOURCE)
-    assert record.meta == {"post": 7, "unmatched": 3, "fuzzy": 1, "repeated": 3}
+    assert record.meta == {"post": 7, "unmatched": 3, "normalised": 1, "repeated": 3}
     assert record.quotes == counts
     other = Feedback(id="1", prompt=EXAMPLE.prompt, response="", source=SOURCE, meta={"repeated": "often"})
     assert other.quotes == QuoteCounts()

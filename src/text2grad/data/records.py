@@ -417,7 +417,7 @@ def _report(source: str, records: Sequence[Feedback]) -> ImportReport:
         exact=placed - counts.normalised,
         no_spans=sum(not record.spans for record in records),
         failed=sum(record.error is not None for record in records),
-        **counts.model_dump(exclude={"fuzzy", "foreign"}),
+        **counts.model_dump(exclude={"foreign"}),
     )
 
 

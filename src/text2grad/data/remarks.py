@@ -26,7 +26,7 @@ from text2grad.data.scale import Scale, Scales, number_of
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Label, Message, QuoteCounts, Transcript, is_foreign, key_of
 from text2grad.jsonl import from_json, to_json
-from text2grad.wire.locate import LocateSettings
+from text2grad.wire.locate import Tolerance
 from text2grad.wire.nearest import nearest
 from text2grad.wire.quotes import Quote, in_order, occurrences, resolve
 
@@ -37,7 +37,7 @@ FIELDS = (*COLUMNS, *RATINGS)
 SAYS = ("critique", "good", "poor", "spans", "score", "corrected")
 """The columns of which a remark fills one, or has mark-up in its response."""
 DECLARED = Scale(-1, 1, "")
-AS_PEOPLE_QUOTE = LocateSettings(ignore_case=True)
+AS_PEOPLE_QUOTE: Tolerance = "any_case"
 NO_SPANS = "none"
 """In the cell of spans: there are none, and none are made of anything else."""
 AS_IT_IS = '""'
@@ -374,7 +374,7 @@ def _add_quotes(opinion: Opinion, quotes: Iterable[tuple[Quote, Label]], label: 
     """Add the spans of the quotes with one label; return a line with the reason of each, for the critique."""
     text = opinion.response
     bare = [_bare(quote, text) for quote, other in quotes if other == label]
-    resolved = resolve(bare, text, label, "skip", AS_PEOPLE_QUOTE)
+    resolved = resolve(bare, text, label, AS_PEOPLE_QUOTE)
     opinion.spans = in_order([*opinion.spans, *resolved.spans])
     opinion.counts += resolved.counts
     opinion.lost = [*opinion.lost, *resolved.lost]
@@ -464,7 +464,7 @@ def _bare(quote: Quote, response: str) -> Quote:
     if len(text) < 3 or text[0] not in _OPENING or text[-1] not in _CLOSING:
         return quote
     inner = quote._replace(text=text[1:-1].strip())
-    there = [not resolve([form], response, 1, "first", AS_PEOPLE_QUOTE).lost for form in (quote, inner)]
+    there = [not resolve([form], response, 1, AS_PEOPLE_QUOTE).lost for form in (quote, inner)]
     return inner if there == [False, True] else quote
 
 

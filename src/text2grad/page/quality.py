@@ -106,8 +106,8 @@ class _Quality:
         return {
             "records": counts["records"],
             "spans": spans,
-            "exact": quotes - counts["normalised"] - counts["fuzzy"],
-            **{name: counts[name] for name in ("normalised", "fuzzy", "unmatched", "ambiguous")},
+            "exact": quotes - counts["normalised"],
+            **{name: counts[name] for name in ("normalised", "unmatched", "ambiguous")},
             "unmatched_rate": _share(counts["unmatched"], quotes + counts["unmatched"]),
             "failed": dict(sorted(self.failures.items())),
             "repeated_records": self.seen.total() - len(self.seen),

@@ -12,13 +12,12 @@ where one reading is possible; it never guesses where a string ends.
 """
 
 from text2grad.wire.answer import json_schema, parse, published_schema, render
-from text2grad.wire.locate import LocateSettings
-from text2grad.wire.quotes import Ambiguity, occurrences
+from text2grad.wire.locate import Tolerance
+from text2grad.wire.quotes import occurrences
 from text2grad.wire.words import render_words, words_schema
 
 __all__ = [
-    "Ambiguity",
-    "LocateSettings",
+    "Tolerance",
     "json_schema",
     "occurrences",
     "parse",

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from text2grad.errors import first_error
 from text2grad.feedback import Critique, Failure, Span, turns_of
 from text2grad.jsonl import storable
-from text2grad.wire.locate import LocateSettings
+from text2grad.wire.locate import Tolerance
 from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
-from text2grad.wire.quotes import Ambiguity, Quote, in_order, resolve, to_quotes
+from text2grad.wire.quotes import Quote, in_order, resolve, to_quotes
 from text2grad.wire.words import read_words
 
 # Our keys and those of the two published annotation prompts (paper, figure 2 and appendix B).
@@ -101,16 +101,13 @@ def _item(quote: Quote, after: str | None, response: str) -> Item:
     return item
 
 
-def parse(
-    z: str, response: str, ambiguity: Ambiguity = "skip", tolerance: LocateSettings | None = None
-) -> Critique | Failure:
+def parse(z: str, response: str, tolerance: Tolerance = "exact") -> Critique | Failure:
     """Read a critic's answer about `response`.
 
     Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes with several
-    candidates as `ambiguous` (and mean what `ambiguity` says). `tolerance` says how far a quote may be from the
-    letter; without it, not at all. What is right and could be better is a span with label 0. What a critic reasons
-    before its critique is not part of it. Spans come sorted by (start, end, good first), each once. An object that
-    labels every word is read as `wire.words` says.
+    candidates as `ambiguous`. `tolerance` says how far a quote may be from the letter. What is right and could be
+    better is a span with label 0. What a critic reasons before its critique is not part of it. Spans come sorted by
+    (start, end, good first), each once. An object that labels every word is read as `wire.words` says.
 
     Returns:
         The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of
@@ -119,21 +116,21 @@ def parse(
     if len(z) > MOST_CHARACTERS:
         return Failure(kind="invalid", message=f"an answer of {len(z):,} characters", raw=storable(z[:_KEPT]))
     try:
-        return _critique(read_object(z, response), response, ambiguity, tolerance)
+        return _critique(read_object(z, response), response, tolerance)
     except UnreadableError as error:
         return Failure(kind=error.kind, message=error.message, raw=storable(z))
     except ValidationError as error:
         return Failure(kind="invalid", message=first_error(error), raw=storable(z))
 
 
-def _critique(found: Found, response: str, ambiguity: Ambiguity, tolerance: LocateSettings | None) -> Critique:
+def _critique(found: Found, response: str, tolerance: Tolerance) -> Critique:
     fields = _fields(found)
     if "words" in fields:
         return read_words(fields["words"], response).model_copy(update={"score": _score(fields.get("score"))})
-    good = resolve(_quotes(fields.get("good", [])), response, 1, ambiguity, tolerance)
-    poor = resolve(_quotes(fields["poor"]), response, -1, ambiguity, tolerance)
+    good = resolve(_quotes(fields.get("good", [])), response, 1, tolerance)
+    poor = resolve(_quotes(fields["poor"]), response, -1, tolerance)
     # It pays nothing, so a quote of it that is not there costs no critique and is no reason to ask again.
-    better = resolve(_quotes(fields.get("improvable") or []), response, 0, ambiguity, tolerance)
+    better = resolve(_quotes(fields.get("improvable") or []), response, 0, tolerance)
     return Critique(
         text=_string(fields["critique"], "the critique"),
         spans=in_order([*good.spans, *poor.spans, *better.spans]),

@@ -108,7 +108,7 @@ def _resolved(items: Sequence[str | dict[str, Any]], response: str, label: Label
         Quote(item["quote"], item.get("reason", ""), **{name: item[name] for name in names if name in item})
         for item in written
     ]
-    return resolve(quotes, response, label, "skip").spans
+    return resolve(quotes, response, label).spans
 
 
 def _substrings(chunks: Sequence[str]) -> str:

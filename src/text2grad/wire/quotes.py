@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from text2grad.feedback import Label, Place, QuoteCounts, Span, Turn, is_foreign, turn_at, turns_of
-from text2grad.wire.locate import Found, LocateSettings, every_place, in_word, inside_word, locate
+from text2grad.wire.locate import Tolerance, every_place, in_word, inside_word, locate
 from text2grad.wire.shown import shown, tags_for
-
-Ambiguity = Literal["first", "all", "skip"]
-"""What a single mention of a quote with several candidates means: the first, all of them, or none."""
 
 
 class Quote(NamedTuple):
@@ -81,31 +78,25 @@ def boundaries(response: str) -> list[int]:
     return sorted({0, *inner, len(response)})
 
 
-def resolve(
-    quotes: Sequence[Quote],
-    response: str,
-    label: Label,
-    ambiguity: Ambiguity,
-    tolerance: LocateSettings | None = None,
-) -> Resolved:
+def resolve(quotes: Sequence[Quote], response: str, label: Label, tolerance: Tolerance = "exact") -> Resolved:
     """Turn the quotes of one label's list into spans.
 
     The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
-    unmatched, and so are quotes of a tool or a user in a `Transcript`, which are counted as foreign too. A blank
-    quote says nothing unless its `occurrence` does, or it is an indentation: longer than one character and there
-    once. Without `tolerance` only what stands in the response to the letter is found.
+    unmatched, and so are quotes of a tool or a user in a `Transcript`, which are counted as foreign too. A single
+    quote with several candidates means none of them. A blank quote says nothing unless its `occurrence` does, or it
+    is an indentation: longer than one character and there once.
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
     seen: Counter[Key] = Counter()
-    counts: Counter[str] = Counter()
+    normalised = 0
     by_quote: list[list[Span]] = []
     lost: list[str] = []
     unclear: list[str] = []
-    known: dict[Key, Found] = {}
+    known: dict[Key, tuple[list[Place], bool]] = {}
     for quote in quotes:
         if (key := _key(quote)) not in known:
             known[key] = _candidates(quote, response, tolerance)
-        places, how = known[key]
+        places, exact = known[key]
         if quote.occurrence is not None:
             chosen = places[quote.occurrence - 1 : quote.occurrence]
         elif not quote.text.strip():
@@ -114,28 +105,27 @@ def resolve(
             chosen = places[seen[key] :][:1]
             seen[key] += 1
         elif len(places) > 1:
-            counts["ambiguous"] += 1
             unclear.append(quote.text)
-            meant = {"first": places[:1], "all": places, "skip": []}[ambiguity]
-            by_quote.append(_spans(meant, quote, response, label))
+            by_quote.append([])
             continue
         else:
             chosen = places
         if chosen:
-            counts[how] += 1
+            normalised += not exact
         else:
             lost.append(quote.text)
         by_quote.append(_spans(chosen, quote, response, label))
-    found = {how: counts[how] for how in ("ambiguous", "normalised", "fuzzy")}
     foreign = sum(is_foreign(quote, response) for quote in lost)
-    return Resolved(by_quote, QuoteCounts(unmatched=len(lost), foreign=foreign, **found), lost, unclear)
+    found = QuoteCounts(unmatched=len(lost), foreign=foreign, ambiguous=len(unclear), normalised=normalised)
+    return Resolved(by_quote, found, lost, unclear)
 
 
-def _candidates(quote: Quote, response: str, tolerance: LocateSettings | None) -> Found:
+def _candidates(quote: Quote, response: str, tolerance: Tolerance) -> tuple[list[Place], bool]:
+    """Return the candidates of a quote, and whether they stand there to the letter."""
     exact = _exact(quote, response) or in_turn(_quoted_as_shown(quote, response), response, quote.turn)
-    if exact or tolerance is None or not quote.text.strip():
-        return Found(exact, "exact")
-    return locate(quote.text, response, _chosen(response, quote.turn), tolerance)
+    if exact or not quote.text.strip():
+        return exact, True
+    return locate(quote.text, response, _chosen(response, quote.turn), tolerance), False
 
 
 def _exact(quote: Quote, response: str) -> list[Place]:
@@ -173,7 +163,7 @@ def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def to_quotes(spans: Sequence[Span], response: str) -> list[Quote]:
-    """Quotes that `resolve` turns back into exactly these spans, whatever the `ambiguity`.
+    """Quotes that `resolve` turns back into exactly these spans.
 
     Raises:
         ValueError: a span does not quote the response.

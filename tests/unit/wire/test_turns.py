@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quotable_responses import TRANSCRIPTS, judged
 from text2grad.feedback import Critique, Failure, Message, QuoteCounts, Transcript, turn_at, turns_of
-from text2grad.wire import LocateSettings, json_schema, occurrences, parse, render
+from text2grad.wire import Tolerance, json_schema, occurrences, parse, render
 
 USER = Message(role="user", content="20 miles or so?")
 TOOL = Message(role="tool", content="It is 30 kilometres.</turn>")
@@ -21,9 +21,9 @@ TALK = Transcript.of(
 FIRST, SECOND, THIRD = TALK.turns
 
 
-def read(*poor: Any, tolerance: LocateSettings | None = None, **more: Any) -> Critique:
+def read(*poor: Any, tolerance: Tolerance = "exact", **more: Any) -> Critique:
     z = json.dumps({"critique": "c", "good_spans": [], "poor_spans": poor, **more})
-    found = parse(z, TALK, tolerance=tolerance)
+    found = parse(z, TALK, tolerance)
     assert isinstance(found, Critique), found
     return found
 
@@ -61,16 +61,15 @@ def test_a_quote_names_its_turn(item: Any, places: list[tuple[int, int]]) -> Non
         ("20 miles miles", QuoteCounts(unmatched=1), 1),  # as it would be found in another form
     ],
 )
-@pytest.mark.parametrize("tolerance", [None, LocateSettings(ignore_case=True)])
+@pytest.mark.parametrize("tolerance", ["exact", "any_case"])
 def test_what_is_not_one_place_of_the_policys_own_pays_nothing_and_is_counted(
-    item: Any, counts: QuoteCounts, lost: int, tolerance: LocateSettings | None
+    item: Any, counts: QuoteCounts, lost: int, tolerance: Tolerance
 ) -> None:
     found = read(item, tolerance=tolerance)
     assert found.spans == () and found.quotes == counts and len(found.lost) == lost
 
 
 ELSEWHERE = Transcript.of([((), "The fair ends"), ((), "THE FAIR ends, it's true"), ((), "The fare ends")])
-ROUGHLY = LocateSettings(ignore_case=True, fuzzy=90)
 
 
 @pytest.mark.parametrize(
@@ -78,16 +77,15 @@ ROUGHLY = LocateSettings(ignore_case=True, fuzzy=90)
     [
         ("The fair ends", 2, "THE FAIR ends", "normalised"),  # to the letter in another turn
         ("The  fair ends", 2, "THE FAIR ends", "normalised"),  # normalised in another turn
-        ("The fair ends", 3, "The fare ends", "fuzzy"),  # to the letter in another turn
-        ("the fair end", 3, "The fare ends", ""),  # not similar enough: what another turn has helps nothing
+        ("The fair ends", 3, "The fare ends", ""),  # what another turn has helps nothing
         ("The fair ends\n\nTHE FAIR ends", None, "", ""),
     ],
 )
-def test_a_quote_is_looked_for_in_its_turn_however_far_from_the_letter(
+def test_a_quote_is_looked_for_in_its_turn_also_in_another_form(
     quote: str, turn: int | None, there: str, how: str
 ) -> None:
     z = json.dumps({"critique": "c", "good_spans": [], "poor_spans": [{"quote": quote, "turn": turn}]})
-    found = parse(z, ELSEWHERE, tolerance=ROUGHLY)
+    found = parse(z, ELSEWHERE, "any_case")
     assert isinstance(found, Critique)
     assert [span.text for span in found.spans] == [there] * bool(how)
     assert found.quotes == QuoteCounts(**{how or "unmatched": 1})

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given
-from hypothesis import strategies as st
 
 from quotable_responses import TEXTS, judged
 from text2grad.feedback import Critique, Failure, Span
-from text2grad.wire import Ambiguity, json_schema, parse, render
+from text2grad.wire import json_schema, parse, render
 
 RESPONSE = "The start of the art fair moved; the art is late."
 
@@ -20,8 +19,8 @@ def ask(good: Any = (), poor: Any = (), **more: Any) -> str:
     return json.dumps({"critique": "Late.", "good_spans": good, "poor_spans": poor, **more})
 
 
-def read(z: str, response: str = RESPONSE, ambiguity: Ambiguity = "skip") -> Critique:
-    judgement = parse(z, response, ambiguity)
+def read(z: str, response: str = RESPONSE) -> Critique:
+    judgement = parse(z, response)
     assert isinstance(judgement, Critique), judgement
     return judgement
 
@@ -36,10 +35,10 @@ def places(critique: Critique) -> list[tuple[int, int, int]]:
     return [(span.start, span.end, span.label) for span in critique.spans]
 
 
-@given(judged(), st.sampled_from(("first", "all", "skip")))
-def test_what_is_rendered_is_read_back(case: tuple[Critique, str], ambiguity: Ambiguity) -> None:
+@given(judged())
+def test_what_is_rendered_is_read_back(case: tuple[Critique, str]) -> None:
     critique, response = case
-    assert parse(render(critique, response), response, ambiguity) == critique
+    assert parse(render(critique, response), response) == critique
 
 
 @given(judged())
@@ -99,13 +98,9 @@ def test_repeats_are_counted_in_each_list_apart() -> None:
     assert read(ask(["art"], ["art"])).quotes.ambiguous == 2
 
 
-@pytest.mark.parametrize(
-    ("ambiguity", "wanted"),
-    [("skip", []), ("first", [(17, 20, -1)]), ("all", [(17, 20, -1), (37, 40, -1)])],
-)
-def test_one_mention_of_a_repeated_quote(ambiguity: Ambiguity, wanted: list[tuple[int, int, int]]) -> None:
-    found = read(ask(poor=["art"]), ambiguity=ambiguity)
-    assert (places(found), found.quotes.ambiguous, found.quotes.unmatched) == (wanted, 1, 0)
+def test_one_mention_of_a_repeated_quote_means_none_of_its_places() -> None:
+    found = read(ask(poor=["art"]))
+    assert (places(found), found.quotes.ambiguous, found.quotes.unmatched) == ([], 1, 0)
 
 
 @pytest.mark.parametrize("quote", ["", " ", "\n", "the artist", "The Start"])

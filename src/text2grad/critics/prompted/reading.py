@@ -17,8 +17,6 @@ from text2grad.jsonl import storable
 
 LONGEST_REPAIRED, DEEPEST_REPAIRED = 10_000, 20
 """Characters, and brackets open at once, of what json-repair is tried on."""
-TOLERANCE = wire.LocateSettings()
-"""How far an annotator's quote may be from the letter of the response."""
 _BRACKET = re.compile(r"[][(){}]")
 _ESCAPED = re.compile(r"\\+(?:u00|x)([0-9a-fA-F]{2})")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
@@ -71,7 +69,7 @@ class Reader:
         return Failure(kind="invalid", message=message, raw="; ".join(judgement.lost))
 
     def _parse(self, text: str, response: str) -> Judgement:
-        return wire.parse(text, response, tolerance=TOLERANCE if self.annotator else None)
+        return wire.parse(text, response, "normalised" if self.annotator else "exact")
 
     def _repaired(self, text: str, response: str) -> Critique | None:
         """The result of json-repair, if each of its quotes occurs in the response, and only once.
