@@ -127,10 +127,10 @@ def found_by(words: Sequence[str], config: Config | None) -> list[str]:
 def made_by(words: Sequence[str], config: Config | None) -> list[str]:
     """The files and folders that a command leaves."""
     if config is None:
-        return []
+        return [option(words, "--out")]
     names = [option(words, "--out")]
     if words[0] == "annotate" and "--out" not in words:
-        names = ["feedback.jsonl", "feedback_heldout.jsonl", "pairs.jsonl"]
+        names = ["feedback.jsonl", "feedback_heldout.jsonl"]
     elif words[0] == "evaluate":
         on = f"{config.task.name}-{Path(config.task.data).name}"
         place = f"evaluation/{on}"
@@ -163,7 +163,7 @@ def option(words: Sequence[str], name: str) -> str:
     return words[words.index(name) + 1] if name in words else ""
 
 
-OF_A_SHAPE = ("--pairs", "--responses", "--anchor", "--answers", "--against", "--plan")
+OF_A_SHAPE = ("--responses", "--anchor", "--answers", "--against", "--plan")
 """Options, beside --task with its value, that make a command another one."""
 
 

@@ -99,8 +99,7 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
             "run_import",
             (Path("in.json"), "auto", None, [], []),
         ),
-        (["annotate"], "run_annotate", (None, None, False, AnnotateOptions())),
-        (["annotate", "--pairs"], "run_annotate", (None, None, True, AnnotateOptions())),
+        (["annotate"], "run_annotate", (None, None, AnnotateOptions())),
         (
             ["annotate", "--out", "o.jsonl", "--limit", "3", "--anchor"],
             "run_annotate",

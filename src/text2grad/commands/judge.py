@@ -175,7 +175,6 @@ class Annotate(Stage, ConfiguredCommand):
     responses: Path | None = option(
         "--responses FILE", "Judge these responses or conversations (.jsonl, .json, .csv); sample none."
     )
-    pairs: bool = option("--pairs", "Also write preference pairs of better and worse answers.", False)
     out: Path | None = option(*OUT)
     plan: bool = option("--plan", "Estimate the cost and exit.", False)
     budget_usd: float | None = option("--budget-usd USD", "Never spend more on FILE.", min=0.0)
@@ -206,4 +205,4 @@ class Annotate(Stage, ConfiguredCommand):
 
         names = {each.name for each in fields(AnnotateOptions)} & set(vars(self))
         options = AnnotateOptions(**{name: getattr(self, name) for name in names})
-        return Work(partial(run_annotate, config, self.responses, self.out, self.pairs, options))
+        return Work(partial(run_annotate, config, self.responses, self.out, options))

@@ -12,18 +12,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from text2grad.chat.journal import STATE_OF, STATES
 from text2grad.config import Config, CriticKind
 from text2grad.critics.program import outcome_counts
-from text2grad.data.export import Pairs, pairs_of, preference_row, write_rows
 from text2grad.data.records import write_feedback
 from text2grad.data.responses import Item, Items, check_items, read_items
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Example, Failure, Feedback, judgements_of
-from text2grad.jsonl import read_jsonl, refuse_folder
+from text2grad.jsonl import refuse_folder
 from text2grad.sandbox import Runner
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import admitted, make_critic, refuse_unfit, runner_of
@@ -43,16 +41,6 @@ AT_A_TIME = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairsSummary(Summary):
-    """Preference pairs that were made, of held-out prompts too, and what gave none by the reason."""
-
-    pairs: int
-    heldout_pairs: int | None = None
-    unpaired: Mapping[str, int]
-    pairs_out: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class JudgedSummary(Summary):
     """How the judgements of a critic that costs nothing ended, and the records that were written."""
 
@@ -66,7 +54,6 @@ class JudgedSummary(Summary):
     failed_records: int
     mean_score: float
     outcomes: Mapping[str, int] | None = None
-    pairs: Mapping[str, Any] = inlined()
     out: str
 
 
@@ -90,7 +77,7 @@ class Tally:
             self.spans += len(record.spans)
             yield record
 
-    def summary(self, out: Path, others: Tally | None = None, pairs: PairsSummary | None = None) -> JudgedSummary:
+    def summary(self, out: Path, others: Tally | None = None) -> JudgedSummary:
         """What a stage reports; the figures of `others` are in the counts of how judgements ended."""
         ended = self.ended + (others.ended if others else Counter[str]())
         outcomes = self.outcomes + (others.outcomes if others else Counter[str]())
@@ -104,7 +91,6 @@ class Tally:
             failed_records=ended.total() - ended["ok"],
             mean_score=mean(self.scores),
             outcomes=dict(outcomes.most_common()) or None,
-            pairs=pairs.as_dict() if pairs else {},
             out=str(out),
         )
 
@@ -125,23 +111,17 @@ def judged(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
             yield Feedback.of(item.example, item.response, judgement, critic.source)
 
 
-PAIRS_PER_PROMPT = 4
-"""Most preference pairs that are written for one prompt."""
-
-
 def run_annotate(
     config: Config,
     responses: Path | None = None,
     out: Path | None = None,
-    pairs: bool = False,
     options: AnnotateOptions = AnnotateOptions(),  # noqa: B008 - frozen
 ) -> Summary:
     """Have responses judged: those of the file `responses`, else the policy's own, which are sampled first.
 
     Writes `out` (by default `feedback.jsonl` of the run) and, of held-out prompts,
     `feedback_heldout.jsonl` beside it, so that a reward model can be measured on responses to
-    prompts it has never seen. With `pairs`, better and worse answers to one prompt go into
-    `pairs.jsonl`, those to held-out prompts into `pairs_heldout.jsonl`.
+    prompts it has never seen.
 
     Raises:
         UsageError: an option that is of no use with this critic.
@@ -152,14 +132,12 @@ def run_annotate(
         refuse_folder(out)
     if kind != "prompted":
         refuse_endpoint_options(options)
-    if pairs:
-        refuse_pairs(config, responses)
     if options.start and (responses is not None or options.anchor):
         raise UsageError("--from names the policy that answers, and none is sampled", "leave out --from")
     if options.budget_usd is None:
         options = replace(options, budget_usd=config.critic.prompted.budget_usd)
     if responses is None:
-        return annotate_samples(config, kind, out, pairs, options)
+        return annotate_samples(config, kind, out, options)
     target, write = out or config.run.folder / "feedback.jsonl", writer_of(config.policy)
 
     def items() -> Iterator[Item]:
@@ -208,9 +186,7 @@ def say_without_reference(items: Items) -> None:
         print(f"{said}: faults are found by tests alone ({cure})", file=sys.stderr)
 
 
-def annotate_samples(
-    config: Config, kind: CriticKind, out: Path | None, pairs: bool, options: AnnotateOptions
-) -> Summary:
+def annotate_samples(config: Config, kind: CriticKind, out: Path | None, options: AnnotateOptions) -> Summary:
     """Have the critic `kind` judge what the policy says, or with `options.anchor` the data set's own drafts."""
     from text2grad.stages.sampling import sources_of
     from text2grad.stages.training import note_settings, prepare
@@ -229,12 +205,10 @@ def annotate_samples(
             return plan_for(config, lambda: [*items, *held], target, options)
         note_settings(config, run.path)
         if critic is None:
-            paid = _paid_samples(config, (items, target), (held, heldout), options)
-            asked = pairs and options.requests is None
-            return replace(paid, pairs=write_pairs(config, target, heldout).as_dict()) if asked else paid
+            return _paid_samples(config, (items, target), (held, heldout), options)
         tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
         others = criticise(critic, lambda: held, heldout, replaces=critic.source.kind)
-    return tally.summary(target, others, write_pairs(config, target, heldout) if pairs else None)
+    return tally.summary(target, others)
 
 
 def _paid_samples(
@@ -250,31 +224,3 @@ def _paid_samples(
     rest = left(options.budget_usd, summary.spent + (summary.canaries.get("canaries_usd") or 0.0))
     again = replace(options, budget_usd=rest, canaries=False, add_requests=True)
     return summary.with_heldout(annotate_paid(config, lambda: others, heldout, again))
-
-
-def refuse_pairs(config: Config, responses: Path | None) -> None:
-    """Refuse `--pairs` of answers in a file, and of one answer to a prompt."""
-    if responses is not None:
-        cure = "text2grad export feedback.jsonl --as preference --out pairs.jsonl"
-        raise UsageError("--pairs is of the policy's own answers", cure)
-    if config.annotate.samples_per_prompt < 2:
-        raise UsageError("--pairs needs several answers to a prompt", "set --annotate.samples_per_prompt 8")
-
-
-def write_pairs(config: Config, source: Path, heldout: Path) -> PairsSummary:
-    """Better and worse answers to the same prompts, for DPO or a scalar reward model: `pairs.jsonl`.
-
-    Those of held-out prompts go into `pairs_heldout.jsonl`.
-    """
-    path, beside = (config.run.folder / f"{name}.jsonl" for name in ("pairs", "pairs_heldout"))
-    found = _write_pairs(source, path)
-    held = len(_write_pairs(heldout, beside).pairs) if heldout.is_file() else None
-    return PairsSummary(
-        pairs=len(found.pairs), heldout_pairs=held, unpaired=dict(found.left_out), pairs_out=str(path)
-    )
-
-
-def _write_pairs(source: Path, path: Path) -> Pairs:
-    found = pairs_of(read_jsonl(source, Feedback), PAIRS_PER_PROMPT)
-    write_rows([preference_row(pair) for pair in found.pairs], "preference", path)
-    return found

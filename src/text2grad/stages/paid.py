@@ -70,7 +70,6 @@ class PaidSummary(Summary):
     records: int
     heldout_records: int | None = None
     sent: int
-    pairs: Mapping[str, Any] = inlined()
     left_out: Sequence[str]
     price: str
     journal: str

@@ -357,13 +357,6 @@ def test_a_typo_in_the_prices(judge: Any, annotate: Any, tmp_path: Path, prices:
     assert code == 1 and words in err and len(err.splitlines()) == 1
 
 
-def test_programs_of_a_file_make_no_pairs(judge: Any, annotate: Any, tmp_path: Path) -> None:
-    server = judge(lambda name, turn, body: said(GOOD))
-    code, _, err = annotate(server, responses_file(tmp_path / "r.jsonl", ["a"]), "--pairs")
-    assert code == 2 and "--pairs" in err and "export" in err and err.count("\n") == 1
-    assert not server.bodies
-
-
 def test_a_plan_costs_nothing_and_names_what_it_does_not_know(judge: Any, annotate: Any, tmp_path: Path) -> None:
     server = judge(lambda name, turn, body: said(GOOD))
     file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(8)])

@@ -76,7 +76,7 @@ def test_one_answer_is_one_critique_on_both_roads(judge: Judge, tmp_path: Path, 
     config = settings(tmp_path, server)
     (in_the_loop,) = asked(config, tmp_path / "critic.journal", RESPONSES[:1])
     file = responses_file(tmp_path / "r.jsonl", ["one"])
-    run_annotate(config, file, tmp_path / "out.jsonl", False, AnnotateOptions(canaries=False))
+    run_annotate(config, file, tmp_path / "out.jsonl", AnnotateOptions(canaries=False))
     (record,) = read_jsonl(tmp_path / "out.jsonl", Feedback)
     same = Feedback.of(example("r-0"), RESPONSES[0], in_the_loop, record.source)
     assert record.model_dump(exclude={"usage"}) == same.model_dump(exclude={"usage"})
