@@ -62,38 +62,49 @@ class Budget:
 
     def __init__(self, most: float | None, price: Price | None, journal: Journal) -> None:
         self._most, self._price, self._journal = most, price, journal
+        self._open: dict[str, float] = {}
         self._reserved = self._largest = 0.0
         self._changed = Condition()
         self.reached = False
 
-    def maximum(self, most: Mapping[str, float]) -> float:
-        """Return the USD of an answer with the usage `most`."""
-        amount = 0.0 if self._price is None else self._price.cost(most)
-        self._largest = max(self._largest, amount)
-        return amount
+    def reserve(self, question: str, usage: Mapping[str, float], wait: bool = True) -> bool:
+        """Put the price of an answer with this usage aside for a question; False: it does not fit.
+
+        With `wait`, it may fit once open requests have left enough.
+        """
+        amount = 0.0 if self._price is None else self._price.cost(usage)
+        with self._changed:
+            self._largest = max(self._largest, amount)
+            while self._too_much(amount):
+                if not wait or not self._reserved or self.reached:
+                    self.reached = True
+                    return False
+                self._changed.wait()
+            self._open[question] = amount
+            self._reserved += amount
+            return True
 
     def _too_much(self, amount: float) -> bool:
         totals = self._journal.totals
         spent = totals.usd + totals.charged + totals.unpriced * self._largest
         return self._most is not None and spent + self._reserved + amount > self._most
 
-    def reserve(self, amount: float, wait: bool = True) -> bool:
-        """Put `amount` aside; with `wait`, once open requests have left enough. False: it does not fit."""
+    def release(self, question: str) -> None:
+        """Release what was put aside for a question; the answer's real price is in the journal."""
         with self._changed:
-            while self._too_much(amount):
-                if not wait or not self._reserved or self.reached:
-                    self.reached = True
-                    return False
-                self._changed.wait()
-            self._reserved += amount
-            return True
-
-    def release(self, amount: float) -> None:
-        """Release the reserved amount; the answer's real price is in the journal."""
-        with self._changed:
-            left = self._reserved - amount
-            self._reserved = left if left >= 1e-12 else 0.0
+            self._reserved -= self._open.pop(question, 0.0)
+            self._reserved = self._reserved if self._open else 0.0
             self._changed.notify_all()
+
+    def charge(self, question: str, why: str) -> None:
+        """Count what was put aside for an open question as spent: it has no answer, and may have a price."""
+        if amount := self._open.get(question):
+            self._journal.charge(question, amount, why)
+
+    def charge_open(self, why: str) -> None:
+        """Count what was put aside for all open questions as spent."""
+        for question in list(self._open):
+            self.charge(question, why)
 
 
 class Asker:
@@ -128,7 +139,6 @@ class Asker:
         self.pace = Pace(settings.concurrency)
         self.budget = Budget(settings.budget_usd, price, journal)
         self.sent = 0
-        self._open: dict[str, float] = {}
         self._again = again
         # With `again`, refused questions come first: refused once more, they are no sign of a wrong request.
         self.server_answers = again and known
@@ -160,11 +170,6 @@ class Asker:
             line = self.keep(question.id, outcome, {}) if isinstance(outcome, Problem) else outcome
             state = self.judge(question, verdict, tries == TRIES_OF_AN_ANSWER, line)
         return state
-
-    def give_up(self) -> None:
-        """Charge for the open requests, at their maximum price: their answers are not awaited."""
-        for question, amount in list(self._open.items()):
-            self.journal.charge(question, amount, "left open when the program was stopped")
 
     def judge(self, question: Question, verdict: Verdict, last: bool, line: Line | None = None) -> State | None:
         """Settle a question by its last line in the journal; None if it should be asked again."""
@@ -240,12 +245,9 @@ class Asker:
     def _ask_once(self, question: Question, body: str) -> Outcome:
         """Send one request, if its most expensive answer fits the budget, and keep the result."""
         most = self.most(question)
-        amount = self.budget.maximum(most)
-        if not self.budget.reserve(amount):
+        if not self.budget.reserve(question.id, most):
             self.pace.stop()
             return None
-        if amount:
-            self._open[question.id] = amount
         try:
             outcome = self._send(body)
             if isinstance(outcome, Reply):
@@ -255,12 +257,11 @@ class Asker:
                     self.server_answers = True
                     self._note_server()
                 return line
-            if outcome is not None and outcome.may_cost and amount:
-                self.journal.charge(question.id, amount, outcome.message)
+            if outcome is not None and outcome.may_cost:
+                self.budget.charge(question.id, outcome.message)
             return outcome
         finally:
-            self._open.pop(question.id, None)
-            self.budget.release(amount)
+            self.budget.release(question.id)
 
     def _send(self, body: str) -> Reply | Problem | None:
         if not self.pace.enter():

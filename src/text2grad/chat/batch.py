@@ -54,12 +54,8 @@ def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool
             attempt = chat.journal.slot(question.id).answers
             body = asker.questioner.request(question, attempt)
             line = f'{head[:-1]}, "body": {body}}}\n'
-            amount = asker.budget.maximum(asker.most(question))
-            if (
-                count == MOST_REQUESTS
-                or size + len(line) > MOST_BYTES
-                or not asker.budget.reserve(amount, wait=False)
-            ):
+            full = count == MOST_REQUESTS or size + len(line) > MOST_BYTES
+            if full or not asker.budget.reserve(question.id, asker.most(question), wait=False):
                 break
             out.write(line)
             count, size = count + 1, size + len(line)

@@ -210,7 +210,7 @@ class OpenAIChat:
         for thread in pool:
             while thread.is_alive() and request.seconds_left > 0:
                 thread.join(LOOK_SECONDS)
-        self.asker.give_up()
+        self.asker.budget.charge_open("left open when the program was stopped")
         raise Stopped(request.signal)
 
     def _work(self, queue: _Queue, verdict: Verdict) -> None:

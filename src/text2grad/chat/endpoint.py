@@ -13,11 +13,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from text2grad.chat.api_errors import ApiError, Reason, error_in, read_error
-from text2grad.chat.reply import NoReplyError, Problem, Reply, Trouble
+from text2grad.chat.reply import NoReplyError, Problem, Reply
 from text2grad.errors import UserError
 from text2grad.jsonl import ExcessiveJSONError, from_json
 
@@ -90,7 +91,12 @@ class Endpoint:
         try:
             response = self._client.post(body.encode())
         except NoReplyError as error:
-            return self._no_reply(error.kind, self.redact(str(error)))
+            what = {"oversized": "the answer is not read", "cut": "the answer broke off"}.get(
+                error.kind, "no answer"
+            )
+            message = f"{what} from {self.name}: {self.redact(str(error))}"
+            cure = "is the server running? check critic.prompted.base_url" if error.kind == "unreachable" else ""
+            return Problem(error.kind, message[:LONGEST_MESSAGE], cure=cure)
         if response.status_code != 200:
             return self._problem(response.status_code, response.headers, response.content)
         try:
@@ -105,11 +111,6 @@ class Endpoint:
         """Close the idle connections."""
         if self._client is not None:
             self._client.close()
-
-    def _no_reply(self, kind: Trouble, words: str) -> Problem:
-        what = {"oversized": "the answer is not read", "cut": "the answer broke off"}.get(kind, "no answer")
-        cure = "is the server running? check critic.prompted.base_url" if kind == "unreachable" else ""
-        return Problem(kind, f"{what} from {self.name}: {words}"[:LONGEST_MESSAGE], cure=cure)
 
     def reply_of(self, body: Any, seconds: float = 0.0) -> Reply | Problem:
         """Read a chat completion, or the error that the server sent; `broken` if it is neither."""
@@ -220,17 +221,14 @@ def _part(part: Mapping[str, Any], kind: str) -> str:
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds of Retry-After (a number or a date) or retry-after-ms; None where the server says nothing."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        try:
+        with suppress(ValueError):
             seconds = float(headers.get(name) or "") / unit
-        except ValueError:
-            continue
-        if math.isfinite(seconds):
-            return max(0.0, seconds)
-    try:
+            if math.isfinite(seconds):
+                return max(0.0, seconds)
+    with suppress(ValueError, OverflowError, TypeError):
         until = email.utils.parsedate_to_datetime(headers.get("retry-after") or "").timestamp()
         return max(0.0, until - time.time())
-    except (ValueError, OverflowError, TypeError):
-        return None
+    return None
 
 
 def redactor(key: str) -> Callable[[str], str]:
