@@ -91,7 +91,7 @@ def run_train_dpo(config: Config, name: str, data: str) -> PreferenceSummary:
     with training(config, None, f"ppo/{name}", "restart") as stage:
         with stage.preparing():
             policy, pairs = policy_and_pairs(config, data)
-        with stage.as_given().begin(with_run=True):
+        with stage.settle().begin():
             arguments = trainer_arguments(DPOConfig, config, settings.training, stage.place, beta=settings.beta)
             trainer = _DPOTrainer(
                 model=policy.model,

@@ -162,7 +162,7 @@ def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
     with training(config, None, "scalar_model", "restart") as stage:
         with stage.preparing():
             policy, pairs = policy_and_pairs(config, data)
-        with stage.as_given().begin():
+        with stage.settle().begin():
             model = ScoreModel(policy)
             model.config.num_labels = 1
             steps = math.ceil(settings.epochs * math.ceil(len(pairs.train) / settings.batch_size))

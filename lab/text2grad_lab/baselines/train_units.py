@@ -65,7 +65,7 @@ def run_train_units(config: Config, units: UnitKind, resume: ResumeMode = "auto"
         place = stage.place / "policy"
         with stage.preparing():
             policy, data = policy_and_answers(config, units)
-        with stage.as_given().begin() as options:
+        with stage.settle().begin() as options:
             metrics = train_unit_model(policy, data.train, settings.training, options)
             del policy
             release()  # the trained model is freed before the written one is loaded

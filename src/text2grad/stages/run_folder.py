@@ -44,12 +44,12 @@ class RunFolder:
     base: PolicySettings
     reward_model_folder: Path
 
-    @classmethod
-    def of(cls, config: Config) -> RunFolder:
+    @staticmethod
+    def of(config: Config) -> RunFolder:
         """The folder of a configuration; the reward model is the one named, or this run's own."""
         path = config.run.folder
         reward_model = config.critic.reward_model.folder or path / "reward_model" / "policy"
-        return cls(path, config.task, config.policy, reward_model)
+        return RunFolder(path, config.task, config.policy, reward_model)
 
     def task(self) -> Task:
         """The task; with `task.data: imported` its prompts are those of the imported feedback.

@@ -152,7 +152,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
         with ranks.barrier():
             critic = stack.enter_context(critic_in_training(run, task, runner, policy))
         beside = watchers(run, critic, task, runner, policy)
-        with run.begin(inputs=critic_inputs(run.config), on_step=beside, with_run=True) as options:
+        with run.begin(inputs=critic_inputs(run.config), on_step=beside) as options:
             settings = run.config
             how = settings.ppo, settings.credit, settings.generation
             train_ppo(policy, examples, critic, *how, options, environment_of(task))

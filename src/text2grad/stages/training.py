@@ -19,7 +19,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -124,83 +124,174 @@ COUNTED = 64
 """Examples whose tokens are counted, of many."""
 
 
-def resolved_config(
-    config: Config, stage: Stage, place: Path, policy: Policy, data: DataFacts, resume: ResumeMode, ranks: Ranks
-) -> Config:
-    """The configuration with a value for every setting of the stage; each of several processes calls this.
+@dataclass(frozen=True)
+class TrainingStage:
+    """A training command before its settings are final: the configuration as given, and the folder it writes.
 
-    `place` is the folder of the stage. What was derived for the models that SFT and `train-reward` left in the run
-    is taken over too, so that the run's configuration says it. A tiny model is made for its preset and gets
-    nothing; neither does a run that began before its settings were derived.
+    `kind` None: a command whose settings are in `extra`, where nothing is derived. A policy of its own name
+    (`ppo/<name>`) has its settings beside it; the models that a run has one of (`sft`, `reward_model`, ...) have
+    those of the run.
+    """
+
+    config: Config
+    kind: Stage | None
+    place: Path
+    title: str
+    resume: ResumeMode
+    ranks: Ranks
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder of the run."""
+        return RunFolder.of(self.config)
+
+    @property
+    def named(self) -> bool:
+        """True for one of several policies of the run."""
+        return self.place.parent.name == "ppo"
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Read data and load models inside; what fails in one process fails in all, and nothing is written.
+
+        Raises:
+            UserError: see `prepare`, and what fails inside.
+        """
+        with self.ranks.barrier():
+            prepare(self.config)
+            yield
+
+    def settle(self, policy: Policy | None = None, data: DataFacts | None = None) -> TrainingRun:
+        """Give every unset setting a value, from the model and the data; all processes call this.
+
+        What was derived for the models that SFT and `train-reward` left in the run is taken over too, so that the
+        run's configuration says it. A tiny model is made for its preset and gets nothing; neither does a run that
+        began before its settings were derived.
+
+        Raises:
+            UserError: what was written earlier cannot be read, or does not fit the configuration.
+        """
+        values: dict[str, Any] = {}
+        if policy is not None and data is not None and self.config.policy.model != TINY:
+            with self.ranks.barrier():
+                own = self._derived(policy, data) if self.ranks.first else {}
+                values = self._derived_for_others() | own
+            values = self.ranks.broadcast(values)
+        if self.named:  # other models continue from the random state that initialised their adapters
+            seed_everything(self.config.run.seed)
+        return TrainingRun(self, with_values(self.config, values))
+
+    def _derived_for_others(self) -> dict[str, Any]:
+        files = [self.config.run.folder / name / DERIVED_FILE for name in ("sft", "reward_model")]
+        values = {key: each.value for file in files for key, each in (_read(file, {}, self.config) or {}).items()}
+        return {key: value for key, value in values.items() if not key.startswith(f"{section_of(self._kind)}.")}
+
+    @property
+    def _kind(self) -> Stage:
+        assert self.kind is not None, "nothing is derived for this stage"
+        return self.kind
+
+    def _derived(self, policy: Policy, data: DataFacts) -> dict[str, Any]:
+        """The derived values by setting: those of `derived.json`, else new ones, which are written."""
+        file = self.place / DERIVED_FILE
+        if self.resume != "restart" and (self.place / CHECKPOINTS).is_dir() and not file.is_file():
+            return {}
+        facts = Facts(model_facts(policy), data, machine_facts(policy))
+        same = {"stage": self.kind, "model": asdict(facts.model), "data": asdict(data)}
+        derived = _read(file, same, self.config)
+        if derived is None:
+            derived = derive(self._kind, self.config, facts)
+            settings = {key: list(each) for key, each in derived.items()}
+            write_json(file, {"from": {**same, "machine": asdict(facts.machine)}, "settings": settings})
+        if derived:
+            words = ", ".join(f"{key} {each.value:g} ({each.reason})" for key, each in derived.items())
+            print(f"derived settings: {words}", file=sys.stderr)
+            print(f"  kept in {file}; any can be set: --{next(iter(derived))} VALUE", file=sys.stderr)
+        return {key: each.value for key, each in derived.items()}
+
+
+def _read(file: Path, same: Mapping[str, Any], config: Config) -> dict[str, DerivedValue] | None:
+    """Settings that were derived before and are still unset; None if for another stage, model or data.
 
     Raises:
-        UserError: what was kept cannot be read, or does not fit the configuration.
+        UserError: the file cannot be read, or does not fit the configuration.
     """
-    if config.policy.model == TINY:
-        return config
-    with ranks.barrier():
-        own = _values(config, stage, place, policy, data, resume) if ranks.first else {}
-        found = _of_other_stages(config, stage) | own
-    return with_values(config, ranks.broadcast(found))
-
-
-def _of_other_stages(config: Config, stage: Stage) -> dict[str, Any]:
-    """What was derived for the other models of the run."""
-    kept = [config.run.folder / name / DERIVED_FILE for name in ("sft", "reward_model")]
-    found = {key: each.value for path in kept for key, each in (_read(path, {}, config) or {}).items()}
-    return {key: value for key, value in found.items() if not key.startswith(f"{section_of(stage)}.")}
-
-
-def _values(
-    config: Config, stage: Stage, place: Path, policy: Policy, data: DataFacts, resume: ResumeMode
-) -> dict[str, Any]:
-    """The derived values by setting: those that were kept, or new ones, which are kept. Says so on stderr."""
-    kept = place / DERIVED_FILE
-    if resume != "restart" and (place / CHECKPOINTS).is_dir() and not kept.is_file():
-        return {}
-    facts = Facts(model_facts(policy), data, machine_facts(policy))
-    same = {"stage": stage, "model": asdict(facts.model), "data": asdict(data)}
-    found = _read(kept, same, config)
-    if found is None:
-        found = derive(stage, config, facts)
-        settings = {key: list(each) for key, each in found.items()}
-        write_json(kept, {"from": {**same, "machine": asdict(facts.machine)}, "settings": settings})
-    for line in derivation_lines(found, kept):
-        print(line, file=sys.stderr)
-    return {key: each.value for key, each in found.items()}
-
-
-def _read(kept: Path, same: Mapping[str, Any], config: Config) -> dict[str, DerivedValue] | None:
-    """What was kept and nobody has set since, unless it was derived for another stage, from another model or data.
-
-    Raises:
-        UserError: it cannot be read, or does not fit the configuration.
-    """
-    if not kept.is_file():
+    if not file.is_file():
         return None
     try:
-        found = json.loads(kept.read_text(encoding="utf-8"))
-        if any(found["from"].get(name, value) != value for name, value in same.items()):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if any(content["from"].get(name, value) != value for name, value in same.items()):
             return None
-        settings = {key: DerivedValue(*each) for key, each in found["settings"].items() if not is_set(config, key)}
+        settings = {
+            key: DerivedValue(*each) for key, each in content["settings"].items() if not is_set(config, key)
+        }
         full = with_values(config, {key: each.value for key, each in settings.items()})
         Config.model_validate(full.model_dump(warnings=False))
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
-        raise UserError(f"{kept} does not fit: {where}: {problem['msg']}", DERIVED_AGAIN) from error
+        raise UserError(f"{file} does not fit: {where}: {problem['msg']}", DERIVED_AGAIN) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{kept} is not a list of derived settings", DERIVED_AGAIN) from error
+        raise UserError(f"{file} is not a list of derived settings", DERIVED_AGAIN) from error
     return settings
 
 
-def derivation_lines(chosen: Mapping[str, DerivedValue], kept: Path) -> list[str]:
-    """What was derived and why, and where it is kept."""
-    if not chosen:
-        return []
-    words = ", ".join(f"{key} {each.value:g} ({each.reason})" for key, each in chosen.items())
-    where = f"  kept in {kept}; any can be set: --{next(iter(chosen))} VALUE"
-    return [f"derived settings: {words}", where]
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training command that can begin. `config` is final: everything after this only reads it."""
+
+    stage: TrainingStage
+    config: Config
+
+    @contextmanager
+    def begin(
+        self,
+        trained: PolicySettings | None = None,
+        inputs: Mapping[str, str] | None = None,
+        on_step: OnStep | None = None,
+    ) -> Iterator[RunOptions]:
+        """Note the settings, train inside, and note them again: the first note stays where a run is not finished.
+
+        `trained` made the model, where that is not `policy`. `inputs` is what the run depends on besides what the
+        loop itself sees. A policy of its own name notes the settings of the run as well, if nothing else has.
+        """
+        stage, run = self.stage, self.config.run
+        own = stage.place if stage.named else run.folder
+        with stage.ranks.barrier():
+            if stage.ranks.first:
+                for folder in dict.fromkeys((run.folder, own)):
+                    note_settings(self.config, folder, begins=True)
+        yield RunOptions(
+            folder=stage.place,
+            title=stage.title,
+            seed=run.seed,
+            resume=stage.resume,
+            inputs={**run_inputs(self.config, trained or self.config.policy), **(inputs or {})},
+            ranks=stage.ranks,
+            on_step=on_step,
+            loggers=run.loggers,
+            course=self.config.training,
+        )
+        if stage.ranks.first:
+            note_settings(self.config, own)
+
+
+def run_inputs(config: Config, trained: PolicySettings) -> dict[str, str]:
+    """What every training loop must find unchanged to resume, besides what it sees itself.
+
+    `trained` made the model; its weights are compared by the loop, wherever they lie.
+    """
+    return flatten(run=config.run, policy=trained)
+
+
+@contextmanager
+def training(
+    config: Config, kind: Stage | None, place: str, resume: ResumeMode, title: str = ""
+) -> Iterator[TrainingStage]:
+    """A training command in the folder `place` of the run, in each of the processes that a launcher started."""
+    with processes(config) as ranks:
+        folder = config.run.folder / place
+        yield TrainingStage(config, kind, folder, title or folder.name, resume, ranks)
 
 
 def model_facts(policy: Policy) -> ModelFacts:
@@ -226,136 +317,19 @@ def machine_facts(policy: Policy) -> MachineFacts:
 
 
 def facts_of_pairs(policy: Policy, pairs: Sequence[Pair]) -> DataFacts:
-    """How many pairs there are to learn, and their mean tokens, counted on the first ones."""
-    first = pairs[:COUNTED]
-    prompts = [len(encode_prompt(policy.tokenizer, pair.prompt)) for pair in first]
-    targets = [len(encode_target(policy.tokenizer, pair.target)) for pair in first]
-    return DataFacts(len(pairs), _mean(prompts), _mean(targets))
+    """The number of pairs to learn, and their mean tokens, counted on the first ones."""
+    targets = [len(encode_target(policy.tokenizer, pair.target)) for pair in pairs[:COUNTED]]
+    return replace(facts_of_prompts(policy, pairs), target_tokens=_mean(targets))
 
 
-def facts_of_prompts(policy: Policy, examples: Sequence[Example]) -> DataFacts:
-    """How many prompts there are to answer, and their mean tokens, counted on the first ones."""
-    first = examples[:COUNTED]
-    return DataFacts(len(examples), _mean([len(encode_prompt(policy.tokenizer, each.prompt)) for each in first]))
+def facts_of_prompts(policy: Policy, examples: Sequence[Example | Pair]) -> DataFacts:
+    """The number of prompts to answer, and their mean tokens, counted on the first ones."""
+    prompts = [len(encode_prompt(policy.tokenizer, example.prompt)) for example in examples[:COUNTED]]
+    return DataFacts(len(examples), _mean(prompts))
 
 
 def _mean(counts: Sequence[int]) -> int:
     return round(sum(counts) / max(1, len(counts)))
-
-
-@dataclass(frozen=True)
-class TrainingStage:
-    """A training command before its settings are final: the configuration as it was given, and its folder.
-
-    A policy of its own name (`ppo/<name>`) has its settings beside it; the models that a run has one of (`sft`,
-    `reward_model`, ...) have those of the run.
-    """
-
-    config: Config
-    kind: Stage | None
-    place: Path
-    title: str
-    resume: ResumeMode
-    ranks: Ranks
-
-    @property
-    def folder(self) -> RunFolder:
-        """The folder of the run."""
-        return RunFolder.of(self.config)
-
-    @property
-    def named(self) -> bool:
-        """Whether this is one of several policies of the run."""
-        return self.place.parent.name == "ppo"
-
-    @contextmanager
-    def preparing(self) -> Iterator[None]:
-        """Data are read and models are loaded; what fails in one process fails in all, and nothing is written.
-
-        Raises:
-            UserError: see `prepare`, and what fails inside.
-        """
-        with self.ranks.barrier():
-            prepare(self.config)
-            yield
-
-    def settle(self, policy: Policy, data: DataFacts) -> TrainingRun:
-        """Give every setting its value, from the model and the data; all processes call this.
-
-        Raises:
-            UserError: see `resolved_config`.
-        """
-        assert self.kind is not None, "this stage has no derived settings"
-        config = resolved_config(self.config, self.kind, self.place, policy, data, self.resume, self.ranks)
-        if self.named:  # other models continue from the random state that initialised their adapters
-            seed_everything(config.run.seed)
-        return TrainingRun(self, config)
-
-    def as_given(self) -> TrainingRun:
-        """Begin with the settings as given: for a command whose settings are in `extra`, `kind` None."""
-        if self.named:
-            seed_everything(self.config.run.seed)
-        return TrainingRun(self, self.config)
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """A training command that can begin. `config` is final: everything after this only reads it."""
-
-    stage: TrainingStage
-    config: Config
-
-    @contextmanager
-    def begin(
-        self,
-        trained: PolicySettings | None = None,
-        inputs: Mapping[str, str] | None = None,
-        on_step: OnStep | None = None,
-        with_run: bool = False,
-    ) -> Iterator[RunOptions]:
-        """Note the settings, train inside, and note them again: the first note stays where a run is not finished.
-
-        `trained` made the model, where that is not `policy`. `inputs` is what the run depends on beside what the
-        loop itself sees. `with_run`: a policy of its own name notes the settings of the run as well.
-        """
-        stage, run = self.stage, self.config.run
-        own = stage.place if stage.named else run.folder
-        with stage.ranks.barrier():
-            if stage.ranks.first:
-                for folder in {**({run.folder: 1} if with_run else {}), own: 1}:
-                    note_settings(self.config, folder, begins=True)
-        known = {**run_inputs(self.config, trained or self.config.policy), **(inputs or {})}
-        yield RunOptions(
-            folder=stage.place,
-            title=stage.title,
-            seed=run.seed,
-            resume=stage.resume,
-            inputs=known,
-            ranks=stage.ranks,
-            on_step=on_step,
-            loggers=run.loggers,
-            course=self.config.training,
-        )
-        if stage.ranks.first:
-            note_settings(self.config, own)
-
-
-def run_inputs(config: Config, trained: PolicySettings) -> dict[str, str]:
-    """What every training loop must find unchanged to resume, beside what it sees itself.
-
-    `trained` made the model; its weights are compared by the loop, wherever they lie.
-    """
-    return flatten(run=config.run, policy=trained)
-
-
-@contextmanager
-def training(
-    config: Config, kind: Stage | None, place: str, resume: ResumeMode, title: str = ""
-) -> Iterator[TrainingStage]:
-    """A training command in the folder `place` of the run, in each of the processes that a launcher started."""
-    with processes(config) as ranks:
-        folder = config.run.folder / place
-        yield TrainingStage(config, kind, folder, title or folder.name, resume, ranks)
 
 
 def warn_if_loss_flat(place: Path, section: str, lr: float) -> None:

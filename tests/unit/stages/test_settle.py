@@ -31,7 +31,7 @@ from text2grad.settings import value_at
 from text2grad.stages import training
 from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train_offline
-from text2grad.stages.training import DERIVED_FILE, facts_of_pairs, model_facts, resolved_config
+from text2grad.stages.training import DERIVED_FILE, TrainingStage, facts_of_pairs, model_facts
 from text2grad.train.pairs import Pair
 from tiny_runs import tiny_model
 
@@ -55,7 +55,13 @@ def config(run: Path, model: Path | str, *settings: str) -> Config:
 
 
 def settle_sft(config: Config, policy: Policy, data: DataFacts = DATA, resume: Any = "auto") -> Config:
-    return resolved_config(config, "sft", config.run.folder / "sft", policy, data, resume, ALONE)
+    return settled(config, "sft", config.run.folder / "sft", policy, data, resume)
+
+
+def settled(
+    config: Config, stage: Any, place: Path, policy: Policy, data: DataFacts = DATA, resume: Any = "auto"
+) -> Config:
+    return TrainingStage(config, stage, place, "", resume, ALONE).settle(policy, data).config
 
 
 def test_what_is_derived_is_told_kept_and_found_again(
@@ -92,7 +98,7 @@ def test_every_stage_is_told_kept_and_found_again(
     stage: Stage, tmp_path: Path, folder: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def settle() -> Config:
-        return resolved_config(config(tmp_path, folder), stage, tmp_path / stage, policy, DATA, "auto", ALONE)
+        return settled(config(tmp_path, folder), stage, tmp_path / stage, policy)
 
     first, section = settle(), section_of(stage)
     assert value_at(first, f"{section}.lr") == RULES[stage].lr
@@ -109,14 +115,14 @@ def test_two_stages_in_one_folder_do_not_take_each_others_settings(
 ) -> None:
     place = tmp_path / "ppo" / "mine"
     for stage in ("sft", "offline", "sft"):
-        found = resolved_config(config(tmp_path, folder), stage, place, policy, DATA, "auto", ALONE)  # type: ignore[arg-type]
+        found = settled(config(tmp_path, folder), stage, place, policy)
         assert value_at(found, f"{section_of(stage)}.lr") == RULES[stage].lr  # type: ignore[arg-type, index]
 
 
 def test_the_run_says_what_its_earlier_stages_derived(tmp_path: Path, folder: Path, policy: Policy) -> None:
     sft = settle_sft(config(tmp_path, folder), policy).sft
     place = tmp_path / "ppo" / "text2grad"
-    later = resolved_config(config(tmp_path, folder), "ppo", place, policy, DataFacts(40, 20), "auto", ALONE)
+    later = settled(config(tmp_path, folder), "ppo", place, policy, DataFacts(40, 20))
     assert later.sft == sft and later.ppo.lr == 3e-4 and later.ppo.rollouts == 32
     assert not (tmp_path / "reward_model").exists()
 
@@ -124,11 +130,11 @@ def test_the_run_says_what_its_earlier_stages_derived(tmp_path: Path, folder: Pa
 def test_a_run_that_began_without_takes_nothing_from_a_sibling(
     tmp_path: Path, folder: Path, policy: Policy
 ) -> None:
-    resolved_config(config(tmp_path, folder), "offline", tmp_path / "ppo" / "one", policy, DATA, "auto", ALONE)
+    settled(config(tmp_path, folder), "offline", tmp_path / "ppo" / "one", policy)
     begun = tmp_path / "ppo" / "two"
     (begun / CHECKPOINTS).mkdir(parents=True)
     bare = config(tmp_path, folder)
-    assert resolved_config(bare, "offline", begun, policy, DATA, "auto", ALONE).offline == bare.offline
+    assert settled(bare, "offline", begun, policy).offline == bare.offline
 
 
 def test_a_tiny_model_and_a_run_that_began_without_get_nothing(
@@ -164,7 +170,7 @@ def test_a_wrong_value_that_was_planted_is_one_line(
     (tmp_path / "sft" / DERIVED_FILE).write_text(json.dumps({"from": {}, "settings": planted}))
     for stage, place in (("sft", "sft"), ("offline", "ppo/offline")):
         with pytest.raises(UserError, match=problem + r".* \(remove it") as caught:
-            resolved_config(config(tmp_path, folder), stage, tmp_path / place, policy, DATA, "auto", ALONE)  # type: ignore[arg-type]
+            settled(config(tmp_path, folder), stage, tmp_path / place, policy)
         assert "\n" not in str(caught.value)
     mine = config(tmp_path, folder, f"--{next(iter(planted))}", "0.5")
     assert settle_sft(mine, policy).sft == mine.sft, "what is set is not looked up"

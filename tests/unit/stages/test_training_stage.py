@@ -56,9 +56,9 @@ def test_what_fails_while_preparing_leaves_no_trace(place: str, tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("place", "with_run"), [("sft", False), ("ppo/mine", False), ("ppo/mine", True)])
+@pytest.mark.parametrize("place", PLACES)
 def test_settings_are_noted_before_training_and_renewed_only_after_it(
-    place: str, with_run: bool, tmp_path: Path, policy: Policy
+    place: str, tmp_path: Path, policy: Policy
 ) -> None:
     run = tmp_path / "run"
     own = run / place if place.startswith("ppo/") else run
@@ -67,7 +67,7 @@ def test_settings_are_noted_before_training_and_renewed_only_after_it(
         with training(config(run, "--run.seed", str(seed)), "sft", place, "auto") as stage:
             with stage.preparing():
                 pass
-            with stage.settle(policy, DATA).begin(with_run=with_run) as options:
+            with stage.settle(policy, DATA).begin() as options:
                 assert (options.folder, options.title, options.seed) == (run / place, Path(place).name, seed)
                 assert noted(own) is not None
                 if fails:
@@ -86,7 +86,7 @@ def test_settings_are_noted_before_training_and_renewed_only_after_it(
         train(3, fails=True)
     assert seed_in(own) == 2, "the settings of a finished run stay while another begins"
     if own != run:
-        assert seed_in(run) == (1 if with_run else None)
+        assert seed_in(run) == 1, "the settings of the run are noted once"
 
 
 @pytest.mark.parametrize("place", PLACES)
