@@ -175,4 +175,4 @@ def test_the_preset_names_the_task_and_its_critic() -> None:
         and isinstance(make(), Tools)
         and environment_of(load_task(TaskSettings(name="demo"))) is None
     )
-    assert isinstance(spec_of(config.critic.kind).make(None), LookupCritic)  # type: ignore[arg-type]
+    assert isinstance(spec_of(config.critic.kind).make(None, None), LookupCritic)  # type: ignore[arg-type]
