@@ -8,6 +8,8 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,10 +33,23 @@ def run(*words: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_it_runs(path: Path, tmp_path: Path) -> None:
-    run(str(path), cwd=tmp_path)
-    assert list(tmp_path.iterdir()) == [], "nothing is left where it was started"
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """What an example says; each runs once, and leaves nothing where it was started."""
+
+    @cache
+    def output(name: str) -> str:
+        folder = tmp_path_factory.mktemp(name)
+        text = run(str(ROOT / "examples" / f"{name}.py"), cwd=folder)
+        assert list(folder.iterdir()) == []
+        return text
+
+    return output
+
+
+@pytest.mark.parametrize("name", [path.stem for path in EXAMPLES])
+def test_it_runs(name: str, said: Callable[[str], str]) -> None:
+    assert said(name)
 
 
 def test_what_is_of_ones_own_takes_one_short_file() -> None:
@@ -45,9 +60,8 @@ def test_what_is_of_ones_own_takes_one_short_file() -> None:
     }
 
 
-def test_a_scheme_of_ones_own_pays_each_token(tmp_path: Path) -> None:
-    said = run(str(ROOT / "examples" / "own_scheme.py"), cwd=tmp_path)
-    assert [line.split()[0] for line in said.splitlines()] == ["+1"] * 4 + ["-1", "+0", "+0"]
+def test_a_scheme_of_ones_own_pays_each_token(said: Callable[[str], str]) -> None:
+    assert [line.split()[0] for line in said("own_scheme").splitlines()] == ["+1"] * 4 + ["-1", "+0", "+0"]
 
 
 def test_a_file_is_read_by_the_importer_of_ones_own(tmp_path: Path) -> None:
@@ -65,9 +79,8 @@ def test_a_file_is_read_by_the_importer_of_ones_own(tmp_path: Path) -> None:
     assert records[1]["critique"] == "Quick and right." and records[0]["meta"]["dataset"] == "help_desk"
 
 
-def test_a_model_learns_from_the_critic_of_ones_own(tmp_path: Path) -> None:
-    said = run(str(ROOT / "examples" / "own_critic.py"), cwd=tmp_path)
-    before, after = map(int, re.findall(r"digits \w+: (\d+)%", said))
+def test_a_model_learns_from_the_critic_of_ones_own(said: Callable[[str], str]) -> None:
+    before, after = map(int, re.findall(r"digits \w+: (\d+)%", said("own_critic")))
     assert before < 10 and after > 70  # seen: 84 and 87 on a busy machine, above 90 on an idle one
 
 

@@ -162,6 +162,7 @@ def by_supervision(
     on_step: Any = None,
     title: str = "sft",
     lora: bool = True,  # their dropout draws lots
+    dtype: Literal["float32", "bfloat16"] = "float32",
     checkpoint_every: int = 1,
     label_weight: float = 0.0,
     verdicts: bool = False,
@@ -170,7 +171,7 @@ def by_supervision(
     **changes: Any,
 ) -> dict[str, float]:
     seed_everything(5)
-    policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
+    policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None, dtype=dtype))
     pairs = []
     for n, text in enumerate(TEXTS, start=1):
         marked = (MarkedText(0, text, ()),) if label_weight else ()
@@ -409,6 +410,8 @@ LOOPS = {
     "first step": Loop(by_supervision, 1),
     "last step": Loop(by_supervision, 5),
     "muon": Loop(partial(by_supervision, title="reward model", optimizer=MUON)),
+    "muon, masters of half weights": Loop(partial(by_supervision, lora=False, dtype="bfloat16", optimizer=MUON)),
+    "masters of half weights": Loop(partial(by_supervision, lora=False, dtype="bfloat16", lr=1e-6)),
     **{
         f"logged answers, {'adapter' if lora else 'all weights'}": Loop(
             partial(by_logged_answers, lora=lora),

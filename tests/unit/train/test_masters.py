@@ -10,25 +10,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from text2grad.durable.run import RunOptions
-from text2grad.durable.state import Training, seed_everything
+from text2grad.durable.state import Training
 from text2grad.errors import UserError
-from text2grad.feedback import Message
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.train.optimizers import clip_gradient, make_optimizers
-from text2grad.train.pairs import Pair
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.settings import NextTokenSettings, SupervisedSettings
-from text2grad.train.supervised import make_optimizer, train_supervised
+from text2grad.train.supervised import make_optimizer
 from tiny_runs import TEXTS, tiny_model
 
 STEPS = 12
 LR = 1e-6
 LORA = LoraSettings(r=4, dropout=0.0)
-PAIRS = [Pair(str(n), (Message(role="user", content=text),), text * 3) for n, text in enumerate(TEXTS)]
 
 
 @pytest.fixture(scope="module")
@@ -141,30 +137,6 @@ def test_masters_begin_at_what_was_merged(base: Path, tmp_path: Path) -> None:
     assert len(exact) == 14 and not policy.exact, "they are kept once"
     for weight in exact.values():
         assert any(weight.shape == each.shape and torch.equal(weight, each) for each in stepped(optimizer))
-
-
-@pytest.mark.parametrize("kind", ["adamw", "text2grad.demo_muon:muon"])
-def test_a_stopped_run_resumes_with_its_masters_bit_for_bit(base: Path, tmp_path: Path, kind: str) -> None:
-    settings = NextTokenSettings.model_validate({"epochs": 3, "batch_size": 2, "lr": LR, "optimizer": kind})
-
-    def run(folder: Path, stop: int = 99) -> dict[str, Tensor]:
-        seed_everything(5)
-
-        def on_step(step: int, _: object) -> None:
-            if step == stop:
-                raise KeyboardInterrupt
-
-        policy = load(base)
-        train_supervised(policy, PAIRS, settings, RunOptions(folder, "sft", 5, on_step=on_step, checkpoint_every=1))
-        return {name: p.detach().clone() for name, p in policy.named_parameters()}
-
-    straight = run(tmp_path / "straight")
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "stopped", stop=3)
-    resumed = run(tmp_path / "stopped")
-    assert all(torch.equal(straight[name], tensor) for name, tensor in resumed.items())
-    started = load(base)
-    assert any(not torch.equal(straight[name], p) for name, p in started.named_parameters())
 
 
 def test_a_checkpoint_holds_masters_and_one_without_is_refused(base: Path) -> None:

@@ -25,19 +25,24 @@ from text2grad.train.watch import LossFloor
 from tiny_runs import tiny_model
 
 
-def test_a_shared_reward_model_is_written_as_an_adapter_and_used_as_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("from_base", [False, True])
+def test_a_shared_reward_model_is_an_adapter_beside_that_of_the_policy(tmp_path: Path, from_base: bool) -> None:
+    """It starts from the adapter of SFT or, where it names a model, from that; the policy always from SFT's."""
     options = ("--policy.lora.r", "2", "--reward_model.shared", "true", "--ppo.value_warmup", "0")
     config = small_config(tmp_path / "run", *options)
     run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     run_sft(config)
+    base = str(config.run.folder / "base")
+    if from_base:
+        config = small_config(tmp_path / "run", *options, "--reward_model.model", base)
     run_train_reward(config)
-    folder = config.run.folder / "reward_model" / "policy"
-    assert (folder / "adapter_model.safetensors").is_file() and not (folder / "model.safetensors").exists()
     run_train(config, "text2grad")
-    assert (config.run.folder / "ppo" / "text2grad" / "policy").is_dir()
-    run_sft(config, "restart")
-    run_train_reward(config, "restart")
-    (folder / "base.sha256").write_text("0\n")
+    for place in ("reward_model", "ppo/text2grad"):
+        folder = config.run.folder / place / "policy"
+        adapter = json.loads((folder / "adapter_config.json").read_text())
+        assert (adapter["r"], adapter["base_model_name_or_path"]) == (2, str(Path(base).resolve()))
+        assert not (folder / "model.safetensors").exists()
+    (config.run.folder / "reward_model" / "policy" / "base.sha256").write_text("0\n")
     with pytest.raises(UserError, match=r"trained on another base model .*/base\)"):
         run_train(config, "again")
 
@@ -62,23 +67,6 @@ def test_what_was_trained_is_gone_when_the_reward_model_is_measured(
     monkeypatch.setattr(load, "load_model", noted)
     assert run_train_reward(config).rates
     assert beside == [0, 0, 0, 0], "one to train, one to measure, the policy's answers, their critiques: by turns"
-
-
-def test_a_reward_model_beside_a_policy_may_have_an_adapter_of_its_own(tmp_path: Path) -> None:
-    """It starts from the plain base then, and the policy from the adapter of its fine-tuning."""
-    options = ["--policy.lora.r", "2", "--reward_model.shared", "true", "--ppo.value_warmup", "0"]
-    config = small_config(tmp_path / "run", *options)
-    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
-    run_sft(config)
-    base = str(config.run.folder / "base")
-    config = small_config(tmp_path / "run", *options, "--reward_model.model", base)
-    run_train_reward(config)
-    adapter = config.run.folder / "reward_model" / "policy" / "adapter_config.json"
-    assert json.loads(adapter.read_text())["r"] == 2
-    run_train(config, "text2grad")
-    trained = config.run.folder / "ppo" / "text2grad" / "policy" / "adapter_config.json"
-    found = json.loads(trained.read_text())
-    assert (found["r"], found["base_model_name_or_path"]) == (2, str(Path(base).resolve()))
 
 
 def test_what_cannot_share_weights_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from text2grad.align import CreditSettings
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Feedback, Message, Source, Span, Transcript
+from text2grad.feedback import Critique, Feedback, Message, Source, Span, Transcript, turns_of
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
@@ -56,8 +56,7 @@ def policy(model: Path) -> Policy:
 def own_logps(policy: Policy, response: str) -> torch.Tensor:
     """log p of each token of the policy's turns, from the model's own forward on each turn behind all before it."""
     said, found = [*ASK], []
-    turns = response.turns if isinstance(response, Transcript) else ()
-    for turn in turns:
+    for turn in turns_of(response):
         said += turn.messages
         words = response[turn.start : turn.end]
         prompt, target = encode_prompt(policy.tokenizer, said), encode_target(policy.tokenizer, words)
@@ -75,11 +74,13 @@ def gradient(policy: Policy) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_supervised_training_learns_the_policys_turns(policy: Policy, size: int) -> None:
-    """The mean over their tokens alone."""
-    encoded = encode_pairs(policy, [Pair("1", ASK, TURNS), Pair("2", ASK, OTHER)])
+    """The mean over their tokens alone, each counted once; a plain answer is one turn."""
+    answers = (TURNS, OTHER, 'It is "7", not {5}.')
+    encoded = encode_pairs(policy, [Pair(text, ASK, text) for text in answers])
+    assert {weight for item in encoded for weight in item.weights} == {0.0, 1.0}
     metrics = accumulate_gradient(policy, encoded, PassSize(size))
     ours = gradient(policy)
-    logps = torch.cat([own_logps(policy, each) for each in (TURNS, OTHER)])
+    logps = torch.cat([own_logps(policy, text) for text in answers])
     (-logps.mean()).backward()  # type: ignore[no-untyped-call]
     assert metrics["loss"] == pytest.approx(-float(logps.mean().detach()), abs=1e-5)
     torch.testing.assert_close(ours, gradient(policy), rtol=1e-4, atol=1e-6)
