@@ -310,20 +310,6 @@ def test_warm_up_has_the_value_functions_own_gradient(folder: Path, kind: Litera
     assert not losses[1]["policy_loss"].requires_grad  # nothing was kept for the policy's own
 
 
-def test_group_advantages_need_no_values(policy: Policy) -> None:
-    """Whatever the value head says, the gradient is the same, and the head itself gets none."""
-    settings = PPOSettings(advantage="group", samples_per_prompt=2, rollouts=8, normalisation="none")
-    _, rollout = collect(policy, settings, CreditSettings())
-    everything = torch.arange(len(rollout.learned))
-    accumulate_gradient(policy, rollout, everything, settings, GENERATION.temperature, False)
-    assert all(p.grad is None or not p.grad.any() for p in policy.value_parameters())
-    first = gradients(policy)
-    torch.nn.init.normal_(policy.value_head.outer.weight, std=3.0)
-    _, other = collect(policy, settings, CreditSettings())
-    accumulate_gradient(policy, other, everything, settings, GENERATION.temperature, False)
-    torch.testing.assert_close(gradients(policy), first, rtol=0, atol=0)
-
-
 def grpo(answered: Responses, rollout: Rollout, size: int, decay: float, beta: float) -> Tensor:
     """Verdicts compared within the group, what words earn added, then the penalty: a token at a time."""
     verdicts = torch.tensor([said.score for said in answered.judgements if isinstance(said, Critique)])
@@ -401,24 +387,6 @@ def test_returns_need_no_values(policy: Policy) -> None:
     everything = torch.arange(len(rollout.learned))
     accumulate_gradient(policy, rollout, everything, settings, GENERATION.temperature, False)
     assert all(p.grad is None or not p.grad.any() for p in policy.value_parameters())
-
-
-def test_returns_without_discount_are_definition_1(policy: Policy) -> None:
-    settings = PPOSettings(advantage="returns", gamma=0.0, lam=0.0, rollouts=8, normalisation="none")
-    _, rollout = collect(policy, settings, CreditSettings())
-    torch.testing.assert_close(rollout.advantages, rollout.rewards, rtol=0, atol=0)
-
-
-def test_groups_are_answers_to_one_prompt() -> None:
-    with pytest.raises(
-        ValueError, match="advantage group compares answers to one prompt: set samples_per_prompt to 4"
-    ):
-        PPOSettings(advantage="group")
-    with pytest.raises(ValueError, match="rollouts 64 is not a multiple of samples_per_prompt 6"):
-        PPOSettings(advantage="group", samples_per_prompt=6)
-    with pytest.raises(ValueError, match="rollouts 5 is not a multiple of samples_per_prompt 3"):
-        PPOSettings(rollouts=5, samples_per_prompt=3)
-    assert PPOSettings(advantage="group", samples_per_prompt=4).warmup_steps == 0
 
 
 def test_a_falling_rate_reaches_its_end_whatever_the_mini_batches(policy: Policy) -> None:

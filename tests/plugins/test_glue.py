@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,25 @@ def test_a_plug_in_is_a_small_file(name: str, most: int) -> None:
     assert 10 < plugins.code_lines(plugins.PLUGINS / f"{name}.py") <= most
 
 
-@pytest.mark.parametrize("name", plugins.ENGINES)
-def test_without_torch_one_line_names_the_extra(name: str) -> None:
-    code = hiding(["torch"]) + f"import text2grad.plugins.{name}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "MissingPackageError: this needs torch: pip install 'text2grad[train]'" in done.stderr.splitlines()[-1]
+IMPORTS = """
+import importlib
+for name in {names}:
+    try:
+        importlib.import_module(f"text2grad.plugins.{{name}}")
+    except Exception as error:
+        print(name, type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "names", "extra"),
+    [("torch", plugins.ENGINES, "train"), ("trl", ["trl"], "trl"), ("verl", ["verl"], "verl")],
+)
+def test_without_a_package_one_line_names_the_extra(hidden: str, names: Sequence[str], extra: str) -> None:
+    code = hiding([hidden]) + IMPORTS.format(names=[*names])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    cure = f"MissingPackageError this needs {hidden}: pip install 'text2grad[{extra}]'"
+    assert [cure in line for line in done.stdout.splitlines()] == [True] * len(names), done.stdout
 
 
 def test_lines_of_code_are_counted(tmp_path: Path) -> None:

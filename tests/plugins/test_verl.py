@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType, SimpleNamespace
@@ -15,7 +14,6 @@ from pydantic import BaseModel
 from transformers import PreTrainedTokenizerFast
 from versions import version_of
 
-from absent import hiding
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
@@ -181,9 +179,3 @@ def test_another_version_is_refused(plugin: Any, monkeypatch: pytest.MonkeyPatch
     version_of(monkeypatch, "0.9.10")
     with pytest.raises(UserError, match=r"^verl 0\.9\.10: the plug-in is written for 0\.9\.1 .pip install 'text"):
         plugin.TokenCreditSingleTurn(config(), None, (), credit="a:b")
-
-
-def test_without_verl_one_line_names_the_extra() -> None:
-    code = hiding(["verl"]) + "import text2grad.plugins.verl"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "MissingPackageError: this needs verl: pip install 'text2grad[verl]'" in done.stderr.splitlines()[-1]
