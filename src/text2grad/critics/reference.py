@@ -49,7 +49,7 @@ class ReferenceCritic:
     """Judges a one-line answer by `example.reference` and the prompt it was made from.
 
     Good: phrases that stand in the reference in the same order and hold a word of content. Poor: words that stand
-    neither in the reference nor in the prompt, words said again (`_too_often`), and everything after the first
+    neither in the reference nor in the prompt, words said again (`_labels`), and everything after the first
     line. What the reference says and the answer does not is named in words, for no span can point at it; with
     `brief` it is not, for a reward model, which does not see the reference, could only guess at it.
     The score is 2 F - 1, F the ROUGE-L F1 with stemming; words after the first line count against it.
@@ -111,37 +111,28 @@ def common(wanted: Sequence[str], said: Sequence[str]) -> set[int]:
 def _labels(
     said: Sequence[Word], kept: set[int], wanted: Sequence[Word], source: set[str], first_line: int
 ) -> list[tuple[Label | None, str]]:
-    """Label and reason of every word."""
-    known = {word.stem for word in wanted}
+    """Return label and reason of every word.
+
+    A word is said too often if it is repeated directly, or stands more often than in the reference. A function word
+    may stand three times in a line, as may a character of a script without spaces, also twice in a row; with no
+    limit a policy finds that `the the the` costs nothing.
+    """
+    most, times, before = Counter(word.stem for word in wanted), Counter[str](), None
     labels: list[tuple[Label | None, str]] = []
-    for index, (word, too_often) in enumerate(zip(said, _too_often(said, wanted), strict=True)):
+    for index, word in enumerate(said):
+        times[word.stem] += 1
+        allowed = max(most[word.stem], 1 if word.content and not word.character else FUNCTION_WORD_TIMES)
+        twice = before == word.stem and not word.character
+        before = word.stem
         if index >= first_line:
             labels.append((POOR, BEYOND))
         elif index in kept:
             labels.append((GOOD, KEPT))
-        elif word.stem not in known | source:
+        elif word.stem not in most.keys() | source:
             labels.append((POOR, INVENTED))
-        elif too_often:
-            labels.append((POOR, AGAIN))
         else:
-            labels.append((None, ""))
+            labels.append((POOR, AGAIN) if times[word.stem] > allowed or twice else (None, ""))
     return labels
-
-
-def _too_often(said: Sequence[Word], wanted: Sequence[Word]) -> list[bool]:
-    """For each word: whether it is repeated directly, or more often than in the reference.
-
-    A function word may stand three times in a line, as may a character of a script without spaces, also twice in a
-    row; with no limit a policy finds that `the the the` costs nothing.
-    """
-    most, times = Counter(word.stem for word in wanted), Counter[str]()
-    found = []
-    for before, word in zip([None, *said], said, strict=False):
-        times[word.stem] += 1
-        allowed = max(most[word.stem], 1 if word.content and not word.character else FUNCTION_WORD_TIMES)
-        twice = before is not None and before.stem == word.stem and not word.character
-        found.append(times[word.stem] > allowed or twice)
-    return found
 
 
 def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[Label | None, str]]) -> tuple[Span, ...]:
