@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from threading import Event
 from typing import Any, NamedTuple
 
 import psutil
@@ -107,20 +108,15 @@ def training(config: Config) -> list[list[Command]]:
     """For each policy the commands that train and measure it, with one thread; the longest comes first."""
     config = with_values(config, {"run.threads": 1})
     names = policy_names(config)
-    chains = {
-        name: [Command(name, ("train", "--name", name, "--restart"), _with_recipe(config, recipe))]
-        for name, recipe in RECIPES.items()
-        if name in names
-    }
+    chains: dict[str, list[Command]] = {}
+    for name, recipe in RECIPES.items():
+        if name in names:
+            settings = laid_over(config, recipe) if recipe else config
+            chains[name] = [Command(name, ("train", "--name", name, "--restart"), settings)]
     for name in names:
         target = config.policy.model if name == BASE else name
-        measuring = Command(f"evaluate {name}", ("evaluate", target), config)
-        chains[name] = [*chains.get(name, ()), measuring]
+        chains.setdefault(name, []).append(Command(f"evaluate {name}", ("evaluate", target), config))
     return list(chains.values())
-
-
-def _with_recipe(config: Config, recipe: str) -> Config:
-    return laid_over(config, recipe) if recipe else config
 
 
 def _run_side_by_side(chains: Iterable[Sequence[Command]]) -> float:
@@ -129,24 +125,22 @@ def _run_side_by_side(chains: Iterable[Sequence[Command]]) -> float:
     Raises:
         UserError: a command failed; commands that have not started by then never start.
     """
-    failed = False
+    failed = Event()
 
     def run_chain(chain: Sequence[Command]) -> float:
-        nonlocal failed
         peak = 0.0
         for command in chain:
-            if failed:
+            if failed.is_set():
                 break
             try:
                 peak = max(peak, _run(command))
             except UserError:
-                failed = True
+                failed.set()
                 raise
         return peak
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(run_chain, chain) for chain in chains]
-    peaks = sorted(future.result() for future in futures)
+        peaks = sorted(pool.map(run_chain, chains))
     return sum(peaks[-AT_ONCE:])
 
 

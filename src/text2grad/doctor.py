@@ -44,8 +44,7 @@ def as_text(checks: list[Check]) -> str:
     lines = []
     for check in checks:
         lines.append(f"{'ok  ' if check.ok else 'FAIL'}  {check.name:{width}}  {check.detail}")
-        if check.cure:
-            lines.append(f"{'':{width + 8}}-> {check.cure}")
+        lines += [f"{'':{width + 8}}-> {check.cure}"] if check.cure else []
     return "\n".join(lines)
 
 

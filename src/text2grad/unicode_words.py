@@ -26,7 +26,6 @@ _EMOJI = r"(?=\p{Emoji_Presentation}|\p{Extended_Pictographic}\ufe0f)\X"
 _RUN = rf"(?:[[\p{{L}}\p{{N}}]--{_UNSPACED}]{_MARKS})+"
 _NAME = rf"(?:[[\p{{L}}\p{{N}}_]--{_UNSPACED}]{_MARKS})+"
 _WORD = regex.compile(rf"(?V1){_GRAPHEME}|{_RUN}|{_EMOJI}")
-_SPOKEN = regex.compile(rf"(?V1){_GRAPHEME}|{_NAME}(?:['’]{_NAME})*")
 _UNIT = regex.compile(rf"(?V1){_GRAPHEME}|{_NAME}|(?![{_BLANK}])\X")
 _PIECE = regex.compile(rf"(?V1){_GRAPHEME}|(?:(?!{_UNSPACED})[^{_BLANK}])+")
 _ONE_UNSPACED = regex.compile(rf"(?V1){_UNSPACED}")
@@ -38,29 +37,24 @@ def words(text: str) -> Iterator[Place]:
     return (match.span() for match in _WORD.finditer(text))
 
 
-def spoken_words(text: str) -> Iterator[Place]:
-    """The places of words as they are spoken: `don't` is one, as is a name with underscores. No emoji."""
-    return (found.span() for found in _SPOKEN.finditer(text))
-
-
 def units(text: str) -> Iterator[Place]:
-    """The places of the words and signs of which every text but its white space consists; `_` is a letter here."""
-    return (found.span() for found in _UNIT.finditer(text))
+    """Return the places of all words and signs: everything but whitespace; `_` is a letter here."""
+    return (match.span() for match in _UNIT.finditer(text))
 
 
 def pieces(text: str) -> Iterator[Place]:
-    """The places of what white space parts; of scripts without spaces, of the graphemes."""
-    return (found.span() for found in _PIECE.finditer(text))
+    """Return the places between whitespace; graphemes in scripts without spaces."""
+    return (match.span() for match in _PIECE.finditer(text))
 
 
 def unspaced(text: str) -> bool:
-    """Whether a text begins with a letter of a script that is written without spaces."""
+    """True if a text begins with a letter of a script without spaces."""
     return _ONE_UNSPACED.match(text) is not None
 
 
 @lru_cache(maxsize=65_536)
 def folded(word: str) -> str:
-    """The form in which words are compared: composed (NFC), without case; a Turkish dotted I is an i."""
+    """Return the form in which words are compared: composed (NFC), without case; a Turkish dotted I is an i."""
     if word.isascii():
         return word.lower()
     plain = unicodedata.normalize("NFC", unicodedata.normalize("NFC", word).casefold())
@@ -69,7 +63,7 @@ def folded(word: str) -> str:
 
 @cache
 def stem(word: str) -> str:
-    """Porter's stem of a folded English word, as rouge-score takes it: of those of over three letters."""
+    """Return Porter's stem of a folded English word, as rouge-score does: of words of over three letters."""
     return str(_stemmer().stem(word)) if len(word) > 3 and word.isascii() else word
 
 
@@ -93,5 +87,5 @@ class RougeWords:
 
 
 def beyond_rouge(text: str) -> bool:
-    """Whether a text has words that the published ROUGE cannot read: it counts a to z and 0 to 9 alone."""
+    """True if a text has words that the published ROUGE cannot read: it only counts a to z and 0 to 9."""
     return not text.isascii() and any(not text[start:end].isascii() for start, end in words(text))

@@ -20,7 +20,6 @@ from text2grad.unicode_words import (
     RougeWords,
     folded,
     pieces,
-    spoken_words,
     units,
     words,
 )
@@ -66,7 +65,6 @@ def test_words_by_hand() -> None:
         assert [text[start:end] for start, end in words(text)] == expected
         composed, apart = (unicodedata.normalize(form, text) for form in ("NFC", "NFD"))
         assert len(list(words(apart))) == len(list(words(composed))), text
-    assert [*spoken_words("don't my_name")] == [(0, 5), (6, 13)]  # an apostrophe joins
     assert len(list(units("苹果是红色的。"))) == 7
 
 

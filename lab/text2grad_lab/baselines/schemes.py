@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import regex
 from numpy.typing import NDArray
 
 from text2grad.align import Aligned, Credit, CreditScheme, CreditSettings
@@ -20,7 +21,7 @@ from text2grad.align.credit import Flags, Weights, labels_of, membership, signed
 from text2grad.critics.closed_class import CLOSED_CLASS
 from text2grad.errors import UserError
 from text2grad.feedback import Critique
-from text2grad.unicode_words import folded, spoken_words, units
+from text2grad.unicode_words import folded, units
 
 LAST_OF_DECAY = 0.1
 """Linear decay: the weight of a span's last token (paper, appendix I.1)."""
@@ -72,11 +73,14 @@ def _importance(
     return np.where(has_content, 1.0, FUNCTION_WORD)
 
 
+_WORD = regex.compile(r"[\w\p{M}]+(?:['’][\w\p{M}]+)*")  # with apostrophes inside, as in don't
+
+
 def content_characters(text: str) -> NDArray[np.bool_]:
     """Flag the characters of content words: any word or number not in the list of function words; English."""
     content = np.zeros(len(text), dtype=np.bool_)
-    for start, end in spoken_words(text):
-        content[start:end] = folded(text[start:end]).replace("’", "'") not in CLOSED_CLASS
+    for word in _WORD.finditer(text):
+        content[word.start() : word.end()] = folded(word[0]).replace("’", "'") not in CLOSED_CLASS
     return content
 
 

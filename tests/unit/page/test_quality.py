@@ -82,6 +82,7 @@ def test_a_canary_whose_labels_moved_is_counted(tmp_path: Path) -> None:
         ([("six", -1)], [], 1),
         ([("One two three", 1)], [("One two", 1)], 0),
         ([("One two three", 1)], [("One", 1)], 1),
+        ([("One two three", 1)], [("One two", 1), ("three", -1)], 1),
         ([], [(RESPONSE, 1)], 1),
         ([], [], 0),
     ]
