@@ -80,25 +80,19 @@ def test_a_pointer_that_rests_chooses_no_token(page: Any) -> None:
         assert readout.inner_text().startswith("1/")
 
 
-def test_a_signal_colours_every_token(page: Any) -> None:
-    def strengths() -> list[str]:
-        code = (
-            "[...document.querySelectorAll('.talk .tok')].map((each) => each.style.getPropertyValue('--strength'))"
-        )
-        return page.evaluate(code)  # type: ignore[no-any-return]
+STRENGTHS = "[...document.querySelectorAll('.talk .tok')].map((tok) => tok.style.getPropertyValue('--strength'))"
 
-    before = strengths()
+
+def test_a_signal_colours_every_token_and_clauses_light_up_with_spans(page: Any) -> None:
+    before = page.evaluate(STRENGTHS)
     page.get_by_label("colour").select_option("logp")
-    assert len(before) > 10 and strengths() != before and "nats" not in page.locator("#signal-words").inner_text()
+    assert len(before) > 10 and page.evaluate(STRENGTHS) != before
     assert page.locator("#signal-words").inner_text().startswith("log-probability: ")
-
-
-def test_clauses_and_spans_light_up_together(page: Any) -> None:
     page.get_by_text("filter", exact=True).click()
     page.get_by_label("marked poor").check()
     page.locator("#sample .spans li").first.hover()
     linked = page.locator("#sample .linked").all_inner_texts()
-    assert any("for x in items:" in each for each in linked) and len(linked) > 1
+    assert any("for x in items:" in text for text in linked) and len(linked) > 1
 
 
 def test_there_are_few_tab_stops(page: Any) -> None:
@@ -161,17 +155,8 @@ def test_the_fixed_prompts_come_first_and_old_runs_offer_no_new_signal(tab: Any,
     offered = "[...document.querySelector('[name=by]').options].map((option) => option.value)"
     assert not {"ratio", "learned", "logp_change"} & set(tab.evaluate(offered))
     assert tab.evaluate("document.querySelector('[name=probe]').closest('label').hidden")
-    probe = [
-        {
-            **rows[0],
-            "probe": True,
-            "step": step,
-            "id": "the probe",
-            "logp_change": [0.5],
-            "response": f"Step {step}.",
-        }
-        for step in (0, 5)
-    ]
+    new = {**rows[0], "probe": True, "id": "the probe", "logp_change": [0.5]}
+    probe = [{**new, "step": step, "response": f"Step {step}."} for step in (0, 5)]
     samples.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *probe]), encoding="utf-8")
     tab.goto(build_report(run).as_uri())
     tab.locator("#sample h3").wait_for()

@@ -227,9 +227,8 @@ def test_warnings_come_first(tmp_path: Path) -> None:
 
 
 def test_the_main_metrics_come_first_in_a_fixed_order() -> None:
-    first, others = arrange(["entropy", "clip_fraction", "kl", "score", "heldout_pass@1", "kl_coefficient"])
-    assert first == ["heldout_pass@1", "score", "kl", "entropy"]
-    assert others == ["clip_fraction", "kl_coefficient"]
+    names = ["entropy", "clip_fraction", "kl", "score", "heldout_pass@1", "kl_coefficient"]
+    assert arrange(names) == (["heldout_pass@1", "score", "kl", "entropy"], ["clip_fraction", "kl_coefficient"])
 
 
 def test_the_evaluations_of_several_tasks_are_in_one_run(tmp_path: Path) -> None:

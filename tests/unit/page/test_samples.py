@@ -42,15 +42,17 @@ def sound(**changed: Any) -> Sample:
     return Sample.model_validate(row | changed)
 
 
-def test_every_row_of_the_strip_has_one_cell_per_token() -> None:
+def test_a_view_has_one_cell_per_token_and_what_samples_are_filtered_by() -> None:
     row = synthetic("text2grad", 10, 0, random.Random(1))
     view = sample_view(Sample.model_validate(row), "text2grad")
+    names = ("delta", "kl", "reward", "value", "advantage", "logp")
     count = len(row["tokens"])
-    assert {len(view[name]) for name in ("tokens", "intervals")} == {count}
-    assert {name: len(numbers) for name, numbers in view["rows"].items()} == dict.fromkeys(
-        ("delta", "kl", "reward", "value", "advantage", "logp"), count
-    )
+    assert {len(view["tokens"]), len(view["intervals"])} == {count}
+    assert {name: len(numbers) for name, numbers in view["rows"].items()} == dict.fromkeys(names, count)
     assert view["rows"]["delta"] == row["delta"]
+    entry = list_entry(sound(advantage=[0.0, 0.5, 0.0, 0.0], lost=("x",), unmatched=2), "text2grad", 3)
+    assert entry["key"] == "text2grad/3" and entry["wrong"] == 1 and entry["lost_count"] == 2
+    assert (entry["poor"], entry["good"], entry["length"], entry["failed"]) == (1, 0, 4, False)
 
 
 def test_an_emoji_split_over_tokens_belongs_to_all_of_them() -> None:
@@ -86,12 +88,6 @@ def test_a_clause_of_the_critique_knows_its_spans() -> None:
     expected = [("It is ", []), ("too short", [0]), (", and ", []), ("bad", [1]), (".", [])]
     assert clauses("It is too short, and bad.", spans) == expected
     assert clauses("", spans) == [] and clauses("Nothing of it.", ()) == [("Nothing of it.", [])]
-
-
-def test_an_entry_has_what_samples_are_filtered_by() -> None:
-    entry = list_entry(sound(advantage=[0.0, 0.5, 0.0, 0.0], lost=("x",), unmatched=2), "text2grad", 3)
-    assert entry["key"] == "text2grad/3" and entry["wrong"] == 1 and entry["lost_count"] == 2
-    assert (entry["poor"], entry["good"], entry["length"], entry["failed"]) == (1, 0, 4, False)
 
 
 @given(st.text(max_size=40), st.data())
