@@ -26,6 +26,7 @@ FLOORS = {
         "settings",
         "named",
         "feedback",
+        "json_text",
         "jsonl",
         "strict_yaml",
         "unicode_words",
@@ -64,7 +65,7 @@ NEVER = {
 ONLY = {
     "sandbox": {"sandbox", "errors", "signals"},
     "rl": {"rl"},
-    "page": {"page", "eval", "data", "feedback", "jsonl", "errors", "strict_yaml", "unicode_words"},
+    "page": {"page", "eval", "data", "feedback", "json_text", "jsonl", "errors", "strict_yaml", "unicode_words"},
 }
 """What these parts may import of the house at all."""
 STAGES = [

@@ -7,76 +7,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from text2grad.errors import UserError, first_error
 from text2grad.feedback import Feedback, Record
+from text2grad.json_text import from_json, record_json
 
 R = TypeVar("R", bound=Record)
 Model = TypeVar("Model", bound=BaseModel)
-DEEPEST_JSON = 100
-"""Open brackets around a value that is read; pydantic cannot write deeper values."""
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]')
 _TURN = {"role", "content"}
-
-
-# ---- JSON texts
-
-
-class ExcessiveJSONError(json.JSONDecodeError):
-    """JSON that is refused for its size: nested too deeply, or an integer of thousands of digits."""
-
-
-def storable(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode, with question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def to_json(value: object, **options: Any) -> str:
-    """Return `value` as JSON that always encodes as UTF-8. `options` are those of `json.dumps`."""
-    return storable(json.dumps(value, ensure_ascii=False, **options))
-
-
-def from_json(text: str, keys_once: bool = False) -> Any:
-    """Return the value of a JSON text that somebody else wrote.
-
-    Raises:
-        json.JSONDecodeError: it is not JSON; or, with `keys_once`, an object has a key twice.
-        ExcessiveJSONError: an integer has thousands of digits, or it is nested more than `DEEPEST_JSON` deep.
-    """
-    if text.count("[") + text.count("{") > DEEPEST_JSON and _depth(text) > DEEPEST_JSON:
-        raise ExcessiveJSONError("nested too deeply", text, 0)
-    try:
-        return json.loads(text, object_pairs_hook=_unique_keys if keys_once else None)
-    except json.JSONDecodeError:
-        raise
-    except ValueError as error:
-        raise ExcessiveJSONError("an integer of thousands of digits", text, 0) from error
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise json.JSONDecodeError(f"the key {repeated[:40]!r} is there twice", "", 0)
-    return value
-
-
-def _depth(text: str) -> int:
-    """Count the most brackets open at once outside strings."""
-    deepest = depth = 0
-    for match in _BRACKETS.finditer(text):
-        depth += (match[0] in "[{") - (match[0] in "]}")
-        deepest = max(deepest, depth)
-    return deepest
 
 
 # ---- reading
@@ -191,14 +135,6 @@ def refuse_folder(path: Path) -> None:
     """
     if path.is_dir():
         raise UserError(f"cannot write {path}: Is a directory", "name a file, in it or elsewhere")
-
-
-def record_json(record: Record, exclude_none: bool = False) -> str:
-    """Return a record as one line of JSON that always encodes as UTF-8."""
-    try:
-        return record.model_dump_json(exclude_none=exclude_none)
-    except PydanticSerializationError:  # a lone surrogate somewhere in it
-        return to_json(record.model_dump(mode="json", exclude_none=exclude_none))
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, QuoteCounts, Source, Span
-from text2grad.jsonl import from_json, read_jsonl, record_json, write_jsonl
+from text2grad.json_text import from_json, record_json
+from text2grad.jsonl import read_jsonl, write_jsonl
 
 EXAMPLE = Example(id="1", prompt=(Message(role="user", content="Sum up."),), meta={"post": 7})
 SOURCE = Source(kind="human", model="ann")

@@ -31,7 +31,8 @@ from text2grad.feedback import (
     conversation_of,
     key_of,
 )
-from text2grad.jsonl import read_records, record_json, write_records
+from text2grad.json_text import record_json
+from text2grad.jsonl import read_records, write_records
 from text2grad.stages.annotate import judged
 
 PROMPT = (Message(role="user", content="How far?"),)

@@ -21,7 +21,7 @@ from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.durable.settings import CourseSettings
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Preference, Source
-from text2grad.jsonl import from_json
+from text2grad.json_text import from_json
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.heads.head import SCORE, Head

@@ -22,7 +22,7 @@ from text2grad.feedback import (
     spans_at,
     tokens_of,
 )
-from text2grad.jsonl import from_json
+from text2grad.json_text import from_json
 from text2grad.settings import Settings
 from text2grad.train.settings import SupervisedSettings
 from text2grad_lab.baselines.steps import steps_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from text2grad.config import Config
 from text2grad.durable.state import seed_everything
 from text2grad.feedback import Example
-from text2grad.jsonl import to_json
+from text2grad.json_text import to_json
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages import Summary, inlined

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from text2grad.jsonl import from_json
+from text2grad.json_text import from_json
 
 Reason = Literal["moderated", "too_long", "credit", "key", "model", "busy", ""]
 """The cause of an error. `moderated` and `too_long` lie in this one request and `busy` passes; the others would

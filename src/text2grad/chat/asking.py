@@ -19,7 +19,7 @@ from text2grad.chat.reply import Problem, Reply, Trouble
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Failure, FailureKind
-from text2grad.jsonl import storable
+from text2grad.json_text import storable
 
 TRIES_OF_AN_ANSWER = 2
 RETRIES = 5

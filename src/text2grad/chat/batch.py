@@ -22,7 +22,8 @@ from text2grad.chat.client import OpenAIChat, Questions
 from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint
 from text2grad.chat.reply import Problem, Reply
 from text2grad.errors import UserError
-from text2grad.jsonl import ExcessiveJSONError, from_json, writing
+from text2grad.json_text import ExcessiveJSONError, from_json
+from text2grad.jsonl import writing
 
 if TYPE_CHECKING:
     from openai import OpenAI

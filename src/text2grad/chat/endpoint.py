@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 from text2grad.chat.api_errors import ApiError, Reason, error_in, read_error
 from text2grad.chat.reply import NoReplyError, Problem, Reply
 from text2grad.errors import UserError
-from text2grad.jsonl import ExcessiveJSONError, from_json
+from text2grad.json_text import ExcessiveJSONError, from_json
 
 if TYPE_CHECKING:
     from text2grad.chat.transport import Client

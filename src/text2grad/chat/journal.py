@@ -28,7 +28,7 @@ from typing import Any, Literal, Self, get_args
 
 from text2grad.errors import UserError
 from text2grad.feedback import FailureKind
-from text2grad.jsonl import ExcessiveJSONError, from_json
+from text2grad.json_text import ExcessiveJSONError, from_json
 
 State = Literal["ok", "refused", "invalid", "exhausted"]
 STATES: tuple[State, ...] = get_args(State)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from text2grad.chat.api_errors import FALLBACKS, Capability
 from text2grad.feedback import Message
-from text2grad.jsonl import storable
+from text2grad.json_text import storable
 
 Format = Literal["json_schema", "json_object", "text"]
 FRESH_TEMPERATURE = 0.7

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from text2grad.data.files import Row, RowError
 from text2grad.errors import warn_once
 from text2grad.feedback import Message, Transcript
-from text2grad.jsonl import from_json, to_json
+from text2grad.json_text import from_json, to_json
 
 TALKS = ("messages", "conversation", "chat_history", "trajectory")
 """Keys of a whole conversation: its first turn of the assistant begins the response."""

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from text2grad.data.tables import bad_rows, decode, is_table, table_rows
 from text2grad.errors import UserError, first_error, optional_packages
-from text2grad.jsonl import from_json, json_lines, reading
+from text2grad.json_text import from_json
+from text2grad.jsonl import json_lines, reading
 
 Row = dict[str, Any]
 Placed = tuple[str, Row]

@@ -28,7 +28,7 @@ from text2grad.feedback import (
     Source,
     conversation_text,
 )
-from text2grad.jsonl import to_json
+from text2grad.json_text import to_json
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
 from text2grad.data.tools import PAIRS_CURE
 from text2grad.errors import UsageError, UserError, first_error
 from text2grad.feedback import Critique, Failure, Feedback, Label, QuoteCounts, Record, escapes_folder, key_of
-from text2grad.jsonl import read_jsonl, record_json, write_jsonl
+from text2grad.json_text import record_json
+from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.named import is_own_name, load_named
 
 DATA_SETS = published.IMPORTERS

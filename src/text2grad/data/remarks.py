@@ -25,7 +25,7 @@ from text2grad.data.opinions import Importer, Names, Opinion, opinions
 from text2grad.data.scale import Scale, Scales, number_of
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Label, Message, QuoteCounts, Transcript, is_foreign, key_of
-from text2grad.jsonl import from_json, to_json
+from text2grad.json_text import from_json, to_json
 from text2grad.wire.locate import Tolerance
 from text2grad.wire.nearest import nearest
 from text2grad.wire.quotes import Quote, in_order, occurrences, resolve

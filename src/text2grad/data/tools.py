@@ -23,7 +23,8 @@ from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, las
 from text2grad.data.scale import Scale, number_of, scale_of_numbers, verdict
 from text2grad.errors import UserError
 from text2grad.feedback import Message
-from text2grad.jsonl import from_json, reading
+from text2grad.json_text import from_json
+from text2grad.jsonl import reading
 
 Prompt = str | tuple[Message, ...]
 

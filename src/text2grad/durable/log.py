@@ -14,7 +14,7 @@ from text2grad.durable.checkpoint import sync
 from text2grad.durable.guard import writing
 from text2grad.durable.progress import ProgressLine
 from text2grad.errors import UserError
-from text2grad.jsonl import to_json
+from text2grad.json_text import to_json
 
 if TYPE_CHECKING:
     from text2grad.durable.loggers import Logger

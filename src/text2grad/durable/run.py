@@ -23,7 +23,7 @@ from text2grad.durable.processes import ALONE, Ranks, is_lost, lost
 from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Randomness, Training
 from text2grad.errors import Diverged, UserError
-from text2grad.jsonl import to_json
+from text2grad.json_text import to_json
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import assembled

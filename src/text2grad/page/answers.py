@@ -12,7 +12,8 @@ from text2grad.errors import UserError
 from text2grad.eval.critics.marks import numbered
 from text2grad.feedback import OF_A_JUDGEMENT, Example, Failure, Feedback, Source
 from text2grad.feedback import key_of as response_key
-from text2grad.jsonl import from_json, read_jsonl, reading
+from text2grad.json_text import from_json
+from text2grad.jsonl import read_jsonl, reading
 from text2grad.page.runs import Sample, read_samples
 
 NOT_MARKED = Failure(kind="unsupported", message="nobody has judged this answer yet")

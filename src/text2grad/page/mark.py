@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from text2grad.errors import UserError, first_error
 from text2grad.feedback import Feedback, turns_of
-from text2grad.jsonl import from_json
+from text2grad.json_text import from_json
 from text2grad.page.answers import Item, read_answers
 from text2grad.page.marking import Act, Conflict, Notebook
 from text2grad.page.render import render_page

@@ -21,7 +21,8 @@ from pydantic import Field
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import Mark
 from text2grad.feedback import Critique, Feedback, Label, Record, Source, Span, key_of
-from text2grad.jsonl import R, parse_record, read_jsonl, record_json, refuse_folder, to_json, write_jsonl, writing
+from text2grad.json_text import record_json, to_json
+from text2grad.jsonl import R, parse_record, read_jsonl, refuse_folder, write_jsonl, writing
 from text2grad.page.answers import Item, Items, make_item, unjudged
 
 BEGINS = b'{"act":"'

@@ -21,7 +21,8 @@ from typing import Any, TypeGuard
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from text2grad.jsonl import to_json, whole_file
+from text2grad.json_text import to_json
+from text2grad.jsonl import whole_file
 
 DUST = 1e-12
 """Values below are what rounding leaves of zero."""

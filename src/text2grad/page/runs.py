@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from text2grad.errors import UserError
 from text2grad.feedback import Failure, Feedback, Message, ResponseText, Span
-from text2grad.jsonl import from_json, parse_record, reading
+from text2grad.json_text import from_json
+from text2grad.jsonl import parse_record, reading
 
 Row = dict[str, Any]
 Numbers = list[float | None]

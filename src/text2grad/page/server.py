@@ -25,7 +25,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from text2grad.errors import UserError
-from text2grad.jsonl import to_json
+from text2grad.json_text import to_json
 
 LOOPBACK = "127.0.0.1"
 PORT, PORTS = 8639, 50

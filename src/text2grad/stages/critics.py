@@ -23,7 +23,7 @@ from text2grad.durable.identity import digest_of_texts, flatten, own_code, sha25
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Source
-from text2grad.jsonl import from_json
+from text2grad.json_text import from_json
 from text2grad.policy.settings import SamplingSettings
 from text2grad.sandbox import Gate, Runner, SandboxSettings
 from text2grad.settings import Settings

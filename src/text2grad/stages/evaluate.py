@@ -26,7 +26,7 @@ from text2grad.eval.measures import (
 )
 from text2grad.eval.metrics import mean, mean_with_interval
 from text2grad.feedback import Critic, Example
-from text2grad.jsonl import from_json, to_json
+from text2grad.json_text import from_json, to_json
 from text2grad.page import signs
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from text2grad.config import TINY, Config
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Example, Feedback
-from text2grad.jsonl import read_jsonl, to_json
+from text2grad.json_text import to_json
+from text2grad.jsonl import read_jsonl
 from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, TaskSettings, load_task
 

@@ -23,7 +23,7 @@ from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example
-from text2grad.jsonl import record_json
+from text2grad.json_text import record_json
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from text2grad.errors import first_error
 from text2grad.feedback import Critique, Failure, Span, turns_of
-from text2grad.jsonl import storable
+from text2grad.json_text import storable
 from text2grad.wire.locate import Tolerance
 from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
 from text2grad.wire.quotes import Quote, in_order, resolve, to_quotes

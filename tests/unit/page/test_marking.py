@@ -13,7 +13,8 @@ from synthetic_run import write_run
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import read_marks
 from text2grad.feedback import Failure, Feedback, Message, Source, Span
-from text2grad.jsonl import read_records, record_json, write_records
+from text2grad.json_text import record_json
+from text2grad.jsonl import read_records, write_records
 from text2grad.page.answers import group_records, read_answers
 from text2grad.page.marking import Act, Check, Conflict, MarkedPlace, Notebook, Opinion
 

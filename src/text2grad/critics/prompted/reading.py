@@ -13,7 +13,7 @@ from typing import Any
 from text2grad import wire
 from text2grad.chat.base import Answer
 from text2grad.feedback import Critique, Failure, Judgement
-from text2grad.jsonl import storable
+from text2grad.json_text import storable
 
 LONGEST_REPAIRED, DEEPEST_REPAIRED = 10_000, 20
 """Characters, and brackets open at once, of what json-repair is tried on."""
