@@ -134,7 +134,9 @@ def made_by(words: Sequence[str], config: Config | None) -> list[str]:
     elif words[0] == "evaluate":
         on = f"{config.task.name}-{Path(config.task.data).name}"
         place = f"evaluation/{on}"
-        names = ["evaluation/reward_model.said.jsonl", place, f"{place}/{Path(words[1]).name}.answers.json"]
+        names = [place, f"{place}/{Path(words[1]).name}.answers.json"]
+        if "reward-model" in words:
+            names = ["evaluation/reward_model.said.jsonl"]
     elif words[0] == "train-reward":
         names = ["reward_model/policy"]
     elif words[0] == "train-units":
