@@ -111,6 +111,8 @@ def found_by(words: Sequence[str], config: Config | None) -> list[str]:
     folder, critic, name = config.run.folder, config.critic, words[1]
     if words[0] in ("evaluate", "reflect") and re.fullmatch(r"\w+", name):
         return [str(folder / "sft" / "policy" if name == "sft" else folder / "ppo" / name / "policy")]
+    if words[0] == "evaluate" and "reward-model" in words:
+        return [str(folder / "feedback_heldout.jsonl")]
     if words[0] in ("train-reward", "train-units"):
         return [str(folder / "feedback.jsonl")]
     if words[0] != "train":
