@@ -130,21 +130,14 @@ def test_squality_every_highlight_is_a_span_or_counted(tmp_path: Path) -> None:
     assert import_feedback(tmp_path / "flat.jsonl", SQUALITY_KIND).report == report
 
 
-@pytest.mark.parametrize(
-    ("selection", "response", "places"),
-    [
-        ("aa", "aaa", [(0, 2), (1, 3)]),
-        ("a b", "a b a\n b", [(0, 3)]),
-        ("a b", "x a\n\nb", [(2, 6)]),
-        (" a b ", "a\tb", [(0, 3)]),
-        ("(a+", "x(a+b", [(1, 4)]),
-        ("a", "b", []),
-        (" ", "a b", []),
-        ("", "ab", []),
-    ],
-)
-def test_find(selection: str, response: str, places: list[tuple[int, int]]) -> None:
-    assert find(selection, response) == places
+def test_find() -> None:
+    overlapping, spaces = (
+        find("aa", "aaa"),
+        [find("a b", "a b a\n b"), find("a b", "x a\n\nb"), find(" a b ", "a\tb")],
+    )
+    assert overlapping == [(0, 2), (1, 3)] and spaces == [[(0, 3)], [(2, 6)], [(0, 3)]]
+    assert find("(a+", "x(a+b") == [(1, 4)]
+    assert not any(find(text, "b b") for text in ("a", " ", ""))
 
 
 @given(st.text(min_size=1), st.data())
@@ -155,40 +148,29 @@ def test_whatever_is_cut_from_a_response_is_found_there(response: str, data: st.
         assert (start, end) in find(response[start:end], response)
 
 
-PRAISE = ["Good", "Excellent description of the robots!", "This is a very strong response.", "Well said!"]
-CRITICISM = [
-    "Incorrect",
-    "Incorrect: he never left, but wanted to",
-    "This isn’t true; he came because he was chasing someone else",
-    "None of this is accurate",
-    "repeated but also untrue",
-    "makes no sense",
-    "This is both confusing and repetitive",
-    "Not in the story",
-]
-NEITHER = [
-    "",
-    "?",
-    "comma",
-    "repeat?",
-    "Great summary but doesn't go all the way to the end",
-    "This is a good opportunity to explain why",
-    "This is true, and it contradicts the earlier statement",
-    "Incorrect. Even though all of it is false, the sentence structure is good.",
-    "None of this is accurate, although it is creative.",
-    "not sure this is accurate",
-    "This is slightly more correct than the rest",
-    "Tholon is her last name not her first, so this is an odd way to refer to her",
-    "goodness, what a typographer",
-]
+POLARITIES = {
+    1: ["Good", "Excellent description of the robots!", "This is a very strong response.", "Well said!"],
+    -1: [
+        *("Incorrect", "Incorrect: he never left, but wanted to", "repeated but also untrue", "makes no sense"),
+        "This isn’t true; he came because he was chasing someone else",
+        *("None of this is accurate", "This is both confusing and repetitive", "Not in the story"),
+    ],
+    None: [
+        *("", "?", "comma", "repeat?", "not sure this is accurate", "goodness, what a typographer"),
+        "Great summary but doesn't go all the way to the end",
+        "This is a good opportunity to explain why",
+        "This is true, and it contradicts the earlier statement",
+        "Incorrect. Even though all of it is false, the sentence structure is good.",
+        "None of this is accurate, although it is creative.",
+        "This is slightly more correct than the rest",
+        "Tholon is her last name not her first, so this is an odd way to refer to her",
+    ],
+}
 
 
-@pytest.mark.parametrize(
-    ("comment", "label"),
-    [*((c, 1) for c in PRAISE), *((c, -1) for c in CRITICISM), *((c, None) for c in NEITHER)],
-)
-def test_polarity(comment: str, label: int | None) -> None:
-    assert polarity(comment) == label
+def test_polarity() -> None:
+    for label, comments in POLARITIES.items():
+        assert {comment: polarity(comment) for comment in comments} == dict.fromkeys(comments, label)
 
 
 def test_shortened() -> None:
@@ -275,33 +257,23 @@ def test_real_files(file: str) -> None:
 
 
 @real
-def test_squality_counts_equal_the_datas_own() -> None:
-    path = SHARED / "squality_human_eval"
-    reviews = lines_of(path / "span_comments_flat.jsonl")
-    marks = [(mark["selection"], review["response"]) for review in reviews for mark in review["spans"]]
-    report = import_feedback(path / "all-responses.jsonl", SQUALITY_KIND).report
-    assert report.exact + report.normalised + report.unmatched == len(marks) == 3142
-    assert report.spans + report.unmatched + report.ambiguous + report.no_polarity + report.repeated == 3142
-    assert report.exact == sum(bool(text.strip()) and text in response for text, response in marks)
-    assert report.unmatched == sum(not text.strip() for text, _ in marks)
-
-
-@real
 def test_defacto_arrives_whole_and_every_error_without_a_span_is_explained() -> None:
     records = []
     for name in ("train", "val", "test"):
         rows = lines_of(SHARED / f"defacto/{name}.jsonl")
-        imported = import_feedback(SHARED / f"defacto/{name}.jsonl", DEFACTO)
-        assert imported.report.records == len(rows) and imported.report.failed == 0
-        for row, record in zip(rows, imported.records, strict=True):
-            assert (record.response, record.meta["has_error"]) == (row["candidate"], row["has_error"])
-            assert row["feedback"]["explanation"] in record.critique
-        records += imported.records
+        found = import_feedback(SHARED / f"defacto/{name}.jsonl", DEFACTO).records
+        for row, record in zip(rows, found, strict=True):
+            assert (record.error, record.response) == (None, row["candidate"])
+            assert (
+                record.meta["has_error"] == row["has_error"] and row["feedback"]["explanation"] in record.critique
+            )
+        records += found
     assert len(records) == 2561 and sum(record.meta["has_error"] for record in records) == 701 + 341 + 779
-    bare = [record for record in records if record.meta["has_error"] and not record.spans]
-    why = Counter("omission" if "omissions" in record.meta else "unchanged" for record in bare)
-    assert why == {"omission": 19, "unchanged": 15}
-    assert all(record.meta["unchanged"] for record in bare if "omissions" not in record.meta)
+    bare = [record.meta for record in records if record.meta["has_error"] and not record.spans]
+    assert Counter("omissions" if "omissions" in meta else meta["unchanged"] for meta in bare) == {
+        "omissions": 19,
+        True: 15,
+    }
 
 
 def test_finegrained_qa() -> None:
