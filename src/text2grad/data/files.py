@@ -236,7 +236,7 @@ def convert_placed(
         except ValueError as error:
             bad.append((place, error))
         else:
-            yield from () if bad else ((place, item) for item in converted)
+            yield from ((place, item) for item in converted)
     if bad:
         other = "is it the right file?" if len(bad) == number > 1 else "correct or remove these rows"
         cure = next((error.cure for _, error in bad if isinstance(error, RowError)), other)

@@ -111,6 +111,11 @@ def test_a_row_is_written_as_a_person_would_where_that_says_the_same(
     assert table_row(record)[column] == cell
 
 
+def test_a_record_without_a_judgement_is_no_row(tmp_path: Path) -> None:
+    failed = of("It is late.", error={"kind": "refused", "message": "no"})
+    assert export([failed, of("It is late.", critique="c")], "csv", tmp_path / "t.csv") == 1
+
+
 def test_a_spreadsheet_sees_that_the_table_is_utf_8(tmp_path: Path) -> None:
     export([of("Größe", critique="c")], "csv", tmp_path / "t.csv")
     assert (tmp_path / "t.csv").read_bytes().startswith(b"\xef\xbb\xbf")
