@@ -57,7 +57,7 @@ def test_a_reward_model_is_checked_when_it_is_trained(tmp_path: Path) -> None:
     ("reasons", "said"),
     [
         (["it praises"], r"against: it praises \(.*gate\.json"),
-        (["one", "two", "three"], r"one, and 2 more reasons .*gate\.json"),
+        (["one", "two", "three"], r"one, and 2 more .*gate\.json"),
     ],
 )
 def test_what_failed_is_refused_with_its_reason(tmp_path: Path, reasons: list[str], said: str) -> None:
