@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from text2grad.critics.program import Attempt
 from text2grad.critics.program.extract import Program
 from text2grad.critics.program.source import Lines, read_code
+from text2grad.data.files import load_rows
+from text2grad.data.published import QUESTIONS
 from text2grad.feedback import Example, Place, Span
+from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.qa import DEFAULT_DATA, QATask
 
 PROMPT = "steps"
 """The prompt whose critiques cut an answer into steps themselves."""
@@ -18,6 +23,22 @@ _BREAK = re.compile(
     rf"[.!?;؟؛।॥][\"'”’)\]]*\s+|[。！？；][\"'”’」』）】]*\s*|,\s+(?=(?:{'|'.join(_JOINTS)})\b)|\s*[\r\n]\s*"
 )
 """Where a step of a text ends: what follows a sentence or a clause."""
+
+
+def is_ultrafeedback(settings: TaskSettings) -> bool:
+    """Return whether a task's data is UltraFeedback: by its name, or of a file by the shape of its rows.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    data = settings.data or DEFAULT_DATA
+    if settings.name != QATask.name or "ultrafeedback" in Path(data).name.lower():
+        return settings.name == QATask.name
+    if not Path(data).is_file():
+        return False
+    (row,) = load_rows(data, limit=1)
+    shape = next((shape for shape in QUESTIONS if shape.keys <= row.keys()), None)
+    return shape is not None and "UltraFeedback" in shape.name and not isinstance(row.get("response"), str)
 
 
 def steps_of(example: Example, response: str) -> list[Place]:

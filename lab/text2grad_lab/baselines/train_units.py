@@ -22,8 +22,7 @@ from text2grad.stages.reward_model.gate import release
 from text2grad.stages.run_folder import RunFolder, write_json
 from text2grad.stages.train import refuse_transcripts
 from text2grad.stages.training import training
-from text2grad.tasks.qa import is_ultrafeedback
-from text2grad_lab.baselines.steps import PROMPT, labelled_steps, own_steps, steps_of
+from text2grad_lab.baselines.steps import PROMPT, is_ultrafeedback, labelled_steps, own_steps, steps_of
 from text2grad_lab.baselines.unit_model import (
     JudgedAnswer,
     UnitModel,

@@ -22,7 +22,7 @@ from text2grad.stages.run_folder import (
     write_json,
 )
 from text2grad.tasks.base import TaskSettings, rouge_l_scores
-from text2grad.tasks.data_task import Benchmark
+from text2grad_lab.benchmarks import Benchmark
 
 if TYPE_CHECKING:
     from text2grad.stages.evaluate import PolicySummary

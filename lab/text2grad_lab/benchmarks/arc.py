@@ -10,7 +10,7 @@ from text2grad.data.files import Row, text_of
 from text2grad.data.published import Shape, one_turn, read_examples
 from text2grad.feedback import Example
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.data_task import Benchmark
+from text2grad_lab.benchmarks import Benchmark
 
 CHOICES, ANSWER = "choices", "answer"
 """Keys of an example's `meta`: the texts to choose from, and the index of the right one."""

@@ -14,7 +14,7 @@ from text2grad.data.files import Row, convert_rows, read_rows, text_of
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.data_task import Benchmark
+from text2grad_lab.benchmarks import Benchmark
 
 TURNS, CATEGORY, REFERENCES = "turns", "category", "references"
 """Keys of an example's `meta`: the user's turns, their category, and the right answers to them (none: empty)."""

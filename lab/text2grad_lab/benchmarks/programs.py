@@ -13,8 +13,8 @@ from text2grad.data.published import Shape, one_turn, python_lines, read_example
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.data_task import Benchmark
 from text2grad.tasks.library import parse_module
+from text2grad_lab.benchmarks import Benchmark
 from text2grad_lab.benchmarks.checks import as_test, check_module, import_line, names_defined, names_used
 from text2grad_lab.benchmarks.evalplus import plus_module
 

@@ -14,8 +14,8 @@ from text2grad.config.reference import explain
 from text2grad.critics.table import spec_of
 from text2grad.errors import UsageError
 from text2grad.stages.run_folder import refuse_run_name
-from text2grad.tasks.qa import is_ultrafeedback
 from text2grad_lab.baselines.revision import refuse_informed_critic
+from text2grad_lab.baselines.steps import is_ultrafeedback
 
 OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
 

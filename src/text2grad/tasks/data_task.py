@@ -1,4 +1,4 @@
-"""Tasks on published data: examples by split, and benchmarks whose questions are all held out."""
+"""Tasks on published data: examples by split."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from text2grad.data.files import hub_data
 from text2grad.data.published import Shape, read_examples
 from text2grad.feedback import Example
-from text2grad.tasks.base import Split, TaskSettings, in_split, refuse_shares, rouge_l_scores
+from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l_scores
 
 
 class DataTask:
@@ -45,30 +45,3 @@ class DataTask:
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1 against the reference; empty without one."""
         return rouge_l_scores(example.reference, response) if example.reference else {}
-
-
-class Benchmark:
-    """A published benchmark: every question is held out, and `evaluate` counts its answers in a way of its own.
-
-    Raises:
-        UserError: `task.split` or `task.heldout_data` is set, or the questions cannot be read.
-    """
-
-    name: str
-    critic_prompt = "qa"
-
-    def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
-        self._questions = self.read(settings)
-
-    def read(self, settings: TaskSettings) -> list[Example]:
-        """All questions of `task.data`, else of the data set that the benchmark has on the hub."""
-        raise NotImplementedError
-
-    def examples(self, split: Split) -> list[Example]:
-        """Every question for `heldout`, none for the others."""
-        return self._questions if split == "heldout" else []
-
-    def scores(self, example: Example, response: str) -> dict[str, float]:
-        """None without a model, a judge or a sandbox."""
-        return {}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from text2grad.data.files import load_rows
 from text2grad.data.published import QUESTIONS
 from text2grad.errors import UserError
 from text2grad.feedback import Example
@@ -25,23 +22,6 @@ class QATask(DataTask):
 
     def __init__(self, settings: TaskSettings) -> None:
         super().__init__(settings, DEFAULT_DATA, QUESTIONS, _answerable)
-
-
-def is_ultrafeedback(settings: TaskSettings) -> bool:
-    """Whether a task's data is UltraFeedback: by its name, or of a file by the shape of its rows.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    data = settings.data or DEFAULT_DATA
-    if settings.name != QATask.name or "ultrafeedback" in Path(data).name.lower():
-        return settings.name == QATask.name
-    if not Path(data).is_file():
-        return False
-    (row,) = load_rows(data, limit=1)
-    shape = next((each for each in QUESTIONS if each.keys <= row.keys()), None)
-    plain = isinstance(row.get("response"), str)
-    return shape is not None and "UltraFeedback" in shape.name and not plain
 
 
 def _answerable(examples: list[Example], data: str) -> list[Example]:

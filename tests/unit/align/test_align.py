@@ -274,38 +274,55 @@ def test_a_token_that_a_span_covers_in_part_belongs_to_it() -> None:
 TEXT = "The quick red fox , and a dog"  # 8 words, and an end-of-text token
 
 
-def test_spans_pay_one_on_each_token() -> None:
-    case = critique(TEXT, good=("quick red",), poor=("dog",))
-    assert delta(TEXT, case, weighting="token") == [0, 1, 1, 0, 0, 0, 0, -1, 0]
+PAID: dict[str, tuple[dict[str, Any], dict[str, Any], list[float]]] = {
+    "one on each token": (
+        {"good": ("quick red",), "poor": ("dog",)}, {"weighting": "token"}, [0, 1, 1, 0, 0, 0, 0, -1, 0]
+    ),
+    "a span shares one": (
+        {"good": ("quick red fox ,",), "poor": ("a dog",)}, {}, [0, 0.25, 0.25, 0.25, 0.25, 0, -0.5, -0.5, 0]
+    ),
+    "balanced: good and poor have the same mass": (
+        {"good": ("quick", "red fox ,"), "poor": ("dog",)}, {"weighting": "balanced"},
+        [0, 0.25, 0.25, 0.25, 0.25, 0, 0, -1, 0],
+    ),
+    "good and poor cancel": (
+        {"good": ("quick red",), "poor": ("red fox",)}, {"weighting": "token"}, [0, 1, 0, -1, 0, 0, 0, 0, 0]
+    ),
+    "one sign is a union": (
+        {"good": ("quick red", "red fox , and")}, {"weighting": "token"}, [0, 1, 1, 1, 1, 1, 0, 0, 0]
+    ),
+    "with the larger share": ({"good": ("quick red", "red fox , and")}, {}, [0, 0.5, 0.5, *[0.25] * 3, 0, 0, 0]),
+    "the weight of poor spans": (
+        {"good": ("fox",), "poor": ("dog",)}, {"poor_weight": 2.0, "unlabelled": 0.05},
+        [0.05, 0.05, 0.05, 1.0, 0.05, 0.05, 0.05, -2.0, 0.05],
+    ),
+    "a cancelled token is not an unlabelled one": (
+        {"good": ("fox",), "poor": ("fox",)}, {"unlabelled": 0.5}, [0.5, 0.5, 0.5, 0, *[0.5] * 5]
+    ),
+    "the last id that was sampled": (
+        {"good": ("fox",), "score": -0.5}, {"scheme": "last_token"}, [0, 0, 0, 0, 0, 0, 0, 0, -0.5]
+    ),
+    "the outcome is added to the last token": (
+        {"poor": ("dog",), "score": 0.5}, {"outcome_weight": 2.0}, [0, 0, 0, 0, 0, 0, 0, -1, 1]
+    ),
+    "a score on each token": ({"score": 0.9}, {"scheme": "spread_score", "weighting": "token"}, [0.9] * 9),
+    "a score shared by the tokens": ({"score": 0.9}, {"scheme": "spread_score"}, [0.1] * 9),
+    "a score shared, balanced": ({"score": 0.9}, {"scheme": "spread_score", "weighting": "balanced"}, [0.1] * 9),
+}  # fmt: skip
 
 
-def test_span_weighting_shares_one() -> None:
-    case = critique(TEXT, good=("quick red fox ,",), poor=("a dog",))
-    assert delta(TEXT, case) == [0, 0.25, 0.25, 0.25, 0.25, 0, -0.5, -0.5, 0]
+def test_what_each_token_is_paid() -> None:
+    paid = {name: delta(TEXT, critique(TEXT, **case), **settings) for name, (case, settings, _) in PAID.items()}
+    assert paid == {name: numbers for name, (_, _, numbers) in PAID.items()}
 
 
-def test_balanced_weighting_gives_good_and_poor_the_same_mass() -> None:
-    case = critique(TEXT, good=("quick", "red fox ,"), poor=("dog",))
-    assert delta(TEXT, case, weighting="balanced") == [0, 0.25, 0.25, 0.25, 0.25, 0, 0, -1, 0]
-
-
-def test_good_and_poor_cancel() -> None:
-    case = critique(TEXT, good=("quick red",), poor=("red fox",))
-    paid = credit(case, words(TEXT), SETTINGS)
-    assert paid.delta.tolist() == [0, 1, 0, -1, 0, 0, 0, 0, 0]
+def test_cancelled_and_uncovered_spans_are_counted() -> None:
+    paid = credit(critique(TEXT, good=("quick red",), poor=("red fox",)), words(TEXT), SETTINGS)
     assert (paid.labelled, paid.cancelled) == (2, 1)
-
-
-def test_same_sign_spans_are_a_union_with_the_larger_share() -> None:
-    case = critique(TEXT, good=("quick red", "red fox , and"))
-    assert delta(TEXT, case, weighting="token") == [0, 1, 1, 1, 1, 1, 0, 0, 0]
-    assert delta(TEXT, case) == [0, 0.5, 0.5, 0.25, 0.25, 0.25, 0, 0, 0]
-
-
-def test_weight_of_poor_spans() -> None:
-    case = critique(TEXT, good=("fox",), poor=("dog",))
-    paid = delta(TEXT, case, poor_weight=2.0, unlabelled=0.05)
-    assert paid == [0.05, 0.05, 0.05, 1.0, 0.05, 0.05, 0.05, -2.0, 0.05]
+    case = critique(TEXT, good=("he quick r", "fox"), poor=("og",))
+    assert credit(case, words(TEXT), SETTINGS).uncovered == 0
+    unwritten = Aligned.of(TEXT, np.array([0]), np.array([3]))  # one token, which wrote "The"
+    assert credit(case, unwritten, SETTINGS).uncovered == 2
 
 
 @pytest.mark.parametrize("scheme", [s for s in SCHEMES if s not in ("last_token", "spread_score")])
@@ -328,17 +345,6 @@ def test_what_could_be_better_pays_nothing(scheme: Any, weighting: Any) -> None:
     )
 
 
-def test_a_cancelled_token_is_not_an_unlabelled_one() -> None:
-    case = critique(TEXT, good=("fox",), poor=("fox",))
-    assert delta(TEXT, case, unlabelled=0.5)[3] == 0
-
-
-def test_last_token_is_the_last_id_sampled() -> None:
-    case = critique(TEXT, good=("fox",), score=-0.5)
-    paid = credit(case, words(TEXT), CreditSettings(scheme="last_token"))
-    assert paid.delta.tolist() == [0] * 8 + [-0.5]
-
-
 def test_what_words_earn_and_the_verdict_are_told_apart_for_those_who_compare_answers() -> None:
     """In delta both stand on the last token, where the response has no end of text."""
     case, spelled = critique(TEXT, good=("fox",), poor=("dog",), score=-0.5), words(TEXT)
@@ -355,31 +361,11 @@ def test_what_words_earn_and_the_verdict_are_told_apart_for_those_who_compare_an
     assert credit(critique(TEXT), words(TEXT), CreditSettings(scheme="last_token")).gain == 0
 
 
-@pytest.mark.parametrize(("weighting", "each"), [("token", 0.9), ("span", 0.1), ("balanced", 0.1)])
-def test_spread_score(weighting: str, each: float) -> None:
-    assert delta(TEXT, critique(TEXT, score=0.9), scheme="spread_score", weighting=weighting) == [each] * 9
-
-
-def test_the_outcome_is_added_to_the_last_token() -> None:
-    case = critique(TEXT, poor=("dog",), score=0.5)
-    assert delta(TEXT, case, outcome_weight=2.0)[-2:] == [-1, 1]
-
-
 @pytest.mark.parametrize("scheme", ["spans", "last_token", "spread_score"])
 def test_a_missing_score_is_counted_and_pays_nothing(scheme: Any) -> None:
     paid = credit(Critique(text=""), words(TEXT), CreditSettings(scheme=scheme, outcome_weight=1.0))
     assert (paid.no_score, paid.delta.any()) == (1, False)
-
-
-def test_no_score_is_no_fault_where_none_is_wanted() -> None:
-    assert credit(critique(TEXT, good=("fox",)), words(TEXT), SETTINGS).no_score == 0
-
-
-def test_spans_that_no_token_is_in_are_counted() -> None:
-    case = critique(TEXT, good=("he quick r", "fox"), poor=("og",))
-    assert credit(case, words(TEXT), SETTINGS).uncovered == 0
-    unwritten = Aligned.of(TEXT, np.array([0]), np.array([3]))  # one token, which wrote "The"
-    assert credit(case, unwritten, SETTINGS).uncovered == 2
+    assert credit(critique(TEXT, good=("fox",)), words(TEXT), SETTINGS).no_score == 0, "none is wanted"
 
 
 def test_a_critique_of_another_text_is_refused() -> None:
@@ -387,11 +373,8 @@ def test_a_critique_of_another_text_is_refused() -> None:
         credit(critique("Une renarde", good=("Une",)), words(TEXT), SETTINGS)
 
 
-def test_nothing_is_worth_nothing() -> None:
+def test_nothing_and_an_empty_response_are_paid_nothing() -> None:
     assert Credit.nothing(words(TEXT)).delta.tolist() == [0] * 9
-
-
-def test_an_empty_response() -> None:
     empty = Aligned.of("", np.array([], np.int64), np.array([], np.int64))
     for scheme in ("spans", "last_token", "spread_score"):
         settings = CreditSettings.model_validate({"scheme": scheme, "outcome_weight": 1.0})

@@ -32,29 +32,20 @@ def combinations(examples: list[Example]) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_heldout_problems_share_no_combination_with_anything_trained_on(seed: int) -> None:
+def test_heldout_problems_are_new_and_their_parts_are_not(seed: int) -> None:
     made = task(seed)
-    sft, train, heldout = (combinations(made.examples(split)) for split in SPLITS)
-    assert len(heldout) == 75
-    assert not heldout & train
-    assert not heldout & sft
-    assert sft == train  # every combination that may be trained on is
-
-
-@pytest.mark.parametrize("seed", [0, 7])
-def test_heldout_questions_and_programs_are_new_and_their_parts_are_not(seed: int) -> None:
-    made = task(seed)
-    seen = made.examples("sft") + made.examples("train")
-    heldout = made.examples("heldout")
-    assert not {e.prompt[0].content for e in heldout} & {e.prompt[0].content for e in seen}
-    assert not {e.reference for e in heldout} & {e.reference for e in made.examples("train")}
+    sft, train, heldout = (made.examples(split) for split in SPLITS)
+    assert len(combinations(heldout)) == 75 and combinations(sft) == combinations(train)
+    assert not combinations(heldout) & combinations(train)
+    assert not {e.prompt[0].content for e in heldout} & {e.prompt[0].content for e in sft + train}
+    assert not {e.reference for e in heldout} & {e.reference for e in train}
     for position in (1, 2, 3):
-        parts = [
+        trained, held = (
             {(c.split("/")[0], c.split("/")[position]) for c in combinations(examples)}
-            for examples in (seen, heldout)
-        ]
-        assert parts[1] <= parts[0]
-        assert parts[0] == {(family.name, part.name) for family in FAMILIES for part in family.slots[position - 1]}
+            for examples in (sft + train, heldout)
+        )
+        assert held <= trained
+        assert trained == {(family.name, part.name) for family in FAMILIES for part in family.slots[position - 1]}
 
 
 def test_parts_are_distinct_so_that_a_combination_is_one() -> None:
@@ -71,30 +62,24 @@ def test_every_problem_stands_once_and_demonstrations_repeat_them() -> None:
         assert len(made.examples(split)) == len(combinations(made.examples(split))) == count
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_equal_seeds_give_equal_examples(split: str) -> None:
-    assert task(5, 200).examples(split) == task(5, 200).examples(split)
-
-
-def test_another_seed_is_another_split() -> None:
+def test_seeds_decide_the_examples() -> None:
+    for split in SPLITS:
+        assert task(5, 200).examples(split) == task(5, 200).examples(split)
     first, second = (combinations(task(seed).examples("heldout")) for seed in (0, 1))
     assert len(first & second) < len(first) / 2
     assert task(0).examples("train")[:20] != task(1).examples("train")[:20]
 
 
-def test_ids_name_their_split_and_are_unique() -> None:
-    examples = [example for split in SPLITS for example in task(limit=50).examples(split)]
-    assert len({example.id for example in examples}) == len(examples)
-    assert examples[0].id == "sft-0"
-
-
-def test_demonstrations_carry_no_tests_and_problems_do() -> None:
-    made = task(limit=20)
-    assert all("tests" not in example.meta for example in made.examples("sft"))
-    for split in ("train", "heldout"):
-        for example in made.examples(split):
-            assert example.meta["tests"].startswith("from solution import f\n")
-            assert example.meta["entry_point"] == "f"
+def test_ids_are_unique_and_only_problems_carry_tests() -> None:
+    made = task(limit=50)
+    examples = {split: made.examples(split) for split in SPLITS}
+    ids = [example.id for split in SPLITS for example in examples[split]]
+    assert len(set(ids)) == len(ids) and ids[0] == "sft-0"
+    assert all("tests" not in example.meta for example in examples["sft"])
+    for example in examples["train"] + examples["heldout"]:
+        assert example.meta["tests"].startswith("from solution import f\n")
+        assert example.meta["entry_point"] == "f"
+    assert made.scores(examples["train"][0], "def f(x): return x") == {}, "no score without running the tests"
 
 
 def test_references_pass_their_tests(runner: Runner) -> None:
@@ -159,8 +144,3 @@ def test_demonstrations_slip_at_the_stated_rates() -> None:
     for rate, count in written.items():
         deviation = (rate * (1 - rate) / count) ** 0.5
         assert abs(wrong[rate] / count - rate) < 5 * deviation + 0.01  # a few wrong versions read like right ones
-
-
-def test_there_is_no_score_without_running_the_tests() -> None:
-    made = task(limit=1)
-    assert made.scores(made.examples("train")[0], "def f(x): return x") == {}

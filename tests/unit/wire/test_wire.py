@@ -64,91 +64,50 @@ def test_render_refuses_a_span_of_another_text() -> None:
 # --- which characters a quote means
 
 
-def test_a_word_is_not_found_inside_another() -> None:
-    assert places(read(ask(["art"]), "The start of art.")) == [(13, 16, 1)]
-    assert read(ask(["art"]), "A start.").quotes.unmatched == 1
-
-
-@pytest.mark.parametrize("joined", ["art_1", "art2", "éart", "Smart", "artÄ", "art\u0301"])
-def test_letters_digits_and_underscores_make_words(joined: str) -> None:
-    assert places(read(ask(["art"]), joined)) == []
-
-
-def test_scripts_without_spaces_have_no_word_boundaries() -> None:
-    assert places(read(ask(poor=["星期五"]), "会议改到星期五了。")) == [(4, 7, -1)]
-
-
-def test_a_part_may_stand_inside_a_word() -> None:
-    found = read(ask([{"quote": "art", "part": True, "occurrence": 1}]))
-    assert places(found) == [(6, 9, 1)]
-
-
-def test_occurrence_counts_candidates_only() -> None:
-    assert places(read(ask([{"quote": "art", "occurrence": 2}]))) == [(37, 40, 1)]
-    assert read(ask([{"quote": "art", "occurrence": 3}])).quotes.unmatched == 1
-
-
-def test_the_kth_repeat_is_the_kth_candidate() -> None:
-    found = read(ask(["art", "art", "art"]))
-    assert places(found) == [(17, 20, 1), (37, 40, 1)]
-    assert (found.quotes.unmatched, found.quotes.ambiguous) == (1, 0)
-
-
-def test_repeats_are_counted_in_each_list_apart() -> None:
-    assert read(ask(["art"], ["art"])).quotes.ambiguous == 2
-
-
-def test_one_mention_of_a_repeated_quote_means_none_of_its_places() -> None:
-    found = read(ask(poor=["art"]))
-    assert (places(found), found.quotes.ambiguous, found.quotes.unmatched) == ([], 1, 0)
-
-
-@pytest.mark.parametrize("quote", ["", " ", "\n", "the artist", "The Start"])
-def test_a_quote_that_is_not_there_is_unmatched(quote: str) -> None:
-    found = read(ask([quote], [quote]))
-    assert (found.spans, found.quotes.unmatched) == ((), 2)
-
-
 PROGRAM = "def f(x):\n    y = x\n        return y\n"
+LINE = "dp[i][j]=max(dp[i-1][j],dp[i][j-1])+1"
+QUOTED: list[tuple[str, list[Any], list[tuple[int, int]]]] = [
+    ("The start of art.", ["art"], [(13, 16)]),
+    *((joined, ["art"], []) for joined in ("art_1", "art2", "éart", "Smart", "artÄ", "art\u0301", "A start.")),
+    ("会议改到星期五了。", ["星期五"], [(4, 7)]),  # no spaces, no word boundaries
+    (RESPONSE, [{"quote": "art", "part": True, "occurrence": 1}], [(6, 9)]),
+    (RESPONSE, [{"quote": "art", "occurrence": 2}], [(37, 40)]),  # of the candidates alone
+    (RESPONSE, [{"quote": "art", "occurrence": 3}], []),
+    (RESPONSE, ["art", "art", "art"], [(17, 20), (37, 40)]),  # the k-th repeat is the k-th candidate
+    *((RESPONSE, [quote], []) for quote in ("", " ", "\n", "the artist", "The Start")),
+    (PROGRAM, ["\n        "], [(19, 28)]),
+    (PROGRAM, ["        "], [(20, 28)]),
+    (PROGRAM, [{"quote": "    ", "occurrence": 1}], [(10, 14)]),
+    *((PROGRAM, [quote], []) for quote in ("    ", "\n", " ")),  # several places: which indentation is meant?
+    (f"The line {LINE} is it.\n\n{LINE}\n", [{"quote": LINE, "occurrence": 2}], [(55, 55 + len(LINE))]),
+    (f"x {LINE}", ["[j-1])+1"], [(31, 39)]),
+    ("See https://example.org/a?b=1&c=2.\n\n\nThen rest.", ["https://example.org/a?b=1&c=2"], [(4, 33)]),
+    ("See https://example.org/a?b=1&c=2.\n\n\nThen rest.", ["c=2.\n\n\nThen"], [(30, 41)]),
+]
+
+
+def test_what_a_quote_means() -> None:
+    wrong = []
+    for response, quotes, meant in QUOTED:
+        found = read(ask(poor=quotes), response)
+        right = [(span.start, span.end) for span in found.spans] == meant
+        counted = (found.quotes.unmatched, found.quotes.ambiguous) == (len(quotes) - len(meant), 0)
+        again = read(render(found, response), response).spans == found.spans
+        wrong += [] if right and counted and again else [(response, quotes)]
+    assert not wrong
 
 
 @pytest.mark.parametrize(
-    ("quote", "wanted"),
-    [
-        ("\n        ", [(19, 28, -1)]),
-        ("        ", [(20, 28, -1)]),
-        ({"quote": "    ", "occurrence": 1}, [(10, 14, -1)]),
-        ("    ", []),  # six places: which indentation is meant?
-        ("\n", []),
-        (" ", []),
-    ],
+    ("z", "response"), [(ask(poor=["art"]), RESPONSE), (ask(["la la"]), "la la la"), (ask(["art"]), RESPONSE)]
 )
-def test_an_indentation_is_quoted(quote: Any, wanted: list[tuple[int, int, int]]) -> None:
-    found = read(ask(poor=[quote]), PROGRAM)
-    assert (places(found), found.quotes.unmatched) == (wanted, int(not wanted))
-    assert read(render(found, PROGRAM), PROGRAM).spans == found.spans
+def test_one_mention_of_a_repeated_quote_means_none_of_its_places(z: str, response: str) -> None:
+    found = read(z, response)
+    assert (found.spans, found.quotes.ambiguous, found.quotes.unmatched) == ((), 1, 0)
 
 
-def test_overlapping_occurrences_count() -> None:
-    assert read(ask(["la la"]), "la la la").quotes.ambiguous == 1
-
-
-def test_good_inside_poor() -> None:
+def test_lists_are_read_apart_and_may_overlap() -> None:
+    assert read(ask(["art"], ["art"])).quotes.ambiguous == 2
     assert places(read(ask(["art"], ["start of the art"]), "start of the art")) == [(0, 16, -1), (13, 16, 1)]
-
-
-def test_one_word_of_operators() -> None:
-    line = "dp[i][j]=max(dp[i-1][j],dp[i][j-1])+1"
-    response = f"The line {line} is it.\n\n```python\n{line}\n```\n"
-    assert places(read(ask([{"quote": line, "occurrence": 2}]), response)) == [(65, 65 + len(line), 1)]
-    assert places(read(ask(poor=["[j-1])+1"]), f"x {line}")) == [(31, 39, -1)]
-
-
-def test_a_url_and_text_over_blank_lines() -> None:
-    response = "See https://example.org/a?b=1&c=2.\n\n\nThen rest."
-    found = read(ask(["https://example.org/a?b=1&c=2"], ["c=2.\n\n\nThen"]), response)
-    assert [response[span.start : span.end] for span in found.spans] == [span.text for span in found.spans]
-    assert [span.label for span in found.spans] == [1, -1]
 
 
 # --- what is read
@@ -172,9 +131,6 @@ def test_raw_newlines_trailing_commas_and_python_quotes() -> None:
     assert places(read('{"critique": "", "good_spans": ["art fair",], "poor_spans": [],}')) == [(17, 25, 1)]
     python = "{'critique': \"it's\", 'good_spans': ['art fair'], 'poor_spans': [], 'score': None}"
     assert (read(python).text, len(read(python).spans)) == ("it's", 1)
-
-
-def test_a_comma_before_a_bracket_inside_a_string_stays() -> None:
     assert read('{"critique": "a,]", "good_spans": [], "poor_spans": [],}').text == "a,]"
 
 
