@@ -20,7 +20,6 @@ from text2grad.config.derive import (
     derive,
     section_of,
 )
-from text2grad.config.loading import times
 from text2grad.settings import is_set, value_at, with_values
 
 SMOLLM2 = ModelFacts(parameters=135_000_000, adapters=True, layers=30, width=576)
@@ -101,14 +100,6 @@ def test_what_is_set_is_never_derived_even_to_its_default(stage: Any, settings: 
 def test_one_setting_of_a_stage_leaves_the_others_to_be_derived(stage: Any, key: str) -> None:
     found = set(values(stage, config(f"--{section_of(stage)}.{key}", "1"), MAILS))
     assert found - {"poor_weight", "least_loss"} == {"lr", "batch_size", "epochs", "micro_batch_size"} - {key}
-
-
-@pytest.mark.parametrize("stage", [each for each in STAGES if section_of(each) != "sft"])
-def test_a_rate_that_was_tuned_is_set(stage: Any) -> None:
-    rate = f"{section_of(stage)}.lr"
-    tuned = times(config(f"--{rate}", "2e-4"), rate, 0.5)
-    assert value_at(tuned, rate) == pytest.approx(1e-4)
-    assert is_set(tuned, rate) and rate not in derive(stage, tuned, MAILS)
 
 
 @pytest.mark.parametrize("name", ["demo", "function_summaries", "slf5k", "kodcode", "ultrafeedback"])

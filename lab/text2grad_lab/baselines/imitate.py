@@ -22,12 +22,13 @@ from text2grad.policy.local_chat import LocalChat
 from text2grad.stages import Summary, inlined
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import say_if_ended
-from text2grad.stages.train import answers_in, refuse_transcripts
+from text2grad.stages.train import answers_in
 from text2grad.stages.training import facts_of_pairs, training
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
 from text2grad.train.supervised import train_supervised
 from text2grad.train.watch import LossFloor
+from text2grad_lab.baselines.records import refuse_transcripts
 from text2grad_lab.baselines.refine import cases_of
 from text2grad_lab.baselines.revision import revision_messages, revision_prompt
 

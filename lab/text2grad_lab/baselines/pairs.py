@@ -31,11 +31,12 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.settings import Settings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.reward_model.data import SplitData, splits_of_task
+from text2grad.stages.reward_model.data import splits_of_task
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.training import training
 from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.train.settings import SupervisedSettings
+from text2grad_lab.baselines.records import SplitData
 from text2grad_lab.readers.preference import read_pairs
 
 METRICS = {

@@ -26,9 +26,10 @@ from text2grad.stages.annotate import criticise
 from text2grad.stages.critics import open_critic, runner_of
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import TOKEN_IDS
-from text2grad.stages.train import answers_in, refuse_transcripts
+from text2grad.stages.train import answers_in
 from text2grad.stages.training import prepare
 from text2grad.tasks.base import question_of, words_of
+from text2grad_lab.baselines.records import refuse_transcripts
 from text2grad_lab.baselines.revision import Case, finds_nothing, refine_settings, revise, revision_prompt
 
 ANSWER_KEYS = {*OF_A_JUDGEMENT, TOKEN_IDS, "outcome", "tier", "test_output", "evidence"}

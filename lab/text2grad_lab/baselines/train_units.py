@@ -17,11 +17,11 @@ from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.reward_model.data import SplitData, reward_data
+from text2grad.stages.reward_model.data import reward_data
 from text2grad.stages.reward_model.gate import release
 from text2grad.stages.run_folder import RunFolder, write_json
-from text2grad.stages.train import refuse_transcripts
 from text2grad.stages.training import training
+from text2grad_lab.baselines.records import SplitData, refuse_transcripts
 from text2grad_lab.baselines.steps import PROMPT, is_ultrafeedback, labelled_steps, own_steps, steps_of
 from text2grad_lab.baselines.unit_model import (
     JudgedAnswer,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config, dump_config
-from text2grad.config.loading import times
 from text2grad.demo import run_command
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.settings import with_values
@@ -72,7 +71,7 @@ class Seed:
     def settings(self, work: Work) -> Config:
         """The configuration of a work: with its recipe, and its rate times its factor."""
         settings = with_values(work.laid_over(self.config), {**UNSTOPPED, "run.threads": 1})
-        return times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
+        return _times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:
         """The command line of a work; its configuration is written beside its note.
@@ -165,3 +164,14 @@ def side_by_side(seeds: Iterable[Seed], at_once: int) -> None:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 ended.add(running.pop(future))
                 future.result()
+
+
+def _times(config: Config, key: str, factor: float) -> Config:
+    """A configuration in which one number that is set, named `section.key`, is multiplied."""
+    data = config.model_dump(exclude_unset=True)
+    *sections, last = key.split(".")
+    place = data
+    for section in sections:
+        place = place[section]
+    place[last] = float(place[last]) * factor
+    return Config.model_validate(data)

@@ -154,8 +154,10 @@ class Sample(Stage, ConfiguredAsRun):
 
     def ask(self, config: Config) -> int:
         """Ask all prompts, and print and write the answers."""
+        from text2grad.critics.table import spec_of
+        from text2grad.feedback import Source
         from text2grad.jsonl import refuse_folder
-        from text2grad.stages.talk import prompts_to_ask, repeated, run_sample, source_of, to_mark, write_to_mark
+        from text2grad.stages.talk import prompts_to_ask, repeated, run_sample, to_mark, write_to_mark
 
         if self.out is not None:
             refuse_folder(self.out)
@@ -164,7 +166,8 @@ class Sample(Stage, ConfiguredAsRun):
             typer.echo(f"sampling {len(examples)} answers of each policy", err=True)
         results = run_sample(config, examples, _names(self.names), self.critique)
         if self.out is not None:
-            records = to_mark([(each.example, each.answers) for each in results], source_of(config, self.critique))
+            source = Source(kind=spec_of(config.critic.kind).source if self.critique else "human")
+            records = to_mark(results, source)
             then = write_to_mark(self.out, records)
             typer.echo(f"{len(records)} answers in {self.out}; {then}", err=True)
         if self.as_json or self.out is None or len(results) == 1:

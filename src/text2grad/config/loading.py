@@ -107,17 +107,6 @@ def laid_over(config: Config, name: str, overrides: Sequence[str] = ()) -> Confi
     return Config.model_validate(data)
 
 
-def times(config: Config, key: str, factor: float) -> Config:
-    """A configuration in which one number that is set, named `section.key`, is multiplied."""
-    data = config.model_dump(exclude_unset=True)
-    *sections, last = key.split(".")
-    place = data
-    for section in sections:
-        place = place[section]
-    place[last] = float(place[last]) * factor
-    return Config.model_validate(data)
-
-
 def extra_settings(config: Config, name: str, model: type[S]) -> S:
     """Return the settings in `extra.<name>`, validated by the class that declares them.
 

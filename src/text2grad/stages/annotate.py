@@ -37,7 +37,7 @@ from text2grad.stages.paid import (
 from text2grad.tasks.base import feedback_split
 
 AT_A_TIME = 8192
-"""Items that a critic is shown at once: what they say is held until all of them are judged."""
+"""Items that a critic is shown at once: their judgements are held until all of them are judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class JudgedSummary(Summary):
 
 @dataclass
 class Tally:
-    """What became of the records that were written."""
+    """Counts of the records that were written."""
 
     ended: Counter[str] = field(default_factory=Counter)
     scores: list[float] = field(default_factory=list)
@@ -67,48 +67,15 @@ class Tally:
     spans: int = 0
     kept: int = 0
 
-    def noted(self, records: Iterable[Feedback]) -> Iterator[Feedback]:
-        """The records, as they are counted."""
+    def counted(self, records: Iterable[Feedback]) -> Iterator[Feedback]:
+        """The records, counted on their way."""
         for record in records:
-            said = record.judgement()
-            self.ended[STATE_OF[said.kind] if isinstance(said, Failure) else "ok"] += 1
+            judgement = record.judgement()
+            self.ended[STATE_OF[judgement.kind] if isinstance(judgement, Failure) else "ok"] += 1
             self.scores += [record.score] if record.score is not None else []
             self.outcomes.update(outcome_counts([record]))
             self.spans += len(record.spans)
             yield record
-
-    def summary(self, out: Path, others: Tally | None = None) -> JudgedSummary:
-        """What a stage reports; the figures of `others` are in the counts of how judgements ended."""
-        ended = self.ended + (others.ended if others else Counter[str]())
-        outcomes = self.outcomes + (others.outcomes if others else Counter[str]())
-        return JudgedSummary(
-            requested=ended.total(),
-            ended={state: ended[state] for state in STATES},
-            records=self.ended.total(),
-            heldout_records=others.ended.total() if others else None,
-            kept_records=self.kept,
-            spans=self.spans,
-            failed_records=ended.total() - ended["ok"],
-            mean_score=mean(self.scores),
-            outcomes=dict(outcomes.most_common()) or None,
-            out=str(out),
-        )
-
-
-def criticise(critic: Critic, items: Items, target: Path, replaces: str = "") -> Tally:
-    """Have a critic that answers at once judge all items; `replaces` as in `write_feedback`."""
-    tally = Tally()
-    _, tally.kept = write_feedback(target, tally.noted(judged(critic, items())), replaces)
-    return tally
-
-
-def judged(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
-    """The records of what a critic says, in the order of the items."""
-    waiting = iter(items)
-    while chunk := list(islice(waiting, AT_A_TIME)):
-        said = judgements_of(critic, [item.example for item in chunk], [item.response for item in chunk])
-        for item, judgement in zip(chunk, said, strict=True):
-            yield Feedback.of(item.example, item.response, judgement, critic.source)
 
 
 def run_annotate(
@@ -124,10 +91,10 @@ def run_annotate(
     prompts it has never seen.
 
     Raises:
-        UsageError: an option that is of no use with this critic.
+        UsageError: options that contradict each other, or are of no use with this critic.
         UserError: an item is bad (before any is judged), or a mistake that fails every critique.
     """
-    kind = config.annotate.critic or config.critic.kind
+    kind, target = config.annotate.critic or config.critic.kind, out or config.run.folder / "feedback.jsonl"
     if out is not None:
         refuse_folder(out)
     if kind != "prompted":
@@ -136,14 +103,22 @@ def run_annotate(
         raise UsageError("--from names the policy that answers, and none is sampled", "leave out --from")
     if options.budget_usd is None:
         options = replace(options, budget_usd=config.critic.prompted.budget_usd)
-    if responses is None:
-        return annotate_samples(config, kind, out, options)
-    target, write = out or config.run.folder / "feedback.jsonl", writer_of(config.policy)
+    with runner_of(config.sandbox) as runner:
+        if responses is None:
+            return annotate_samples(config, kind, target, options, runner)
+        return annotate_file(config, kind, responses, target, options, runner)
+
+
+def annotate_file(
+    config: Config, kind: CriticKind, responses: Path, target: Path, options: AnnotateOptions, runner: Runner
+) -> Summary:
+    """Have the critic `kind` judge the responses in a file."""
+    write = writer_of(config.policy)
 
     def items() -> Iterator[Item]:
         return islice(read_items(responses, options.anchor, write), options.limit)
 
-    check(config, items)
+    refuse_none(items)
     if options.plan:
         return plan_for(config, items, target, options)
     if kind == "prompted":
@@ -152,63 +127,63 @@ def run_annotate(
         from text2grad.stages.training import prepare
 
         prepare(config)
+    judged: Items = items
     if kind == "program":
-        say_without_reference(items)
-    with runner_of(config.sandbox) as runner:
-        judged = _admitted(config, items, runner) if kind == "program" else items
-        return criticise(make_critic(config, kind, None, runner), judged, target).summary(target)
+        warn_without_reference(items)
+        judged = _admitted(config, items, runner)
+    return summary_of(target, criticise(make_critic(config, kind, None, runner), judged, target))
 
 
 def _admitted(config: Config, items: Items, runner: Runner) -> Items:
     """The responses to tasks whose tests may judge a program."""
     tasks = {_task_key(item.example): item.example for item in items()}
-    kept = set(map(_task_key, admitted(config, "program", list(tasks.values()), runner)))
-    return lambda: (item for item in items() if _task_key(item.example) in kept)
+    keys = set(map(_task_key, admitted(config, "program", list(tasks.values()), runner)))
+    return lambda: (item for item in items() if _task_key(item.example) in keys)
 
 
 def _task_key(example: Example) -> tuple[str, ...]:
-    """What the gate goes by: responses of other ids may be to the same task."""
-    return tuple(str(each) for each in (*map(example.meta.get, ("tests", "entry_point")), example.reference))
+    """What the gate goes by: responses with different ids may be to the same task."""
+    return tuple(map(str, (example.meta.get("tests"), example.meta.get("entry_point"), example.reference)))
 
 
-def check(config: Config, items: Items) -> None:
+def refuse_none(items: Items) -> None:
     """Refuse a bad item before any is judged, and a job without items."""
     if not check_items(items()):
         raise UserError("there are no responses to judge", "check the file")
 
 
-def say_without_reference(items: Items) -> None:
+def warn_without_reference(items: Items) -> None:
     """One line on stderr if there are programs that the program critic cannot compare with a reference solution."""
-    known = [bool(item.example.reference) for item in items()]
-    if lacking := known.count(False):
+    references = [bool(item.example.reference) for item in items()]
+    if lacking := references.count(False):
+        counted = f"{lacking} of {len(references)} programs come without a reference solution"
         cure = "a column reference makes the blame smaller"
-        said = f"{lacking} of {len(known)} programs come without a reference solution"
-        print(f"{said}: faults are found by tests alone ({cure})", file=sys.stderr)
+        print(f"{counted}: faults are found by tests alone ({cure})", file=sys.stderr)
 
 
-def annotate_samples(config: Config, kind: CriticKind, out: Path | None, options: AnnotateOptions) -> Summary:
-    """Have the critic `kind` judge what the policy says, or with `options.anchor` the data set's own drafts."""
+def annotate_samples(
+    config: Config, kind: CriticKind, target: Path, options: AnnotateOptions, runner: Runner
+) -> Summary:
+    """Have the critic `kind` judge samples of the policy, or with `options.anchor` the data set's own drafts."""
     from text2grad.stages.sampling import sources_of
     from text2grad.stages.training import note_settings, prepare
 
     run = prepare(config)
-    task, target = run.task(), out or run.feedback_file
-    heldout = target.with_name("feedback_heldout.jsonl")
+    task, heldout = run.task(), target.with_name("feedback_heldout.jsonl")
     refuse_unfit(kind, task.examples(feedback_split(config.task)))
-    with runner_of(config.sandbox) as runner:
-        critic = None if kind == "prompted" else make_critic(config, kind, task, runner)
-        tested = runner if critic is None and config.annotate.run_tests else None
-        admit = partial(admitted, config, kind, runner=runner) if not options.plan else list
-        items, held = sources_of(config, run, task, tested, options, admit)
-        if options.plan:
-            check(config, lambda: [*items, *held])
-            return plan_for(config, lambda: [*items, *held], target, options)
-        note_settings(config, run.path)
-        if critic is None:
-            return _paid_samples(config, (items, target), (held, heldout), options)
-        tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
-        others = criticise(critic, lambda: held, heldout, replaces=critic.source.kind)
-    return tally.summary(target, others)
+    critic = None if kind == "prompted" else make_critic(config, kind, task, runner)
+    tested = runner if critic is None and config.annotate.run_tests else None
+    admit = list if options.plan else partial(admitted, config, kind, runner=runner)
+    items, held = sources_of(config, run, task, tested, options, admit)
+    if options.plan:
+        refuse_none(lambda: [*items, *held])
+        return plan_for(config, lambda: [*items, *held], target, options)
+    note_settings(config, run.path)
+    if critic is None:
+        return _paid_samples(config, (items, target), (held, heldout), options)
+    tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
+    others = criticise(critic, lambda: held, heldout, replaces=critic.source.kind)
+    return summary_of(target, tally, others)
 
 
 def _paid_samples(
@@ -216,11 +191,44 @@ def _paid_samples(
 ) -> PaidSummary:
     """Both files of a run out of one budget."""
     (items, target), (others, heldout) = train, held
-    check(config, lambda: items)
+    refuse_none(lambda: items)
     check_items(others)
     summary = annotate_paid(config, lambda: items, target, options)
     if not others:
         return summary
-    rest = left(options.budget_usd, summary.spent + (summary.canaries.get("canaries_usd") or 0.0))
-    again = replace(options, budget_usd=rest, canaries=False, add_requests=True)
+    unspent = left(options.budget_usd, summary.spent + (summary.canaries.get("canaries_usd") or 0.0))
+    again = replace(options, budget_usd=unspent, canaries=False, add_requests=True)
     return summary.with_heldout(annotate_paid(config, lambda: others, heldout, again))
+
+
+def criticise(critic: Critic, items: Items, target: Path, replaces: str = "") -> Tally:
+    """Have a critic that answers at once judge all items; `replaces` as in `write_feedback`."""
+    tally = Tally()
+    _, tally.kept = write_feedback(target, tally.counted(_judged(critic, items())), replaces)
+    return tally
+
+
+def _judged(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
+    waiting = iter(items)
+    while chunk := list(islice(waiting, AT_A_TIME)):
+        judgements = judgements_of(critic, [item.example for item in chunk], [item.response for item in chunk])
+        for item, judgement in zip(chunk, judgements, strict=True):
+            yield Feedback.of(item.example, item.response, judgement, critic.source)
+
+
+def summary_of(out: Path, tally: Tally, heldout: Tally | None = None) -> JudgedSummary:
+    """What the stage reports; the counts of how judgements ended include those of held-out prompts."""
+    others = heldout or Tally()
+    ended, outcomes = tally.ended + others.ended, tally.outcomes + others.outcomes
+    return JudgedSummary(
+        requested=ended.total(),
+        ended={state: ended[state] for state in STATES},
+        records=tally.ended.total(),
+        heldout_records=heldout.ended.total() if heldout else None,
+        kept_records=tally.kept,
+        spans=tally.spans,
+        failed_records=ended.total() - ended["ok"],
+        mean_score=mean(tally.scores),
+        outcomes=dict(outcomes.most_common()) or None,
+        out=str(out),
+    )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config
-from text2grad.critics.table import spec_of
 from text2grad.data.export import table_row, write_rows
 from text2grad.data.files import convert_rows, read_rows
 from text2grad.data.markup import read_markup
@@ -23,6 +22,7 @@ from text2grad.feedback import (
     Example,
     Failure,
     Feedback,
+    Judgement,
     Message,
     Record,
     Source,
@@ -34,7 +34,7 @@ from text2grad.page.terminal import PolicyAnswer
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import PolicySettings
+from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.stages.critics import open_critic, refuse_unfit, runner_of
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import sample, sample_episodes
@@ -63,18 +63,20 @@ class PromptAnswers:
 
     def as_row(self) -> dict[str, Any]:
         """One line of JSON: `id`, `prompt`, `answers` with name, response and the judgement, where there is one."""
-        answers = [{"name": told.name, "response": told.response, **_judged(told)} for told in self.answers]
+        answers = [
+            {"name": answer.name, "response": answer.response, **_judgement_fields(answer.judgement)}
+            for answer in self.answers
+        ]
         prompt = [message.model_dump() for message in self.example.prompt]
         return {"id": self.example.id, "prompt": prompt, "answers": answers}
 
 
-def _judged(told: PolicyAnswer) -> dict[str, Any]:
-    if told.judgement is None:
+def _judgement_fields(judgement: Judgement | None) -> dict[str, Any]:
+    if judgement is None:
         return {}
-    if isinstance(told.judgement, Critique):
-        found = told.judgement.model_dump(mode="json", include={"spans", "score"})
-        return {"critique": told.judgement.text, **found}
-    return {"error": Record.model_dump(told.judgement, mode="json")}
+    if isinstance(judgement, Critique):
+        return {"critique": judgement.text, **judgement.model_dump(mode="json", include={"spans", "score"})}
+    return {"error": Record.model_dump(judgement, mode="json")}
 
 
 def run_sample(
@@ -85,111 +87,87 @@ def run_sample(
     Raises:
         UserError: there is no such policy, or a prompt is too long for one.
     """
-    chosen = prepare(config).policies(names)
+    policies = prepare(config).policies(names)
     with _critic(config, critique, examples) as critic:
-        told = [_answers(config, examples, settings) for _, settings in chosen]
-        judged = [_judgements(critic, examples, texts) for texts in told]
+        texts = {
+            name: _answers(settings, examples, config.run.seed, config.generation) for name, settings in policies
+        }
+        return _side_by_side(examples, texts, critic)
+
+
+def _side_by_side(
+    examples: Sequence[Example], texts: Mapping[str, Sequence[str]], critic: Critic | None = None
+) -> list[PromptAnswers]:
+    """The answers of all policies to each prompt, judged by the critic if there is one."""
+    columns = []
+    for name, responses in texts.items():
+        judgements = judgements_of(critic, examples, responses) if critic else [None] * len(examples)
+        columns.append([PolicyAnswer(name, *pair) for pair in zip(responses, judgements, strict=True)])
     return [
-        PromptAnswers(
-            example, tuple(PolicyAnswer(name, told[i][row], judged[i][row]) for i, (name, _) in enumerate(chosen))
-        )
-        for row, example in enumerate(examples)
+        PromptAnswers(example, answers)
+        for example, answers in zip(examples, zip(*columns, strict=True), strict=True)
     ]
 
 
 def _answers(
-    config: Config,
-    examples: Sequence[Example],
     settings: PolicySettings,
+    examples: Sequence[Example],
+    seed: int,
+    generation: GenerationSettings,
     environment: MakeEnvironment | None = None,
 ) -> list[str]:
-    """One policy at a time is in memory, and each draws the same random numbers."""
+    """Answers of one policy; one at a time is in memory, and each draws the same random numbers."""
     policy = load_frozen(settings)
-    seed_everything(config.run.seed)
+    seed_everything(seed)
     if environment is not None:
-        return [text for _, text in sample_episodes(policy, examples, config.generation, environment)]
-    return [text for _, text in sample(policy, examples, config.generation)]
-
-
-def _judgements(critic: Critic | None, examples: Sequence[Example], texts: Sequence[str]) -> list[Any]:
-    return judgements_of(critic, examples, texts) if critic else [None] * len(texts)
+        return [text for _, text in sample_episodes(policy, examples, generation, environment)]
+    return [text for _, text in sample(policy, examples, generation)]
 
 
 @contextmanager
-def _critic(config: Config, wanted: bool, examples: Sequence[Example]) -> Iterator[Critic | None]:
-    """The critic of the run, with a journal in its folder where it has one."""
-    if not wanted:
+def _critic(config: Config, critique: bool, examples: Sequence[Example]) -> Iterator[Critic | None]:
+    """The critic of the run if wanted, with a journal in its folder where it has one."""
+    if not critique:
         yield None
         return
-    refuse_unfit(config.critic.kind, examples)
-    folder = config.run.folder
+    kind, folder = config.critic.kind, config.run.folder
+    refuse_unfit(kind, examples)
     journal = folder / "sample.journal" if folder.is_dir() else None
-    with (
-        runner_of(config.sandbox) as runner,
-        open_critic(config, config.critic.kind, None, runner, None, journal) as critic,
-    ):
+    with runner_of(config.sandbox) as runner, open_critic(config, kind, None, runner, None, journal) as critic:
         yield critic
 
 
-def source_of(config: Config, critique: bool) -> Source:
-    """Who judges what `run_sample` shows: the run's critic, or people, who are yet to do so."""
-    return Source(kind=spec_of(config.critic.kind).source if critique else "human")
-
-
-class Conversations:
+class Conversation:
     """A conversation with each of several policies, which are asked the same."""
 
     def __init__(
-        self, policies: Sequence[tuple[str, Policy]], config: Config, keep: bool, critic: Critic | None = None
+        self, policies: Mapping[str, Policy], generation: GenerationSettings, critic: Critic | None
     ) -> None:
-        self._policies = policies
-        self._config = config
-        self._keep = keep
-        self._critic = critic
+        self._policies, self._generation, self._critic = policies, generation, critic
         self._count = 0
         self.forget()
 
     def forget(self) -> None:
         """Begin again."""
-        self._said: dict[str, tuple[Message, ...]] = {name: () for name, _ in self._policies}
+        self._turns: dict[str, tuple[Message, ...]] = dict.fromkeys(self._policies, ())
 
     def ask(self, words: str) -> PromptAnswers:
-        """What each policy answers to these words after what was said before.
+        """What each policy answers to these words after the turns before.
 
         Raises:
-            UserError: the conversation is too long for a model; nothing of it is forgotten.
+            UserError: the conversation is too long for a model; it stays as it was.
         """
         self._count += 1
-        examples, texts = [], []
-        for name, policy in self._policies:
-            turns = (*self._said[name], Message(role="user", content=words))
-            examples.append(Example(id=f"turn-{self._count}", prompt=turns))
-            texts.append(sample(policy, examples[-1:], self._config.generation)[0][1])
-        if self._keep:
-            for (name, _), example, text in zip(self._policies, examples, texts, strict=True):
-                self._said[name] = (*example.prompt, Message(role="assistant", content=text))
-        judged = [_judgements(self._critic, [each], [text])[0] for each, text in zip(examples, texts, strict=True)]
-        told = [
-            PolicyAnswer(name, text, said)
-            for (name, _), text, said in zip(self._policies, texts, judged, strict=True)
-        ]
-        return PromptAnswers(typed_prompt(f"turn-{self._count}", words), tuple(told))
-
-
-@contextmanager
-def conversations(
-    config: Config, names: Sequence[str], keep: bool = True, critique: bool = False
-) -> Iterator[Conversations]:
-    """The policies of a run, loaded to be asked, with its critic if wanted.
-
-    Raises:
-        UserError: there is no such policy, or the critic cannot judge what a person types.
-    """
-    chosen = prepare(config).policies(names)
-    with _critic(config, critique, [typed_prompt("line", "")]) as critic:
-        policies = [(name, load_frozen(settings)) for name, settings in chosen]
-        seed_everything(config.run.seed)
-        yield Conversations(policies, config, keep, critic)
+        id, answers, turns = f"turn-{self._count}", [], {}
+        for name, policy in self._policies.items():
+            prompt = (*self._turns[name], Message(role="user", content=words))
+            example = Example(id=id, prompt=prompt)
+            text = sample(policy, [example], self._generation)[0][1]
+            judgement = judgements_of(self._critic, [example], [text])[0] if self._critic else None
+            answers.append(PolicyAnswer(name, text, judgement))
+            turns[name] = (*prompt, Message(role="assistant", content=text))
+        self._turns = turns
+        return PromptAnswers(typed_prompt(id, words), tuple(answers))
 
 
 def run_try(
@@ -202,27 +180,31 @@ def run_try(
 ) -> None:
     """Answer line by line until there are no more; `keep`: as one conversation, which `/new` begins again.
 
-    A line that does not fit is told on stderr, and the conversation begins again.
+    A line that does not fit is reported on stderr, and the conversation begins again.
 
     Raises:
-        UserError: there is no such policy.
+        UserError: there is no such policy, or the critic cannot judge what a person types.
     """
-    with conversations(config, names, keep, critique) as talk:
+    settings = prepare(config).policies(names)
+    with _critic(config, critique, [typed_prompt("line", "")]) as critic:
+        policies = {name: load_frozen(policy) for name, policy in settings}
+        seed_everything(config.run.seed)
+        conversation = Conversation(policies, config.generation, critic)
         for words in map(str.strip, lines):
             if words == LEAVE:
                 return
-            if words == FORGET:
-                talk.forget()
-            elif words:
-                _answer(talk, words, show)
+            if words == FORGET or not keep:
+                conversation.forget()
+            if words and words != FORGET:
+                _answer(conversation, words, show)
 
 
-def _answer(talk: Conversations, words: str, show: Callable[[PromptAnswers], None]) -> None:
+def _answer(conversation: Conversation, words: str, show: Callable[[PromptAnswers], None]) -> None:
     try:
-        show(talk.ask(words))
+        show(conversation.ask(words))
     except UserError as error:
         print(f"{error}; the conversation begins again", file=sys.stderr)
-        talk.forget()
+        conversation.forget()
 
 
 def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
@@ -240,14 +222,13 @@ def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
         return []
     tokens = min(SHOWN_TOKENS, config.generation.max_new_tokens)
     generation = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
-    short = config.model_copy(update={"generation": generation})
-    policies = {BEFORE: run.policy(), name: run.policy(name)}
     make = environment_of(task)
-    told = {title: _answers(short, examples, settings, make) for title, settings in policies.items()}
-    return [
-        PromptAnswers(example, tuple(PolicyAnswer(title, texts[row]) for title, texts in told.items()))
-        for row, example in enumerate(examples)
-    ]
+    policies = {BEFORE: run.policy(), name: run.policy(name)}
+    texts = {
+        title: _answers(settings, examples, config.run.seed, generation, make)
+        for title, settings in policies.items()
+    }
+    return _side_by_side(examples, texts)
 
 
 def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
@@ -271,19 +252,16 @@ def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
 def _prompts_of(file: Path) -> list[Example]:
     if file.suffix == ".txt":
         with reading(file):
-            lines = file.read_text(encoding="utf-8-sig").splitlines()
-        found = [
-            typed_prompt(f"{file.stem}-{number}", line) for number, line in enumerate(lines, 1) if line.strip()
-        ]
+            lines = enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1)
+        examples = [typed_prompt(f"{file.stem}-{number}", line) for number, line in lines if line.strip()]
     else:
+        prompt = frozenset({"prompt"})
         rows = list(read_rows(file))
-        read = frozenset({"prompt"})
-        found = list(
-            convert_rows(rows, file, read, lambda row, id: [question_example(row, id)], "row with a prompt")
-        )
-    if not found:
+        found = convert_rows(rows, file, prompt, lambda row, id: [question_example(row, id)], "row with a prompt")
+        examples = list(found)
+    if not examples:
         raise UserError(f"{file} has no prompts", "one in each line of a .txt file, or JSON Lines with a 'prompt'")
-    return found
+    return examples
 
 
 def typed_prompt(id: str, text: str) -> Example:
@@ -296,21 +274,23 @@ def repeated(examples: Sequence[Example], count: int) -> list[Example]:
     if count == 1:
         return list(examples)
     numbers = range(1, count + 1)
-    return [each.model_copy(update={"id": f"{each.id}#{number}"}) for each in examples for number in numbers]
+    return [
+        example.model_copy(update={"id": f"{example.id}#{number}"}) for example in examples for number in numbers
+    ]
 
 
-def to_mark(told: Iterable[tuple[Example, Sequence[PolicyAnswer]]], source: Source) -> list[Feedback]:
+def to_mark(results: Iterable[PromptAnswers], source: Source) -> list[Feedback]:
     """Answers as records; `source` judged those that come with a judgement, and the others say that nobody did.
 
-    Such a record is no feedback: whatever learns from records leaves it out as a failure, and never takes it for an
-    answer without a fault.
+    A record that nobody judged is no feedback: whatever learns from records leaves it out as a failure, and never
+    takes it for an answer without a fault.
     """
     records = []
-    for example, answers in told:
-        for each in answers:
-            name = f"{example.id}:{each.name}" if len(answers) > 1 else example.id
-            asked = Example(id=name, prompt=example.prompt, meta={"policy": each.name})
-            records.append(Feedback.of(asked, each.response, each.judgement or NOT_JUDGED, source))
+    for result in results:
+        for answer in result.answers:
+            id = f"{result.example.id}:{answer.name}" if len(result.answers) > 1 else result.example.id
+            example = Example(id=id, prompt=result.example.prompt, meta={"policy": answer.name})
+            records.append(Feedback.of(example, answer.response, answer.judgement or NOT_JUDGED, source))
     return records
 
 
@@ -331,6 +311,6 @@ def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
 
 
 def _row_to_mark(record: Feedback) -> dict[str, Any]:
-    """A row with nothing said yet; that there are no spans is said only where the answer looks like mark-up."""
+    """A row to fill in; that there are no spans is said only where the answer looks like mark-up."""
     row = table_row(record)
     return row if read_markup(record.response).text != record.response else {**row, "spans": ""}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,18 +189,6 @@ class Answers(NamedTuple):
     left_out: Mapping[str, int]
 
 
-TRANSCRIPTS_TRAIN = "train-reward and train --offline FILE learn from them"
-"""What learns from records of several turns."""
-
-
-def refuse_transcripts(records: Iterable[Feedback], what: str) -> None:
-    """Raises UserError: `what` learns from single answers, and some of the records have several turns."""
-    several = [isinstance(record.response, Transcript) for record in records]
-    if any(several):
-        counted = f"{sum(several)} of {len(several)} records have several turns"
-        raise UserError(f"{what} learns from single answers, and {counted}", TRANSCRIPTS_TRAIN)
-
-
 def answers_in(path: Path, settings: TaskSettings, task: Task) -> Answers:
     """The records of a file without failed critiques, and without those about prompts that the task holds out.
 
@@ -256,7 +244,7 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
                 cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
                 raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
             policy, found = load_policy(stage.folder.policy()), len(records)
-            records, problem = fitting(policy, records, config)
+            records, problem = fitting(policy, records)
             if problem and stage.ranks.first:
                 print(f"left out: {problem}", file=sys.stderr)
             left_out = {**left_out, "too_long": found - len(records)}
@@ -279,7 +267,7 @@ def _is_marked(record: Feedback) -> bool:
     return bool(record.spans) or any(score is not None for score in record.meta.get("turn_scores", ()))
 
 
-def fitting(policy: Policy, records: Sequence[Feedback], config: Config) -> tuple[list[Feedback], str]:
+def fitting(policy: Policy, records: Sequence[Feedback]) -> tuple[list[Feedback], str]:
     """The records whose prompt and answer fit the model; and of the others how many, the first and its length.
 
     Raises:

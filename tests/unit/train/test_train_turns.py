@@ -11,13 +11,11 @@ import torch
 
 from text2grad.align import CreditSettings
 from text2grad.durable.run import RunOptions
-from text2grad.errors import UserError
-from text2grad.feedback import Critique, Feedback, Message, Source, Span, Transcript, turns_of
+from text2grad.feedback import Critique, Message, Span, Transcript, turns_of
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages.train import refuse_transcripts
 from text2grad.train import offline
 from text2grad.train.offline import LoggedAnswer, encode_logged, train_offline, with_start
 from text2grad.train.pairs import Pair, encode_pairs
@@ -160,14 +158,3 @@ def test_a_good_verdict_on_a_turn_weighs_its_own_tokens(policy: Policy, scheme: 
     last = len(encode_target(policy.tokenizer, "answer 7"))
     own = [weight for weight, mine in zip(item.weights, item.mask or [], strict=True) if mine]
     assert own == [0.25] * (len(own) - last) + [0.75] * last and len(own) > last
-
-
-def test_what_learns_from_single_answers_refuses_others_by_number() -> None:
-    source = Source(kind="program")
-    records = [
-        Feedback(id=str(n), prompt=ASK, response=r, source=source) for n, r in enumerate((TURNS, "7", OTHER))
-    ]
-    refuse_transcripts(records[1:2], "refine")
-    with pytest.raises(UserError, match="refine learns from single answers, and 2 of 3 records") as error:
-        refuse_transcripts(records, "refine")
-    assert "train --offline" in str(error.value)

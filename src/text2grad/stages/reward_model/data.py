@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
 
 from text2grad import wire
 from text2grad.align import TokenTable
@@ -38,40 +36,6 @@ from text2grad.train.pairs import MarkedText, Pair
 
 FEW_RECORDS, DAMAGED_OF_FEW = 500, 0.5
 """Training records below which spoiled answers are added, and how many for each of them."""
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class SplitData(Generic[T]):
-    """Data to train on and to measure on, no question in both, and how many records gave none, by the reason."""
-
-    train: list[T]
-    heldout: list[T]
-    left_out: Counter[str]
-
-    @property
-    def records(self) -> int:
-        """Those that were read."""
-        return len(self.train) + len(self.heldout) + self.left_out.total()
-
-    def fitting(self, tokens: Callable[[Sequence[T]], Iterable[int]], limit: int | None, name: str) -> SplitData[T]:
-        """What fits the model whole: half an answer would teach to stop half-way. Reports on stderr what does not.
-
-        `tokens` counts those of each piece of data, `name` is what they are called.
-        """
-
-        def kept(data: Sequence[T]) -> list[T]:
-            return [each for each, count in zip(data, tokens(data), strict=True) if limit is None or count <= limit]
-
-        train, heldout = kept(self.train), kept(self.heldout)
-        long = len(self.train) + len(self.heldout) - len(train) - len(heldout)
-        left_out = self.left_out + Counter({"too_long": long})
-        if left_out:
-            words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in left_out.items())
-            print(f"left out of the {name}: {words}", file=sys.stderr)
-        return SplitData(train, heldout, left_out)
 
 
 def reward_data(run: RunFolder) -> tuple[list[Feedback], list[Feedback]]:
