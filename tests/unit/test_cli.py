@@ -29,16 +29,7 @@ from text2grad.tasks.base import TaskSettings
 Run = Callable[..., tuple[int, str, str]]
 
 
-STAGES = (
-    *(
-        f"stages.{name}"
-        for name in (
-            *("judge.annotate", "measure.evaluate", "judge.intake", "run.merge", "learn.ppo"),
-            *("learn.reward_model", "learn.supervised"),
-        )
-    ),
-    *("demo", "page.report"),
-)
+STAGES = ("annotate", "evaluate", "intake", "merge", "train", "reward_model.train", "sft")
 
 
 class Stages(ModuleType):
@@ -64,7 +55,7 @@ class Stages(ModuleType):
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
     fake = Stages()
-    for name in STAGES:
+    for name in (*(f"stages.{stage}" for stage in STAGES), "demo", "page.report"):
         monkeypatch.setitem(sys.modules, f"text2grad.{name}", fake)
     return fake
 
@@ -125,34 +116,37 @@ def test_each_command_runs_its_stage(
     assert config.task.name == ("qa" if "human_qa" in words else "demo")
 
 
-@pytest.mark.parametrize("preset", ["ultrafeedback", "slf5k", "kodcode", "own", "human_qa"])
-@pytest.mark.parametrize("task", ["demo", "toy_task:Toy"])
-def test_another_task_leaves_the_data_of_the_former_behind(
-    run: Run, stages: Stages, preset: str, task: str
-) -> None:
+DATA_PRESETS = ["ultrafeedback", "slf5k", "kodcode", "own", "human_qa"]
+
+
+@pytest.mark.parametrize("preset", DATA_PRESETS)
+def test_another_task_leaves_the_data_of_the_former_behind(run: Run, stages: Stages, preset: str) -> None:
     former = ["--task.heldout_data", "x.jsonl", "--task.seed", "3"]
-    for words, own in (([], {}), (["--task.data", "d", "--task.limit", "2"], {"data": "d", "limit": 2})):
-        assert run("evaluate", "sft", "--config", preset, "--task", task, *words)[0] == 0
-        assert stages.calls[-1][1][0].task == TaskSettings(name=task, **own)
-    run("evaluate", "sft", "--config", preset, *former, "--task", task)
-    assert stages.calls[-1][1][0].task == TaskSettings(name=task, heldout_data="x.jsonl", seed=3), "the user's own"
+    cases: list[tuple[list[str], dict[str, Any]]] = [
+        ([], {}),
+        (["--task.data", "d", "--task.limit", "2"], {"data": "d", "limit": 2}),
+        (former, {"heldout_data": "x.jsonl", "seed": 3}),
+    ]
+    for task in ("demo", "toy_task:Toy"):
+        for words, settings in cases:
+            assert run("evaluate", "sft", "--config", preset, "--task", task, *words)[0] == 0
+            assert stages.calls[-1][1][0].task == TaskSettings(name=task, **settings)
 
 
-@pytest.mark.parametrize("preset", ["ultrafeedback", "slf5k", "kodcode", "own", "human_qa"])
+@pytest.mark.parametrize("preset", DATA_PRESETS)
 def test_the_same_task_keeps_its_data(run: Run, stages: Stages, preset: str) -> None:
     task = load_config([find_config(preset)]).task
-    assert run("evaluate", "sft", "--config", preset, "--task", task.name)[0] == 0
-    assert stages.calls[-1][1][0].task == task
-    run("evaluate", "sft", "--config", preset, "--task", task.name, "--task.limit", "7")
-    assert stages.calls[-1][1][0].task == task.model_copy(update={"limit": 7})
+    for words, same in (([], task), (["--task.limit", "7"], task.model_copy(update={"limit": 7}))):
+        assert run("evaluate", "sft", "--config", preset, "--task", task.name, *words)[0] == 0
+        assert stages.calls[-1][1][0].task == same
 
 
 def test_the_task_of_a_run_on_disk_is_left_behind_too(run: Run, stages: Stages, tmp_path: Path) -> None:
     kept = load_config([find_config("ultrafeedback")], ["--run.folder", str(tmp_path)])
     (tmp_path / "config.yaml").write_text(dump_config(kept), encoding="utf-8")
-    for task, wanted in (("code", TaskSettings(name="code")), ("qa", kept.task)):
+    for task, settings in (("code", TaskSettings(name="code")), ("qa", kept.task)):
         assert run("evaluate", "sft", "--run.folder", str(tmp_path), "--task", task)[0] == 0
-        assert stages.calls[-1][1][0].task == wanted
+        assert stages.calls[-1][1][0].task == settings
 
 
 def test_the_demo_of_a_model_is_a_preset(run: Run, stages: Stages) -> None:
@@ -192,23 +186,21 @@ def test_report_takes_a_folder_and_no_settings(run: Run, stages: Stages) -> None
 
 def test_settings_may_stand_anywhere(run: Run, stages: Stages) -> None:
     run(
-        "--ppo.lr",
-        "1e-3",
-        "train",
-        "--run.folder=somewhere",
-        "--config",
-        "slf5k",
-        "--name",
-        "x",
-        "--ppo.lr=2e-3",
+        *[
+            "--ppo.lr",
+            "1e-3",
+            "train",
+            "--run.folder=somewhere",
+            "--config",
+            "slf5k",
+            "--name",
+            "x",
+            "--ppo.lr=2e-3",
+        ]
     )
     [(_, (config, name, _))] = stages.calls
-    assert (config.ppo.lr, config.run.folder, name, config.generation.max_new_tokens) == (
-        2e-3,
-        Path("somewhere"),
-        "x",
-        89,
-    )
+    assert (config.ppo.lr, config.run.folder, name) == (2e-3, Path("somewhere"), "x")
+    assert config.generation.max_new_tokens == 89
 
 
 @pytest.mark.parametrize(
@@ -226,22 +218,14 @@ def test_settings_are_told_from_options(words: list[str], expected: tuple[list[s
     assert split_overrides(words) == expected
 
 
-# What is printed where
+# What is printed where, and how it leaves
 
 
 def test_json_is_the_last_line_of_stdout(run: Run, stages: Stages) -> None:
-    stages.summary = {
-        "text2grad": {"sampled": 0.5, "seeds": [0.25, math.nan]},
-        "out": Path("x"),
-        "text": "é\n",
-    }
+    stages.summary = {"text2grad": {"seeds": [0.25, math.nan]}, "out": Path("x"), "text": "é\n"}
     code, out, err = run("demo", "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out.splitlines()[-1]) == {
-        "text2grad": {"sampled": 0.5, "seeds": [0.25, None]},
-        "out": "x",
-        "text": "é\n",
-    }
+    assert json.loads(out.splitlines()[-1]) == {"text2grad": {"seeds": [0.25, None]}, "out": "x", "text": "é\n"}
 
 
 def test_without_json_the_summary_is_text_on_stderr(run: Run, stages: Stages) -> None:
@@ -251,24 +235,20 @@ def test_without_json_the_summary_is_text_on_stderr(run: Run, stages: Stages) ->
     assert err == "records: 2\nreward model\n  good precision: 0.1235\n"
 
 
-# How it leaves
-
-
-def test_records_that_failed_are_exit_code_3(run: Run, stages: Stages) -> None:
-    stages.summary = {"records": 5, "failed_records": 1}
-    assert run("annotate", "--json")[0] == 3
-    stages.summary = {"records": 5, "failed_records": 0}
-    assert run("annotate")[0] == 0
-
-
-def test_a_users_mistake_is_one_line_with_its_exit_code(run: Run, stages: Stages) -> None:
-    stages.summary = UserError("the budget of 2 USD\nis spent", "raise it", EXIT_BUDGET)
-    assert run("annotate") == (EXIT_BUDGET, "", "error: the budget of 2 USD is spent (raise it)\n")
-
-
-def test_an_interruption_is_exit_code_130(run: Run, stages: Stages) -> None:
-    stages.summary = KeyboardInterrupt()
-    assert run("train") == (130, "", "interrupted\n")
+@pytest.mark.parametrize(
+    ("summary", "code", "line"),
+    [
+        ({"failed_records": 1}, 3, ""),
+        ({"failed_records": 0}, 0, ""),
+        (UserError("2 USD\nare spent", "raise it", EXIT_BUDGET), EXIT_BUDGET, "error: 2 USD are spent (raise it)"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_the_exit_code(run: Run, stages: Stages, summary: Any, code: int, line: str) -> None:
+    stages.summary = summary
+    found, out, err = run("train-reward")
+    assert found == code and not out
+    assert not line or err == line + "\n"
 
 
 def test_a_bug_keeps_its_traceback(stages: Stages) -> None:

@@ -81,10 +81,9 @@ def slf5k(path: Path, count: int = 1, **more: str) -> Path:
 
 def programs(path: Path) -> Path:
     row = {
-        "task_id": 7,
-        "text": "Write double(n).",
-        "code": "def double(n):\n    return 2 * n\n",
-        "test_list": ["assert double(2) == 4"],
+        "question": "Write double(n).",
+        "solution": "def double(n):\n    return 2 * n\n",
+        "test": "from solution import double\n\ndef test_double():\n    assert double(2) == 4\n",
     }
     path.write_text(json.dumps(row) + "\n")
     return path
@@ -245,7 +244,7 @@ def test_sampled_programs_are_run_before_they_are_judged_if_asked_for(
     assert code == 0, err
     (record,) = written(tmp_path)
     assert (record.meta["outcome"], record.source.prompt_version) == ("failed", prompt_version("code_tested"))
-    assert record.meta["test_output"] == "test_1: double(2) gave 3, expected 4"
+    assert record.meta["test_output"] == "test_double: double(2) gave 3, expected 4"
     assert f"<outcome>\nfailed\n{record.meta['test_output']}\n</outcome>" in last_message(server.bodies[0])
     run(*words)
     assert "<outcome>" not in last_message(server.bodies[1])
