@@ -35,6 +35,10 @@ def measured(config: Config, name: str, passed: Mapping[str, float], measure: st
     place.write_text(json.dumps(scores), encoding="utf-8")
 
 
+def signs(config: Config, name: str) -> list[str]:
+    return list(below_scalar(RunFolder.of(config), name))
+
+
 LOW, HIGH = {str(n): 0.2 for n in range(20)}, {str(n): 0.7 for n in range(20)}
 
 
@@ -43,11 +47,11 @@ def test_a_run_below_scalar_ppo_is_named_whichever_is_measured_last(config: Conf
     trained(config, "text2grad")
     trained(config, "scalar_ppo", "scalar")
     measured(config, "text2grad", LOW)
-    assert list(below_scalar(RunFolder.of(config), target)) == []
+    assert signs(config, target) == []
     measured(config, "scalar_ppo", HIGH)
-    (line,) = below_scalar(RunFolder.of(config), target)
+    (line,) = signs(config, target)
     assert "text2grad is below scalar_ppo by 0.500" in line
-    assert list(below_scalar(RunFolder.of(config), "sft")) == []
+    assert signs(config, "sft") == []
 
 
 @pytest.mark.parametrize("measure", ["rouge_l", "named"])
@@ -56,7 +60,7 @@ def test_it_goes_by_the_main_measure_of_the_task(config: Config, measure: str) -
     trained(config, "scalar", "scalar")
     measured(config, "mine", LOW, measure)
     measured(config, "scalar", HIGH, measure)
-    assert len(list(below_scalar(RunFolder.of(config), "mine"))) == 1
+    assert len(signs(config, "mine")) == 1
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,7 @@ def test_what_is_better_or_within_chance_or_on_other_problems_is_no_sign(
     trained(config, "scalar", "scalar")
     measured(config, "text2grad", ours)
     measured(config, "scalar", scalars)
-    assert list(below_scalar(RunFolder.of(config), "text2grad")) == []
+    assert signs(config, "text2grad") == []
 
 
 @pytest.mark.parametrize(
@@ -83,10 +87,7 @@ def test_runs_of_another_kind_are_not_compared(config: Config, metrics: str, set
     trained(config, "scalar", "scalar")
     for name, passed in (("dpo", LOW), ("grpo", LOW), ("scalar", HIGH)):
         measured(config, name, passed)
-    assert (
-        list(below_scalar(RunFolder.of(config), "dpo")) == []
-        and list(below_scalar(RunFolder.of(config), "grpo")) == []
-    )
+    assert signs(config, "dpo") == [] and signs(config, "grpo") == []
 
 
 @pytest.mark.parametrize(("advantage", "named"), [("returns", 1), ("group", 0)])
@@ -99,4 +100,4 @@ def test_a_verdict_that_is_compared_with_others_is_not_scalar_ppo(
     trained(config, "verdicts", settings=other)
     measured(config, "mine", LOW)
     measured(config, "verdicts", HIGH)
-    assert len(list(below_scalar(RunFolder.of(config), "mine"))) == named
+    assert len(signs(config, "mine")) == named

@@ -95,7 +95,9 @@ def test_in_half_precision_the_merge_is_one_rounding_and_says_what_it_keeps(conf
     assert found.kept and 0.9 < found.kept < 1 and found.as_dict()["kept"] == found.kept
 
 
-def test_a_small_change_is_kept_in_float32_and_lost_in_bfloat16(config: Config, tmp_path: Path) -> None:
+def test_a_small_change_is_lost_in_bfloat16_and_a_whole_model_is_written_as_it_was_saved(
+    config: Config, tmp_path: Path
+) -> None:
     policy = load_policy(PolicySettings(model=config.policy.model, lora=LoraSettings(r=4)))
     with torch.no_grad():
         for parameter in policy.policy_parameters():
@@ -106,14 +108,12 @@ def test_a_small_change_is_kept_in_float32_and_lost_in_bfloat16(config: Config, 
     assert run_merge(config, "small", tmp_path / "whole", "other", None).kept is None
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
     torch.testing.assert_close(logits(again), logits(policy.model), rtol=1e-5, atol=1e-6)
-
-
-def test_a_model_without_adapters_is_written_as_it_was_saved(config: Config, tmp_path: Path) -> None:
-    policy = load_policy(PolicySettings(model=config.policy.model, dtype="bfloat16"))
-    save_policy(policy, config.run.folder / "ppo" / "full" / "policy")
+    save_policy(
+        load_policy(PolicySettings(model=config.policy.model, dtype="bfloat16")),
+        config.run.folder / "ppo" / "full" / "policy",
+    )
     assert run_merge(config, "full", tmp_path / "out", "other", None).kept is None
-    written = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
-    assert written.dtype == torch.bfloat16
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").dtype == torch.bfloat16
 
 
 def test_the_card_names_data_command_figures_versions_and_licence(config: Config, tmp_path: Path) -> None:

@@ -127,53 +127,41 @@ def test_the_run_says_what_its_earlier_stages_derived(tmp_path: Path, folder: Pa
     assert not (tmp_path / "reward_model").exists()
 
 
-def test_a_run_that_began_without_takes_nothing_from_a_sibling(
-    tmp_path: Path, folder: Path, policy: Policy
-) -> None:
-    settled(config(tmp_path, folder), "offline", tmp_path / "ppo" / "one", policy)
-    begun = tmp_path / "ppo" / "two"
-    (begun / CHECKPOINTS).mkdir(parents=True)
-    bare = config(tmp_path, folder)
-    assert settled(bare, "offline", begun, policy).offline == bare.offline
-
-
 def test_a_tiny_model_and_a_run_that_began_without_get_nothing(
     tmp_path: Path, folder: Path, policy: Policy
 ) -> None:
     tiny = config(tmp_path / "tiny", "tiny")
     assert settle_sft(tiny, policy) is tiny and not (tmp_path / "tiny").exists()
-    begun = config(tmp_path / "begun", folder)
-    (tmp_path / "begun" / "sft" / CHECKPOINTS).mkdir(parents=True)
-    assert settle_sft(begun, policy).sft == begun.sft
-    assert settle_sft(begun, policy, resume="restart").sft.lr == 1e-3
-
-
-def test_a_kept_file_that_is_none_is_one_line(tmp_path: Path, folder: Path, policy: Policy) -> None:
-    (tmp_path / "sft").mkdir()
-    (tmp_path / "sft" / DERIVED_FILE).write_text("[]")
-    with pytest.raises(UserError, match=r"derived\.json is not a list of derived settings \(remove it"):
-        settle_sft(config(tmp_path, folder), policy)
+    bare = config(tmp_path, folder)
+    settled(bare, "offline", tmp_path / "ppo" / "sibling", policy)
+    for stage, place in (("sft", tmp_path / "sft"), ("offline", tmp_path / "ppo" / "begun")):
+        (place / CHECKPOINTS).mkdir(parents=True)
+        same = settled(bare, stage, place, policy)
+        assert (same.sft, same.offline) == (bare.sft, bare.offline)
+    assert settle_sft(bare, policy, resume="restart").sft.lr == 1e-3
 
 
 @pytest.mark.parametrize(
-    ("planted", "problem"),
+    ("text", "problem"),
     [
-        ({"sft.lr": ["fast", ""]}, r"derived\.json does not fit: sft\.lr: Input should be a valid number"),
-        ({"sft.epochs": [-1.0, ""]}, r"does not fit: sft\.epochs: Input should be greater than 0"),
-        ({"sft.lr": 1e-3}, "is not a list of derived settings"),
+        ("[]", r"derived\.json is not a list of derived settings"),
+        ('{"from": {}, "settings": {"sft.lr": 1e-3}}', "is not a list of derived settings"),
+        ('{"from": {}, "settings": {"sft.lr": ["fast", ""]}}', r"does not fit: sft\.lr"),
+        ('{"from": {}, "settings": {"sft.epochs": [-1.0, ""]}}', r"does not fit: sft\.epochs"),
     ],
 )
-def test_a_wrong_value_that_was_planted_is_one_line(
-    tmp_path: Path, folder: Path, policy: Policy, planted: dict[str, Any], problem: str
+def test_a_file_that_was_changed_is_one_line_for_every_stage(
+    tmp_path: Path, folder: Path, policy: Policy, text: str, problem: str
 ) -> None:
     (tmp_path / "sft").mkdir()
-    (tmp_path / "sft" / DERIVED_FILE).write_text(json.dumps({"from": {}, "settings": planted}))
+    (tmp_path / "sft" / DERIVED_FILE).write_text(text)
     for stage, place in (("sft", "sft"), ("offline", "ppo/offline")):
         with pytest.raises(UserError, match=problem + r".* \(remove it") as caught:
             settled(config(tmp_path, folder), stage, tmp_path / place, policy)
         assert "\n" not in str(caught.value)
-    mine = config(tmp_path, folder, f"--{next(iter(planted))}", "0.5")
-    assert settle_sft(mine, policy).sft == mine.sft, "what is set is not looked up"
+    mine = config(tmp_path, folder, "--sft.lr", "0.5", "--sft.epochs", "2")
+    if text != "[]":
+        assert settle_sft(mine, policy).sft.lr == 0.5, "what is set is not looked up"
 
 
 def test_the_facts_of_a_policy_and_of_pairs(folder: Path, policy: Policy) -> None:
@@ -203,18 +191,6 @@ def test_sft_of_a_model_trains_at_what_was_derived(tmp_path: Path, folder: Path)
     assert max(json.loads(line)["lr"] for line in steps) == pytest.approx(1e-3)
 
 
-def train_offline(config: Config) -> Path:
-    """Train offline on six answers with a judgement; the folder that it leaves."""
-    run = config.run.folder
-    spans = (Span(start=0, end=2, label=1, text="it"), Span(start=6, end=7, label=-1, text="7"))
-    judged = {"response": "it is 7", "spans": spans, "score": 0.5, "source": Source(kind="human")}
-    prompts = [(Message(role="user", content=f"say {n}"),) for n in range(6)]
-    run.mkdir()
-    records = [Feedback(id=str(n), prompt=prompt, **judged) for n, prompt in enumerate(prompts)]
-    write_jsonl(run / "feedback.jsonl", records)
-    return Path(run_train_offline(config, run / "feedback.jsonl", "offline").out).parent
-
-
 def test_a_stage_trains_at_what_was_derived_for_it(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,10 +202,15 @@ def test_a_stage_trains_at_what_was_derived_for_it(
         return {f"offline.{name}": DerivedValue(value, "planted") for name, value in values.items()}
 
     monkeypatch.setattr(training, "derive", planted)
-    questions = tmp_path / "questions.jsonl"
+    questions, feedback = tmp_path / "questions.jsonl", tmp_path / "feedback.jsonl"
     questions.write_text("".join(json.dumps({"prompt": f"say {n}"}) + "\n" for n in range(6)))
+    spans = (Span(start=0, end=2, label=1, text="it"), Span(start=6, end=7, label=-1, text="7"))
+    judged = {"response": "it is 7", "spans": spans, "score": 0.5, "source": Source(kind="human")}
+    prompts = [(Message(role="user", content=f"say {n}"),) for n in range(6)]
+    write_jsonl(feedback, [Feedback(id=str(n), prompt=prompt, **judged) for n, prompt in enumerate(prompts)])
     words = ("--task.data", str(questions), "--task.heldout_share", "0", "--policy.lora.r", "2")
-    place = train_offline(config(tmp_path / "run", folder, *words, "--run.threads", "1"))
+    trained = config(tmp_path / "run", folder, *words, "--run.threads", "1")
+    place = Path(run_train_offline(trained, feedback, "offline").out).parent
     rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     assert max(row["lr"] for row in rows) == pytest.approx(0.03125) and len(rows) == 6
     assert load_config(place / "config.yaml").offline.lr == 0.03125

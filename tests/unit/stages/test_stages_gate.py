@@ -53,60 +53,63 @@ def test_a_reward_model_is_checked_when_it_is_trained(tmp_path: Path) -> None:
         refuse_unfit_reward_model(config)
 
 
+FIT, FAILED = {"fit": True, "reasons": []}, {"fit": False, "reasons": ["verdict"]}
+ALONE = {**FAILED, "spans_alone": FIT}
+NEITHER = {**FAILED, "spans_alone": {"fit": False, "reasons": ["spans"]}}
+UNCHECKED = {**FIT, "spans_alone": None, "figures": {"pays_verdict": False}}
+NO_SCORE = ("--credit.outcome_weight", "0")
+LAST_TOKEN = (*NO_SCORE, "--credit.scheme", "last_token")
+SPANS = r"\(--credit\.outcome_weight 0 trains on its spans alone"
+
+
 @pytest.mark.parametrize(
-    ("reasons", "said"),
+    ("verdict", "settings", "message"),
     [
-        (["it praises"], r"against: it praises \(.*gate\.json"),
-        (["one", "two", "three"], r"one, and 2 more .*gate\.json"),
+        (FIT, (), ""),
+        (FAILED, (), r"against: verdict \(.*gate\.json\) \(more critiques"),
+        (FAILED, ("--critic.reward_model.gate", "false"), ""),
+        (FAILED, ("--critic.kind", "human"), ""),
+        ({"fit": False, "reasons": ["one", "two", "three"]}, (), r"one, and 2 more .*gate\.json"),
+        (ALONE, (), rf"against: verdict .*{SPANS}"),
+        (ALONE, NO_SCORE, ""),
+        (ALONE, LAST_TOKEN, "verdict"),
+        (UNCHECKED, (), rf"checked with credit\.outcome_weight 0, .* {SPANS}"),
+        (UNCHECKED, NO_SCORE, ""),
+        (NEITHER, (), r"against: verdict .*\(more critiques"),
+        (NEITHER, NO_SCORE, r"against: spans .*\(more critiques"),
     ],
 )
-def test_what_failed_is_refused_with_its_reason(tmp_path: Path, reasons: list[str], said: str) -> None:
-    config = with_gate(tmp_path, json.dumps({"fit": False, "reasons": reasons}))
-    with pytest.raises(UserError, match=said):
-        refuse_unfit_reward_model(config)
-    refuse_unfit_reward_model(small_config(tmp_path, "--critic.reward_model.gate", "false"))
-
-
-ALONE = {"fit": False, "reasons": ["verdict"], "spans_alone": {"fit": True, "reasons": []}}
-
-
-def test_spans_that_are_fit_are_offered_and_trained_on(tmp_path: Path) -> None:
-    config = with_gate(tmp_path, json.dumps(ALONE))
-    with pytest.raises(UserError, match=r"verdict .*\(--credit\.outcome_weight 0 trains on its spans alone"):
-        refuse_unfit_reward_model(config)
-    refuse_unfit_reward_model(small_config(tmp_path, *REFUSING, "--credit.outcome_weight", "0"))
-    with pytest.raises(UserError, match="verdict"):
-        scored = ("--credit.outcome_weight", "0", "--credit.scheme", "last_token")
-        refuse_unfit_reward_model(small_config(tmp_path, *REFUSING, *scored))
-
-
-def test_a_verdict_that_was_not_checked_is_not_paid(tmp_path: Path) -> None:
-    checked = {"fit": True, "reasons": [], "spans_alone": None, "figures": {"pays_verdict": False}}
-    config = with_gate(tmp_path, json.dumps(checked))
-    with pytest.raises(UserError, match=r"checked with credit\.outcome_weight 0, .* \(--credit\.outcome_weight 0"):
-        refuse_unfit_reward_model(config)
-    refuse_unfit_reward_model(small_config(tmp_path, *REFUSING, "--credit.outcome_weight", "0"))
-
-
-def test_where_spans_are_not_fit_either_the_remarks_themselves_are_offered(tmp_path: Path) -> None:
-    config = with_gate(tmp_path, json.dumps({**ALONE, "spans_alone": {"fit": False, "reasons": ["spans"]}}))
-    with pytest.raises(UserError, match=r"against: verdict .*\(more critiques"):
+def test_a_verdict_counts_where_what_it_is_about_is_paid(
+    tmp_path: Path, verdict: dict[str, object], settings: tuple[str, ...], message: str
+) -> None:
+    config = with_gate(tmp_path, json.dumps(verdict), *settings)
+    if not message:
+        return refuse_unfit_reward_model(config)
+    with pytest.raises(UserError, match=message):
         refuse_unfit_reward_model(config)
     (tmp_path / "feedback.jsonl").touch()
-    with pytest.raises(UserError, match=r"verdict .*\(train --offline .*feedback\.jsonl learns"):
+    with pytest.raises(UserError, match=r"train --offline .*feedback\.jsonl learns"):
         refuse_unfit_reward_model(config)
-    with pytest.raises(UserError, match=r"against: spans .*\(train --offline"):
-        refuse_unfit_reward_model(small_config(tmp_path, *REFUSING, "--credit.outcome_weight", "0"))
 
 
-def test_one_that_is_trained_against_all_the_same_is_named(
+def test_what_is_trained_against_unchecked_or_unfit_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = with_gate(tmp_path, json.dumps(ALONE), "--critic.reward_model.gate", "false")
-    refuse_unfit_reward_model(config)
-    refuse_unfit_reward_model(config, tell=False)
-    [line] = capsys.readouterr().err.splitlines()
-    assert "not fit to train against: verdict" in line and "anyway" in line
+    refuse_unfit_reward_model(with_gate(tmp_path / "fit", json.dumps(FIT)))
+    unfit = with_gate(tmp_path / "unfit", json.dumps(ALONE), "--critic.reward_model.gate", "false")
+    own = ("--critic.reward_model.folder", str(tmp_path / "own" / "policy"))
+    unchecked = small_config(tmp_path, *REFUSING, *own)
+    refuse_unfit_reward_model(unchecked)
+    assert capsys.readouterr().err == "", "that there is no model is told by what looks for it"
+    (tmp_path / "own" / "policy").mkdir(parents=True)
+    for config, words in (
+        (unfit, "not fit to train against: verdict"),
+        (unchecked, str(tmp_path / "own" / "gate.json")),
+    ):
+        refuse_unfit_reward_model(config)
+        refuse_unfit_reward_model(config, tell=False)
+        [line] = capsys.readouterr().err.splitlines()
+        assert words in line
 
 
 @pytest.mark.parametrize(
@@ -148,26 +151,8 @@ def test_of_a_long_correction_what_was_put_in_is_praised() -> None:
     assert [(span.label, span.text, span.reason) for span in praise.spans] == [(1, "other words", "")]
 
 
-def test_a_fit_one_and_another_critic_pass_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refuse_unfit_reward_model(with_gate(tmp_path / "a", '{"fit": true, "reasons": []}'))
-    failed = '{"fit": false, "reasons": ["x"]}'
-    refuse_unfit_reward_model(with_gate(tmp_path / "b", failed, "--critic.kind", "human"))
-    assert capsys.readouterr().err == ""
-
-
-def test_one_that_was_never_checked_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    elsewhere = small_config(tmp_path, *REFUSING, "--critic.reward_model.folder", str(tmp_path / "mine" / "policy"))
-    refuse_unfit_reward_model(elsewhere)
-    assert capsys.readouterr().err == "", "that there is none is told by who looks for it"
-    (tmp_path / "mine" / "policy").mkdir(parents=True)
-    refuse_unfit_reward_model(elsewhere)
-    refuse_unfit_reward_model(elsewhere, tell=False)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and str(tmp_path / "mine" / "gate.json") in lines[0]
-
-
 def test_the_gate_of_a_named_folder_counts(tmp_path: Path) -> None:
-    other = with_gate(tmp_path / "other", '{"fit": false, "reasons": ["x"]}')
+    other = with_gate(tmp_path / "other", json.dumps(FAILED))
     folder = str(gate_file(RunFolder.of(other)).parent / "policy")
     with pytest.raises(UserError, match="not fit"):
         refuse_unfit_reward_model(small_config(tmp_path / "run", *REFUSING, "--critic.reward_model.folder", folder))

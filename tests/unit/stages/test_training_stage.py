@@ -26,18 +26,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 
 
 def config(run: Path, *words: str) -> Config:
-    given = [
-        "--task.name",
-        "demo",
-        "--policy.model",
-        "tiny",
-        "--run.folder",
-        str(run),
-        "--run.threads",
-        "1",
-        *words,
-    ]
-    return load_config(None, given)
+    given = ("--task.name", "demo", "--policy.model", "tiny", "--run.threads", "1")
+    return load_config(None, [*given, "--run.folder", str(run), *words])
 
 
 def noted(place: Path) -> Config | None:
