@@ -234,7 +234,7 @@ def test_a_section_that_contradicts_itself_is_named_and_not_printed() -> None:
 def test_every_setting_is_listed_once_and_can_be_set() -> None:
     keys = [setting.key for setting in describe_settings()]
     assert len(keys) == len(set(keys)) > 80
-    assert {"task.name", "reward_model.policy.lora.r", "credit.scheme", "evaluate.limit"} <= set(keys)
+    assert {"task.name", "reward_model.training.lr", "credit.scheme", "evaluate.limit"} <= set(keys)
     defaults = {setting.key: setting.default for setting in describe_settings()}
     assert (defaults["policy.model"], defaults["ppo.kl_coefficient"]) == ("(required)", "0.4")
 

@@ -79,7 +79,7 @@ def run_imitate(
     """
     with training(config, "sft", f"ppo/{name}", resume) as stage:
         with stage.preparing():
-            records, left_out = answers_in(source, config.task, RunFolder.of(config).task())
+            records, left_out = answers_in(source, RunFolder.of(config))
             if choice.revise:
                 refuse_transcripts(records, "a refiner")
             chosen = chosen_answers(records, choice)

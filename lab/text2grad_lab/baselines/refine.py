@@ -71,7 +71,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     kind = config.annotate.critic or config.critic.kind
     if kind == "human":
         raise UserError("no person has judged the revisions yet", "--annotate.critic program, prompted, ...")
-    records, left_out = answers_in(source, config.task, task)
+    records, left_out = answers_in(source, run)
     refuse_transcripts(records, "refine")
     cases = cases_of(records)
     chosen = list(first_of_each(cases, settings.answers_per_prompt))

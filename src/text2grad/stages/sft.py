@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from text2grad import wire
-from text2grad.config import TINY, Config
+from text2grad.config import TINY, Config, RewardModelSettings
 from text2grad.critics.prompted import judge_messages
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
@@ -22,9 +22,9 @@ from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.reward_model.data import reward_data, reward_pair
-from text2grad.stages.run_folder import RunFolder
+from text2grad.stages.run_folder import BASE, RunFolder
 from text2grad.stages.sampling import sample, sample_episodes
-from text2grad.stages.training import facts_of_pairs, training, warn_if_loss_flat
+from text2grad.stages.training import TrainingStage, facts_of_pairs, training, warn_if_loss_flat
 from text2grad.tasks.base import Task, environment_of, read_prompt
 from text2grad.train.pairs import Pair, updates_of
 from text2grad.train.settings import SFTSettings
@@ -53,11 +53,11 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
     with training(config, "sft", "sft", resume) as stage:
         ranks = stage.ranks
         with stage.preparing():
-            refuse_finished(config, resume)
-            choose_device(config.policy.device)  # before a tiny model is made
+            refuse_finished(stage)
+            choose_device(stage.config.policy.device)  # before a tiny model is made
             task = stage.folder.task()
             examples = answered(task.examples("sft"))
-            base = base_policy(config, task, examples) if ranks.first else None
+            base = base_policy(stage, task, examples) if ranks.first else None
         base = ranks.broadcast(base)
         with ranks.barrier():
             assert base is not None
@@ -123,16 +123,16 @@ def _tokens(policy: Policy, example: Example) -> int:
     return len(encode_target(policy.tokenizer, example.reference))
 
 
-def refuse_finished(config: Config, resume: ResumeMode) -> None:
+def refuse_finished(stage: TrainingStage) -> None:
     """Refuse to train again what is finished: all later stages began from it.
 
     Raises:
         UserError: there is a policy and no unfinished run.
     """
-    folder = config.run.folder / "sft"
-    if resume == "auto" and (folder / "policy").is_dir() and not (folder / CHECKPOINTS).is_dir():
+    policy, checkpoints = stage.place / "policy", stage.place / CHECKPOINTS
+    if stage.resume == "auto" and policy.is_dir() and not checkpoints.is_dir():
         cure = "--restart trains it again, another --run.folder beside it"
-        raise UserError(f"sft is finished: {folder / 'policy'}", cure)
+        raise UserError(f"sft is finished: {policy}", cure)
 
 
 def answered(examples: Sequence[Example]) -> list[Example]:
@@ -150,16 +150,17 @@ def answered(examples: Sequence[Example]) -> list[Example]:
     return found
 
 
-def base_policy(config: Config, task: Task, examples: Sequence[Example]) -> PolicySettings:
+def base_policy(stage: TrainingStage, task: Task, examples: Sequence[Example]) -> PolicySettings:
     """The model to start from; `tiny` is made on the spot from the task's own training texts."""
-    if config.policy.model != TINY:
-        return config.policy
-    folder = config.run.folder / "base"
-    texts = [*tiny_texts(examples), *human_texts(config)]
+    config, run = stage.config, stage.folder
+    if run.base.model != TINY:
+        return run.base
+    folder = run.path / BASE
+    texts = [*tiny_texts(examples), *human_texts(run, config.reward_model)]
     tiny, shape = config.tiny, getattr(task, "tiny_model", None)
     make_tiny_model(folder, texts, tiny.vocabulary, tiny.context, shape, config.run.seed)
     make_readable(folder)
-    return config.policy.model_copy(update={"model": str(folder)})
+    return run.policy(BASE)
 
 
 def tiny_texts(examples: Sequence[Example]) -> list[str]:
@@ -176,11 +177,10 @@ def tiny_texts(examples: Sequence[Example]) -> list[str]:
     return texts
 
 
-def human_texts(config: Config) -> list[str]:
+def human_texts(run: RunFolder, settings: RewardModelSettings) -> list[str]:
     """What people wrote of training answers, as the reward model will have to read and write it."""
-    run = RunFolder.of(config)
     if not run.feedback_file.is_file():
         return []
     train, _ = reward_data(run)
-    pairs = [reward_pair(record, config.reward_model) for record in train if record.source.kind == "human"]
+    pairs = [reward_pair(record, settings) for record in train if record.source.kind == "human"]
     return [text for pair in pairs if pair for text in (pair.prompt[-1].content, pair.target)]

@@ -31,10 +31,10 @@ from text2grad.stages.critics import admitted, critic_inputs, open_critic, refus
 from text2grad.stages.evaluate import evaluate_policy
 from text2grad.stages.reward_model.data import splits_of
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
-from text2grad.stages.run_folder import MAIN, read_feedback
+from text2grad.stages.run_folder import MAIN, RunFolder, read_feedback
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.training import TrainingRun, facts_of_pairs, facts_of_prompts, training
-from text2grad.tasks.base import Task, TaskSettings, environment_of, question_of, split_of, words_of
+from text2grad.tasks.base import Task, environment_of, question_of, split_of, words_of
 from text2grad.train.learner import PROBE_EVERY
 from text2grad.train.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import Pair
@@ -134,17 +134,18 @@ class TrainSummary(Summary):
 def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSummary:
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
     with training(config, "ppo", f"ppo/{name}", resume) as stage, ExitStack() as stack:
-        ranks, runner = stage.ranks, stack.enter_context(runner_of(config.sandbox))
+        ranks, given = stage.ranks, stage.config
+        runner = stack.enter_context(runner_of(given.sandbox))
         with stage.preparing():
-            if reason := config.ppo.no_update_reason:
-                raise UserError(reason, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
+            if reason := given.ppo.no_update_reason:
+                raise UserError(reason, f"--ppo.value_warmup {given.ppo.steps // 4}, or more steps")
             task = stage.folder.task()
             examples = task.examples("train")
-            refuse_unfit(config.critic.kind, examples)
-            refuse_unfit_reward_model(config, tell=ranks.first)
-            if config.critic.kind == "program" and ranks.first:
-                examples = admitted(config, "program", examples, runner)
-        if config.critic.kind == "program":  # all train on the same tasks, whatever ran out of time in one process
+            refuse_unfit(given.critic.kind, examples)
+            refuse_unfit_reward_model(given, tell=ranks.first)
+            if given.critic.kind == "program" and ranks.first:
+                examples = admitted(given, "program", examples, runner)
+        if given.critic.kind == "program":  # all train on the same tasks, whatever ran out of time in one process
             examples, runner.gates = ranks.broadcast((examples, runner.gates))
         with ranks.barrier():
             policy = load_policy(stage.folder.policy())
@@ -189,7 +190,7 @@ class Answers(NamedTuple):
     left_out: Mapping[str, int]
 
 
-def answers_in(path: Path, settings: TaskSettings, task: Task) -> Answers:
+def answers_in(path: Path, run: RunFolder) -> Answers:
     """The records of a file without failed critiques, and without those about prompts that the task holds out.
 
     Raises:
@@ -199,7 +200,8 @@ def answers_in(path: Path, settings: TaskSettings, task: Task) -> Answers:
     if empty := [record.id for record in records if not record.response.strip()]:
         problem = f"{path}: {len(empty)} of {len(records)} records have no response, {empty[0]!r} first"
         raise UserError(problem, "leave them out: there is nothing to learn from")
-    splits = splits_of(task, settings)
+    settings = run.task_settings
+    splits = splits_of(run.task(), settings)
     words = [words_of(question_of(record)) for record in records]
     if not any(each in splits for each in words):
         raise UserError(
@@ -235,12 +237,12 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
     """Learn from the annotated answers in `source`; writes `ppo/<name>`, or resumes an unfinished one.
 
     Raises:
-        UserError: the file has nothing to learn from (`logged.answers_in`), or no record marks words or turns.
+        UserError: the file has nothing to learn from (`answers_in`), or no record marks words or turns.
     """
     with training(config, "offline", f"ppo/{name}", resume) as stage:
         with stage.preparing():
-            records, left_out = answers_in(source, config.task, stage.folder.task())
-            if not any(map(_is_marked, records)) and not config.credit.by_score:
+            records, left_out = answers_in(source, stage.folder)
+            if not any(map(_is_marked, records)) and not stage.config.credit.by_score:
                 cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
                 raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
             policy, found = load_policy(stage.folder.policy()), len(records)

@@ -86,9 +86,10 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
         trained = train_reward_model(stage)
         release()  # what was trained is gone before the model that was written is loaded
-        cases = [case for _, case in heldout_cases(stage.folder, config)] if stage.ranks.first else []
-        rates = measure_reward_model(stage.folder, cases)
-        found = check_reward_model(stage.folder, config, cases) if stage.ranks.first else None
+        run, first = stage.folder, stage.ranks.first
+        cases = [case for _, case in heldout_cases(run, stage.config)] if first else []
+        rates = measure_reward_model(run, cases)
+        found = check_reward_model(run, stage.config, cases) if first else None
     return RewardModelSummary(
         records=trained.records,
         trained_on=trained.pairs,
