@@ -158,6 +158,28 @@ FAULTS: dict[str, tuple[list[Any], str, int]] = {
 }
 
 
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "{hm}"}]}
+REFUSAL = "I would rather not"
+PARTS: dict[str, tuple[Any, str]] = {
+    "one": ([{"type": "text", "text": GOOD}], "ok"),
+    "two": ([{"type": "text", "text": GOOD[:30]}, {"type": "text", "text": GOOD[30:]}], "ok"),
+    "no_type": ([{"text": GOOD}], "ok"),
+    "output_text": ([{"type": "output_text", "text": GOOD, "annotations": []}], "ok"),
+    "a_value": ([{"type": "text", "text": {"value": GOOD}}], "ok"),
+    "a_lone_part": ({"type": "text", "text": GOOD}, "ok"),
+    "thinking": ([THOUGHT, {"type": "text", "text": GOOD}], "ok"),
+    "reasoning": ([{"type": "reasoning", "text": "{first}"}, {"type": "text", "text": GOOD}], "ok"),
+    "refusal": ([{"type": "refusal", "refusal": REFUSAL}], "refused"),
+    "refusal_as_text": ([{"type": "refusal", "text": REFUSAL}], "refused"),
+    "type_null": ([{"type": None, "text": GOOD}], "ok"),
+    "thought_alone": ([{"type": "thinking", "thinking": "hm"}], "invalid"),
+    "an_image": ([{"type": "image_url", "image_url": {"url": "x"}}], "invalid"),
+}
+"""An answer in parts: its content, and how it ends."""
+for name, (content, end) in PARTS.items():
+    FAULTS[f"part_{name}"] = ([said(content)], end, 2 if end == "invalid" else 1)
+
+
 def by_script(name: str, turn: int, body: dict[str, Any]) -> Reply:
     return in_turn(FAULTS[name][0], turn)
 

@@ -15,7 +15,6 @@ from chat_server import (
     ChatServer,
     Reply,
     Script,
-    completion,
     error,
     ok,
     responses_file,
@@ -256,40 +255,6 @@ def test_what_is_wrong_with_one_request_ends_that_one_alone(judge: Any, annotate
     server.turns.clear()
     assert annotate(server, NAMES)[1]["ok"] == 9 and not server.turns, "what was refused is not asked again"
     assert annotate(server, NAMES, "--again")[1]["ok"] == 10 and set(server.turns) == {"n0", "n1", "n5"}
-
-
-PARTS: dict[str, tuple[Any, str]] = {
-    "one": ([{"type": "text", "text": GOOD}], "ok"),
-    "two": ([{"type": "text", "text": GOOD[:30]}, {"type": "text", "text": GOOD[30:]}], "ok"),
-    "no type": ([{"text": GOOD}], "ok"),
-    "output_text": ([{"type": "output_text", "text": GOOD, "annotations": []}], "ok"),
-    "a value": ([{"type": "text", "text": {"value": GOOD}}], "ok"),
-    "a lone part": ({"type": "text", "text": GOOD}, "ok"),
-    "thinking": (
-        [{"type": "thinking", "thinking": [{"type": "text", "text": "{hm}"}]}, {"type": "text", "text": GOOD}],
-        "ok",
-    ),
-    "reasoning": ([{"type": "reasoning", "text": "{first}"}, {"type": "text", "text": GOOD}], "ok"),
-    "refusal": ([{"type": "refusal", "refusal": "I would rather not"}], "refused"),
-    "refusal as text": ([{"type": "refusal", "text": "I would rather not"}], "refused"),
-    "a type that is null": ([{"type": None, "text": GOOD}], "ok"),
-    "thought alone": ([{"type": "thinking", "thinking": "hm"}], "invalid"),
-    "an image": ([{"type": "image_url", "image_url": {"url": "x"}}], "invalid"),
-}
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_the_text_of_an_answer_in_parts_is_joined(
-    judge: Any, annotate: Annotate, tmp_path: Path, name: str
-) -> None:
-    content, end = PARTS[name]
-    body = completion("")
-    body["choices"][0]["message"] = {"role": "assistant", "content": content}
-    server = judge(lambda *_: ok(body))
-    _, summary, _ = annotate(server, ["n0"])
-    assert summary[end] == 1 and len(server.bodies) == (2 if end == "invalid" else 1)
-    if end == "ok":
-        assert records(tmp_path)[0].critique == Z["critique"]
 
 
 @pytest.mark.parametrize(
