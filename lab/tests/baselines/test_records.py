@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Message, Source, Transcript, Turn
+from text2grad.feedback import Feedback, Message, Source, Transcript
 from text2grad_lab.baselines.records import refuse_transcripts
 
 ASK = (Message(role="user", content="How many?"),)
 
 
 def test_what_learns_from_single_answers_refuses_others_by_number() -> None:
-    turns = Transcript((Turn(role="assistant", content="one"), Turn(role="user", content="?")))
+    turns = Transcript.of([([], "one"), ([Message(role="user", content="And now?")], "two")])
     responses = (turns, "7", turns)
     source = Source(kind="program")
     records = [Feedback(id=str(n), prompt=ASK, response=text, source=source) for n, text in enumerate(responses)]
