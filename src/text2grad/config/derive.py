@@ -113,15 +113,8 @@ class DerivedValue(NamedTuple):
 
 def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, DerivedValue]:
     """The unset settings of a stage, derived, each with its reason."""
-    if stage == "ppo":
-        return dict(_ppo(config, facts))
-    rule = RULES[stage]
-    if stage == "reward_model" and config.reward_model.tags:
-        rule = rule._replace(updates=UPDATES_OF_TAGGER)
-    found = dict(_supervised(config, rule, facts))
-    if stage == "sft" and "sft.epochs" in found:
-        found |= _Draft(config).offer("sft.least_loss", LEAST_LOSS, "nats a token, where answers still differ")
-    return found | (dict(_weights_of_few(config, facts)) if stage == "offline" else {})
+    values = _ppo(config, facts) if stage == "ppo" else _supervised(stage, config, facts)
+    return {key: DerivedValue(value, reason) for key, value, reason in values if not is_set(config, key)}
 
 
 def section_of(stage: Stage) -> str:
@@ -129,54 +122,45 @@ def section_of(stage: Stage) -> str:
     return "ppo" if stage == "ppo" else RULES[stage].section
 
 
-class _Draft:
-    """Settings as they are found one after the other: the user's where set, else the derived ones."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._derived: dict[str, DerivedValue] = {}
-
-    def __getitem__(self, key: str) -> Any:
-        return self._derived[key].value if key in self._derived else value_at(self._config, key)
-
-    def offer(self, key: str, value: Any, reason: str) -> Iterator[tuple[str, DerivedValue]]:
-        if not is_set(self._config, key):
-            self._derived[key] = DerivedValue(value, reason)
-            yield key, self._derived[key]
+Values = Iterator[tuple[str, Any, str]]
+"""Settings, each with its value and the reason."""
 
 
-def _supervised(config: Config, rule: Rule, facts: Facts) -> Iterator[tuple[str, DerivedValue]]:
-    draft, examples, section = _Draft(config), facts.data.examples, rule.section
-    counted = f"{examples} examples"
-    yield from draft.offer(f"{section}.lr", _rate(rule.lr, facts.model), _sized(facts.model))
-    batch = 4 if examples < 200 else 8 if examples < 2000 else 16
-    yield from draft.offer(f"{section}.batch_size", batch, counted)
-    batch = draft[f"{section}.batch_size"]
-    epochs = min(rule.most, max(rule.fewest, math.ceil(rule.updates * batch / max(1, examples))))
-    updates = math.ceil(examples * epochs / batch)
-    yield from draft.offer(f"{section}.epochs", float(epochs), f"{updates} updates")
+def _supervised(stage: Supervised, config: Config, facts: Facts) -> Values:
+    rule, examples = RULES[stage], facts.data.examples
+    section, least = rule.section, rule.updates
+    if stage == "reward_model" and config.reward_model.tags:
+        least = UPDATES_OF_TAGGER
+    yield f"{section}.lr", _rate(rule.lr, facts.model), _sized(facts.model)
+    derived = 4 if examples < 200 else 8 if examples < 2000 else 16
+    yield f"{section}.batch_size", derived, f"{examples} examples"
+    batch = _chosen(config, f"{section}.batch_size", derived)
+    epochs = min(rule.most, max(rule.fewest, math.ceil(least * batch / max(1, examples))))
+    yield f"{section}.epochs", float(epochs), f"{math.ceil(examples * epochs / batch)} updates"
     tokens = facts.data.prompt_tokens + facts.data.target_tokens
-    rows = _rows(facts, tokens, batch, rule.reference)
-    yield from draft.offer(f"{section}.micro_batch_size", rows, _free(facts.machine))
+    yield f"{section}.micro_batch_size", _rows(facts, tokens, batch, rule.reference), _free(facts.machine)
+    if stage == "sft" and not is_set(config, "sft.epochs"):
+        yield "sft.least_loss", LEAST_LOSS, "nats a token, where answers still differ"
+    if stage == "offline" and examples < FEW_ANSWERS:
+        yield "credit.poor_weight", POOR_OF_FEW, f"{examples} answers"
 
 
-def _weights_of_few(config: Config, facts: Facts) -> Iterator[tuple[str, DerivedValue]]:
-    answers = facts.data.examples
-    if answers < FEW_ANSWERS:
-        yield from _Draft(config).offer("credit.poor_weight", POOR_OF_FEW, f"{answers} answers")
+def _ppo(config: Config, facts: Facts) -> Values:
+    machine, group = facts.machine, config.ppo.samples_per_prompt
+    yield "ppo.lr", _rate(PPO_LR, facts.model), _sized(facts.model)
+    device, rollouts = ("CPU", 32) if machine.device == "cpu" else ("GPU", 64)
+    derived = math.ceil(rollouts / group) * group
+    yield "ppo.rollouts", derived, f"a {device}"
+    most = _chosen(config, "ppo.rollouts", derived)
+    tokens = facts.data.prompt_tokens + config.generation.max_new_tokens
+    yield "ppo.micro_batch_size", _rows(facts, tokens, most, True), _free(machine)
+    judged = tokens + config.reward_model.max_new_tokens  # a critique is sampled behind the prompt and the answer
+    yield "generation.batch_size", _read_rows(facts, judged, most), _free(machine)
 
 
-def _ppo(config: Config, facts: Facts) -> Iterator[tuple[str, DerivedValue]]:
-    draft = _Draft(config)
-    yield from draft.offer("ppo.lr", _rate(PPO_LR, facts.model), _sized(facts.model))
-    group = config.ppo.samples_per_prompt
-    wanted = 32 if facts.machine.device == "cpu" else 64
-    yield from draft.offer("ppo.rollouts", math.ceil(wanted / group) * group, f"a {_kind(facts.machine)}")
-    answer, critique = config.generation.max_new_tokens, config.reward_model.max_new_tokens
-    tokens, most = facts.data.prompt_tokens + answer, draft["ppo.rollouts"]
-    yield from draft.offer("ppo.micro_batch_size", _rows(facts, tokens, most, True), _free(facts.machine))
-    judged = tokens + answer + critique  # a critique is sampled behind the prompt and the answer
-    yield from draft.offer("generation.batch_size", _read_rows(facts, judged, most), _free(facts.machine))
+def _chosen(config: Config, key: str, derived: int) -> int:
+    """The user's value where it is set, else the derived one."""
+    return int(value_at(config, key)) if is_set(config, key) else derived
 
 
 def _rate(lr: float, model: ModelFacts) -> float:
@@ -203,14 +187,11 @@ def _power_of_two(count: float, most: int) -> int:
 def _room(facts: Facts, reference: bool) -> float:
     """Bytes for activations: the weights are in memory already, what the optimizer keeps of all of them is not, and
     neither is their frozen copy. Beside adapters both are small: what they adapt is the reference."""
-    model = facts.model
-    frozen = model.parameters * model.weight_bytes if reference and not model.adapters else 0
-    return max(0.0, USABLE * facts.machine.free_bytes - _states(model) - frozen)
-
-
-def _states(model: ModelFacts) -> float:
-    """Bytes of gradients and moments; of adapters they do not count."""
-    return 0.0 if model.adapters else 12.0 * model.parameters
+    model, usable = facts.model, USABLE * facts.machine.free_bytes
+    if model.adapters:
+        return usable
+    frozen = model.parameters * model.weight_bytes if reference else 0
+    return max(0.0, usable - 12.0 * model.parameters - frozen)
 
 
 def _kept_bytes(model: ModelFacts) -> float:
@@ -222,10 +203,6 @@ def _sized(model: ModelFacts) -> str:
     millions = model.parameters / 1e6
     size = f"{millions:.0f}M" if millions < 1000 else f"{millions / 1000:.1f}B"
     return f"adapters on {size} parameters" if model.adapters else f"all {size} parameters"
-
-
-def _kind(machine: MachineFacts) -> str:
-    return "CPU" if machine.device == "cpu" else "GPU"
 
 
 def _free(machine: MachineFacts) -> str:

@@ -45,7 +45,7 @@ from text2grad.stages.run_folder import (
     write_json,
     write_whole,
 )
-from text2grad.stages.sampling import sample, sample_episodes
+from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
 from text2grad.tasks.base import Task, environment_of, question_of, words_of
 
@@ -252,11 +252,9 @@ def answers_to(
     environment: MakeEnvironment | None,
 ) -> tuple[list[str], list[list[int]]]:
     """One answer to each example, an episode in an environment: their texts, and the ids that were sampled."""
-    if environment is None:
-        answers = sample(policy, examples, generation)
-        return [text for _, text in answers], [ids for ids, _ in answers]
-    episodes = sample_episodes(policy, examples, generation, environment)
-    return [text for _, text in episodes], [[*chain.from_iterable(turns)] for turns, _ in episodes]
+    answers = sample(policy, examples, generation, environment)
+    ids = [[*chain.from_iterable(ids)] if environment is not None else ids for ids, _ in answers]
+    return [text for _, text in answers], ids
 
 
 def try_temperatures(

@@ -37,27 +37,30 @@ TOKEN_IDS = "token_ids"
 
 
 def sample(
-    policy: Policy, examples: Sequence[Example], generation: GenerationSettings
-) -> list[tuple[list[int], str]]:
-    """One response per example: the sampled ids, and the text read off them. What takes long says how far it is."""
-    table = TokenTable(policy.tokenizer)
-    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-    sampled = generate(policy, prompts, generation, progress=counting("sampling")(len(prompts)))
-    return [(item.ids, table.align(item.ids).text) for item in sampled]
+    policy: Policy,
+    examples: Sequence[Example],
+    generation: GenerationSettings,
+    environment: MakeEnvironment | None = None,
+) -> list[tuple[list[Any], str]]:
+    """One response per example: the sampled ids, and the text read off them. Reports its progress.
 
-
-def sample_episodes(
-    policy: Policy, examples: Sequence[Example], generation: GenerationSettings, environment: MakeEnvironment
-) -> list[tuple[list[list[int]], str]]:
-    """One episode per example: the sampled ids of each turn, and the transcript, or the text of its one turn."""
-    table = TokenTable(policy.tokenizer)
-    found = []
-    played = play(policy, examples, environment, generation, progress=counting("sampling")(len(examples)))
+    In an environment the response is an episode: the ids of each turn, and the transcript, or the text of its one
+    turn.
+    """
+    if not examples:
+        return []
+    table, progress = TokenTable(policy.tokenizer), counting("sampling")(len(examples))
+    if environment is None:
+        prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
+        samples = generate(policy, prompts, generation, progress=progress)
+        return [(item.ids, table.align(item.ids).text) for item in samples]
+    episodes = []
+    played = play(policy, examples, environment, generation, progress=progress)
     for example, item in zip(examples, played, strict=True):
         runs = groupby(zip(item.ids, item.mask or [], strict=True), key=itemgetter(1))
         turns = [[index for index, _ in run] for own, run in runs if own]
-        found.append((turns, words_and_tokens(table, example, item)[0]))
-    return found
+        episodes.append((turns, words_and_tokens(table, example, item)[0]))
+    return episodes
 
 
 Admit = Callable[[Sequence[Example]], list[Example]]
@@ -112,13 +115,7 @@ def sampled_items(
 ) -> list[Item]:
     """Sample `samples` responses per example, to be judged."""
     repeated = [example for example in examples for _ in range(samples)]
-    if not repeated:
-        return []
-    sampled: Sequence[tuple[Any, str]] = (
-        sample(policy, repeated, generation)
-        if environment is None
-        else sample_episodes(policy, repeated, generation, environment)
-    )
+    sampled = sample(policy, repeated, generation, environment)
     items = []
     for example, answer in zip(repeated, sampled, strict=True):
         ids, response = answer  # with its ids the response is not tokenised again

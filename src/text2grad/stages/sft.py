@@ -23,7 +23,7 @@ from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.reward_model.data import reward_data, reward_pair
 from text2grad.stages.run_folder import BASE, RunFolder
-from text2grad.stages.sampling import sample, sample_episodes
+from text2grad.stages.sampling import sample
 from text2grad.stages.training import TrainingStage, facts_of_pairs, training, warn_if_loss_flat
 from text2grad.tasks.base import Task, environment_of, read_prompt
 from text2grad.train.pairs import Pair, updates_of
@@ -109,8 +109,7 @@ def word_for_word(
     if not asked:
         return []
     greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
-    answers = sample_episodes(policy, asked, greedy, environment) if environment else sample(policy, asked, greedy)
-    told = [text for _, text in answers]
+    told = [text for _, text in sample(policy, asked, greedy, environment)]
     alike = [text.split() == each.reference.split() for text, each in zip(told, asked, strict=True)]
     kind = "corrections" if all(each.meta.get("corrected") for each in asked) else "reference answers"
     line = f"it writes {sum(alike)} of {len(alike)} held-out {kind} word for word"

@@ -37,7 +37,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.stages.critics import open_critic, refuse_unfit, runner_of
 from text2grad.stages.run_folder import RunFolder
-from text2grad.stages.sampling import sample, sample_episodes
+from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
 from text2grad.tasks.base import environment_of
 
@@ -119,9 +119,7 @@ def _answers(
     """Answers of one policy; one at a time is in memory, and each draws the same random numbers."""
     policy = load_frozen(settings)
     seed_everything(seed)
-    if environment is not None:
-        return [text for _, text in sample_episodes(policy, examples, generation, environment)]
-    return [text for _, text in sample(policy, examples, generation)]
+    return [text for _, text in sample(policy, examples, generation, environment)]
 
 
 @contextmanager

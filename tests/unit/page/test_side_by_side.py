@@ -40,7 +40,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch, folder: Path, task: str, data: st
     (model / "tokenizer_config.json").write_text("{}")
     monkeypatch.setattr(RunFolder, "task", lambda run: Problems(task + data, count))
     monkeypatch.setattr(evaluate, "load_frozen", lambda settings: None)
-    monkeypatch.setattr(evaluate, "sample", lambda policy, examples, _: [([], "an\u2028swer")] * len(examples))
+    monkeypatch.setattr(evaluate, "sample", lambda policy, examples, *_: [([], "an\u2028swer")] * len(examples))
     evaluate.run_evaluate(config, "text2grad")
     return config
 

@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(RunFolder, "policy", lambda run, *_: None)
     monkeypatch.setattr(stage, "load_frozen", lambda settings: None)
-    monkeypatch.setattr(stage, "sample", lambda policy, examples, _: [([1], SAMPLED)] * len(examples))
+    monkeypatch.setattr(stage, "sample", lambda policy, examples, *_: [([1], SAMPLED)] * len(examples))
 
     def call(data: Path, *words: str) -> tuple[int, dict[str, Any], str]:
         capsys.readouterr()
@@ -238,7 +238,7 @@ def test_a_judge_of_programs_is_shown_what_came_of_the_tests_where_it_is_known(
 def test_sampled_programs_are_run_before_they_are_judged_if_asked_for(
     server: ChatServer, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "sample", lambda policy, examples, _: [([1], WRONG)] * len(examples))
+    monkeypatch.setattr(stage, "sample", lambda policy, examples, *_: [([1], WRONG)] * len(examples))
     words = (programs(tmp_path / "programs.jsonl"), *PROGRAMS, "--critic.prompted.base_url", server.url)
     code, _, err = run(*words, "--annotate.run_tests", "true")
     assert code == 0, err

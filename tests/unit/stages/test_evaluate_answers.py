@@ -234,7 +234,7 @@ def test_a_policy_gets_the_figures_of_a_file(
     data, model = str(write(tmp_path / "posts.jsonl", posts)), str(tiny_model(tmp_path / "model"))
     words = ["--task.data", data, "--task.heldout_data", data, "--generation.max_new_tokens", "8"]
     words += ["--policy.model", model, "--evaluate.samples", "1", *judged_by(server)]
-    monkeypatch.setattr(evaluate, "sample", lambda _, asked, __: [([5, 6], f"it {e.id} rains") for e in asked])
+    monkeypatch.setattr(evaluate, "sample", lambda _, asked, *__: [([5, 6], f"it {e.id} rains") for e in asked])
     config = config_in(tmp_path, *words)
     found = run_evaluate(config, model, "references").as_dict()
     place = tmp_path / "run" / "evaluation" / "summarization-posts"

@@ -52,7 +52,7 @@ class Sampler:
         monkeypatch.setattr(evaluate, "sample", self)
 
     def __call__(
-        self, policy: Any, examples: Sequence[Example], generation: GenerationSettings
+        self, policy: Any, examples: Sequence[Example], generation: GenerationSettings, *_: Any
     ) -> list[tuple[list[int], str]]:
         self.asked.append((generation.temperature, [each.id for each in examples]))
         good = {"t": 0.7, "h": 1.0}

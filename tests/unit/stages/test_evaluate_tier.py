@@ -31,7 +31,7 @@ def problem(name: str, tests: str) -> Example:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, problems: list[Example], answers: list[str]) -> evaluate.Measured:
-    monkeypatch.setattr(evaluate, "sample", lambda policy, examples, _: [([], text) for text in answers])
+    monkeypatch.setattr(evaluate, "sample", lambda policy, examples, *_: [([], text) for text in answers])
     demo = load_config(CONFIGS / "demo.yaml")
     config = demo.model_copy(update={"evaluate": demo.evaluate.model_copy(update={"samples": 1})})
     with Runner(seconds=10.0, tier="landlock") as runner:

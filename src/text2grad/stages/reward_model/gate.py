@@ -34,14 +34,17 @@ from text2grad.stages.critics import reward_model_critic
 from text2grad.stages.reward_model.corrections import corrections
 from text2grad.stages.reward_model.data import example_of, reward_data, token_table
 from text2grad.stages.run_folder import RunFolder, write_json
-from text2grad.stages.sampling import sample, sample_episodes
-from text2grad.tasks.base import environment_of, question_of, words_of
+from text2grad.stages.sampling import sample
+from text2grad.tasks.base import Split, environment_of, question_of, words_of
 
 GATE_FILE = "gate.json"
 FRESH = "reward_model.fresh.jsonl"
 """In `evaluation`: the critiques of fresh answers of the policy."""
 ANSWERS, SPOILED, CORRECTED = 16, 32, 32
 """Fresh answers, spoiled ones, and held-out corrections that are judged at most."""
+
+
+SPLITS: tuple[Split, ...] = ("heldout", "train")
 
 
 def gate_file(run: RunFolder) -> Path:
@@ -98,18 +101,16 @@ def _fresh_answers(run: RunFolder, generation: GenerationSettings, records: Sequ
     Where the task has an environment these are episodes, of the records whose question is one of the task's.
     """
     policy, task = load_frozen(run.policy()), run.task()
-    roomy = [record for record in records if _has_room(policy, record, generation.max_new_tokens)]
-    make = environment_of(task)
-    if make is None:
-        asked = [example_of(record) for record in roomy][:ANSWERS]
-        sampled: Sequence[tuple[Sequence[Any], str]] = sample(policy, asked, generation) if asked else []
-    else:
-        examples = (each for split in ("heldout", "train") for each in task.examples(split))
-        by_question = {words_of(question_of(each)): each for each in examples}
-        found = (by_question.get(words_of(question_of(record))) for record in roomy)
-        asked = [example for example in found if example is not None][:ANSWERS]
-        sampled = sample_episodes(policy, asked, generation, make) if asked else []
-    return [Answer(example, text, ids) for example, (ids, text) in zip(asked, sampled, strict=True)]
+    asked = [record for record in records if _has_room(policy, record, generation.max_new_tokens)]
+    examples, environment = [example_of(record) for record in asked], environment_of(task)
+    if environment is not None:
+        known = (example for split in SPLITS for example in task.examples(split))
+        by_question = {words_of(question_of(example)): example for example in known}
+        questions = [words_of(question_of(record)) for record in asked]
+        examples = [by_question[question] for question in questions if question in by_question]
+    examples = examples[:ANSWERS]
+    sampled = sample(policy, examples, generation, environment)
+    return [Answer(example, text, ids) for example, (ids, text) in zip(examples, sampled, strict=True)]
 
 
 def _one_of_each_question(train: Sequence[Feedback], heldout: Sequence[Feedback]) -> list[Feedback]:
