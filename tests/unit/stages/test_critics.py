@@ -166,7 +166,7 @@ def test_a_reward_model_of_the_other_kind_is_refused(kind: str, head: object) ->
     config = load_config(find_config("demo"), ["--reward_model.kind", kind])
     model: Any = SimpleNamespace(span_head=head)
     with pytest.raises(UserError, match="the reward model in mine is"):
-        critic_over(config.reward_model, model, "mine")
+        critic_over(config.reward_model, model, "mine", 1)
 
 
 STRICT = "from solution import f\n\ndef test():\n    assert f(2) == 4 and f(3) == 9\n"
