@@ -94,7 +94,7 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
         (
             ["annotate", "--out", "o.jsonl", "--limit", "3", "--anchor"],
             "run_annotate",
-            (None, Path("o.jsonl"), False, AnnotateOptions(limit=3, anchor=True)),
+            (None, Path("o.jsonl"), AnnotateOptions(limit=3, anchor=True)),
         ),
         (["sft"], "run_sft", ("auto",)),
         (["sft", "--restart"], "run_sft", ("restart",)),
