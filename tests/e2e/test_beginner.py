@@ -17,7 +17,6 @@ FILES = {
     "empty.jsonl": "",
 }
 MISTAKES = [
-    ("export {run}/feedback.jsonl --as csv --out nowhere/o.csv", "nowhere/o.csv"),
     ("train --run.folder {run} --critic.kind program --task.name qa --task.data rows.jsonl", "no prompt has tests"),
     ("annotate --run.folder {run} --annotate.critic program --task.name qa --task.data rows.jsonl", "has tests"),
     (

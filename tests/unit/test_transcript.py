@@ -33,7 +33,7 @@ from text2grad.feedback import (
 )
 from text2grad.json_text import record_json
 from text2grad.jsonl import read_records, write_records
-from text2grad.stages.annotate import judged
+from text2grad.stages.annotate import criticise
 
 PROMPT = (Message(role="user", content="How far?"),)
 EXAMPLE = Example(id="1", prompt=PROMPT)
@@ -92,7 +92,8 @@ def test_a_record_keeps_the_transcript_wherever_it_goes(tmp_path: Path) -> None:
     write_feedback(tmp_path / "f.jsonl", [record])
     places += read_records(tmp_path / "f.jsonl")
     (item,) = read_items(tmp_path / "f.jsonl")
-    places += judged(HumanCritic([record]), [item])
+    criticise(HumanCritic([record]), lambda: [item], tmp_path / "judged.jsonl")
+    places += read_records(tmp_path / "judged.jsonl")
     assert [each.response.turns for each in places] == [TALK.turns] * 6  # type: ignore[attr-defined]
     assert places[-1].judgement() == record.judgement()
     assert Feedback.of(EXAMPLE, TALK, Failure(kind="refused", message="no"), SOURCE).response is TALK

@@ -214,13 +214,18 @@ class OpenAIChat:
         raise Stopped(request.signal)
 
     def _work(self, queue: _Queue, verdict: Verdict) -> None:
-        """Settle questions: one at a time until the server has answered one."""
-        while queue.error is None and (question := queue.next()) is not None:
-            with queue.first:
+        """Settle questions: one at a time, in their order, until the server has answered one."""
+        going = True
+        while going and queue.error is None:
+            with queue.lock:
+                question = next(queue.questions, None)
                 alone = not self.asker.server_answers
-                settled = alone and self._settle(question, verdict)
-            if not (settled if alone else self._settle(question, verdict)):
-                break
+                if question is not None and alone:
+                    going = self._settle(question, verdict)
+            if question is None:
+                return
+            if not alone:
+                going = self._settle(question, verdict)
 
     def _settle(self, question: Question, verdict: Verdict) -> bool:
         """Settle one question; False if stopped before that."""
@@ -262,16 +267,11 @@ class OpenAIChat:
 
 
 class _Queue:
-    """Questions that are handed out to threads. `first` is held while the server has not answered any."""
+    """Questions that threads take while they hold `lock`, and the first error of a thread."""
 
     def __init__(self, questions: Iterator[Question]) -> None:
-        self._guard, self.first = Lock(), Lock()
-        self._questions = questions
+        self.questions, self.lock = questions, Lock()
         self.error: BaseException | None = None
-
-    def next(self) -> Question | None:
-        with self._guard:
-            return next(self._questions, None)
 
 
 def _say(line: str) -> None:
