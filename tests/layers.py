@@ -43,7 +43,7 @@ FLOORS = {
     "loops": ["train"],
     "judgement": ["eval", "page"],
     "plugins": ["plugins"],
-    "face": ["", "config", "stages", "demo", "demo_muon", "doctor", "console", "commands", "cli"],
+    "face": ["", "config", "stages", "demo", "demo_muon", "commands", "cli"],
 }
 FLOOR = {part: number for number, parts in enumerate(FLOORS.values()) for part in parts}
 WORDS = FLOORS["words"]

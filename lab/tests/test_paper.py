@@ -17,9 +17,9 @@ import typer
 
 from places import ROOT
 from text2grad.cli import _refuse_unknown_options, app, main
+from text2grad.commands.console import split_overrides
 from text2grad.commands.measure import TARGETS
 from text2grad.config import Config, find_config, load_config
-from text2grad.console import split_overrides
 from text2grad.errors import UsageError
 from text2grad.named import load_named
 from text2grad.tasks.base import TASKS

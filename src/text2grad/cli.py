@@ -18,7 +18,7 @@ import typer
 from text2grad import errors
 from text2grad.commands import judge, learn, measure, pages, run  # noqa: F401  (each registers its commands, in this order)
 from text2grad.commands.base import ConfiguredCommand, Stage, app, command, option
-from text2grad.console import nearest_option, split_overrides
+from text2grad.commands.console import nearest_option, split_overrides
 from text2grad.errors import UsageError, UserError
 from text2grad.named import is_own_name, load_named
 

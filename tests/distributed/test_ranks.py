@@ -15,8 +15,8 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import DeepSpeedPlugin
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
+from text2grad.commands.console import run_stage
 from text2grad.config import find_config, load_config
-from text2grad.console import run_stage
 from text2grad.durable.launch import joined, profile_shards
 from text2grad.durable.processes import Ranks, _buckets, is_lost
 from text2grad.errors import UserError

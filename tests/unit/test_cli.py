@@ -18,8 +18,8 @@ import pytest
 import text2grad
 from span_cases import case, critique, word_span
 from text2grad.cli import main
+from text2grad.commands.console import split_overrides
 from text2grad.config import Config, dump_config, find_config, load_config
-from text2grad.console import split_overrides
 from text2grad.errors import EXIT_BUDGET, UserError
 from text2grad.eval.critics.reward_model import reward_model_report
 from text2grad.stages import Summary, inlined

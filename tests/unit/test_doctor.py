@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from text2grad import doctor
 from text2grad.cli import main
+from text2grad.commands import doctor
 from text2grad.policy.tiny import TinyShape, make_tiny_model
 
 

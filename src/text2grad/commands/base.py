@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import typer
 
-from text2grad.console import Run, Show, run_stage
+from text2grad.commands.console import Run, Show, run_stage
 from text2grad.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from text2grad.commands.base import ConfiguredAsDemo, Resumable, Stage, Work, command, option
-from text2grad.console import show_fitted, show_reward_model, show_trained
+from text2grad.commands.console import show_fitted, show_reward_model, show_trained
 
 
 @command("sft")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from text2grad.commands.base import ConfiguredAsRun, Stage, Work, argument, command, option
-from text2grad.console import quiet, show_policy, typed_lines
+from text2grad.commands.console import quiet, show_policy, typed_lines
 from text2grad.errors import EXIT_DONE, UsageError
 from text2grad.stages import Summary
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from text2grad.commands.base import ConfiguredCommand, Stage, Work, command, option
-from text2grad.console import quiet
+from text2grad.commands.console import quiet
 from text2grad.errors import EXIT_DONE, EXIT_FAILED, UsageError
 
 DEMOS = {"tiny": "demo", "smollm2": "function_summaries"}
@@ -62,7 +62,7 @@ class Doctor(Stage):
 
     def examine(self) -> int:
         """Print the checks; 1 if one failed."""
-        from text2grad import doctor
+        from text2grad.commands import doctor
 
         checks = doctor.examine(self.model)
         typer.echo(json.dumps(doctor.as_dict(checks)) if self.as_json else doctor.as_text(checks))

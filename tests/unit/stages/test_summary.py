@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from text2grad.console import run_stage
+from text2grad.commands.console import run_stage
 from text2grad.durable.log import RunLog
 from text2grad.stages import Summary, inlined
 
