@@ -337,7 +337,7 @@ Judgement = Critique | Failure
 
 
 class Source(Record):
-    """Who gave the feedback, and with which prompt."""
+    """The origin of feedback: its kind, its author or model, and the prompt."""
 
     kind: SourceKind
     model: str = ""

@@ -28,7 +28,7 @@ class SplitData(Generic[T]):
         return len(self.train) + len(self.heldout) + self.left_out.total()
 
     def fitting(self, tokens: Callable[[Sequence[T]], Iterable[int]], limit: int | None, name: str) -> SplitData[T]:
-        """What fits the model whole: half an answer would teach to stop half-way. Reports on stderr what does not.
+        """Keep the items that fit the model whole, and report the others: half an answer would teach to stop early.
 
         `tokens` counts those of each piece of data, `name` is what they are called.
         """

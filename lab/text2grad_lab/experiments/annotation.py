@@ -242,7 +242,7 @@ def _content(record: Feedback) -> tuple[object, ...]:
 
 
 def rates(config: Config) -> Row:
-    """What the reward model of a run marks rightly on held-out records."""
+    """Measure the spans that a reward model marks on held-out records."""
     report = span_report([case for _, case in heldout_cases(RunFolder.of(config), config)])
     return {name: round(report[rate], 4) for name, rate in RATES.items()}
 

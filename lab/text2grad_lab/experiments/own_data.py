@@ -248,7 +248,7 @@ def judged_policies(path: Walk, policies: str, names: Sequence[str]) -> Row:
 
 
 def reward_model_figures(folder: Path) -> Row:
-    """What the gate of `train-reward` measured and said."""
+    """The figures and the verdict of the gate of `train-reward`."""
     gate = json.loads((folder / "mine" / "reward_model" / "gate.json").read_text("utf-8"))
     poor, chance = gate["figures"]["by_label"]["poor"]
     return {

@@ -28,7 +28,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Ready:
-    """What a run has ready for its critic.
+    """The resources that a run provides to its critic.
 
     `runner` is the sandbox. `critic` is the critic over the endpoint (`prompted`) or over the trained reward model
     (`reward_model`), None for all others.

@@ -158,7 +158,7 @@ def verdict(word: object) -> float | None:
 
 
 class Reading:
-    """How the values of one question are read: on its declared scale, by their own maximum, or word by word.
+    """The reading of one question's values: on its declared scale, by their own maximum, or word by word.
 
     `options` are all words that could have been chosen. `rates`: this is a rating at all.
     """

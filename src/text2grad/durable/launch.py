@@ -54,7 +54,7 @@ def _begin() -> None:
 
 
 def profile_shards() -> bool:
-    """Whether the profile that `accelerate launch` was given asks for split weights (FSDP, DeepSpeed ZeRO 1 to 3).
+    """Return True if the profile of `accelerate launch` asks for split weights (FSDP, DeepSpeed ZeRO 1 to 3).
 
     Raises:
         UserError: it asks to keep weights or moments in the CPU's memory or on a disk.

@@ -72,7 +72,7 @@ class ProgressLine:
 
 
 class CountLine:
-    """How many of `total` equal pieces are done, on stderr: a line now and then, for work that takes that long.
+    """Progress of `total` equal pieces, on stderr: an occasional line for long work.
 
     Never a bar: the work may be part of something that has one.
     """

@@ -167,7 +167,7 @@ class Frame(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """How a finished and a requested answer begin, from where they differ; empty if the template refuses one."""
+    """The beginnings of a finished and a requested answer, from where they differ; empty if refused."""
 
     finished: str = ""
     requested: str = ""

@@ -42,7 +42,7 @@ AT_A_TIME = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedSummary(Summary):
-    """How the judgements of a critic that costs nothing ended, and the records that were written."""
+    """Counts of the judgements by outcome, and of the records written, for a critic that costs nothing."""
 
     requested: int
     ended: Mapping[str, int] = inlined()
@@ -142,7 +142,7 @@ def _admitted(config: Config, items: Items, runner: Runner) -> Items:
 
 
 def _task_key(example: Example) -> tuple[str, ...]:
-    """What the gate goes by: responses with different ids may be to the same task."""
+    """Return the key of a task in the gate; responses with different ids may share a task."""
     return tuple(map(str, (example.meta.get("tests"), example.meta.get("entry_point"), example.reference)))
 
 
@@ -153,7 +153,7 @@ def refuse_none(items: Items) -> None:
 
 
 def warn_without_reference(items: Items) -> None:
-    """One line on stderr if there are programs that the program critic cannot compare with a reference solution."""
+    """Warn on stderr about programs that the program critic cannot compare with a reference solution."""
     references = [bool(item.example.reference) for item in items()]
     if lacking := references.count(False):
         counted = f"{lacking} of {len(references)} programs come without a reference solution"
@@ -217,7 +217,7 @@ def _judged(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
 
 
 def summary_of(out: Path, tally: Tally, heldout: Tally | None = None) -> JudgedSummary:
-    """What the stage reports; the counts of how judgements ended include those of held-out prompts."""
+    """Return the summary of the stage; its counts include judgements of held-out prompts."""
     others = heldout or Tally()
     ended, outcomes = tally.ended + others.ended, tally.outcomes + others.outcomes
     return JudgedSummary(

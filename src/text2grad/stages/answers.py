@@ -100,7 +100,7 @@ def open_judge(config: Config, readable: Callable[[Answer], bool], max_tokens: i
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a judge is asked which of two it prefers: the prompt, which answers count, and how long they may be."""
+    """The question for a judge that compares two answers: prompt, readable answers, and their maximum length."""
 
     prompt: str
     readable: Callable[[Answer], bool]
@@ -135,7 +135,7 @@ def refuse_no_judge(config: Config, what: str) -> None:
 
 
 def judged_against(config: Config, against: str, pairs: Sequence[AnswerPair]) -> dict[str, float | str]:
-    """What the judge says of pairs of answers (`eval.judge.compare_answers`), as figures `judge_*`."""
+    """Return the figures `judge_*` of a judge that compares pairs of answers (`eval.judge.compare_answers`)."""
     asked = comparison(config, COMPARE_PROMPT, ANSWER_PARTS)
     with open_judge(config, asked.readable, asked.longest) as judge:
         found = compare_answers(judge, asked.prompt, pairs)
@@ -220,7 +220,7 @@ def _figures(each: SystemAnswers) -> dict[str, Any]:
 
 
 def _written(run: RunFolder, file: Path, each: SystemAnswers, figures: Mapping[str, Any]) -> Path | None:
-    """Where the figures went; an evaluation's own answers have theirs already, and more of them."""
+    """Write the figures, and return their file; None for answers of an evaluation, which has its own figures."""
     if file.absolute().is_relative_to(run.evaluation.absolute()):
         return None
     rows = [

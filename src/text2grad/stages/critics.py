@@ -124,7 +124,7 @@ def critic_settings(config: Config, spec: CriticSpec) -> Settings | None:
 
 
 def critic_inputs(config: Config) -> dict[str, str]:
-    """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
+    """Return the inputs of a critic by name: its settings, and digests of the files that it reads."""
     spec = spec_of(config.critic.kind)
     settings = critic_settings(config, spec)
     inputs = flatten({f"critic.{kind}" for kind in CRITICS}, critic=config.critic)

@@ -80,7 +80,7 @@ def _kind(run: Path) -> str:
 
 
 def _apart(place: Path, own: str, other: str) -> list[float]:
-    """How far the other one is ahead on each problem that both have answered, sampled, by the main measure."""
+    """Return the lead of the other policy on each problem that both answered, sampled, by the main measure."""
     ours, theirs = (
         json.loads((place / f"{run}{SCORES}").read_text(encoding="utf-8")).get("sampled", {})
         for run in (own, other)

@@ -166,12 +166,12 @@ class RunFolder:
 
     @property
     def evaluation(self) -> Path:
-        """Where measurements are written."""
+        """The folder of measurements."""
         return self.path / "evaluation"
 
     @property
     def results(self) -> Path:
-        """Where policies are measured on the task of this run."""
+        """The folder of measurements on the task of this run."""
         return self.evaluation / measured_on(self.task_settings)
 
     def write_results(self, name: str, figures: Mapping[str, Any], answers: object) -> Path:

@@ -150,7 +150,7 @@ class Conversation:
         self._turns: dict[str, tuple[Message, ...]] = dict.fromkeys(self._policies, ())
 
     def ask(self, words: str) -> PromptAnswers:
-        """What each policy answers to these words after the turns before.
+        """Return the answer of each policy to a message that continues the conversation.
 
         Raises:
             UserError: the conversation is too long for a model; it stays as it was.
@@ -206,7 +206,7 @@ def _answer(conversation: Conversation, words: str, show: Callable[[PromptAnswer
 
 
 def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
-    """What a trained policy and the one it was made of answer to the first `SHOWN_PROMPTS` held-out prompts.
+    """Return answers of a trained policy and of its starting policy to the first `SHOWN_PROMPTS` held-out prompts.
 
     The likeliest words, at most `SHOWN_TOKENS`; nobody chose the prompts. None where no prompt is held out.
 
@@ -263,7 +263,7 @@ def _prompts_of(file: Path) -> list[Example]:
 
 
 def typed_prompt(id: str, text: str) -> Example:
-    """What a user typed, as the prompt of one turn."""
+    """Return typed text as a prompt of one turn."""
     return Example(id=id, prompt=(Message(role="user", content=text),))
 
 

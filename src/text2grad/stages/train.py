@@ -54,8 +54,10 @@ def counts_of(critic: Critic, ranks: Ranks) -> OnStep | None:
 
 
 def heldout_curve(config: Config, task: Task, policy: Policy, runner: Runner, ranks: Ranks) -> OnStep | None:
-    """What adds `heldout_greedy_*` and `heldout_sampled_*` to the metrics every `ppo.heldout_every` steps and after
-    the last: of the task's main measure, as `evaluate` tells it. All processes must call it; the first measures.
+    """Return a hook that measures the policy on held-out prompts every `ppo.heldout_every` steps and at the end.
+
+    It adds the task's main measure, as `evaluate` computes it, to the metrics `heldout_greedy_*` and
+    `heldout_sampled_*`. All processes must call it; the first measures.
 
     Raises:
         UsageError: the weights are split over processes. UserError: there are no held-out prompts.
@@ -171,7 +173,7 @@ def critic_in_training(run: TrainingRun, task: Task, runner: Runner, policy: Pol
 
 
 def watchers(run: TrainingRun, critic: Critic, task: Task, runner: Runner, policy: Policy) -> OnStep | None:
-    """What looks at each step."""
+    """Combine the functions that inspect each step; None if there are none."""
     config, ranks = run.config, run.stage.ranks
     return combined(
         counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic, ranks),

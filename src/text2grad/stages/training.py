@@ -277,7 +277,7 @@ class TrainingRun:
 
 
 def run_inputs(config: Config, trained: PolicySettings) -> dict[str, str]:
-    """What every training loop must find unchanged to resume, besides what it sees itself.
+    """Return the settings that must be unchanged to resume any training loop.
 
     `trained` made the model; its weights are compared by the loop, wherever they lie.
     """

@@ -22,7 +22,7 @@ from text2grad.policy.shard import split_as, whole
 from text2grad.train.ppo_settings import PPOSettings
 
 MAX_GRAD_NORM = 1.0
-"""Of the gradient of a step, as in the paper."""
+"""The largest norm of a step's gradient, as in the paper."""
 
 
 @dataclass

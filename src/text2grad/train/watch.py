@@ -69,8 +69,11 @@ def length_watched(ranks: Ranks) -> OnStep:
 
 
 def learns_length(before: float, now: float, correlation: float) -> str:
-    """That the mean length of answers, in tokens, went to where the reward is, and hardly anything else pays; empty
-    where it did not. `correlation` is that of the summed token rewards with the length, -1 to 1."""
+    """Return a warning if the policy learns the length of its answers instead of their content, else "".
+
+    `before` and `now` are mean lengths in tokens; `correlation` is that of the summed token rewards with the
+    length, -1 to 1.
+    """
     shorter = correlation <= -MOST_CORRELATION and now * LENGTHS_APART <= before
     longer = correlation >= MOST_CORRELATION and now >= before * LENGTHS_APART
     if not shorter and not longer:
@@ -81,7 +84,7 @@ def learns_length(before: float, now: float, correlation: float) -> str:
 
 
 def variety_watched(settings: PPOSettings, ranks: Ranks) -> OnStep:
-    """What looks at the answers of the first step: where those to a prompt are all the same, nothing is compared.
+    """Inspect the answers of the first step: if those to a prompt are identical, there is nothing to compare.
 
     Raises:
         UserError: they are the same because the policy is sure of every token, so that no step would change it.
@@ -99,10 +102,7 @@ def variety_watched(settings: PPOSettings, ranks: Ranks) -> OnStep:
 
 
 def says_one_thing(metrics: Mapping[str, float], answers: int) -> str:
-    """That all answers to each prompt of a step are the same, or, with one to each, that the policy is sure of it.
-
-    Empty where neither is so.
-    """
+    """Return a warning if all answers to each prompt are identical, or if a single answer is certain; else ""."""
     entropy = f"entropy {metrics['entropy']:.3f} nats a token"
     if "same_answers" not in metrics:
         sure = metrics["entropy"] < LEAST_ENTROPY / 5
@@ -133,7 +133,7 @@ class LossFloor:
 
     @property
     def over(self) -> bool:
-        """Whether a whole window of steps had so low a loss."""
+        """True if the loss stayed below the limit for a whole window of steps."""
         return len(self._losses) == self._window and sum(self._losses) < self.least * self._window
 
     def note(self, loss: float) -> None:

@@ -96,7 +96,7 @@ class Answer(NamedTuple):
 
 
 def _fresh_answers(run: RunFolder, generation: GenerationSettings, records: Sequence[Feedback]) -> list[Answer]:
-    """What the policy answers now to the first `ANSWERS` of these prompts that leave it room.
+    """Sample the policy's answers to the first `ANSWERS` of these prompts that leave room for an answer.
 
     Where the task has an environment these are episodes, of the records whose question is one of the task's.
     """
@@ -168,7 +168,7 @@ def unfit_reason(verdict: Mapping[str, Any], credit: CreditSettings) -> str:
 
 
 def verdict_line(config: Config) -> str:
-    """What the gate says of the reward model that policies of this run learn from; empty where there is none."""
+    """Describe the gate's verdict on the reward model that this run uses; empty without one."""
     if spec_of(config.critic.kind).kind != "reward_model":
         return ""
     verdict = read_gate(gate_file(RunFolder.of(config)))
@@ -207,7 +207,7 @@ def refuse_unfit_reward_model(config: Config, tell: bool = True) -> None:
 
 
 def _cures(run: RunFolder, verdict: Mapping[str, Any], credit: CreditSettings) -> str:
-    """What can be done instead, the surest first."""
+    """Return the possible cures, the most reliable one first."""
     cures = ["more critiques and train-reward again", "--critic.reward_model.gate false"]
     if run.feedback_file.is_file():
         cures.insert(0, f"train --offline {run.feedback_file} learns from the comments without it")
