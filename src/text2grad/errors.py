@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,7 +55,8 @@ def exit_on_user_error() -> Iterator[None]:
         yield
     except UserError as error:
         if error.shown:
-            print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+            line = " ".join(re.split(r"[\r\n]+", str(error)))
+            print(f"error: {line}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 
@@ -66,7 +68,7 @@ def warn_once(message: str) -> None:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, else its type."""
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    return re.split("[\r\n]", str(error).strip())[0][:200] or type(error).__name__
 
 
 def first_error(error: ValueError) -> str:

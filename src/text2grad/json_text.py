@@ -1,4 +1,4 @@
-"""JSON texts that always encode as UTF-8, and JSON that somebody else wrote."""
+"""JSON texts that always encode as UTF-8, JSON that somebody else wrote, and the lines of a text."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]')
 
 class ExcessiveJSONError(json.JSONDecodeError):
     """JSON that is refused for its size: nested too deeply, or an integer of thousands of digits."""
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Return the lines of a text, cut at \n and \r\n only.
+
+    `str.splitlines` also cuts at U+2028, U+0085, form feeds and others, which people write inside a line.
+    """
+    *lines, last = re.split("\r?\n", text)
+    return [*lines, last] if last else lines
 
 
 def storable(text: str) -> str:

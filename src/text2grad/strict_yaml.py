@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from text2grad.errors import first_line
+
 
 class YAMLMistakeError(ValueError):
     """A mistake in a YAML text, with its line (from 1) where that is known."""
@@ -27,7 +29,7 @@ def parse_yaml(text: str) -> Any:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise YAMLMistakeError(str(error.problem), line) from error
     except (yaml.YAMLError, ValueError) as error:  # also the 31st of February
-        raise YAMLMistakeError(str(error).splitlines()[0]) from error
+        raise YAMLMistakeError(first_line(error)) from error
     except RecursionError:
         raise YAMLMistakeError("nested too deeply") from None
 

@@ -28,6 +28,11 @@ _NAME = rf"(?:[[\p{{L}}\p{{N}}_]--{_UNSPACED}]{_MARKS})+"
 _WORD = regex.compile(rf"(?V1){_GRAPHEME}|{_RUN}|{_EMOJI}")
 _UNIT = regex.compile(rf"(?V1){_GRAPHEME}|{_NAME}|(?![{_BLANK}])\X")
 _PIECE = regex.compile(rf"(?V1){_GRAPHEME}|(?:(?!{_UNSPACED})[^{_BLANK}])+")
+_IN_WORD = regex.compile(
+    r"(?V1)[\p{Lu}\p{Ll}\p{Lt}\p{Lm}\p{Nd}\p{M}_\u200c\u200d]"
+    rf"|[\p{{Lo}}--[{_UNSPACED}\p{{Script=Hangul}}\p{{Line_Break=ID}}]]"
+)
+_SEVERAL = regex.compile(r"(?!\r\n)\X(?<=..)", regex.DOTALL)
 _ONE_UNSPACED = regex.compile(rf"(?V1){_UNSPACED}")
 
 
@@ -45,6 +50,33 @@ def units(text: str) -> Iterator[Place]:
 def pieces(text: str) -> Iterator[Place]:
     """Return the places between whitespace; graphemes in scripts without spaces."""
     return (match.span() for match in _PIECE.finditer(text))
+
+
+@lru_cache(maxsize=4096)
+def in_word(char: str) -> bool:
+    """Return True if a character can be inside a word that spaces part from others.
+
+    Not so in scripts without spaces, nor in Korean, whose particles are written onto their nouns.
+    """
+    return _IN_WORD.match(char) is not None
+
+
+def inside_word(text: str, position: int) -> bool:
+    """Return True if a cut at `position` would part a word, or a grapheme: what a reader sees as one character."""
+    if not 0 < position < len(text):
+        return False
+    return (in_word(text[position - 1]) and in_word(text[position])) or position in _inside_graphemes(text)
+
+
+def boundaries(text: str) -> list[int]:
+    """Return the sorted positions, including 0 and the end, that are not inside a word or a grapheme."""
+    return [position for position in range(len(text) + 1) if not inside_word(text, position)]
+
+
+@lru_cache(maxsize=64)
+def _inside_graphemes(text: str) -> frozenset[int]:
+    several = () if text.isascii() else _SEVERAL.finditer(text)
+    return frozenset(place for match in several for place in range(match.start() + 1, match.end()))
 
 
 def unspaced(text: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from text2grad.critics.prompted import Pair
 from text2grad.feedback import Example, Message
+from text2grad.json_text import lines_of
 
 OURS = Path(__file__).with_name("canaries.jsonl")
 KEY = "canary"
@@ -19,7 +20,7 @@ KEY = "canary"
 
 def canary_items(task: str) -> list[Pair]:
     """The canaries of a critic's prompt (`qa`, `summarization`, `code`); any other is given those of `qa`."""
-    rows = list(map(json.loads, OURS.read_text(encoding="utf-8").splitlines()))
+    rows = list(map(json.loads, lines_of(OURS.read_text(encoding="utf-8"))))
     kind = next((row["task"] for row in rows if task.startswith(row["task"])), "qa")
     return [_item(row) for row in rows if row["task"] == kind]
 

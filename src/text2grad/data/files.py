@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from text2grad.data.tables import bad_rows, decode, is_table, table_rows
-from text2grad.errors import UserError, first_error, optional_packages
+from text2grad.errors import UserError, first_error, first_line, optional_packages
 from text2grad.json_text import from_json
 from text2grad.jsonl import json_lines, reading
 
@@ -194,9 +194,8 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
         configuration, _, split = split.rpartition("/")
         return iter(load_dataset(name, *filter(None, [configuration]), split=split))
     except (OSError, ValueError, DatasetsError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"cannot load {name!r} from the hub: {reason}",
+            f"cannot load {name!r} from the hub: {first_line(error)}",
             "is there a network? or give a local .json or .jsonl file of the same shape as task.data",
         ) from error
 
@@ -273,6 +272,13 @@ def text_of(row: Mapping[str, Any], *keys: str) -> str:
     if text := optional_text(row, *keys):
         return text
     raise ValueError(f"no text in {' or '.join(map(repr, keys))}")
+
+
+def name_text(value: Any) -> str:
+    """A name as text: text as it is, a whole number as it is written (also as 3.0); "" for anything else."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def optional_text(row: Mapping[str, Any], *keys: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from text2grad.data.scale import VERDICTS
 from text2grad.feedback import Example, Feedback, Judgement, Label, Message, Place, Source, Span
-from text2grad.unicode_words import units
-from text2grad.wire.locate import every_place, inside_word
+from text2grad.unicode_words import inside_word, units
+from text2grad.wire.locate import every_place
 from text2grad.wire.quotes import in_order
 
 LABELS: dict[Label, str] = {1: "good", -1: "poor"}
@@ -58,8 +58,9 @@ def _whole(value: Any) -> int | None:
     """A whole number, also where it is written as text or as 3.0."""
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
-    known = isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
-    return int(value) if known else None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class Counting(NamedTuple):

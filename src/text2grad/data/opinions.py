@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.data.conversations import Write, by_default, is_turn, turns_of
-from text2grad.data.files import Placed, Row, RowError, convert_placed
+from text2grad.data.files import Placed, Row, RowError, convert_placed, name_text
 from text2grad.data.marks import HUMAN, POLARITY, Counting, Mark
 from text2grad.data.scale import Scale, verdict
 from text2grad.feedback import Label, Message, QuoteCounts, Source, Span
@@ -241,6 +241,5 @@ def last_turn(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def text_in(row: Mapping[str, Any], *keys: str) -> str:
-    """The first of `keys` that holds text, or a number as text; else ""."""
-    values = (row.get(key) for key in keys)
-    return next((str(value) for value in values if value != "" and type(value) in (str, int)), "")
+    """The first of `keys` that holds text, or a whole number as text; else ""."""
+    return next(filter(None, (name_text(row.get(key)) for key in keys)), "")

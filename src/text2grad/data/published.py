@@ -15,7 +15,7 @@ from pydantic import Field
 
 from text2grad.data.conversations import repeats_prompt
 from text2grad.data.files import Row, convert_rows, load_rows, optional_text, reference_of, text_of
-from text2grad.data.opinions import Importer, Names, Opinion
+from text2grad.data.opinions import Importer, Names, Opinion, text_in
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import (
     DRAFT,
@@ -188,7 +188,7 @@ def conversation(value: Any, key: str) -> list[Message]:
 
 
 def _example(row: Row, fallback_id: str, prompt: Sequence[Message], reference: str) -> Example:
-    id = optional_text(row, "prompt_id", "id") or fallback_id
+    id = text_in(row, "prompt_id", "id") or fallback_id
     return Example(id=id, prompt=tuple(prompt), reference=reference)
 
 

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.data.conversations import turns_of
-from text2grad.data.files import Placed, Row, RowError
+from text2grad.data.files import Placed, Row, RowError, name_text
 from text2grad.data.marks import LABELS, POLARITY, Mark, as_turns, edits, spans_of
 from text2grad.data.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.data.opinions import Importer, Names, Opinion, opinions
 from text2grad.data.scale import Scale, Scales, number_of
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Label, Message, QuoteCounts, Transcript, is_foreign, key_of
-from text2grad.json_text import from_json, to_json
+from text2grad.json_text import from_json, lines_of, to_json
 from text2grad.wire.locate import Tolerance
 from text2grad.wire.nearest import nearest
 from text2grad.wire.quotes import Quote, in_order, occurrences, resolve
@@ -166,8 +166,8 @@ def _text(row: Mapping[str, Any], name: str) -> str:
         return ""
     if name == "critique" and isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
-    if name in ("id", "annotator") and (number := number_of(value)) is not None and number.is_integer():
-        return str(int(number))
+    if name in ("id", "annotator") and (written := name_text(value)):
+        return written
     raise ValueError(f"the {name} is {_kind(value)}, not text; write it as text, in quotation marks")
 
 
@@ -205,7 +205,7 @@ def _spans_in(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _lines(value: Any, name: str) -> list[str]:
     """The quotes in a cell, one in a line, or in a list."""
-    items = value.splitlines() if isinstance(value, str) else value if isinstance(value, list) else [value]
+    items = lines_of(value) if isinstance(value, str) else value if isinstance(value, list) else [value]
     items = [item for item in items if (item.strip() if isinstance(item, str) else is_filled(item))]
     if odd := [item for item in items if not isinstance(item, str)]:
         raise ValueError(f"{name} has {_kind(odd[0])} and no quote: {str(odd[0])[:40]}; spans go into 'spans'")

@@ -181,7 +181,7 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
                 model, str(folder), adapter_name=POLICY_ADAPTER, is_trainable=lora is not None, config=config
             )
         except (RuntimeError, UserWarning) as error:
-            raise _other_base(folder, base, str(error).splitlines()[0]) from error
+            raise _other_base(folder, base, first_line(error)) from error
     with safe_open(str(folder / ADAPTER_FILE), "pt") as file:  # peft drops what does not belong to the base
         saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     refuse_not_finite(str(folder / ADAPTER_FILE), saved.items())

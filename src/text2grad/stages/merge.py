@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from text2grad.config import TINY, Config, dump_config
-from text2grad.errors import UserError
+from text2grad.errors import UserError, first_line
 from text2grad.page.render import render_text
 from text2grad.policy.files.save import make_readable
 from text2grad.policy.files.tokenizer import load_tokenizer
@@ -136,5 +136,6 @@ def _push(folder: Path, name: str) -> None:
         api.create_repo(name, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder)
     except (OSError, ValueError) as error:  # HfHubHTTPError is an OSError
-        reason = str(error).strip().splitlines()[0][:200]
-        raise UserError(f"{name!r} was not pushed, {folder} is complete: {reason}", "hf auth login") from error
+        raise UserError(
+            f"{name!r} was not pushed, {folder} is complete: {first_line(error)}", "hf auth login"
+        ) from error

@@ -47,6 +47,7 @@ from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Example
+from text2grad.json_text import lines_of
 from text2grad.page.signs import loss_advice
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.files.gguf import origin_of
@@ -334,6 +335,6 @@ def _mean(counts: Sequence[int]) -> int:
 
 def warn_if_loss_flat(place: Path, section: str, lr: float) -> None:
     """Print a line on stderr if the loss of a finished supervised run did not move."""
-    rows = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = lines_of((place / "metrics.jsonl").read_text(encoding="utf-8"))
     if advice := loss_advice([json.loads(row)["loss"] for row in rows], section, lr):
         print(f"{section}: {advice}", file=sys.stderr)

@@ -11,17 +11,19 @@ from functools import lru_cache
 from typing import AnyStr, Literal, NamedTuple
 
 from text2grad.feedback import Place, Turn
+from text2grad.unicode_words import inside_word
 
 _ONE_FORM = {
     **dict.fromkeys("‘’‚‛′`´", "'"),
     **dict.fromkeys("“”„‟″«»", '"'),
     **dict.fromkeys("‐‑‒–—―−", "-"),
     **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""),
+    **dict.fromkeys("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069", ""),
+    **dict.fromkeys(map(chr, range(0xFE00, 0xFE10)), ""),
     "…": "...",
 }
 _WIDTHS = ("<wide>", "<narrow>", "<compat> 0066")
 """How the decompositions of letters of another width, and of ligatures with f, begin in Unicode's database."""
-_WORD = frozenset({"Lu", "Ll", "Lt", "Lm", "Nd", "Mn", "Mc", "Me"})
 
 
 Tolerance = Literal["exact", "normalised", "any_case"]
@@ -51,17 +53,6 @@ def every_place(part: AnyStr, text: AnyStr) -> Iterator[int]:
     while place >= 0:
         yield place
         place = text.find(part, place + 1)
-
-
-def inside_word(text: str, position: int) -> bool:
-    """Whether a cut at `position` would part a word. Scripts without spaces have no such boundaries."""
-    return 0 < position < len(text) and in_word(text[position - 1]) and in_word(text[position])
-
-
-@lru_cache(maxsize=4096)
-def in_word(char: str) -> bool:
-    """Whether a character can be inside a word that spaces part from others."""
-    return char == "_" or unicodedata.category(char) in _WORD
 
 
 class _Folded(NamedTuple):
@@ -112,6 +103,8 @@ def _in_form(quote: str, response: str, ignore_case: bool) -> list[Place]:
         if _splits(there, position) or _splits(there, end_there):
             continue
         start, end = there.origins[position], max(there.origins[position:end_there]) + 1
+        while inside_word(response, end) and not _plain(response[end], ignore_case):
+            end += 1  # a joiner or a variation selector that belongs to the last character
         if not (inside_word(response, start) or inside_word(response, end)):
             places.append((start, end))
     return places

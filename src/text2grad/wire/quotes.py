@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from text2grad.feedback import Label, Place, QuoteCounts, Span, Turn, is_foreign, turn_at, turns_of
-from text2grad.wire.locate import Tolerance, every_place, in_word, inside_word, locate
+from text2grad.unicode_words import inside_word
+from text2grad.wire.locate import Tolerance, every_place, locate
 from text2grad.wire.shown import shown, tags_for
 
 
@@ -69,13 +70,6 @@ def in_turn(places: Sequence[Place], response: str, turn: int | None = None) -> 
 def _chosen(response: str, turn: int | None) -> tuple[Turn, ...]:
     turns = turns_of(response)
     return turns if turn is None else turns[turn - 1 : turn]
-
-
-def boundaries(response: str) -> list[int]:
-    """The sorted positions, including 0 and the end, where a quote that is not a `part` may begin or end."""
-    word = [in_word(char) for char in response]
-    inner = (i for i in range(1, len(response)) if not (word[i - 1] and word[i]))
-    return sorted({0, *inner, len(response)})
 
 
 def resolve(quotes: Sequence[Quote], response: str, label: Label, tolerance: Tolerance = "exact") -> Resolved:

@@ -319,3 +319,19 @@ def test_published_critiques_without_marks(tmp_path: Path) -> None:
     rated = [{"response": "r", "critique": "Good.", "overall_score": 10}, {"response": "q", "critique": ""}]
     (record,) = read(tmp_path, {"instruction": "i", "completions": rated}).records
     assert (record.response, record.score, record.source.kind) == ("r", 1.0, "llm")
+
+
+def test_a_quote_may_hold_a_line_separator(tmp_path: Path) -> None:
+    text = "It is\u2028due."
+    (record,) = table(tmp_path, f'prompt,response,poor\np,"{text}","is\u2028due"\n').records
+    assert quoted(record) == [("is\u2028due", -1, "")]
+
+
+def test_whole_numbers_are_read_as_they_are_written(tmp_path: Path) -> None:
+    many = [1234567890123456781, 1234567890123456782]
+    found = read(tmp_path, *({"prompt": "p", "response": DUE, "critique": "c", "annotator": n} for n in many))
+    assert [record.meta["annotator"] for record in found.records] == list(map(str, many))
+    big = 10**400
+    assert read(tmp_path, {"id": big, "response": DUE, "critique": "c"}).records[0].id == str(big)
+    mark = {"start": 10, "end": 10**400, "label": "bad"}
+    assert read(tmp_path, {"text": DUE, "label": [mark]}).report.unmatched == 1

@@ -170,3 +170,34 @@ def test_a_weight_is_a_factor_of_the_spans_rewards(tokenizer: Any) -> None:
         full = credit(whole, aligned, settings).delta
         assert full.any() and (credit(half, aligned, settings).delta == 0.5 * full).all()
     assert "weight" not in whole.spans[0].model_dump_json() and '"weight":0.5' in half.spans[0].model_dump_json()
+
+
+SCRIPTS = {
+    "Arabic": ("هذا منزل كبير", "منزل", "من"),
+    "Hebrew": ("לאט לא", "לא", "ל"),
+    "Hindi": ("कि क्या", "कि", "क"),
+    "Persian": ("می\u200cخواهم بروم", "می\u200cخواهم", "خواهم"),
+    "Amharic": ("ሰላም ዓለም", "ሰላም", "ሰላ"),
+    "Thai": ("รายงานที่นี่", "งาน", "ท"),
+    "Chinese": ("苹果是红色的", "红", ""),
+    "Korean": ("보고서는 월요일에", "보고서", "\u1107"),
+    "flags": ("a 🇩🇪🇫🇷 b", "🇩🇪", "🇩"),
+    "a family": ("👩\u200d👩\u200d👧 👍🏽", "👍🏽", "👩"),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_words_and_characters_of_every_script_are_not_cut(script: str) -> None:
+    response, whole, half = SCRIPTS[script]
+    for tolerance in ("exact", "normalised"):
+        assert [span.text for span in found(whole, tolerance, response).spans] == [whole]
+        assert not half or found(half, tolerance, response).spans == ()
+
+
+def test_invisible_characters_of_a_browser_do_not_hide_a_quote() -> None:
+    for control in "\u061c\u200e\u200f\u202a\u202e\u2066\u2069":
+        assert [span.text for span in found(f"{control}fair{control}").spans] == ["fair"]
+        response = f"לא {control}טוב{control} כן"
+        (span,) = found("טוב כן", response=response).spans
+        assert (span.start, span.text) == (response.index("ט"), f"טוב{control} כן")
+    assert [span.text for span in found("❤", response="ok ❤\ufe0f").spans] == ["❤\ufe0f"]
