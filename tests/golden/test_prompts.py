@@ -15,20 +15,15 @@ GOLDEN = Path(__file__).parent / "prompts"
 NAMES = (
     "anchor",
     "code",
-    "code_b3",
     "code_e2",
     "code_plain",
     "code_plain_tested",
     "code_tested",
-    "dense",
     "qa",
-    "qa_b2",
     "qa_e3",
     "qa_plain",
     "reward_model",
-    "steps",
     "summarization",
-    "summarization_b1",
     "summarization_e1",
     "summarization_plain",
 )
@@ -54,7 +49,7 @@ TURNS = Transcript.of(
 
 @pytest.mark.parametrize(
     ("name", "response"),
-    [*((name, PLAIN) for name in NAMES), *((name, TURNS) for name in ("qa", "dense", "reward_model"))],
+    [*((name, PLAIN) for name in NAMES), *((name, TURNS) for name in ("qa", "reward_model"))],
 )
 def test_prompt(name: str, response: str) -> None:
     messages = judge_messages(read_prompt(name), EXAMPLE, response)

@@ -1,7 +1,7 @@
 """What it costs to have every word labelled instead of a few spans quoted (paper, Tables 2, 11 and 14).
 
 The same judged answers are written in both formats: as z with its quotes, and as a label for every word
-(`text2grad.wire.render_words`), each beside the prompt that asks for it (`code_plain` and `dense`). Counted are the
+(`render_words`), each beside the prompt that asks for it (`code_plain` and `dense`). Counted are the
 tokens of the prompt and of the answer, by a tokenizer.json, else words and signs. `span_map` is z without the words
 of the critique and the reasons: what the two formats have in common.
 
@@ -26,10 +26,11 @@ from text2grad.critics.prompted import judge_messages
 from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critique, Feedback
 from text2grad.jsonl import read_jsonl
-from text2grad.tasks.base import read_prompt
+from text2grad.stages.critics import load_prompt
 from text2grad.unicode_words import units
+from text2grad_lab.prompts.words import render_words
 
-DENSE = "dense"
+DENSE = "text2grad_lab.prompts:dense"
 Tokenize = Callable[[str], list[tuple[int, int]]]
 """Splits a text into character intervals."""
 
@@ -62,8 +63,8 @@ def costs(records: Sequence[Feedback], prompt: str, tokenize: Tokenize) -> dict[
     judged = [(record, said) for record in records if isinstance(said := record.judgement(), Critique)]
 
     def asked(name: str) -> float:
-        text = read_prompt(name)
-        turns = [judge_messages(text, record.example(), record.response) for record, _ in judged]
+        prompt = load_prompt(name)
+        turns = [judge_messages(prompt.text, record.example(), record.response) for record, _ in judged]
         return fmean(sum(len(tokenize(turn.content)) for turn in each) for each in turns)
 
     def written(write: Callable[[Critique, str], str]) -> float:
@@ -75,7 +76,7 @@ def costs(records: Sequence[Feedback], prompt: str, tokenize: Tokenize) -> dict[
         "span_answer": written(wire.render),
         "span_map": written(lambda said, response: wire.render(without_words(said), response)),
         "dense_prompt": asked(DENSE),
-        "dense_answer": written(wire.render_words),
+        "dense_answer": written(render_words),
     }
     ratios = {f"{name}_ratio": found["dense_answer"] / found[f"span_{name}"] for name in ("answer", "map")}
     dense, span = (found[f"{name}_prompt"] + found[f"{name}_answer"] for name in ("dense", "span"))

@@ -23,7 +23,8 @@ class Question:
     """One request. `id` is the key of the journal.
 
     `data` is the messages as JSON: they are encoded once, for the id and for every request. `schema` (JSON text) is
-    the form of the answer, "" where it is free; `about` the text that the answer is about.
+    the form of the answer, "" where it is free; `about` the text that the answer is about; `version` the version of
+    the prompt that it was made from.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Question:
     data: str
     schema: str
     about: str
+    version: str
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Questioner:
         data = json.dumps(messages)
         decoding = [self.max_tokens, self.temperature]
         digest = sha256(f"[{data}, {json.dumps([version, self.model, decoding])[1:]}0".encode("ascii"))
-        return Question(digest.hexdigest(), messages, data, schema, about)
+        return Question(digest.hexdigest(), messages, data, schema, about, version)
 
     @property
     def limit(self) -> Capability:

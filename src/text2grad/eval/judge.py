@@ -213,7 +213,7 @@ def ratings_of(answer: Answer) -> Ratings | None:
     if not isinstance(answer, Completion) or answer.truncated:
         return None
     try:
-        value = read_object(answer.text, "").value
+        value = read_object(answer.text, "")
     except UnreadableError:
         return None
     first, second = (_ratings(value.get(place)) for place in ("first", "second"))

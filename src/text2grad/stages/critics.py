@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
@@ -24,11 +25,13 @@ from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Source
 from text2grad.json_text import from_json
+from text2grad.named import is_own_name, load_named
 from text2grad.policy.settings import SamplingSettings
 from text2grad.sandbox import Gate, Runner, SandboxSettings
 from text2grad.settings import Settings
 from text2grad.stages.run_folder import RunFolder, write_json
 from text2grad.tasks.base import Task, TaskSettings, load_task, prompt_version, read_prompt
+from text2grad.tasks.prompt_files import version_of
 
 if TYPE_CHECKING:
     from text2grad.policy.model import Policy
@@ -136,7 +139,9 @@ def critic_inputs(config: Config) -> dict[str, str]:
         inputs |= flatten(**{name: value}) if isinstance(value, BaseModel) else {name: str(value)}
     files = spec.files(settings, config.run.folder)
     digests = {name: digest_of_path(path) for name, path in files.items()}
-    return {**inputs, **own_code("the critic", config.critic.kind), **digests}
+    prompt = (config.critic.prompted.prompt or "") if spec.kind == "prompted" else ""
+    code = own_code("the critic", config.critic.kind) | own_code("the critic's prompt", prompt)
+    return {**inputs, **code, **digests}
 
 
 def digest_of_path(path: Path) -> str:
@@ -214,22 +219,35 @@ def annotator_prompt(task: TaskSettings) -> str:
     return prompts.get(task.name) or load_task(task).critic_prompt
 
 
+def load_prompt(name: str) -> Prompt:
+    """Return a critic's prompt: a prompt file by its stem or path, or a `Prompt` written as `module:NAME`.
+
+    Raises:
+        UserError: there is no such prompt.
+    """
+    if not is_own_name(name):
+        return Prompt(read_prompt(name), prompt_version(name))
+    prompt: Prompt = load_named("prompt", name, kinds=(Prompt,))
+    version = prompt.version or version_of(name.rpartition(":")[2], prompt.text)
+    return replace(prompt, version=version)
+
+
 def prompted_critic(chat: OpenAIChat, prompt: str, known: bool = False) -> PromptedCritic:
-    """The prompted critic over an endpoint, with a prompt by its name.
+    """The prompted critic over an endpoint, with a prompt by its name (`load_prompt`).
 
     With `known`, what is known about the very responses is used: the outcome of their tests is shown, and where a
     person wrote about one, that feedback is anchored instead of a second opinion.
     """
-    source = Source(kind="llm", model=chat.name, prompt_version=prompt_version(prompt))
+    asked, anchor = load_prompt(prompt), load_prompt(ANCHOR)
     tested = TESTED.get(prompt) if known else None
     return PromptedCritic(
         chat,
-        read_prompt(prompt),
-        source,
+        asked,
+        Source(kind="llm", model=chat.name, prompt_version=asked.version),
         annotator=True,
-        tested=Prompt(read_prompt(tested), prompt_version(tested)) if tested else None,
+        tested=load_prompt(tested) if tested else None,
         # The version keeps the name the file had at first: the ids of questions that were paid for hold it.
-        anchor=Prompt(read_prompt(ANCHOR), prompt_version(ANCHOR).replace(ANCHOR, "ground")) if known else None,
+        anchor=replace(anchor, version=anchor.version.replace(ANCHOR, "ground")) if known else None,
     )
 
 

@@ -164,7 +164,7 @@ def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict
 
     A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else.
     """
-    found = [Item(*pair) for pair in canary_items(prompt_name(config))]
+    found = [Item(*pair) for pair in canary_items(prompt_name(config).rpartition(":")[2])]
     own = AnnotateOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)
     place = canaries_path(target)
     summary = annotate_paid(config, lambda: found, place, own)

@@ -33,4 +33,9 @@ def prompt_version(name: str) -> str:
     Raises:
         UserError: there is no such file.
     """
-    return f"{Path(name).stem}@{hashlib.sha256(read_prompt(name).encode()).hexdigest()[:8]}"
+    return version_of(Path(name).stem, read_prompt(name))
+
+
+def version_of(name: str, text: str) -> str:
+    """Return `name@hash` of the text of a prompt."""
+    return f"{name}@{hashlib.sha256(text.encode()).hexdigest()[:8]}"

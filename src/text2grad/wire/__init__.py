@@ -4,25 +4,20 @@ Annotator and reward model write the same JSON object, the critique first, so th
 
     {"critique": "...", "good_spans": ["quote", ...], "poor_spans": [...], "score": 1.0}
 
-with a third list before the score, "improvable_spans", where something is right and could be better,
-or, of a critic that labels every word (`wire.words`), {"words": [["word", 1], ...], "score": 1.0}.
+with a third list before the score, "improvable_spans", where something is right and could be better.
 
 `render` writes it, `parse` reads it or says in a typed `Failure` why it cannot be read. `parse` repairs only
 where one reading is possible; it never guesses where a string ends.
 """
 
-from text2grad.wire.answer import json_schema, parse, published_schema, render
+from text2grad.wire.answer import json_schema, parse, render
 from text2grad.wire.locate import Tolerance
 from text2grad.wire.quotes import occurrences
-from text2grad.wire.words import render_words, words_schema
 
 __all__ = [
     "Tolerance",
     "json_schema",
     "occurrences",
     "parse",
-    "published_schema",
     "render",
-    "render_words",
-    "words_schema",
 ]

@@ -14,28 +14,20 @@ from text2grad.errors import first_error
 from text2grad.feedback import Critique, Failure, Span, turns_of
 from text2grad.json_text import storable
 from text2grad.wire.locate import Tolerance
-from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
+from text2grad.wire.objects import UnreadableError, invalid, read_object
 from text2grad.wire.quotes import Quote, in_order, resolve, to_quotes
-from text2grad.wire.words import read_words
 
-# Our keys and those of the two published annotation prompts (paper, figure 2 and appendix B).
 _FIELDS = {
     "critique": "critique",
-    "textual_feedback": "critique",
-    "code_feedback": "critique",
     "good_spans": "good",
     "poor_spans": "poor",
-    "wrong_code": "poor",
-    "improvement_code": "improvable",
     "improvable_spans": "improvable",
     "omissions": "omissions",
     "reasoning": "reasoning",
     "score": "score",
     "turn_scores": "turn_scores",
-    "words": "words",
 }
-_NEEDED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"}, {"words"})
-_OPTIONAL = {"score", "turn_scores", "omissions", "reasoning", "improvable"}
+_NEEDED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"})
 _LONGEST_LOST = 300
 IMPROVABLE = "improvable_spans"
 MOST_CHARACTERS = 1_000_000
@@ -107,7 +99,7 @@ def parse(z: str, response: str, tolerance: Tolerance = "exact") -> Critique | F
     Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes with several
     candidates as `ambiguous`. `tolerance` says how far a quote may be from the letter. What is right and could be
     better is a span with label 0. What a critic reasons before its critique is not part of it. Spans come sorted by
-    (start, end, good first), each once. An object that labels every word is read as `wire.words` says.
+    (start, end, good first), each once.
 
     Returns:
         The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of
@@ -123,10 +115,8 @@ def parse(z: str, response: str, tolerance: Tolerance = "exact") -> Critique | F
         return Failure(kind="invalid", message=first_error(error), raw=storable(z))
 
 
-def _critique(found: Found, response: str, tolerance: Tolerance) -> Critique:
-    fields = _fields(found)
-    if "words" in fields:
-        return read_words(fields["words"], response).model_copy(update={"score": _score(fields.get("score"))})
+def _critique(value: dict[str, Any], response: str, tolerance: Tolerance) -> Critique:
+    fields = _fields(value)
     good = resolve(_quotes(fields.get("good", [])), response, 1, tolerance)
     poor = resolve(_quotes(fields["poor"]), response, -1, tolerance)
     # It pays nothing, so a quote of it that is not there costs no critique and is no reason to ask again.
@@ -142,25 +132,16 @@ def _critique(found: Found, response: str, tolerance: Tolerance) -> Critique:
     )
 
 
-def _fields(found: Found) -> dict[str, Any]:
-    """The object's values under our own names; exactly the keys of one style."""
-    names = [_FIELDS.get(key.strip().lower().replace(" ", "_")) for key in found.value]
+def _fields(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the object's values under our own names."""
+    names = [_FIELDS.get(key.strip().lower().replace(" ", "_")) for key in value]
     if None in names:
-        invalid(f"unknown key {list(found.value)[names.index(None)][:30]!r}")
+        invalid(f"unknown key {list(value)[names.index(None)][:30]!r}")
     if len(set(names)) < len(names):
         invalid("a key stands twice")
-    fields = {str(name): value for name, value in zip(names, found.value.values(), strict=True)}
-    if set(found.value) == {"Good spans", "Poor spans"}:
-        fields["critique"] = _prose(found.before)
-    if not any(needed <= set(fields) <= needed | _OPTIONAL for needed in _NEEDED):
-        invalid(f"the keys are {', '.join(found.value) or 'missing'}; needed: critique, good_spans, poor_spans")
-    return fields
-
-
-def _prose(before: str) -> str:
-    """The critique of the paper's figure 2, which stands in front of its object."""
-    prose = before.strip().removesuffix("json").rstrip("`'").strip()
-    return prose or invalid("no critique, neither as a key nor as text before the object")
+    if not any(needed <= set(names) for needed in _NEEDED):
+        invalid(f"the keys are {', '.join(value) or 'missing'}; needed: critique, good_spans, poor_spans")
+    return {str(name): item for name, item in zip(names, value.values(), strict=True)}
 
 
 def _quotes(value: object) -> list[Quote]:
@@ -272,12 +253,6 @@ def json_schema(reasoning: bool = False, improvable: bool = False, turns: bool =
     verdicts = {"turn_scores": {"type": ["array", "null"], "items": verdict}} if turns else {}
     lists = {"good_spans": spans, "poor_spans": spans, **third, "omissions": omissions}
     return _object(**thoughts, critique=text, **lists, **verdicts, score=score)
-
-
-def published_schema(critique: str, *lists: str, turns: bool = False) -> dict[str, Any]:
-    """The JSON schema of an answer in the keys of a published annotation prompt (paper, appendix B)."""
-    spans = json_schema(turns=turns)["properties"]["good_spans"]
-    return _object(**{critique: {"type": "string"}, **dict.fromkeys(lists, spans)})
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:

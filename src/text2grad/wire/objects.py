@@ -60,15 +60,8 @@ class Token(NamedTuple):
     depth: int
 
 
-class Found(NamedTuple):
-    """The object of an answer, and the prose before it."""
-
-    value: dict[str, Any]
-    before: str
-
-
-def read_object(answer: str, response: str) -> Found:
-    """The one object in `answer`, which judges `response`.
+def read_object(answer: str, response: str) -> dict[str, Any]:
+    """Return the one object in `answer`, which judges `response`.
 
     Raises:
         UnreadableError: there is none, it is cut, there are several, or it has more than one reading.
@@ -82,7 +75,7 @@ def read_object(answer: str, response: str) -> Found:
     if (plain := _strict_object(answer, first, response)) is not None:
         value, end = plain
         _refuse_neighbours(answer[:first], answer[end:])
-        return Found(value, answer[:first])
+        return value
     return _read_closely(answer, first, response)
 
 
@@ -101,13 +94,13 @@ def _strict_object(answer: str, first: int, response: str) -> tuple[dict[str, An
         return None
 
 
-def _read_closely(answer: str, first: int, response: str) -> Found:
+def _read_closely(answer: str, first: int, response: str) -> dict[str, Any]:
     tokens = list(_tokens(answer, first))
     before, after = answer[:first], answer[tokens[-1].end :]
     _refuse_neighbours(before, after)
     python = tokens[1].kind == "single"
     _refuse_split_quotes(tokens, python, answer, response)
-    return Found(_load(tokens, python), before)
+    return _load(tokens, python)
 
 
 def _without_thought(answer: str) -> str:

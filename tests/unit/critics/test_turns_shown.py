@@ -55,7 +55,6 @@ def test_turns_are_numbered_and_others_are_marked() -> None:
     ("prompt", "place", "told"),
     [
         ("reward_model", -1, ()),  # it learnt how to answer
-        ("dense", 0, ("<message from=",)),
         ("qa_plain", 0, ("<message from=", '"turn": 2', "turn_scores")),
     ],
 )

@@ -24,7 +24,6 @@ OURS = {
     "omissions": [],
     "score": -1,
 }
-PAPER = {"Code Feedback": "It subtracts.", "wrong_code": ["t -= x"], "improvement_code": ["for x in xs"]}
 
 
 @pytest.fixture
@@ -66,13 +65,6 @@ def test_a_suggestion_is_kept_with_its_words(tmp_path: Path, answers: dict[str, 
     assert labels(record) == [("for x in xs", 0, "sum(xs)"), ("t -= x", -1, "adds"), ("return t", 1, "")]
     assert record.meta["lost"] == ["not there"] and "unmatched" not in record.meta
     assert len(answers["bodies"]) == 1, "what pays nothing is no reason to ask again"
-
-
-def test_an_answer_in_the_papers_own_keys(tmp_path: Path, answers: dict[str, Any]) -> None:
-    record = annotated(tmp_path, answers, "code_b3", PAPER)
-    assert labels(record) == [("for x in xs", 0, ""), ("t -= x", -1, "")] and record.critique == "It subtracts."
-    schema = answers["bodies"][0]["response_format"]["json_schema"]["schema"]
-    assert list(schema["properties"]) == list(PAPER) and record.source.prompt_version.startswith("code_b3@")
 
 
 def test_reports_and_exports_of_suggestions(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from quotable_responses import PIECES, TEXTS, judged
 from text2grad.feedback import Critique, Failure, Span
 from text2grad.wire import json_schema, parse, render
-from text2grad.wire.objects import Found, UnreadableError, _read_closely, read_object
+from text2grad.wire.objects import UnreadableError, _read_closely, read_object
 
 RESPONSE = "The start of the art fair moved; the art is late."
 QUOTING = 'We start art class. The art is "fine", "good" and `ratio: 5`.'
@@ -80,10 +80,10 @@ def test_the_quick_look_sees_what_the_close_one_sees(case: tuple[Critique, str],
         assert readable(read_object, z, response) == readable(_read_closely, z, first, response)
 
 
-def readable(read: Callable[..., Found], *arguments: Any) -> dict[str, Any] | None:
+def readable(read: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any] | None:
     """The value that is read, or None where that is refused."""
     try:
-        return read(*arguments).value
+        return read(*arguments)
     except UnreadableError:
         return None
 
@@ -189,10 +189,8 @@ STYLES = [
     *(form.replace("{}", ask(["art fair"])).replace("{{", "{") for form in FORMS),
     '{"critique": "Late.", "good_spans": ["art fair",], "poor_spans": [],}',
     "{'critique': 'Late.', 'good_spans': ['art fair'], 'poor_spans': [], 'score': None}",
-    '{"Good spans": ["art fair"], "Poor spans": [], "textual_feedback": "Late."}',
-    '{"textual_feedback": "Late.", "good_spans": [{"art fair": "clear"}], "poor_spans": []}',
-    '{"textual_feedback": "Late.", "good_spans": {"art fair": "clear"}, "poor_spans": {}}',
-    'Late.\n```json\n{"Good spans": ["art fair"], "Poor spans": []}\n```',
+    '{"Critique": "Late.", "Good spans": [{"art fair": "clear"}], "Poor spans": []}',
+    '{"critique": "Late.", "good_spans": {"art fair": "clear"}, "poor_spans": {}}',
 ]
 
 
@@ -209,15 +207,6 @@ def test_a_critique_is_any_text() -> None:
     assert read("{'critique': \"it's\", 'good_spans': [], 'poor_spans': []}").text == "it's"
 
 
-def test_a_published_code_answer() -> None:
-    z = '{"code_feedback": "Late.", "wrong_code": {"art fair": "no"}, "improvement_code": {"is late": "will be"}}'
-    found = read(z)
-    assert [(s.text, s.label, s.reason) for s in found.spans] == [("art fair", -1, "no"), ("is late", 0, "will be")]
-    again = render(found, RESPONSE)
-    assert again.endswith('"improvable_spans": [{"quote": "is late", "reason": "will be"}]}')
-    assert parse(again, RESPONSE) == found
-
-
 @pytest.mark.parametrize(
     ("z", "places_of_0"),
     [
@@ -225,7 +214,6 @@ def test_a_published_code_answer() -> None:
         (ask(improvable_spans=[{"quote": "art", "occurrence": 2, "reason": "say which"}]), [(37, 40)]),
         (ask(improvable_spans=[]), []),
         (ask()[:-1] + ', "improvable_spans": null}', []),
-        ('{"Code Feedback": "Late.", "wrong_code": [], "improvement_code": ["art fair"]}', [(17, 25)]),
         ('{"critique": "Late.", "poor_spans": [], "improvable_spans": {"art fair": "shorter"}}', [(17, 25)]),
     ],
 )
@@ -305,10 +293,10 @@ UNREADABLE: list[tuple[str, str, str]] = [
     (ask(critique=None), "invalid", "needed"),
     ('{"critique": "a", "good_spans": []}', "invalid", ""),
     (ask(bad_spans=[]), "invalid", "unknown key"),
-    (ask(textual_feedback="d"), "invalid", "twice"),
-    ('{"Good spans": ["class"], "Poor spans": []}', "invalid", "no critique"),
+    (ask(Critique="d"), "invalid", "twice"),
+    (ask(textual_feedback="d"), "invalid", "unknown key"),
     ('Well put.\n{"good_spans": ["class"], "poor_spans": []}', "invalid", "needed"),
-    ('{"wrong_code": [], "improvement_code": [3], "code_feedback": ""}', "invalid", "neither"),
+    (ask(improvable_spans=[3]), "invalid", "neither"),
     (ask(critique=7), "invalid", "critique is not a string"),
     (ask("class"), "invalid", ""),
     (ask([3]), "invalid", ""),

@@ -42,7 +42,8 @@ Pair = tuple[Example, str]
 class PromptedCritic:
     """A critic made of a chat model and a prompt.
 
-    `prompt` is the text of a prompt file (`tasks.base.read_prompt`), of the version in `source`.
+    `prompt` is the text of a prompt file (`tasks.base.read_prompt`), of the version in `source`, or a
+    `Prompt`, which may have an answer format of its own.
     `tested` takes its place where `meta` of an example says what came of the response's tests,
     `anchor` where a person wrote about this very response: it finds the words the person means, and
     the critique stays the person's. Without them every response is judged with `prompt`. An
@@ -56,7 +57,7 @@ class PromptedCritic:
     def __init__(
         self,
         chat: Chat,
-        prompt: str,
+        prompt: str | Prompt,
         source: Source,
         annotator: bool = False,
         tested: Prompt | None = None,
@@ -66,9 +67,10 @@ class PromptedCritic:
         self.chat, self.source = chat, source
         self.overlap = overlap_of(chat)
         self.usage: Counter[str] = Counter()
-        self._prompt = Prompt(prompt, source.prompt_version)
+        self._prompt = Prompt(prompt, source.prompt_version) if isinstance(prompt, str) else prompt
         self._tested, self._anchor = tested, anchor
         self._reader = Reader(annotator, verdict_only)
+        self._formats = {prompt.version: prompt.format for prompt in (tested, anchor, self._prompt) if prompt}
 
     @property
     def tokens(self) -> float:
@@ -107,7 +109,7 @@ class PromptedCritic:
 
     def verdict(self, question: Question, answer: Answer, last: bool) -> State | None:
         """How a question ends with an answer; None: a fresh one is worth its price."""
-        judgement = self._reader.read(answer, question.about)
+        judgement = self._reader.read(answer, question.about, self._formats[question.version].parse)
         if isinstance(answer, Completion) and not last and self._reader.broken(judgement):
             return None
         kept = self._reader.validated(judgement)
@@ -129,7 +131,7 @@ class PromptedCritic:
         return record.model_copy(update={"usage": paid.usage, "meta": meta})
 
     def _judgement(self, pair: Pair, answer: Answer) -> Judgement:
-        read = self._reader.read(answer, pair[1])
+        read = self._reader.read(answer, pair[1], self._prompt_for(*pair).format.parse)
         judgement = self._reader.validated(read)
         if isinstance(judgement, Failure):
             return judgement.model_copy(update={"meta": {**judgement.meta, **_lost_quotes(read)}})

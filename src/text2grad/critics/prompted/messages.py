@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import count
+from typing import Any
 
 from text2grad import wire
+from text2grad.critics.prompted.reading import Parse
 from text2grad.errors import UserError
 from text2grad.feedback import (
     HUMAN_FEEDBACK,
@@ -28,25 +30,44 @@ _PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
 CUT = " [...] "
 _ROUNDS = 24
 _TAG = re.compile(r"</([\w-]+)>")
-_PUBLISHED = (
-    ("textual_feedback", "good_spans", "poor_spans"),
-    ("Code Feedback", "wrong_code", "improvement_code"),
-)
-"""The keys of the answers that the paper's appendix B asks for."""
-_SAYS_HOW = ('"critique"', '"words"', *(f'"{keys[0]}"' for keys in _PUBLISHED))
-"""What a prompt that says how to answer has one of."""
+_SAYS_HOW = '"critique"'
+"""In every prompt that says how to answer in the format z."""
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    """The form in which a critic answers.
+
+    `schema(prompt, turns)` returns the JSON schema that a server is given with the text of a prompt; with `turns`
+    the response is a `Transcript`. `parse(answer, response, tolerance)` reads an answer as `wire.parse` does.
+    """
+
+    schema: Callable[[str, bool], dict[str, Any]]
+    parse: Parse
+
+
+def _schema_of_z(prompt: str, turns: bool) -> dict[str, Any]:
+    """Return the JSON schema of z with the optional keys that a prompt asks for."""
+    return wire.json_schema('"reasoning"' in prompt, '"improvable_spans"' in prompt, turns)
+
+
+SPAN_MAP = AnswerFormat(_schema_of_z, wire.parse)
+"""The format z, which the package's own prompts ask for."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The text of a prompt file, and the version of it that records and question ids name.
+    """What a critic is asked: the text of a prompt file, and the format of the answer.
+
+    Records and question ids name `version`; one that is loaded by name without a version gets `name@hash`.
 
     Raises:
-        UserError: it has an unknown placeholder, or no place for the response.
+        UserError: the text has an unknown placeholder, or no place for the response.
     """
 
     text: str
     version: str = ""
+    format: AnswerFormat = SPAN_MAP
 
     def __post_init__(self) -> None:
         names = set(_PLACEHOLDER.findall(self.text))
@@ -59,17 +80,12 @@ class Prompt:
 
     def schema(self, turns: bool = False) -> str:
         """The JSON schema of the answer it asks for, as JSON; with `turns`, about a `Transcript`."""
-        return _schema(self.text, turns)
+        return _schema(self.format, self.text, turns)
 
 
 @lru_cache(maxsize=16)
-def _schema(prompt: str, turns: bool) -> str:
-    if '"words"' in prompt:
-        return json.dumps(wire.words_schema())
-    for keys in _PUBLISHED:
-        if all(f'"{key}"' in prompt for key in keys):
-            return json.dumps(wire.published_schema(*keys, turns=turns))
-    return json.dumps(wire.json_schema('"reasoning"' in prompt, '"improvable_spans"' in prompt, turns))
+def _schema(format: AnswerFormat, prompt: str, turns: bool) -> str:
+    return json.dumps(format.schema(prompt, turns))
 
 
 def judge_messages(prompt: str, example: Example, response: str) -> list[Message]:
@@ -81,25 +97,24 @@ def judge_messages(prompt: str, example: Example, response: str) -> list[Message
     tags it stands between, holds no control token of a chat model, and a placeholder in it stays as it is.
 
     A `Transcript` is shown as a conversation: the policy's turns with their numbers, and what others said between
-    them. A prompt that says how to answer is followed by what to know of that (turns.txt).
+    them. A prompt that asks for z is followed by what to know of that (turns.txt).
     """
     fill = _filler(example, response, tags_for(response, _tags(prompt)))
     messages = [
         Message.model_validate({"role": role, "content": "".join([fixed + fill(name) for fixed, name in parts])})
         for role, parts in _turns(prompt)
     ]
-    if isinstance(response, Transcript) and any(key in prompt for key in _SAYS_HOW):
+    if isinstance(response, Transcript) and _SAYS_HOW in prompt:
         place = next((place for place, message in enumerate(messages) if message.role == "system"), -1)
-        about = _about_turns('"words"' in prompt)
-        messages[place] = Message(role=messages[place].role, content=f"{messages[place].content}\n\n{about}")
+        content = f"{messages[place].content}\n\n{_about_turns()}"
+        messages[place] = Message(role=messages[place].role, content=content)
     return messages
 
 
-@lru_cache(maxsize=2)
-def _about_turns(dense: bool) -> str:
-    """What a critic is told of a conversation; where it labels every word, nothing about quotes."""
-    said = files(__package__).joinpath("turns.txt").read_text(encoding="utf-8").strip()
-    return said.partition("\n\n")[0] if dense else said
+@cache
+def _about_turns() -> str:
+    """Return what a critic is told of a conversation."""
+    return files(__package__).joinpath("turns.txt").read_text(encoding="utf-8").strip()
 
 
 def _shown_turns(response: str, tags: frozenset[str]) -> str:

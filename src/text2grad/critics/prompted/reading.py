@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from text2grad.json_text import storable
 
 LONGEST_REPAIRED, DEEPEST_REPAIRED = 10_000, 20
 """Characters, and brackets open at once, of what json-repair is tried on."""
+Parse = Callable[[str, str, wire.Tolerance], Judgement]
+"""Reads an answer about a response: `wire.parse`, or one of another format."""
 _BRACKET = re.compile(r"[][(){}]")
 _ESCAPED = re.compile(r"\\+(?:u00|x)([0-9a-fA-F]{2})")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
@@ -34,8 +36,8 @@ class Reader:
     annotator: bool = False
     verdict_only: bool = False
 
-    def read(self, answer: Answer, response: str) -> Judgement:
-        """The judgement in an answer about `response`."""
+    def read(self, answer: Answer, response: str, parse: Parse = wire.parse) -> Judgement:
+        """Return the judgement in an answer about `response`, which `parse` reads."""
         if isinstance(answer, Failure):
             return answer
         if not math.isfinite(answer.score or 0.0) or (self.verdict_only and answer.score is None):
@@ -47,9 +49,9 @@ class Reader:
             return Failure(
                 kind="truncated", message="the answer ran into the token limit", raw=storable(answer.text)
             )
-        read = self._parse(answer.text, response)
+        read = parse(answer.text, response, self._tolerance)
         if isinstance(read, Failure) and read.kind == "invalid" and self.annotator and "{" in answer.text:
-            read = self._repaired(answer.text, response) or read
+            read = self._repaired(answer.text, response, parse) or read
         if isinstance(read, Failure):
             return read
         score = read.score if answer.score is None else answer.score
@@ -68,10 +70,11 @@ class Reader:
         message = f"{_count_absent(judgement)} of its quotes are not in the response"
         return Failure(kind="invalid", message=message, raw="; ".join(judgement.lost))
 
-    def _parse(self, text: str, response: str) -> Judgement:
-        return wire.parse(text, response, "normalised" if self.annotator else "exact")
+    @property
+    def _tolerance(self) -> wire.Tolerance:
+        return "normalised" if self.annotator else "exact"
 
-    def _repaired(self, text: str, response: str) -> Critique | None:
+    def _repaired(self, text: str, response: str, parse: Parse) -> Critique | None:
         """The result of json-repair, if each of its quotes occurs in the response, and only once.
 
         A repair guesses where strings end; a wrong guess seldom quotes the response as whole words. It also takes
@@ -86,7 +89,7 @@ class Reader:
             value, steps = found if isinstance(found, tuple) else (found, [])
             if "duplicate key" in str(steps) or not isinstance(value, dict) or gives_a_key_twice(text, value):
                 return None
-            read = self._parse(json.dumps(value, ensure_ascii=False), response)
+            read = parse(json.dumps(value, ensure_ascii=False), response, self._tolerance)
         except (ValueError, RecursionError):  # of something nested too deeply, or a number without end
             return None
         return read if isinstance(read, Critique) and not (read.quotes.unmatched or read.quotes.ambiguous) else None

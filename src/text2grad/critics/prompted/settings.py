@@ -13,7 +13,11 @@ from text2grad.settings import Settings
 class PromptedSettings(EndpointSettings):
     """The prompted critic: a chat model behind an endpoint, and its prompt."""
 
-    prompt: str | None = Field(default=None, description="file that replaces the task's critic prompt")
+    prompt: str | None = Field(
+        default=None,
+        description="what replaces the task's critic prompt: a prompt by its name, a text file of your own, or"
+        " module:NAME of a Prompt, whose answers may have a format of their own",
+    )
 
 
 class RewardModelCriticSettings(Settings):

@@ -1,4 +1,4 @@
-"""The dense form of z: a label for every word, each checked against the word at its place."""
+"""Dense answers: a label for every word, each checked against the word at its place."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text2grad.chat.base import Completion
-from text2grad.critics.prompted.messages import Prompt
 from text2grad.critics.prompted.reading import Reader
 from text2grad.feedback import Critique, Failure, Span
-from text2grad.tasks.base import read_prompt
-from text2grad.wire import parse, render_words, words_schema
+from text2grad_lab.prompts import dense
+from text2grad_lab.prompts.words import parse_words, render_words
 
 RESPONSE = "It is\nnot </response> so."
 TEXT = st.text(alphabet=st.sampled_from("ab \n.\"'{}[]<>/é\u3000"), max_size=30)
@@ -26,7 +24,7 @@ def words(*labels: object, score: object = None, **changes: str) -> str:
 
 
 def read(z: str, response: str = RESPONSE) -> Critique:
-    found = parse(z, response)
+    found = parse_words(z, response)
     assert isinstance(found, Critique), found
     return found
 
@@ -70,12 +68,14 @@ def test_a_label_in_quotes_is_a_label(label: object) -> None:
         (words(0.5, 0, 0, 0, 0), "label of 1, 0 or -1"),
         ('{"words": {"It": 1}, "score": 1}', "words is not a list"),
         ('{"words": [["It", 1]], "poor_spans": []}', "the keys are words, poor_spans"),
+        ('{"score": 1}', "the keys are score"),
+        ("no", "no JSON object"),
         (words(1, 0, 0, 0, 0, score=3), "the score is 3"),
     ],
 )
 def test_what_is_not_a_label_for_every_word_is_a_failure(z: str, said: str) -> None:
-    found = parse(z, RESPONSE)
-    assert isinstance(found, Failure) and found.kind == "invalid" and said in found.message
+    found = parse_words(z, RESPONSE)
+    assert isinstance(found, Failure) and (found.kind, found.raw) == ("invalid", z) and said in found.message
 
 
 @given(response=TEXT, data=st.data())
@@ -95,12 +95,20 @@ def test_what_is_rendered_is_read_back_word_by_word(response: str, data: st.Data
     assert [(span.start, span.text, span.label) for span in found.spans] == wanted and not found.lost
 
 
-def test_the_prompt_asks_for_what_is_read_and_names_its_schema() -> None:
-    prompt = Prompt(read_prompt("dense"))
-    assert json.loads(prompt.schema()) == words_schema()
-    shape = next(line for line in read_prompt("dense").splitlines() if line.startswith("{"))
+def test_the_prompt_asks_for_what_is_read() -> None:
+    shape = next(line for line in dense.text.splitlines() if line.startswith("{"))
     assert read(shape.replace("...", '["so", -1]'), "word so").spans[0].text == "so"
-    assert list(words_schema()["properties"]) == list(json.loads(words(0)))
-    answer = Completion(text=words(0, 0, 1, 0, 0, score=1), truncated=False)
-    found = Reader(annotator=True).read(answer, RESPONSE)
-    assert isinstance(found, Critique) and [span.text for span in found.spans] == ["not"]
+    assert list(json.loads(dense.schema())["properties"]) == list(json.loads(words(0)))
+    assert dense.schema() == dense.schema(turns=True)
+
+
+@pytest.mark.parametrize(
+    ("response", "wrong"),
+    [("苹果是红色的。", "红"), ("รายงานเสร็จวันจันทร์", "จันทร์"), ("Die Größe der Übung stimmt.", "Größe")],
+)
+def test_every_word_of_a_script_has_a_label(response: str, wrong: str) -> None:
+    start = response.index(wrong)
+    span = Span(start=start, end=start + len(wrong), label=-1, text=wrong)
+    found = read(render_words(Critique(text="", spans=(span,)), response), response)
+    poor = {place for each in found.spans for place in range(each.start, each.end)}
+    assert set(range(span.start, span.end)) <= poor and len(poor) < len(response)

@@ -1,9 +1,9 @@
-"""The dense form of z: a label for every word of the response (paper, Tables 2 and 11).
+"""Dense answers: a label for every word of the response (paper, Tables 2 and 11).
 
     {"words": [["It", 0], ["is", 0], ["wrong.", -1]], "score": -1.0}
 
-A word is what stands between white space; of scripts without spaces it is a character. Words are told by their
-place in the list, so that each can be checked.
+A word is what stands between whitespace; of scripts without spaces it is a character. The n-th item labels the
+n-th word, so every item can be checked.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from text2grad.feedback import Critique, QuoteCounts, Span
+from text2grad import wire
+from text2grad.critics.prompted import AnswerFormat
+from text2grad.feedback import Critique, Failure, Judgement, QuoteCounts, Span
+from text2grad.json_text import storable
 from text2grad.unicode_words import pieces
-from text2grad.wire.objects import invalid
+from text2grad.wire.objects import UnreadableError, invalid, read_object
 from text2grad.wire.shown import as_data
+
+_NO_SPANS: dict[str, Any] = {"critique": "", "good_spans": [], "poor_spans": []}
 
 
 def render_words(critique: Critique, response: str) -> str:
@@ -25,14 +30,29 @@ def render_words(critique: Critique, response: str) -> str:
     return json.dumps({"words": listed, **score}, ensure_ascii=False)
 
 
-def read_words(listed: object, response: str) -> Critique:
-    """The labels of a list of words as one span for each good or poor word, without a text.
+def parse_words(answer: str, response: str, tolerance: wire.Tolerance = "exact") -> Judgement:
+    """Read a label for every word of `response` as one span for each good or poor word, without a text.
 
-    A word that is not to the letter what stands at its place gives no span and is counted as `unmatched`.
+    A word that differs from the word at its place gives no span and is counted as `unmatched`. `tolerance` is
+    ignored: words are copied, not quoted.
 
-    Raises:
-        UnreadableError: not a list of [word, label], or not as many words as the response has.
+    Returns:
+        The critique, or a `Failure`: "invalid" where the answer is not a label for every word.
     """
+    try:
+        value = read_object(answer, response)
+        if set(value) - {"score"} != {"words"}:
+            invalid(f"the keys are {', '.join(value) or 'missing'}; needed: words, score")
+        critique = _read(value["words"], response)
+    except UnreadableError as error:
+        return Failure(kind=error.kind, message=error.message, raw=storable(answer))
+    scored = wire.parse(json.dumps(_NO_SPANS | {"score": value.get("score")}), "")
+    if isinstance(scored, Failure):
+        return scored.model_copy(update={"raw": storable(answer)})
+    return critique.model_copy(update={"score": scored.score})
+
+
+def _read(listed: object, response: str) -> Critique:
     if not isinstance(listed, list):
         invalid("words is not a list")
     places = list(pieces(response))
@@ -63,8 +83,8 @@ def _labelled(item: object) -> tuple[str, int]:
     invalid(f"a word is not [word, label] with a label of 1, 0 or -1: {str(item)[:60]}")
 
 
-def words_schema() -> dict[str, Any]:
-    """The JSON schema of the dense form, for servers that constrain their answers."""
+def words_schema(prompt: str, turns: bool) -> dict[str, Any]:
+    """Return the JSON schema of a dense answer."""
     pair = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}
     score = {"type": ["number", "null"], "description": "the verdict, from -1 to 1"}
     properties = {"words": {"type": "array", "items": pair}, "score": score}
@@ -74,3 +94,7 @@ def words_schema() -> dict[str, Any]:
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+WORDS = AnswerFormat(words_schema, parse_words)
+"""A label for every word."""
