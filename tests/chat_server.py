@@ -124,7 +124,7 @@ class ChatServer:
                     self.close_connection = True
                     return
                 self.send_response(status)
-                for key, value in {**headers, "Content-Type": "application/json"}.items():
+                for key, value in {"content-type": "application/json", **headers}.items():
                     self.send_header(key, value)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()

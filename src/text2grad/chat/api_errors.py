@@ -14,11 +14,13 @@ from typing import Any, Literal, NamedTuple
 
 from text2grad.json_text import from_json
 
-Reason = Literal["moderated", "too_long", "credit", "key", "model", "busy", ""]
+Reason = Literal["moderated", "too_long", "credit", "key", "model", "path", "busy", ""]
 """The cause of an error. `moderated` and `too_long` lie in this one request and `busy` passes; the others would
 meet every request.
 """
-Capability = Literal["json_schema", "json_object", "max_tokens", "max_completion_tokens", "temperature"]
+Capability = Literal[
+    "json_schema", "json_object", "max_tokens", "max_completion_tokens", "temperature", "system_role"
+]
 LONGEST_ERROR = 100_000
 """Characters of an error that are read."""
 _DEEPEST = 6
@@ -54,12 +56,19 @@ def _refusal(name: str, other: str = "") -> re.Pattern[str]:
 _FORMAT = re.compile(
     r"response[_ ]?format|json[_ ](schema|object|mode)|structured[_ ]outputs?|guided_", re.IGNORECASE
 )
+_SYSTEM_ROLE = re.compile(
+    r"(?=.*(['\"]system['\"]|(system|developer)[ _](role|message|instruction|prompt)))"
+    rf"(?=.*({_NOT_TAKEN}|not enabled))"
+    r"|roles must alternate",
+    re.IGNORECASE | re.DOTALL,
+)
 FALLBACKS: Mapping[Capability, Fallback] = {
     "json_schema": Fallback(_FORMAT, "json_object"),
     "json_object": Fallback(_FORMAT, "text"),
     "max_tokens": Fallback(_refusal("max_tokens", "max_completion_tokens"), "max_completion_tokens"),
     "max_completion_tokens": Fallback(_refusal("max_completion_tokens", "max_tokens"), "max_tokens"),
     "temperature": Fallback(_refusal("temperature")),
+    "system_role": Fallback(_SYSTEM_ROLE),
 }
 """What a request may use that some server does not have. A limit on an option's value is no refusal."""
 _REASONS: Mapping[Reason, re.Pattern[str]] = {
@@ -88,6 +97,11 @@ _REASONS: Mapping[Reason, re.Pattern[str]] = {
         r"model[_ ]not[_ ]found|deployment ?not ?found|(invalid|unknown|no such) model\b"
         r"|model\b[^.]{0,80}\b(does(n't| not) exist|not found|decommissioned)",
         re.IGNORECASE,
+    ),
+    "path": re.compile(
+        r"unexpected endpoint|invalid url|cannot post|no route|(page|file) not found|method not allowed"
+        r"|^(error: )?not[ _]?found\W*$",
+        re.IGNORECASE | re.MULTILINE,
     ),
     "busy": re.compile(
         r"overloaded|rate[_ ]limit|temporar|time[d -]?out|try again|at capacity|server[_ ]error|unavailable",

@@ -7,14 +7,13 @@ Sent by the openai SDK (`transport`). It never retries and never raises for what
 from __future__ import annotations
 
 import email.utils
-import json
 import math
 import os
 import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from text2grad.chat.api_errors import ApiError, Reason, error_in, read_error
@@ -36,12 +35,23 @@ CURE_OF_A_REQUEST = "set what it names (critic.prompted.model, max_tokens, tempe
 SHORTEST_SECRET = 8
 """Characters. What is shorter (`none`, `EMPTY`) opens no account, and may be a word of an answer."""
 REDACTED = "[key]"
+STREAM_STARTS = ("data:", "event:", "id:", "retry:", ":")
+"""The first characters of server-sent events; JSON starts with none of them."""
+FINISHES: Mapping[str, Literal["length", "content_filter"]] = {
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
+    **dict.fromkeys(
+        ("content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "refusal"),
+        "content_filter",
+    ),
+}
+"""Why an answer ended, in the words of OpenAI, Gemini, Anthropic and Mistral (lower case); any other is a stop."""
 _ESCAPE = re.compile(r"[\\%&]")
 
 FATAL: Mapping[Reason, tuple[str, str]] = {
     "credit": ("says that the account's quota is used up", "add credit"),
     "key": ("refused the key", "check OPENAI_API_KEY"),
     "model": ("has no such model", "check critic.prompted.model and base_url"),
+    "path": ("has no chat completions there", "does base_url end in /v1, as in http://localhost:8000/v1?"),
 }
 """Complaints that every request to come would meet, and their cures."""
 
@@ -90,20 +100,20 @@ class Endpoint:
         start = time.monotonic()
         try:
             response = self._client.post(body.encode())
+            if response.status_code != 200:
+                return self._problem(response.status_code, response.headers, response.text)
+            text = response.content.decode(response.charset_encoding or "utf-8")
+            streamed = text.lstrip().startswith(STREAM_STARTS)
+            content = self._client.read_stream(response) if streamed else from_json(text)
         except NoReplyError as error:
             what = {"oversized": "the answer is not read", "cut": "the answer broke off"}.get(
                 error.kind, "no answer"
             )
             message = f"{what} from {self.name}: {self.redact(str(error))}"
-            cure = "is the server running? check critic.prompted.base_url" if error.kind == "unreachable" else ""
-            return Problem(error.kind, message[:LONGEST_MESSAGE], cure=cure)
-        if response.status_code != 200:
-            return self._problem(response.status_code, response.headers, response.content)
-        try:
-            content = from_json(response.content.decode("utf-8", "replace"))
+            return Problem(error.kind, message[:LONGEST_MESSAGE], cure=error.cure)
         except ExcessiveJSONError as error:
             return Problem("oversized", f"the answer of {self.name} is not read: {error.msg}", 200)
-        except json.JSONDecodeError:
+        except (ValueError, LookupError):  # not JSON, or not text in the character set that it declares
             content = None
         return self.reply_of(content, time.monotonic() - start)
 
@@ -120,7 +130,7 @@ class Endpoint:
             choice = body["choices"][0]
             message = choice["message"]
             text, refusal = _text(message.get("content")), _text(message.get("refusal"))
-            finish = _text(choice.get("finish_reason"))
+            finish = FINISHES.get(_text(choice.get("finish_reason")).lower(), "stop")
         except (LookupError, TypeError, AttributeError):
             return Problem("broken", f"{self.name} answered with something that is not a chat completion", 200)
         refusal = refusal or _text(message.get("content"), "refusal")
@@ -130,12 +140,12 @@ class Endpoint:
         counts = usage if isinstance(usage, dict) else {}
         return Reply(self.redact(text), finish == "length", counts, round(seconds, 3), refusal)
 
-    def _problem(self, status: int, headers: Mapping[str, str], raw: bytes) -> Problem:
+    def _problem(self, status: int, headers: Mapping[str, str], body: str) -> Problem:
         if 300 <= status < 400:  # it is not followed, because the key and the responses would go there
             where, setting = _address(self.redact(headers.get("location", ""))), "critic.prompted.base_url"
             cure = f"if you trust it, --{setting} {where}" if where else f"set {setting} to its address"
             return Problem("fatal", f"{self.name} answered {status}: it has another address", status, cure=cure)
-        return self.problem_of(status, read_error(raw.decode("utf-8", "replace")), retry_after(headers))
+        return self.problem_of(status, read_error(body), retry_after(headers))
 
     def problem_of(self, status: int, error: ApiError, wait: float | None = None) -> Problem:
         """Say what an error means for the request and for those to come.
@@ -172,6 +182,8 @@ def _checked_url(url: str) -> SplitResult:
         usable = None
     if not usable or not url.isascii() or not url.isprintable():
         raise UserError(f"base_url {url!a} is not an http(s) address", "for example http://localhost:8000/v1")
+    if "/chat/completions" in parts.path:
+        raise UserError("a base_url ends before /chat/completions", f"set it to {_address(url)}")
     if parts.username or parts.password:
         raise UserError("a base_url must not hold a password", "export OPENAI_API_KEY=... instead")
     return parts
@@ -185,8 +197,8 @@ def _fatal(status: int, error: ApiError) -> tuple[str, str] | None:
     elif status in (401, 403):
         reason = "key"
     elif status == 404 and not error.refused:
-        reason = "model"
-    elif status not in (400, 422):
+        reason = "path" if reason == "path" else "model"
+    elif status not in (400, 405, 422):
         return None
     return FATAL.get(reason)
 

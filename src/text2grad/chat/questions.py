@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -72,8 +72,12 @@ class Questioner:
 
     def capabilities(self, question: Question) -> frozenset[str]:
         """Return what a request for the question asks of the server."""
-        draws = self.temperature is not None and "temperature" not in self.refused
-        return frozenset({self.format_for(question), self.limit, *(["temperature"] if draws else [])})
+        names: set[str] = {self.format_for(question), self.limit}
+        if self.temperature is not None:
+            names.add("temperature")
+        if any(message["role"] == "system" for message in question.messages):
+            names.add("system_role")
+        return frozenset(names - self.refused)
 
     def without(self, capability: Capability) -> frozenset[Capability]:
         """Return `refused` for a server that does not have this capability either, but then its alternative."""
@@ -82,7 +86,10 @@ class Questioner:
     def request(self, question: Question, attempt: int = 0) -> str:
         """Return the request as JSON in ASCII; a later `attempt` draws a fresh sample."""
         options = self.options(question.schema, self.format_for(question), attempt > 0)
-        return f'{{"messages": {question.data}, {options[1:]}'
+        messages = question.data
+        if "system_role" in self.refused:
+            messages = json.dumps(_without_system(question.messages))
+        return f'{{"stream": false, "messages": {messages}, {options[1:]}'
 
     @lru_cache(maxsize=64)  # noqa: B019 - frozen, and a few of a job
     def options(self, schema: str, answer_format: Format, fresh: bool = False) -> str:
@@ -96,3 +103,11 @@ class Questioner:
             json_schema = {"name": "critique", "strict": True, "schema": json.loads(schema)}
             options["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         return json.dumps(options)
+
+
+def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """Put the text of the system messages in front of the first other message."""
+    system = [message["content"] for message in messages if message["role"] == "system"]
+    others = [message for message in messages if message["role"] != "system"]
+    first = {**others[0], "content": "\n\n".join([*system, others[0]["content"]])}
+    return [first, *others[1:]]

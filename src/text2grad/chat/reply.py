@@ -14,11 +14,11 @@ Trouble = Literal[
 
 
 class NoReplyError(Exception):
-    """The connection gave no answer, or none that is read (`kind`)."""
+    """The connection gave no answer, or none that is read (`kind`); `cure` is what the user can do about it."""
 
-    def __init__(self, kind: Trouble, words: str) -> None:
+    def __init__(self, kind: Trouble, words: str, cure: str = "") -> None:
         super().__init__(words)
-        self.kind = kind
+        self.kind, self.cure = kind, cure
 
 
 @dataclass(frozen=True)

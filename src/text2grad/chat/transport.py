@@ -7,8 +7,10 @@ server imports this module.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 import openai
@@ -35,6 +37,7 @@ KINDS: Mapping[type, Trouble] = {
     httpx2.WriteError: "cut",
 }
 """The trouble that an exception means; any other: the server was not reached."""
+CHECK_SERVER = "is the server running? check critic.prompted.base_url"
 
 
 class Client:
@@ -70,11 +73,57 @@ class Client:
         except (openai.APIConnectionError, OversizedError, httpx2.HTTPError) as error:
             cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
             kind = KINDS.get(type(cause), "unreachable")
-            raise NoReplyError(kind, str(cause) or type(cause).__name__) from error
+            cure = self._connection_cure(cause) if kind == "unreachable" else ""
+            raise NoReplyError(kind, str(cause) or type(cause).__name__, cure) from error
+
+    def read_stream(self, response: httpx2.Response) -> dict[str, Any]:
+        """Join the events of a streamed answer into the body of one that is not streamed.
+
+        Raises:
+            NoReplyError: the stream ended before the answer did, or holds an event that is not JSON.
+        """
+        try:
+            return joined_chunks(openai.Stream(cast_to=object, response=response, client=self._sdk))
+        except openai.APIError as error:
+            return {"error": error.body}
+        except ValueError as error:
+            raise NoReplyError("cut", f"an event of the stream is not JSON: {error}") from error
+
+    def _connection_cure(self, cause: BaseException | None) -> str:
+        """Return what to check when the server was not reached."""
+        url = urlsplit(str(self._sdk.base_url))
+        proxy = getproxies().get(url.scheme) or getproxies().get("all")
+        if "CERTIFICATE_VERIFY_FAILED" in str(cause):
+            return "export SSL_CERT_FILE=/path/to/the/authority.pem if you trust the server's certificate"
+        if proxy and not proxy_bypass(str(url.hostname)):
+            return f"is the proxy in {url.scheme}_proxy running? unset it, or export no_proxy={url.hostname}"
+        return CHECK_SERVER
 
     def close(self) -> None:
         """Close the connections."""
         self._sdk.close()
+
+
+def joined_chunks(chunks: Iterable[Any]) -> dict[str, Any]:
+    """Join the chunks of a streamed chat completion into one completion.
+
+    Raises:
+        NoReplyError: the last chunk does not say why the answer ended, so it may be half an answer.
+    """
+    texts = {"content": "", "refusal": ""}
+    finish, usage = None, None
+    for chunk in chunks:
+        if not isinstance(chunk, dict):
+            continue
+        usage = chunk.get("usage") or usage
+        for choice in chunk.get("choices") or ():
+            part = choice.get("delta") or choice.get("message") or {}
+            for name in texts:
+                texts[name] += part.get(name) or ""
+            finish = choice.get("finish_reason") or finish
+    if finish is None:
+        raise NoReplyError("cut", "the stream ended before the answer")
+    return {"choices": [{"message": texts, "finish_reason": finish}], "usage": usage}
 
 
 def _http_client(timeout: float) -> httpx2.Client:
