@@ -32,7 +32,13 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _TWO_STRINGS = re.compile(r'"\s*,\s*"')
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_FINAL_CHANNEL = re.compile(r".*<\|channel\|>final[^{}]*?<\|message\|>", re.DOTALL)
+_REASONING = {
+    "<think>": re.compile(r"\s*<think>.*?</think>", re.DOTALL),
+    "<|channel|>": _FINAL_CHANNEL,  # gpt-oss, from a server that does not read its channels
+    "<|start|>": _FINAL_CHANNEL,
+}
+"""Reasoning before an answer: its first words, and a pattern that ends where the answer begins."""
 _DEEPEST = 8
 
 
@@ -105,12 +111,13 @@ def _read_closely(answer: str, first: int, response: str) -> dict[str, Any]:
 
 def _without_thought(answer: str) -> str:
     """Drop the reasoning that some models print before their answer."""
-    if not answer.lstrip().startswith("<think>"):
+    start = next((start for start in _REASONING if answer.lstrip().startswith(start)), None)
+    if start is None:
         return answer
-    thought = _THOUGHT.match(answer)
-    if thought is None:
-        raise UnreadableError("truncated", "the answer ends inside <think>")
-    return answer[thought.end() :]
+    reasoning = _REASONING[start].match(answer)
+    if reasoning is None:
+        raise UnreadableError("truncated", f"the answer ends inside {start}")
+    return answer[reasoning.end() :]
 
 
 def _tokens(answer: str, position: int) -> Iterator[Token]:

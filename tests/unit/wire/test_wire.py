@@ -184,6 +184,8 @@ FORMS = [
     'Here it is ("as asked"):\n{}\nI hope this helps.',
     "  {}\n",
     "<think>Good {{ or poor?</think>{}",
+    "<|channel|>analysis<|message|>Good {{ or?<|end|><|start|>assistant<|channel|>final<|message|>{}<|return|>",
+    "<|channel|>final <|constrain|>json<|message|>{}",
 ]
 STYLES = [
     *(form.replace("{}", ask(["art fair"])).replace("{{", "{") for form in FORMS),
@@ -271,6 +273,7 @@ UNREADABLE: list[tuple[str, str, str]] = [
     ("{}", "invalid", ""),
     ('{"critique": "The art', "truncated", ""),
     ("<think>The art fair", "truncated", "think"),
+    ("<|channel|>analysis<|message|>Mark {", "truncated", "channel"),
     (SCORED[:-1], "truncated", "ends before"),
     ('{"critique": "c", "score": -', "truncated", "ends before"),
     ('{"critique": "c", "score": nul', "truncated", "ends before"),
