@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from transformers import DynamicCache
 
 from text2grad.errors import NotFinite
 from text2grad.feedback import Message
-from text2grad.policy.forward.cache import can_drop_rows, make_cache
+from text2grad.policy.forward.cache import cache_keyword, can_drop_rows, make_cache
 from text2grad.policy.forward.prefix import share_beginnings
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import SamplingSettings
@@ -181,7 +182,8 @@ def _next(
 ) -> tuple[Tensor, Tensor | None]:
     """Read ids behind the contents of a cache; return scores (N, V) of the next tokens, and if `stated` the states
     (N, H) behind them."""
-    inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions, "past_key_values": cache}
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
+    inputs[cache_keyword(policy.model)] = cache
     output = policy.model(**inputs, use_cache=True, logits_to_keep=1, output_hidden_states=stated)
     return output.logits[:, -1], output.hidden_states[-1][:, -1] if stated else None
 

@@ -7,6 +7,7 @@ keeps spare columns and is copied once in `SPARE` tokens.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -77,12 +78,23 @@ def can_drop_rows(cache: DynamicCache) -> bool:
 def refuse_uncached(model: Any) -> None:
     """Refuse a model that keeps its past elsewhere, such as a state-space model.
 
-    Such a model ignores `past_key_values` and would continue from the last token alone, without an error.
+    Such a model ignores the cache and would continue from the last token alone, or reads the padding of a batch,
+    without an error.
 
     Raises:
         UserError: the model's forward does not take a cache of keys and values.
     """
-    plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    if "past_key_values" not in inspect.signature(plain.forward).parameters:
-        problem = f"a model of type {plain.config.model_type!r} takes no cache of keys and values"
+    attends = any(isinstance(layer, DynamicLayer) for layer in make_cache(model).layers)
+    if not attends or cache_keyword(model) not in _parameters(model):
+        problem = f"a model of type {model.config.model_type!r} takes no cache of keys and values"
         raise UserError(problem, "choose a model with attention, such as Llama, Qwen, Gemma or Mistral")
+
+
+def cache_keyword(model: Any) -> str:
+    """Return the argument of a model's forward that takes a cache: transformers 5.24 renamed it."""
+    return "cache" if "cache" in _parameters(model) else "past_key_values"
+
+
+def _parameters(model: Any) -> Collection[str]:
+    plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    return inspect.signature(plain.forward).parameters
