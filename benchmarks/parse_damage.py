@@ -143,7 +143,7 @@ def wrong_schema(z: str, dice: random.Random) -> str:
     elif change == 3:
         value["good_spans"] = [[3, 9], 4]
     elif change == 4:
-        value["score"] = dice.choice(("0.5", 5, True, [1], "good"))
+        value["score"] = dice.choice((str(value.get("score")), 5, True, [1], "good"))  # "0.25": a number in quotes
     elif change == 5:
         value["poor_spans"] = [{"text": "Friday"}]
     elif change == 6:
