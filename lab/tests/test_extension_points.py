@@ -9,8 +9,7 @@ import pytest
 from text2grad.cli import main
 from text2grad.config import find_config, is_recipe, load_config
 from text2grad.errors import UsageError
-from text2grad.sandbox import Runner
-from text2grad.stages.critics import make_critic
+from text2grad.stages.critics import critic_factory
 
 CRITIC = """
 from pydantic import Field
@@ -60,12 +59,16 @@ def test_a_critic_reads_its_settings_from_extra(modules: Path) -> None:
     (modules / "length_critic.py").write_text(CRITIC)
     words = ["--critic.kind", "length_critic:LENGTH", "--extra.length.limit", "3"]
     config = load_config(find_config("demo"), words)
-    critic = make_critic(config, config.critic.kind, None, Runner(1.0, 1, "auto"))
-    judged = critic.critique([], ["ab", "abc"])
+    with critic_factory(config) as factory, factory.open() as critic:
+        judged = critic.critique([], ["ab", "abc"])
     assert [critique.score for critique in judged] == [1.0, -1.0]
     wrong = load_config(find_config("demo"), [*words[:2], "--extra.length.limits", "3"])
-    with pytest.raises(UsageError, match=r"extra\.length\.limits"):
-        make_critic(wrong, wrong.critic.kind, None, Runner(1.0, 1, "auto"))
+    with (
+        critic_factory(wrong) as factory,
+        pytest.raises(UsageError, match=r"extra\.length\.limits"),
+        factory.open(),
+    ):
+        pass
 
 
 def test_a_command_is_named_as_module_and_class(modules: Path, capsys: pytest.CaptureFixture[str]) -> None:

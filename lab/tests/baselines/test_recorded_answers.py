@@ -17,8 +17,9 @@ from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Critic, Example, Failure, Feedback, Judgement, Source
 from text2grad.jsonl import read_jsonl
 from text2grad.policy.local_chat import LocalChat
+from text2grad.stages.critics import CriticFactory
 from text2grad.stages.run_folder import RunFolder
-from text2grad_lab.baselines import imitate, refine, reflect
+from text2grad_lab.baselines import imitate, reflect
 from text2grad_lab.baselines.imitate import Choice, chosen_answers, run_imitate
 from text2grad_lab.baselines.refine import run_refine
 from text2grad_lab.baselines.reflect import Reflector, run_reflect
@@ -43,11 +44,10 @@ def play_critic(monkeypatch: pytest.MonkeyPatch) -> Callable[[Critic], None]:
 
     def play(critic: Critic) -> None:
         @contextmanager
-        def open_critic(*arguments: object) -> Iterator[Critic]:
+        def open_critic(*arguments: object, **named: object) -> Iterator[Critic]:
             yield critic
 
-        monkeypatch.setattr(refine, "open_critic", open_critic)
-        monkeypatch.setattr(reflect, "open_critic", open_critic)
+        monkeypatch.setattr(CriticFactory, "open", open_critic)
 
     return play
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages.critics import make_critic, runner_of
+from text2grad.stages.critics import critic_factory
 from text2grad_lab.baselines.pairs import (
     PairSettings,
     policy_and_pairs,
@@ -78,11 +79,12 @@ def test_a_scalar_model_scores_chosen_answers_higher_and_is_a_critic(
 ) -> None:
     config = with_adapter(config) if lora else config
     kind = "text2grad_lab.baselines.scalar:SCALAR_MODEL"
-    with pytest.raises(UserError, match="train-scalar"):
-        make_critic(config, kind, None, runner_of(config.sandbox))
+    with critic_factory(config, kind) as factory, pytest.raises(UserError, match="train-scalar"), factory.open():
+        pass
     summary = run_train_scalar(config, pairs)
     assert summary.metrics["accuracy"] == 1 and summary.metrics["loss"] < 0.4
-    critic = make_critic(config, kind, None, runner_of(config.sandbox))
+    with critic_factory(config, kind) as factory, factory.open() as opened:
+        critic: Any = opened
     examples = [Example(id=row["prompt"], prompt=(Message(role="user", content=row["prompt"]),)) for row in PAIRS]
     chosen, rejected = (critic.critique(examples, [row[side] for row in PAIRS]) for side in ("chosen", "rejected"))
     for better, worse in zip(chosen, rejected, strict=True):

@@ -13,8 +13,7 @@ from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span, overlap_of
-from text2grad.sandbox import Runner
-from text2grad.stages.critics import critic_inputs, make_critic
+from text2grad.stages.critics import critic_factory, critic_inputs
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad_lab.compare.methods import methods_of
 from text2grad_lab.experiments.noisy_critic import NoiseSettings, NoisyCritic
@@ -109,8 +108,8 @@ def test_a_span_of_the_whole_response_stays_and_overlap_is_that_of_the_critic() 
 
 def test_the_command_line_chooses_the_noise() -> None:
     config = load_config(find_config("demo"), ["--critic.kind", f"{CRITIC}:drop_20_of_reference"])
-    with Runner(1.0) as runner:
-        critic = make_critic(config, config.critic.kind, None, runner)
+    with critic_factory(config) as factory, factory.open() as critic:
+        pass
     assert isinstance(critic, NoisyCritic) and isinstance(critic.critic, ReferenceCritic)
     assert critic.settings == NoiseSettings(kind="drop", share=0.2)
     for name in ("drop_20_of_me", "lose_20_of_program"):

@@ -23,7 +23,7 @@ from text2grad.policy.load import load_frozen
 from text2grad.policy.local_chat import LocalChat
 from text2grad.stages import Summary, inlined
 from text2grad.stages.annotate import criticise
-from text2grad.stages.critics import open_critic, runner_of
+from text2grad.stages.critics import critic_factory
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.train import answers_in
@@ -89,7 +89,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
         raise UserError(f"no revision of {len(revisions)} is usable: {reasons}", "take a stronger policy, --from")
     target = out or run.path / "refined.jsonl"
     journal = target.with_name(target.name + ".journal")
-    with runner_of(config.sandbox) as runner, open_critic(config, kind, task, runner, policy, journal) as critic:
+    with critic_factory(config, kind) as factory, factory.open(task, policy, journal) as critic:
         tally = criticise(critic, lambda: items, target, critic.source.kind)
     return RefineSummary(
         answers=len(records),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from text2grad.config import Config
@@ -22,7 +21,7 @@ from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.critics import open_critic, runner_of
+from text2grad.stages.critics import critic_factory
 from text2grad.stages.run_folder import (
     SCORES,
     heldout_prompts,
@@ -67,10 +66,8 @@ def run_reflect(config: Config, target: str) -> ReflectSummary:
     policy = load_frozen(run.policy(target))
     name, journal = f"{target_name(target)}_reflect", run.path / "reflect.journal"
     seed_everything(config.run.seed)
-    with ExitStack() as stack:
-        runner = stack.enter_context(runner_of(config.sandbox))
-        critic = stack.enter_context(open_critic(config, config.critic.kind, task, runner, None, journal))
-        reflector = Reflector(policy, critic, revision_prompt(), TaskMeasure(task, runner))
+    with critic_factory(config) as factory, factory.open(task, journal=journal) as critic:
+        reflector = Reflector(policy, critic, revision_prompt(), TaskMeasure(task, factory.runner))
         greedy = reflector.answer("greedy", heldout, config.generation.model_copy(update={"temperature": 0.0}))
         repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
         reflector.answer("sampled", repeated, config.generation)

@@ -44,7 +44,7 @@ from text2grad.eval.critics.spans import span_report
 from text2grad.feedback import Example, Feedback
 from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages.annotate import criticise, run_annotate
-from text2grad.stages.critics import make_critic, runner_of
+from text2grad.stages.critics import critic_factory
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.reward_model.train import heldout_cases, train_reward_model
 from text2grad.stages.run_folder import RunFolder
@@ -178,8 +178,8 @@ def taught_by(seen: Callable[[Example], Example], config: Config, records: Seque
     examples = {example.id: seen(example) for example in task.examples(feedback_split(config.task))}
     items = [Item(examples[record.id], record.response, ours=True) for record in records]
     target = config.run.folder / TRAIN
-    with runner_of(config.sandbox) as runner:
-        criticise(make_critic(config, "program", task, runner), lambda: items, target)
+    with critic_factory(config, "program") as factory, factory.open() as critic:
+        criticise(critic, lambda: items, target)
     return list(read_jsonl(target, Feedback))
 
 

@@ -32,7 +32,7 @@ from text2grad.align import Aligned, token_labels
 from text2grad.config import load_config
 from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critique
-from text2grad.stages.critics import make_critic, runner_of
+from text2grad.stages.critics import critic_factory
 from text2grad.stages.run_folder import RunFolder
 from text2grad_lab.experiments.options import experiment_parser
 
@@ -91,10 +91,8 @@ def strip_of(chosen: argparse.Namespace, name: str) -> Strip:
 def marked(runs: Path, seed: int, names: list[str]) -> Iterator[tuple[str, str, np.ndarray]]:
     """The marked tokens of one seed's strips: run, kind, advantages times labels."""
     config = load_config(runs / f"seed-{seed}" / "done" / f"{names[0]}.yaml")
-    task = RunFolder.of(config).task()
-    examples = {example.id: example for example in task.examples("train")}
-    with runner_of(config.sandbox) as runner:
-        critic = make_critic(config, "program", task, runner)
+    examples = {example.id: example for example in RunFolder.of(config).task().examples("train")}
+    with critic_factory(config, "program") as factory, factory.open() as critic:
         for name in names:
             strips = strips_of(runs, seed, name)
             judged = critic.critique([examples[s["id"]] for s in strips], [s["response"] for s in strips])

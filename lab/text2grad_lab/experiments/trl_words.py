@@ -31,7 +31,7 @@ from text2grad.config import Config
 from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critic, Critique, Example
 from text2grad.plugins.trl import TokenCreditTrainer
-from text2grad.stages.critics import make_critic, runner_of
+from text2grad.stages.critics import critic_factory
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.sft import run_sft
 from text2grad.strict_yaml import parse_yaml
@@ -147,8 +147,7 @@ def answers(config: Config, start: Path, out: Path, method: str, words_weight: f
     """Single answers of the code task; what TRL logged."""
     tokenizer, task = AutoTokenizer.from_pretrained(start), load_task(config.task)
     arguments = GRPOConfig(max_completion_length=config.generation.max_new_tokens, **settings)
-    with runner_of(config.sandbox) as runner:
-        critic = make_critic(config, "program", task, runner)
+    with critic_factory(config, "program") as factory, factory.open() as critic:
         common: Row = {
             "model": AutoModelForCausalLM.from_pretrained(start),
             "args": arguments,

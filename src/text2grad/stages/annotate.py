@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from text2grad.chat.journal import STATE_OF, STATES
-from text2grad.config import Config, CriticKind
+from text2grad.config import Config
 from text2grad.critics.program import outcome_counts
 from text2grad.data.records import write_feedback
 from text2grad.data.responses import Item, Items, check_items, read_items
@@ -22,19 +22,13 @@ from text2grad.errors import UsageError, UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Example, Failure, Feedback, judgements_of
 from text2grad.jsonl import refuse_folder
-from text2grad.sandbox import Runner
+from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.critics import admitted, make_critic, refuse_unfit, runner_of
+from text2grad.stages.critics import CriticFactory, critic_factory
 from text2grad.stages.intake import writer_of
-from text2grad.stages.paid import (
-    AnnotateOptions,
-    PaidSummary,
-    annotate_paid,
-    left,
-    plan_for,
-    refuse_endpoint_options,
-)
-from text2grad.tasks.base import feedback_split
+from text2grad.stages.paid import AnnotateOptions, PaidJob, refuse_endpoint_options
+from text2grad.stages.run_folder import HELDOUT_FEEDBACK, RunFolder
+from text2grad.tasks.base import Task, environment_of, feedback_split
 
 AT_A_TIME = 8192
 """Items that a critic is shown at once: their judgements are held until all of them are judged."""
@@ -101,43 +95,41 @@ def run_annotate(
         refuse_endpoint_options(options)
     if options.start and (responses is not None or options.anchor):
         raise UsageError("--from names the policy that answers, and none is sampled", "leave out --from")
-    if options.budget_usd is None:
-        options = replace(options, budget_usd=config.critic.prompted.budget_usd)
-    with runner_of(config.sandbox) as runner:
+    with critic_factory(config, kind) as factory:
         if responses is None:
-            return annotate_samples(config, kind, target, options, runner)
-        return annotate_file(config, kind, responses, target, options, runner)
+            return annotate_samples(config, factory, target, options)
+        return annotate_file(config, factory, responses, target, options)
 
 
 def annotate_file(
-    config: Config, kind: CriticKind, responses: Path, target: Path, options: AnnotateOptions, runner: Runner
+    config: Config, factory: CriticFactory, responses: Path, target: Path, options: AnnotateOptions
 ) -> Summary:
-    """Have the critic `kind` judge the responses in a file."""
+    """Have the critic judge the responses in a file."""
     write = writer_of(config.policy)
 
     def items() -> Iterator[Item]:
         return islice(read_items(responses, options.anchor, write), options.limit)
 
     refuse_none(items)
-    if options.plan:
-        return plan_for(config, items, target, options)
-    if kind == "prompted":
-        return annotate_paid(config, items, target, options)
-    if kind == "reward_model":
+    if factory.kind == "prompted":
+        job = PaidJob.of(config.critic.prompted, config.task, options)
+        return job.plan(items, target) if options.plan else job.annotate(items, target)
+    if factory.kind == "reward_model":
         from text2grad.stages.training import prepare
 
         prepare(config)
     judged: Items = items
-    if kind == "program":
+    if factory.kind == "program":
         warn_without_reference(items)
-        judged = _admitted(config, items, runner)
-    return summary_of(target, criticise(make_critic(config, kind, None, runner), judged, target))
+        judged = _admitted(factory, items)
+    with factory.open() as critic:
+        return summary_of(target, criticise(critic, judged, target))
 
 
-def _admitted(config: Config, items: Items, runner: Runner) -> Items:
+def _admitted(factory: CriticFactory, items: Items) -> Items:
     """The responses to tasks whose tests may judge a program."""
     tasks = {_task_key(item.example): item.example for item in items()}
-    keys = set(map(_task_key, admitted(config, "program", list(tasks.values()), runner)))
+    keys = set(map(_task_key, factory.admitted(list(tasks.values()))))
     return lambda: (item for item in items() if _task_key(item.example) in keys)
 
 
@@ -161,44 +153,67 @@ def warn_without_reference(items: Items) -> None:
         print(f"{counted}: faults are found by tests alone ({cure})", file=sys.stderr)
 
 
-def annotate_samples(
-    config: Config, kind: CriticKind, target: Path, options: AnnotateOptions, runner: Runner
-) -> Summary:
-    """Have the critic `kind` judge samples of the policy, or with `options.anchor` the data set's own drafts."""
-    from text2grad.stages.sampling import sources_of
+def annotate_samples(config: Config, factory: CriticFactory, target: Path, options: AnnotateOptions) -> Summary:
+    """Have the critic judge samples of the policy, or with `options.anchor` the data set's own drafts."""
+    from text2grad.stages.sampling import tested_items
     from text2grad.stages.training import note_settings, prepare
 
-    run = prepare(config)
-    task, heldout = run.task(), target.with_name("feedback_heldout.jsonl")
-    refuse_unfit(kind, task.examples(feedback_split(config.task)))
-    critic = None if kind == "prompted" else make_critic(config, kind, task, runner)
-    tested = runner if critic is None and config.annotate.run_tests else None
-    admit = list if options.plan else partial(admitted, config, kind, runner=runner)
-    items, held = sources_of(config, run, task, tested, options, admit)
-    if options.plan:
-        refuse_none(lambda: [*items, *held])
-        return plan_for(config, lambda: [*items, *held], target, options)
-    note_settings(config, run.path)
-    if critic is None:
-        return _paid_samples(config, (items, target), (held, heldout), options)
-    tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
-    others = criticise(critic, lambda: held, heldout, replaces=critic.source.kind)
-    return summary_of(target, tally, others)
-
-
-def _paid_samples(
-    config: Config, train: tuple[list[Item], Path], held: tuple[list[Item], Path], options: AnnotateOptions
-) -> PaidSummary:
-    """Both files of a run out of one budget."""
-    (items, target), (others, heldout) = train, held
+    prepare(config)
+    settings, task = config.annotate, factory.run.task()
+    train = task.examples(feedback_split(config.task))
+    factory.refuse_unfit(train)
+    heldout = task.examples("heldout")[: settings.heldout or config.evaluate.limit]
+    paid = factory.kind == "prompted"
+    with nullcontext() if paid else factory.open(task) as critic:  # before anything is sampled
+        prompts = [factory.admitted(part) for part in (train[: settings.prompts], heldout)]
+        items, held = _responses(
+            factory.run, task, prompts, settings.samples_per_prompt, config.generation, options
+        )
+        if critic is not None:
+            note_settings(config, config.run.folder)
+            tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
+            heldout_target = target.with_name(HELDOUT_FEEDBACK)
+            others = criticise(critic, lambda: held, heldout_target, replaces=critic.source.kind)
+            return summary_of(target, tally, others)
     refuse_none(lambda: items)
-    check_items(others)
-    summary = annotate_paid(config, lambda: items, target, options)
-    if not others:
-        return summary
-    unspent = left(options.budget_usd, summary.spent + (summary.canaries.get("canaries_usd") or 0.0))
-    again = replace(options, budget_usd=unspent, canaries=False, add_requests=True)
-    return summary.with_heldout(annotate_paid(config, lambda: others, heldout, again))
+    check_items(held)
+    job = PaidJob.of(config.critic.prompted, config.task, options)
+    if options.plan:
+        return job.plan(lambda: [*items, *held], target)
+    note_settings(config, config.run.folder)
+    if settings.run_tests and not options.anchor:
+        items, held = tested_items(factory.runner, items), tested_items(factory.runner, held)
+    return job.annotate_both(items, held, target)
+
+
+def _responses(
+    run: RunFolder,
+    task: Task,
+    prompts: Sequence[Sequence[Example]],
+    samples: int,
+    generation: GenerationSettings,
+    options: AnnotateOptions,
+) -> list[list[Item]]:
+    """The responses to be judged, of training prompts and of held-out ones, at most `options.limit` of both.
+
+    Raises:
+        UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.
+    """
+    from text2grad.stages.sampling import drafted_items, planned_items, sampled_items
+
+    counts = samples, min(4, samples)
+    if options.anchor:
+        parts = list(map(drafted_items, prompts))
+        if not parts[0]:
+            cure = "task.data: SLF5K has some; leave out --anchor to sample the policy"
+            raise UserError(f"no prompt of task {task.name!r} has a draft with feedback", cure)
+    elif options.plan:
+        parts = [planned_items(*pair, generation.max_new_tokens) for pair in zip(prompts, counts, strict=True)]
+    else:
+        policy, make = run.load_policy(options.start), environment_of(task)
+        pairs = zip(prompts, counts, strict=True)
+        parts = [sampled_items(policy, part, count, generation, make) for part, count in pairs]
+    return [part[: options.limit] for part in parts]
 
 
 def criticise(critic: Critic, items: Items, target: Path, replaces: str = "") -> Tally:

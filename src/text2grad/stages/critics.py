@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
@@ -18,6 +18,7 @@ from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind, RewardModelSettings, extra_settings
 from text2grad.critics.program import Attempt, admission
 from text2grad.critics.prompted import Prompt, PromptedCritic, TaggerCritic
+from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.critics.table import CRITICS, spec_of
 from text2grad.durable.identity import digest_of_texts, flatten, own_code, sha256
@@ -51,67 +52,126 @@ def runner_of(settings: SandboxSettings) -> Runner:
 
 
 @contextmanager
-def open_critic(
-    config: Config,
-    kind: CriticKind,
-    task: Task | None,
-    runner: Runner,
-    policy: Policy | None = None,
-    journal: Path | None = None,
-) -> Iterator[Critic]:
-    """`make_critic`, with an endpoint's answers in its own journal, which is closed at the end."""
-    endpoint = spec_of(kind).kind == "prompted"
-    with OpenAIChat(config.critic.prompted, journal) if endpoint else nullcontext() as chat:
-        yield make_critic(config, kind, task, runner, policy, chat)
+def critic_factory(config: Config, kind: CriticKind | None = None) -> Iterator[CriticFactory]:
+    """The factory of a critic, by default the configured one, with the sandbox that it judges in."""
+    with runner_of(config.sandbox) as runner:
+        yield CriticFactory(config, kind or config.critic.kind, runner)
 
 
-def make_critic(
-    config: Config,
-    kind: CriticKind,
-    task: Task | None,
-    runner: Runner,
-    policy: Policy | None = None,
-    chat: OpenAIChat | None = None,
-) -> Critic:
-    """The critic named by `kind`. Callers need not tell critics apart.
+@dataclass(frozen=True)
+class CriticFactory:
+    """Makes the critic `kind` of a run. Callers need not tell critics apart."""
 
-    `task` has the annotator's prompt (None: looked up by `task.name`), `policy` is the one in training, whose base
-    weights the reward model may share (`reward_model.shared`), `chat` the endpoint of a prompted critic.
-    """
-    spec = spec_of(kind)
-    return spec.make(critic_settings(config, spec), _ready(config, spec, task, runner, policy, chat))
+    config: Config
+    kind: CriticKind
+    runner: Runner
 
+    @property
+    def run(self) -> RunFolder:
+        """The folder of the run."""
+        return RunFolder.of(self.config)
 
-def _ready(
-    config: Config,
-    spec: CriticSpec,
-    task: Task | None,
-    runner: Runner,
-    policy: Policy | None,
-    chat: OpenAIChat | None,
-) -> Ready:
-    run = RunFolder.of(config)
-    critic: Critic | None = None
-    if spec.kind == "prompted":
-        chat = chat or OpenAIChat(config.critic.prompted)
-        critic = prompted_critic(chat, prompt_name(config, task))
-    elif spec.kind == "reward_model":
-        shared = policy if config.reward_model.shared else None
-        critic = reward_model_critic(
-            run, config.reward_model, config.generation.batch_size, shared, config.credit.by_score
-        )
-    return Ready(run, config.run.seed, runner, critic)
+    @property
+    def spec(self) -> CriticSpec:
+        """The spec of the critic."""
+        return spec_of(self.kind)
 
+    @contextmanager
+    def open(
+        self, task: Task | None = None, policy: Policy | None = None, journal: Path | None = None
+    ) -> Iterator[Critic]:
+        """The critic. A chat model is asked with the prompt of the task, and its answers are kept in the journal.
 
-def judge_of(config: Config) -> Critic | None:
-    """The critic of held-out answers, where there is one and it is wanted (`evaluate.token_reward`)."""
-    spec = spec_of(config.critic.kind)
-    if spec.measures_with is None or not config.evaluate.token_reward:
-        return None
-    named, run = config.critic.reward_model.folder, RunFolder.of(config)
-    if spec.kind == "reward_model" and not named and not run.reward_model_folder.is_dir():
-        return None
-    return spec.measures_with(_ready(config, spec, None, runner_of(config.sandbox), None, None))
+        A reward model may share the base weights of `policy`, the one in training (`reward_model.shared`).
+        """
+        if self.spec.kind == "reward_model":
+            yield self._make(self._reward_model(policy))
+        elif self.spec.kind == "prompted":
+            settings = self.config.critic.prompted
+            with OpenAIChat(settings, journal) as chat:
+                yield self._make(prompted_critic(chat, prompt_name(settings, self.config.task, task)))
+        else:
+            yield self._make(None)
+
+    def heldout_critic(self) -> Critic | None:
+        """The critic of held-out answers, where there is one and it is wanted (`evaluate.token_reward`)."""
+        measures_with, config = self.spec.measures_with, self.config
+        if measures_with is None or not config.evaluate.token_reward:
+            return None
+        if self.spec.kind != "reward_model":
+            return measures_with(self._ready(None))
+        if not config.critic.reward_model.folder and not self.run.reward_model_folder.is_dir():
+            return None
+        return measures_with(self._ready(self._reward_model()))
+
+    def _make(self, critic: Critic | None) -> Critic:
+        return self.spec.make(critic_settings(self.config, self.spec), self._ready(critic))
+
+    def _ready(self, critic: Critic | None) -> Ready:
+        return Ready(self.run, self.config.run.seed, self.runner, critic)
+
+    def _reward_model(self, policy: Policy | None = None) -> Critic:
+        config, run = self.config, self.run
+        model = load_reward_model(run, policy if config.reward_model.shared else None)
+        verdict_only = config.credit.by_score and model.score_head is not None
+        batch_size = config.generation.batch_size
+        return critic_over(config.reward_model, model, str(run.reward_model_folder), batch_size, verdict_only)
+
+    def refuse_unfit(self, examples: Sequence[Example]) -> None:
+        """Refuse a critic that can say nothing of these prompts: not one has what it judges by.
+
+        Raises:
+            UserError: not one has what the critic needs.
+        """
+        needs = self.spec.needs
+        if not needs or not examples or any(map(needs.has, examples)):
+            return
+        others = ", ".join(kind for kind in ("reference", "prompted", "reward_model") if kind != self.spec.kind)
+        message = f"no prompt has {needs.what}, which the {self.kind} critic judges by"
+        raise UserError(message, f"choose another critic ({others}), or data with {needs.what}")
+
+    def admitted(self, examples: Sequence[Example]) -> list[Example]:
+        """The examples that the critic can judge: all but those whose tests may not judge a program.
+
+        One line says how many are left out, and why.
+
+        Raises:
+            UserError: none is left.
+        """
+        if self.spec.kind != "program" or not self.config.critic.program.gate:
+            return list(examples)
+        reasons = self._gate_reasons(examples)
+        admitted = [example for example, reason in zip(examples, reasons, strict=True) if not reason]
+        if len(admitted) < len(examples):
+            counts = Counter(filter(None, reasons)).most_common(3)
+            common = ", ".join(f"{count} where {why}" for why, count in counts)
+            excluded = f"{len(examples) - len(admitted)} of {len(examples)} tasks are left out"
+            problem = f"{excluded}, their tests tell nothing: {common}"
+            if not admitted:
+                cure = "choose data with stricter tests; --critic.program.gate false judges by these"
+                raise UserError(problem, cure)
+            print(problem, file=sys.stderr)
+        return admitted
+
+    def _gate_reasons(self, examples: Sequence[Example]) -> list[str]:
+        """The reason why a task may not judge a program, "" where it may; stored in the folder of the run."""
+        folder, runner = self.config.run.folder, self.runner
+        file = folder / GATES_FILE
+        stored: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        judge = (version("text2grad"), *flatten({"sandbox.workers"}, sandbox=self.config.sandbox).values())
+        reasons = []
+        try:
+            for task in (Attempt(example, "") for example in examples):
+                key = digest_of_texts((*judge, task.tests, task.reference, *task.names))
+                if key in stored:
+                    runner.gates[task.tests, task.names, task.reference] = Gate(not stored[key], stored[key])
+                elif task.tests:
+                    stored[key] = admission(runner, task).reason
+                reasons.append(stored.get(key, ""))
+        finally:  # a stopped run resumes from here
+            if folder.is_dir():
+                write_json(file, stored)
+        return reasons
 
 
 def critic_settings(config: Config, spec: CriticSpec) -> Settings | None:
@@ -152,65 +212,9 @@ def digest_of_path(path: Path) -> str:
     return digest_of_texts(f"{file.name} {sha256(file)}" for file in files)
 
 
-def refuse_unfit(kind: CriticKind, examples: Sequence[Example]) -> None:
-    """Refuse a critic that can say nothing of these prompts: not one has what it judges by.
-
-    Raises:
-        UserError: not one has what the critic needs.
-    """
-    spec = spec_of(kind)
-    if not spec.needs or not examples or any(map(spec.needs.has, examples)):
-        return
-    others = ", ".join(each for each in ("reference", "prompted", "reward_model") if each != spec.kind)
-    message = f"no prompt has {spec.needs.what}, which the {kind} critic judges by"
-    raise UserError(message, f"choose another critic ({others}), or data with {spec.needs.what}")
-
-
-def admitted(config: Config, kind: CriticKind, examples: Sequence[Example], runner: Runner) -> list[Example]:
-    """The examples whose tests may judge a program, for the critic that judges by tests; one line says how many are
-    left out, and why.
-
-    Raises:
-        UserError: none is left.
-    """
-    if spec_of(kind).kind != "program" or not config.critic.program.gate:
-        return list(examples)
-    reasons = _reasons(config, examples, runner)
-    kept = [each for each, reason in zip(examples, reasons, strict=True) if not reason]
-    if len(kept) < len(examples):
-        common = ", ".join(f"{count} where {why}" for why, count in Counter(filter(None, reasons)).most_common(3))
-        said = (
-            f"{len(examples) - len(kept)} of {len(examples)} tasks are left out, their tests tell nothing: {common}"
-        )
-        if not kept:
-            raise UserError(said, "choose data with stricter tests; --critic.program.gate false judges by these")
-        print(said, file=sys.stderr)
-    return kept
-
-
-def _reasons(config: Config, examples: Sequence[Example], runner: Runner) -> list[str]:
-    """Why each task may not judge a program, "" where it may; kept in the folder of the run."""
-    file = config.run.folder / GATES_FILE
-    known: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    judge = (version("text2grad"), *flatten({"sandbox.workers"}, sandbox=config.sandbox).values())
-    found = []
-    try:
-        for task in (Attempt(each, "") for each in examples):
-            key = digest_of_texts((*judge, task.tests, task.reference, *task.names))
-            if key in known:
-                runner.gates[task.tests, task.names, task.reference] = Gate(not known[key], known[key])
-            elif task.tests:
-                known[key] = admission(runner, task).reason
-            found.append(known.get(key, ""))
-    finally:  # a run that is stopped goes on from here
-        if config.run.folder.is_dir():
-            write_json(file, known)
-    return found
-
-
-def prompt_name(config: Config, task: Task | None = None) -> str:
-    """The prompt of an annotator: the one in the settings, else that of the task."""
-    return config.critic.prompted.prompt or (task.critic_prompt if task else annotator_prompt(config.task))
+def prompt_name(critic: PromptedSettings, settings: TaskSettings, task: Task | None = None) -> str:
+    """The prompt of an annotator: the one in the settings, else that of the task, which may be loaded already."""
+    return critic.prompt or (task.critic_prompt if task else annotator_prompt(settings))
 
 
 def annotator_prompt(task: TaskSettings) -> str:
@@ -249,26 +253,6 @@ def prompted_critic(chat: OpenAIChat, prompt: str, known: bool = False) -> Promp
         # The version keeps the name the file had at first: the ids of questions that were paid for hold it.
         anchor=replace(anchor, version=anchor.version.replace(ANCHOR, "ground")) if known else None,
     )
-
-
-def reward_model_critic(
-    run: RunFolder,
-    settings: RewardModelSettings,
-    batch_size: int,
-    shared: Policy | None = None,
-    by_score: bool = False,
-) -> PromptedCritic | TaggerCritic:
-    """The trained reward model as a critic, on the base weights of the policy `shared` if there is one.
-
-    It judges `batch_size` answers at a time. With `by_score` only the score is paid, and a model with a score head
-    writes nothing else.
-
-    Raises:
-        UserError: there is no reward model, or it cannot stand on these weights.
-    """
-    model = load_reward_model(run, shared)
-    verdict_only = by_score and model.score_head is not None
-    return critic_over(settings, model, str(run.reward_model_folder), batch_size, verdict_only)
 
 
 def load_reward_model(run: RunFolder, shared: Policy | None = None) -> Policy:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path
 from typing import NamedTuple
 
-from text2grad.align import TokenTable
+from text2grad.align import CreditSettings, TokenTable
 from text2grad.align.variety import variety
 from text2grad.config import Config, load_config
 from text2grad.durable.state import seed_everything
@@ -28,13 +28,11 @@ from text2grad.eval.metrics import mean, mean_with_interval
 from text2grad.feedback import Critic, Example
 from text2grad.json_text import from_json, to_json
 from text2grad.page import signs
-from text2grad.policy.episode import MakeEnvironment
-from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.answers import judged_against, refuse_no_judge
-from text2grad.stages.critics import judge_of, runner_of
+from text2grad.stages.critics import critic_factory
 from text2grad.stages.run_folder import (
     ANSWERS,
     SCORES,
@@ -115,7 +113,50 @@ class PolicyResults(NamedTuple):
 
     summary: PolicySummary
     answers: list[Row]
-    scores: Mapping[str, Mapping[str, Mapping[str, float]]] = {}
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+class Answers(NamedTuple):
+    """Answers to prompts: their texts, the ids that were sampled, and a row of measures of each."""
+
+    examples: Sequence[Example]
+    texts: list[str]
+    ids: list[list[int]]
+    rows: list[Row]
+
+
+Figures = Callable[[Answers], dict[str, float]]
+"""Further figures of answers."""
+
+
+@dataclass(frozen=True)
+class Exam:
+    """How policies are measured: on these prompts, by this measure, greedily and by `samples` answers to each.
+
+    With `validation` prompts the best of `temperatures` is chosen on them.
+    """
+
+    prompts: Sequence[Example]
+    measure: TaskMeasure
+    generation: GenerationSettings
+    samples: int
+    seed: int
+    temperatures: Sequence[float] = ()
+    validation: Sequence[Example] = ()
+
+    def answers(
+        self, policy: Policy, temperature: float, samples: int, prompts: Sequence[Example] | None = None
+    ) -> Answers:
+        """So many answers to each prompt, by default those of the exam; in an environment answers are episodes."""
+        examples = [example for example in prompts or self.prompts for _ in range(samples)]
+        generation = self.generation.model_copy(update={"temperature": temperature})
+        environment = environment_of(self.measure.task)
+        sampled = sample(policy, examples, generation, environment)
+        texts = [text for _, text in sampled]
+        triples = zip(examples, texts, self.measure(examples, texts), strict=True)
+        rows = [{"id": example.id, "response": text, **row} for example, text, row in triples]
+        ids = [[*chain.from_iterable(ids)] if environment is not None else ids for ids, _ in sampled]
+        return Answers(examples, texts, ids, rows)
 
 
 def run_evaluate(config: Config, target: str, against: str | None = None) -> PolicySummary:
@@ -125,32 +166,47 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
     """
     if against is not None:
         refuse_no_judge(config, "--against")
-    run = prepare(config)
-    task = run.task()
-    heldout = heldout_prompts(task, config.evaluate.limit)
-    others = _others(against, heldout)
-    measured = _measured(config, run, target, task, heldout)
+    prepare(config)
+    with critic_factory(config) as factory:
+        run = factory.run
+        task = run.task()
+        heldout = heldout_prompts(task, config.evaluate.limit)
+        others = _others(against, heldout)
+        settings = config.evaluate
+        exam = Exam(
+            heldout,
+            TaskMeasure(task, factory.runner),
+            config.generation,
+            settings.samples,
+            config.run.seed,
+            settings.temperatures,
+            validation_prompts(task, settings.validation) if settings.temperatures else (),
+        )
+        policy = run.load_policy(target)
+        critic = factory.heldout_critic()
+        if critic and environment_of(task):
+            problem = "evaluate.token_reward reads single answers, and this task has an environment"
+            raise UserError(problem, "--evaluate.token_reward false")
+        measured = evaluate_policy(policy, exam, further_figures(policy, critic, config.credit))
     name = target_name(target)
-    if measured.scores:
-        write_json(run.results / f"{name}{SCORES}", measured.scores)
-        measured = with_signs(run, name, measured)
-    run.write_results(name, measured.summary.as_dict(), measured.answers)
+    write_json(run.results / f"{name}{SCORES}", measured.scores)
+    summary = replace(measured.summary, signs=_warned_signs(run, name) or None)
+    run.write_results(name, summary.as_dict(), measured.answers)
     if against is not None:
         texts = [str(row["response"]) for row in measured.answers]
         judged = judged_against(config, against, pair_with(name, against, heldout, texts, others))
-        judged |= {"failed_records": judged["judge_failed"]}
-        measured = measured._replace(summary=replace(measured.summary, judged=judged))
-        run.write_results(name, measured.summary.as_dict(), measured.answers)
+        summary = replace(summary, judged=judged | {"failed_records": judged["judge_failed"]})
+        run.write_results(name, summary.as_dict(), measured.answers)
     write_before_after(run, heldout)
-    return measured.summary
+    return summary
 
 
-def with_signs(run: RunFolder, name: str, measured: PolicyResults) -> PolicyResults:
-    """With what is wrong beside the policies measured before, which is also said."""
-    found = list(below_scalar(run, name))
-    for line in found:
+def _warned_signs(run: RunFolder, name: str) -> list[str]:
+    """The signs that a run is below the policies measured before; also printed."""
+    lines = list(below_scalar(run, name))
+    for line in lines:
         print(f"warning: {line}", file=sys.stderr)
-    return measured._replace(summary=replace(measured.summary, signs=found or None))
+    return lines
 
 
 def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
@@ -162,120 +218,90 @@ def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
     return others
 
 
-def _measured(config: Config, run: RunFolder, target: str, task: Task, heldout: Sequence[Example]) -> PolicyResults:
-    validation = validation_prompts(task, config)
-    policy = load_frozen(run.policy(target))
-    critic = judge_of(config)
-    with runner_of(config.sandbox) as runner:
-        return evaluate_policy(policy, heldout, config, TaskMeasure(task, runner), critic, validation, words=True)
-
-
-def validation_prompts(task: Task, config: Config) -> list[Example]:
-    """The prompts on which the temperature is chosen, none without `evaluate.temperatures`: the last
-    `evaluate.validation` of the training prompts. None is held out.
+def validation_prompts(task: Task, count: int) -> list[Example]:
+    """The prompts on which the temperature is chosen: the last `count` of the training prompts. None is held out.
 
     Raises:
         UserError: the task has no training prompts.
     """
-    if not config.evaluate.temperatures:
-        return []
     heldout = {words_of(question_of(example)) for example in task.examples("heldout")}
-    found = [each for each in task.examples("train") if words_of(question_of(each)) not in heldout]
-    if not found:
+    prompts = [prompt for prompt in task.examples("train") if words_of(question_of(prompt)) not in heldout]
+    if not prompts:
         raise UserError(
-            f"task {config.task.name!r} has no training prompts to choose a temperature on",
+            f"task {task.name!r} has no training prompts to choose a temperature on",
             "leave out evaluate.temperatures, and set generation.temperature to the one chosen on another task",
         )
-    return found[-config.evaluate.validation :]
+    return prompts[-count:]
 
 
-def evaluate_policy(
-    policy: Policy,
-    heldout: Sequence[Example],
-    config: Config,
-    measure: TaskMeasure,
-    critic: Critic | None = None,
-    validation: Sequence[Example] = (),
-    words: bool = False,
-) -> PolicyResults:
-    """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers.
+def further_figures(policy: Policy, critic: Critic | None, credit: CreditSettings) -> Figures:
+    """Figures beside those of the task: answers in words compared with references, and a critic's token rewards."""
 
-    With `validation` prompts also sampled at the best of `evaluate.temperatures`. With a critic (the run's reward
-    model) its token reward is measured on the same answers. With `words` answers in words are compared with the
-    prompts' references, too.
+    def figures(answers: Answers) -> dict[str, float]:
+        words = word_figures(answers.examples, answers.texts)
+        if critic is None:
+            return words
+        table = TokenTable(policy.tokenizer)
+        aligned = [table.align(ids) for ids in answers.ids]
+        judgements = critic.critique(answers.examples, answers.texts)
+        return words | reward_report(judgements, aligned, credit) | words
+
+    return figures
+
+
+def evaluate_policy(policy: Policy, exam: Exam, further: Figures | None = None) -> PolicyResults:
+    """Greedy once and sampled `exam.samples` times; the mean of every measure, and the greedy answers.
+
+    Where the exam has validation prompts, answers are sampled at the best of its temperatures too.
     """
+    seed_everything(exam.seed)
+    answers = {
+        "greedy": exam.answers(policy, 0.0, 1),
+        "sampled": exam.answers(policy, exam.generation.temperature, exam.samples),
+    }
     figures: dict[str, float] = {}
-    rows: dict[str, list[Row]] = {}
-    environment = environment_of(measure.task)
-    if environment and critic:
-        problem = "evaluate.token_reward reads single answers, and this task has an environment"
-        raise UserError(problem, "--evaluate.token_reward false")
-
-    def answer(way: str, temperature: float, samples: int) -> None:
-        examples = [example for example in heldout for _ in range(samples)]
-        generation = config.generation.model_copy(update={"temperature": temperature})
-        texts, ids = answers_to(policy, examples, generation, environment)
-        triples = zip(examples, texts, measure(examples, texts), strict=True)
-        rows[way] = [{"id": example.id, "response": text, **known} for example, text, known in triples]
-        found = mean_scores(rows[way])  # first, and a measure of the task keeps its name
-        found = found | {"length": mean([len(each) for each in ids]), **variety(ids)} | found
-        found = found | (word_figures(examples, texts) if words else {}) | found
-        if critic is not None:
-            table = TokenTable(policy.tokenizer)
-            aligned = [table.align(each) for each in ids]
-            found = found | reward_report(critic.critique(examples, texts), aligned, config.credit) | found
-        figures.update({f"{way}_{name}": value for name, value in found.items()})
-
-    seed_everything(config.run.seed)
-    answer("greedy", 0.0, 1)
-    answer("sampled", config.generation.temperature, config.evaluate.samples)
-    if validation:
-        seed_everything(config.run.seed)
-        tried = try_temperatures(policy, validation, config, measure)
-        figures |= {f"validation_at_{temperature:g}": value for temperature, value in tried.items()}
-        figures["best_temperature"] = max(tried, key=tried.__getitem__)
-        answer("best_temperature", figures["best_temperature"], config.evaluate.samples)
-    tiers = {row["tier"] for answers_of in rows.values() for row in answers_of if "tier" in row}
+    if exam.validation:
+        seed_everything(exam.seed)
+        tried = try_temperatures(policy, exam)
+        best = max(tried, key=tried.__getitem__)
+        figures = {f"validation_at_{temperature:g}": score for temperature, score in tried.items()}
+        figures["best_temperature"] = best
+        answers["best_temperature"] = exam.answers(policy, best, exam.samples)
+    for way, answered in answers.items():
+        figures |= {f"{way}_{name}": value for name, value in figures_of(answered, further).items()}
+    tiers = {row["tier"] for answered in answers.values() for row in answered.rows if "tier" in row}
     summary = PolicySummary(
-        prompts=float(len(heldout)),
-        samples=float(config.evaluate.samples),
+        prompts=float(len(exam.prompts)),
+        samples=float(exam.samples),
         figures=figures,
         tier="/".join(sorted(tiers)) or None,
     )
-    return PolicyResults(summary, rows["greedy"], {way: by_problem(answered) for way, answered in rows.items()})
+    scores = {way: by_problem(answered.rows) for way, answered in answers.items()}
+    return PolicyResults(summary, answers["greedy"].rows, scores)
 
 
-def answers_to(
-    policy: Policy,
-    examples: Sequence[Example],
-    generation: GenerationSettings,
-    environment: MakeEnvironment | None,
-) -> tuple[list[str], list[list[int]]]:
-    """One answer to each example, an episode in an environment: their texts, and the ids that were sampled."""
-    answers = sample(policy, examples, generation, environment)
-    ids = [[*chain.from_iterable(ids)] if environment is not None else ids for ids, _ in answers]
-    return [text for _, text in answers], ids
+def figures_of(answers: Answers, further: Figures | None) -> dict[str, float]:
+    """The mean of every measure, the length and variety of answers, and further figures.
+
+    A measure keeps its name where two have the same.
+    """
+    scores = mean_scores(answers.rows)
+    lengths = {"length": mean([len(ids) for ids in answers.ids]), **variety(answers.ids)}
+    return scores | lengths | (further(answers) if further else {}) | lengths | scores
 
 
-def try_temperatures(
-    policy: Policy, prompts: Sequence[Example], config: Config, measure: TaskMeasure
-) -> dict[float, float]:
-    """The mean of the task's main measure (`pass`, else `rouge_l`, else its first) at each of
-    `evaluate.temperatures`.
+def try_temperatures(policy: Policy, exam: Exam) -> dict[float, float]:
+    """The mean of the task's main measure (`pass`, else `rouge_l`, else its first) at each temperature.
 
     Raises:
         UserError: the task has no measure of its own.
     """
-    repeated = [example for example in prompts for _ in range(config.evaluate.samples)]
-    environment = environment_of(measure.task)
     tried: dict[float, float] = {}
-    for temperature in config.evaluate.temperatures:
-        generation = config.generation.model_copy(update={"temperature": temperature})
-        texts, _ = answers_to(policy, repeated, generation, environment)
-        scores = mean_scores(measure(repeated, texts))
+    for temperature in exam.temperatures:
+        scores = mean_scores(exam.answers(policy, temperature, exam.samples, exam.validation).rows)
         if not scores:
-            cure = "leave out evaluate.temperatures"
-            raise UserError(f"task {config.task.name!r} has no measure to choose a temperature by", cure)
+            problem = f"task {exam.measure.task.name!r} has no measure to choose a temperature by"
+            raise UserError(problem, "leave out evaluate.temperatures")
         tried[temperature] = scores[main_measure(scores)]
     return tried
 

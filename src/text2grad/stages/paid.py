@@ -12,9 +12,10 @@ from text2grad.chat.batch import read_answers, run_batch, write_requests
 from text2grad.chat.client import OpenAIChat
 from text2grad.chat.journal import STATES
 from text2grad.chat.questions import Question
-from text2grad.config import Config
+from text2grad.chat.settings import EndpointSettings
 from text2grad.critics.canaries import canaries_path, canary_items
 from text2grad.critics.prompted import Pair, PromptedCritic
+from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.data.records import write_feedback
 from text2grad.data.responses import Item, Items
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
@@ -23,6 +24,8 @@ from text2grad.jsonl import read_jsonl, reading
 from text2grad.page.quality import measure
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import prompt_name, prompted_critic
+from text2grad.stages.run_folder import HELDOUT_FEEDBACK
+from text2grad.tasks.base import TaskSettings
 
 MOST_MOVED = 0.5
 """Share of the canaries that a critic may misjudge."""
@@ -114,91 +117,120 @@ def refuse_endpoint_options(options: AnnotateOptions) -> None:
         raise UsageError(f"{', '.join(odd)}: only where a chat model is asked", "--annotate.critic prompted")
 
 
-def annotate_paid(config: Config, items: Items, target: Path, options: AnnotateOptions) -> PaidSummary:
-    """Have every item judged once, and write the records to `target`.
+@dataclass(frozen=True)
+class PaidJob:
+    """Questions to a chat model behind an endpoint, each paid for once, out of the budget of the endpoint."""
 
-    Answers go to the journal beside it first (`<target>.journal`). Whatever happens, what was answered is kept and
-    the same command asks only for the rest. `exit_code` of the summary: 3 not all ok, 4 budget, 75 batch pending.
+    endpoint: EndpointSettings
+    prompt: str
+    options: AnnotateOptions
 
-    Raises:
-        UserError: a mistake that fails every question.
-    """
-    known: dict[str, Any] = {}
-    if options.with_canaries:
-        known = try_canaries(config, target, options)
-        options = replace(options, canaries=False, budget_usd=left(options.budget_usd, known.pop("canaries_spent")))
-    place = journal_of(target)
-    if not options.resume:
-        _set_aside(place)
-    with _open_chat(config, place, options) as chat:
-        critic = prompted_critic(chat, prompt_name(config), known=True)
-        try:
-            done = _ask(critic, items, options)
-        finally:
-            written, _ = write_feedback(target, critic.feedback(_pairs(items())))
-        tally = chat.tally(_questions(critic, items()))
-        return PaidSummary(
-            tally=tally,
-            canaries=known,
-            records=written,
-            sent=chat.asker.sent,
-            left_out=sorted(chat.asker.questioner.refused),
-            price=chat.price_status,
-            journal=str(place),
-            out=str(target),
-            exit_code=_exit_code(chat, tally, done),
+    @staticmethod
+    def of(settings: PromptedSettings, task: TaskSettings, options: AnnotateOptions) -> PaidJob:
+        """The job of a configured chat model; the options may give it another budget."""
+        job = PaidJob(settings, prompt_name(settings, task), options)
+        return job if options.budget_usd is None else job._with_budget(options.budget_usd)
+
+    def annotate(self, items: Items, target: Path) -> PaidSummary:
+        """Have every item judged once, and write the records to `target`.
+
+        Answers go to the journal beside it first (`<target>.journal`). Whatever happens, what was answered is kept
+        and the same command asks only for the rest. `exit_code` of the summary: 3 not all ok, 4 budget, 75 batch
+        pending.
+
+        Raises:
+            UserError: a mistake that fails every question.
+        """
+        if not self.options.with_canaries:
+            return self._annotate(items, target, {})
+        canaries = self._try_canaries(target)
+        return self._after(canaries.pop("canaries_spent"))._annotate(items, target, canaries)
+
+    def annotate_both(self, train: Sequence[Item], heldout: Sequence[Item], target: Path) -> PaidSummary:
+        """Have both parts of a run judged out of one budget: records of held-out prompts are beside `target`."""
+        summary = self.annotate(lambda: train, target)
+        if not heldout:
+            return summary
+        job = self._after(summary.spent + (summary.canaries.get("canaries_usd") or 0.0))
+        job = replace(job, options=replace(job.options, canaries=False, add_requests=True))
+        return summary.with_heldout(job.annotate(lambda: heldout, target.with_name(HELDOUT_FEEDBACK)))
+
+    def plan(self, items: Items, target: Path) -> PlanSummary:
+        """What the job would still cost; nothing is sent, and nothing is written."""
+        journal = journal_of(target)
+        stored = journal if journal.is_file() and self.options.resume else None
+        with self._with_budget(None)._chat(stored) as chat:
+            critic = prompted_critic(chat, self.prompt, known=True)
+            return PlanSummary(records=sum(1 for _ in items()), cost=chat.plan(_questions(critic, items())))
+
+    def _annotate(self, items: Items, target: Path, canaries: Mapping[str, Any]) -> PaidSummary:
+        journal = journal_of(target)
+        if not self.options.resume:
+            _set_aside(journal)
+        with self._chat(journal) as chat:
+            critic = prompted_critic(chat, self.prompt, known=True)
+            try:
+                done = _ask(critic, items, self.options)
+            finally:
+                written, _ = write_feedback(target, critic.feedback(_pairs(items())))
+            tally = chat.tally(_questions(critic, items()))
+            return PaidSummary(
+                tally=tally,
+                canaries=canaries,
+                records=written,
+                sent=chat.asker.sent,
+                left_out=sorted(chat.asker.questioner.refused),
+                price=chat.price_status,
+                journal=str(journal),
+                out=str(target),
+                exit_code=_exit_code(chat, tally, done),
+            )
+
+    def _chat(self, journal: Path | None) -> OpenAIChat:
+        options = self.options
+        return OpenAIChat(self.endpoint, journal, again=options.again, asks=options.asks, progress=True)
+
+    def _with_budget(self, usd: float | None) -> PaidJob:
+        return replace(self, endpoint=self.endpoint.model_copy(update={"budget_usd": usd}))
+
+    def _after(self, spent: float) -> PaidJob:
+        """The same job with what is left of the budget."""
+        budget = self.endpoint.budget_usd
+        return self if budget is None else self._with_budget(max(0.0, budget - spent))
+
+    def _try_canaries(self, target: Path) -> dict[str, Any]:
+        """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost.
+
+        A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else.
+        """
+        canaries = [Item(*pair) for pair in canary_items(self.prompt.rpartition(":")[2])]
+        options, place = (
+            AnnotateOptions(resume=self.options.resume, again=self.options.again),
+            canaries_path(target),
         )
-
-
-def plan_for(config: Config, items: Items, target: Path, options: AnnotateOptions) -> PlanSummary:
-    """What the job would still cost; nothing is sent, and nothing is written."""
-    place = journal_of(target)
-    held = place if place.is_file() and options.resume else None
-    with _open_chat(config, held, replace(options, budget_usd=None)) as chat:
-        critic = prompted_critic(chat, prompt_name(config), known=True)
-        return PlanSummary(records=sum(1 for _ in items()), cost=chat.plan(_questions(critic, items())))
-
-
-def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict[str, Any]:
-    """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost.
-
-    A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else.
-    """
-    found = [Item(*pair) for pair in canary_items(prompt_name(config).rpartition(":")[2])]
-    own = AnnotateOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)
-    place = canaries_path(target)
-    summary = annotate_paid(config, lambda: found, place, own)
-    figures = measure((), read_jsonl(place, Feedback))
-    moved, judged = figures["canaries_moved"], figures["canaries"]
-    cure = f"read {place}; another model or prompt, or --no-canaries"
-    if not judged and not summary.tally["pending"]:
-        raise UserError("this critic gave no readable answer to any canary", cure)
-    if moved > MOST_MOVED * judged:
-        raise UserError(f"{moved} of {judged} canaries moved: this critic misses plain faults, or obeys them", cure)
-    if moved:
-        _say(f"{moved} of {len(found)} canaries moved: read {place} before you trust this critic")
-    return {
-        "canaries": judged,
-        "canaries_moved": moved,
-        "canaries_usd": summary.tally["usd"],
-        "canaries_spent": summary.spent,
-        "canaries_out": str(place),
-    }
+        summary = replace(self, options=options)._annotate(lambda: canaries, place, {})
+        figures = measure((), read_jsonl(place, Feedback))
+        moved, judged = figures["canaries_moved"], figures["canaries"]
+        cure = f"read {place}; another model or prompt, or --no-canaries"
+        if not judged and not summary.tally["pending"]:
+            raise UserError("this critic gave no readable answer to any canary", cure)
+        if moved > MOST_MOVED * judged:
+            problem = f"{moved} of {judged} canaries moved: this critic misses plain faults, or obeys them"
+            raise UserError(problem, cure)
+        if moved:
+            _say(f"{moved} of {len(canaries)} canaries moved: read {place} before you trust this critic")
+        return {
+            "canaries": judged,
+            "canaries_moved": moved,
+            "canaries_usd": summary.tally["usd"],
+            "canaries_spent": summary.spent,
+            "canaries_out": str(place),
+        }
 
 
 def journal_of(target: Path) -> Path:
     """Where the answers are kept of which the records of `target` are made."""
     return target.with_name(target.name + ".journal")
-
-
-def left(budget: float | None, spent: float | None) -> float | None:
-    """What is left of a budget."""
-    return None if budget is None else max(0.0, budget - (spent or 0.0))
-
-
-def _open_chat(config: Config, journal: Path | None, options: AnnotateOptions) -> OpenAIChat:
-    settings = config.critic.prompted.model_copy(update={"budget_usd": options.budget_usd})
-    return OpenAIChat(settings, journal, again=options.again, asks=options.asks, progress=True)
 
 
 def _pairs(items: Iterable[Item]) -> Iterator[Pair]:

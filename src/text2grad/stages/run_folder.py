@@ -21,6 +21,8 @@ from text2grad.tasks.base import Task, TaskSettings, load_task
 if TYPE_CHECKING:
     from text2grad.policy.model import Policy
 
+HELDOUT_FEEDBACK = "feedback_heldout.jsonl"
+"""Beside the file of feedback: the records of held-out prompts."""
 ANSWERS = ".answers.json"
 BY_TASK = ".by_task.json"
 SCORES = ".scores.json"
@@ -80,7 +82,7 @@ class RunFolder:
 
     def heldout_feedback(self) -> list[Feedback]:
         """The records that `annotate` wrote of held-out prompts."""
-        file = self.path / "feedback_heldout.jsonl"
+        file = self.path / HELDOUT_FEEDBACK
         return list(read_jsonl(file, Feedback)) if file.is_file() else []
 
     def policy(self, target: str = "") -> PolicySettings:
@@ -155,6 +157,12 @@ class RunFolder:
             cure = f"text2grad train-reward --run.folder {self.path}"
             raise UserError(f"no reward model in {self.reward_model_folder}", cure)
         return self.reward_model_folder
+
+    def load_policy(self, target: str = "") -> Policy:
+        """Load the policy that `policy` names, frozen."""
+        from text2grad.policy.load import load_frozen
+
+        return load_frozen(self.policy(target))
 
     def load_model(self, folder: Path) -> Policy:
         """Load a trained model, frozen, with the dtype and device of the policy."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 from text2grad.align import TokenTable
-from text2grad.config import Config
-from text2grad.config.sections import AnnotateSettings
 from text2grad.critics.program import run_outcomes
 from text2grad.data.responses import Item
 from text2grad.durable.progress import counting
-from text2grad.errors import UserError
 from text2grad.feedback import (
     DRAFT,
     HUMAN_FEEDBACK,
@@ -25,13 +22,9 @@ from text2grad.feedback import (
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
 from text2grad.policy.generate import generate
-from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.sandbox import Runner
-from text2grad.stages.paid import AnnotateOptions
-from text2grad.stages.run_folder import RunFolder
-from text2grad.tasks.base import Task, environment_of, feedback_split
 
 TOKEN_IDS = "token_ids"
 
@@ -63,54 +56,11 @@ def sample(
     return episodes
 
 
-Admit = Callable[[Sequence[Example]], list[Example]]
-"""Leaves out the prompts that nothing can be judged by."""
-
-
-def sources_of(
-    config: Config, run: RunFolder, task: Task, runner: Runner | None, options: AnnotateOptions, admit: Admit = list
-) -> tuple[list[Item], list[Item]]:
-    """What is to be judged, of training prompts and of held-out ones that `admit` leaves; sampled programs are run
-    first by `runner`.
-
-    Raises:
-        UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.
-    """
-    train = admit(asked(config.annotate, task.examples(feedback_split(config.task))))
-    heldout = admit(task.examples("heldout")[: config.annotate.heldout or config.evaluate.limit])
-    samples = config.annotate.samples_per_prompt
-    few = min(4, samples)
-    if options.anchor:
-        items, held = drafted_items(train), drafted_items(heldout)
-        if not items:
-            cure = "task.data: SLF5K has some; leave out --anchor to sample the policy"
-            raise UserError(f"no prompt of task {task.name!r} has a draft with feedback", cure)
-    elif options.plan:
-        longest = "word " * config.generation.max_new_tokens
-        items = [_sampled(example, longest) for example in train * samples]
-        held = [_sampled(example, longest) for example in heldout * few]
-        return items, held
-    else:
-        policy = load_frozen(run.policy(options.start))
-        make = environment_of(task)
-        items = sampled_items(policy, train, config.generation, samples, make)
-        held = sampled_items(policy, heldout, config.generation, few, make)
-    items, held = items[: options.limit], held[: options.limit]
-    if runner and not options.anchor:
-        items, held = tested_items(runner, items), tested_items(runner, held)
-    return items, held
-
-
-def asked(settings: AnnotateSettings, examples: Sequence[Example]) -> list[Example]:
-    """The first `annotate.prompts` of the examples."""
-    return list(examples[: settings.prompts])
-
-
 def sampled_items(
     policy: Policy,
     examples: Sequence[Example],
-    generation: GenerationSettings,
     samples: int,
+    generation: GenerationSettings,
     environment: MakeEnvironment | None = None,
 ) -> list[Item]:
     """Sample `samples` responses per example, to be judged."""
@@ -132,6 +82,11 @@ def tested_items(runner: Runner, items: Sequence[Item]) -> list[Item]:
         replace(item, example=item.example.model_copy(update={"meta": {**item.example.meta, **came}}))
         for item, came in zip(items, found, strict=True)
     ]
+
+
+def planned_items(examples: Sequence[Example], samples: int, tokens: int) -> list[Item]:
+    """Stand-ins for responses that are not sampled yet, as long as they may become."""
+    return [_sampled(example, "word " * tokens) for example in examples for _ in range(samples)]
 
 
 def drafted_items(examples: Sequence[Example]) -> list[Item]:

@@ -36,7 +36,7 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
-from text2grad.stages.critics import open_critic, refuse_unfit, runner_of
+from text2grad.stages.critics import CriticFactory, critic_factory
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
@@ -88,11 +88,11 @@ def run_sample(
     Raises:
         UserError: there is no such policy, or a prompt is too long for one.
     """
-    policies = prepare(config).policies(names)
-    with _critic(config, critique, examples) as critic:
-        texts = {
-            name: _answers(settings, examples, config.run.seed, config.generation) for name, settings in policies
-        }
+    prepare(config)
+    with critic_factory(config) as factory, _critic(factory, examples, critique) as critic:
+        seed, generation = config.run.seed, config.generation
+        policies = factory.run.policies(names)
+        texts = {name: _answers(settings, examples, seed, generation) for name, settings in policies}
         return _side_by_side(examples, texts, critic)
 
 
@@ -124,15 +124,14 @@ def _answers(
 
 
 @contextmanager
-def _critic(config: Config, critique: bool, examples: Sequence[Example]) -> Iterator[Critic | None]:
-    """The critic of the run if wanted, with a journal in its folder where it has one."""
+def _critic(factory: CriticFactory, examples: Sequence[Example], critique: bool) -> Iterator[Critic | None]:
+    """The critic of the run if it is asked for, with a journal in the run's folder if there is one."""
     if not critique:
         yield None
         return
-    kind, folder = config.critic.kind, config.run.folder
-    refuse_unfit(kind, examples)
-    journal = folder / "sample.journal" if folder.is_dir() else None
-    with runner_of(config.sandbox) as runner, open_critic(config, kind, None, runner, None, journal) as critic:
+    factory.refuse_unfit(examples)
+    folder = factory.run.path
+    with factory.open(journal=folder / "sample.journal" if folder.is_dir() else None) as critic:
         yield critic
 
 
@@ -184,9 +183,10 @@ def run_try(
     Raises:
         UserError: there is no such policy, or the critic cannot judge what a person types.
     """
-    settings = prepare(config).policies(names)
-    with _critic(config, critique, [typed_prompt("line", "")]) as critic:
-        policies = {name: load_frozen(policy) for name, policy in settings}
+    prepare(config)
+    line = [typed_prompt("line", "")]
+    with critic_factory(config) as factory, _critic(factory, line, critique) as critic:
+        policies = {name: load_frozen(policy) for name, policy in factory.run.policies(names)}
         seed_everything(config.run.seed)
         conversation = Conversation(policies, config.generation, critic)
         for words in map(str.strip, lines):

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,15 +25,14 @@ from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
-from text2grad.sandbox import Runner
 from text2grad.stages import Summary, inlined
-from text2grad.stages.critics import admitted, critic_inputs, open_critic, refuse_unfit, runner_of
-from text2grad.stages.evaluate import evaluate_policy
+from text2grad.stages.critics import CriticFactory, critic_factory, critic_inputs
+from text2grad.stages.evaluate import Exam, evaluate_policy
 from text2grad.stages.reward_model.data import splits_of
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad.stages.run_folder import MAIN, RunFolder, read_feedback
 from text2grad.stages.sampling import TOKEN_IDS
-from text2grad.stages.training import TrainingRun, facts_of_pairs, facts_of_prompts, training
+from text2grad.stages.training import TrainingStage, facts_of_pairs, facts_of_prompts, training
 from text2grad.tasks.base import Task, environment_of, question_of, split_of, words_of
 from text2grad.train.learner import PROBE_EVERY
 from text2grad.train.offline import LoggedAnswer, train_offline
@@ -53,7 +52,7 @@ def counts_of(critic: Critic, ranks: Ranks) -> OnStep | None:
     return (lambda step, metrics: metrics.update(ranks.all_reduce(counts()))) if counts else None
 
 
-def heldout_curve(config: Config, task: Task, policy: Policy, runner: Runner, ranks: Ranks) -> OnStep | None:
+def heldout_curve(config: Config, measure: TaskMeasure, policy: Policy, ranks: Ranks) -> OnStep | None:
     """Return a hook that measures the policy on held-out prompts every `ppo.heldout_every` steps and at the end.
 
     It adds the task's main measure, as `evaluate` computes it, to the metrics `heldout_greedy_*` and
@@ -69,17 +68,17 @@ def heldout_curve(config: Config, task: Task, policy: Policy, runner: Runner, ra
         raise UsageError(
             "ppo.heldout_every needs whole weights in each process", "run.parallel ddp, or leave it out"
         )
-    heldout = task.examples("heldout")[: config.evaluate.limit]
+    heldout = measure.task.examples("heldout")[: config.evaluate.limit]
     if not heldout:
         raise UserError(
             "no held-out prompts to measure on", "raise task.heldout_share, or leave out ppo.heldout_every"
         )
-    measure = TaskMeasure(task, runner)
+    exam = Exam(heldout, measure, config.generation, config.evaluate.samples, config.run.seed)
 
     def measured() -> dict[str, float]:
         started = time.perf_counter()
         with same_randomness():
-            figures = evaluate_policy(policy, heldout, config, measure).summary.figures
+            figures = evaluate_policy(policy, exam).summary.figures
         return {**_main(figures), "seconds_heldout": time.perf_counter() - started}
 
     def on_step(step: int, metrics: dict[str, float]) -> None:
@@ -137,52 +136,49 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
     with training(config, "ppo", f"ppo/{name}", resume) as stage, ExitStack() as stack:
         ranks, given = stage.ranks, stage.config
-        runner = stack.enter_context(runner_of(given.sandbox))
+        factory = stack.enter_context(critic_factory(given))
+        programs = given.critic.kind == "program"
         with stage.preparing():
             if reason := given.ppo.no_update_reason:
                 raise UserError(reason, f"--ppo.value_warmup {given.ppo.steps // 4}, or more steps")
             task = stage.folder.task()
             examples = task.examples("train")
-            refuse_unfit(given.critic.kind, examples)
+            factory.refuse_unfit(examples)
             refuse_unfit_reward_model(given, tell=ranks.first)
-            if given.critic.kind == "program" and ranks.first:
-                examples = admitted(given, "program", examples, runner)
-        if given.critic.kind == "program":  # all train on the same tasks, whatever ran out of time in one process
-            examples, runner.gates = ranks.broadcast((examples, runner.gates))
+            if programs and ranks.first:
+                examples = factory.admitted(examples)
+        if programs:  # all train on the same tasks, whatever ran out of time in one process
+            examples, factory.runner.gates = ranks.broadcast((examples, factory.runner.gates))
         with ranks.barrier():
             policy = load_policy(stage.folder.policy())
         run = stage.settle(policy, facts_of_prompts(policy, examples))
+        settings, factory = run.config, replace(factory, config=run.config)
         with ranks.barrier():
-            critic = stack.enter_context(critic_in_training(run, task, runner, policy))
-        beside = watchers(run, critic, task, runner, policy)
-        with run.begin(inputs=critic_inputs(run.config), on_step=beside) as options:
-            settings = run.config
+            critic = stack.enter_context(critic_in_training(factory, run.stage, task, policy))
+        measure = TaskMeasure(task, factory.runner)
+        beside = combined(
+            counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic, ranks),
+            heldout_curve(settings, measure, policy, ranks),
+            kept_policies(settings.ppo.keep_every, policy, stage.place, ranks),
+            probes_of(critic, ranks),
+            length_watched(ranks),
+            variety_watched(settings.ppo, ranks),
+        )
+        with run.begin(inputs=critic_inputs(settings), on_step=beside) as options:
             how = settings.ppo, settings.credit, settings.generation
             train_ppo(policy, examples, critic, *how, options, environment_of(task))
-    return TrainSummary(steps=run.config.ppo.steps, out=str(stage.place / "policy"))
+    return TrainSummary(steps=settings.ppo.steps, out=str(stage.place / "policy"))
 
 
 @contextmanager
-def critic_in_training(run: TrainingRun, task: Task, runner: Runner, policy: Policy) -> Iterator[Critic]:
+def critic_in_training(
+    factory: CriticFactory, stage: TrainingStage, task: Task, policy: Policy
+) -> Iterator[Critic]:
     """The critic of a run, with a journal for each process; a reward model's is probed."""
-    config, ranks = run.config, run.stage.ranks
-    journal = run.stage.place / f"critic.{ranks.rank}.journal"
-    probed = config.critic.kind == "reward_model" and not ranks.sharded
-    with open_critic(config, config.critic.kind, task, runner, policy, journal) as critic:
-        yield ProbedCritic(critic, config.run.seed) if probed else critic
-
-
-def watchers(run: TrainingRun, critic: Critic, task: Task, runner: Runner, policy: Policy) -> OnStep | None:
-    """Combine the functions that inspect each step; None if there are none."""
-    config, ranks = run.config, run.stage.ranks
-    return combined(
-        counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic, ranks),
-        heldout_curve(config, task, policy, runner, ranks),
-        kept_policies(config.ppo.keep_every, policy, run.stage.place, ranks),
-        probes_of(critic, ranks),
-        length_watched(ranks),
-        variety_watched(config.ppo, ranks),
-    )
+    journal = stage.place / f"critic.{stage.ranks.rank}.journal"
+    probed = factory.kind == "reward_model" and not stage.ranks.sharded
+    with factory.open(task, policy, journal) as critic:
+        yield ProbedCritic(critic, stage.config.run.seed) if probed else critic
 
 
 class Answers(NamedTuple):

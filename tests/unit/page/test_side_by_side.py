@@ -12,6 +12,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.page.report import sections
 from text2grad.page.runs import read_run
+from text2grad.policy import load
 from text2grad.stages import evaluate, merge
 from text2grad.stages.run_folder import RunFolder
 
@@ -39,7 +40,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch, folder: Path, task: str, data: st
     model.mkdir(parents=True, exist_ok=True)
     (model / "tokenizer_config.json").write_text("{}")
     monkeypatch.setattr(RunFolder, "task", lambda run: Problems(task + data, count))
-    monkeypatch.setattr(evaluate, "load_frozen", lambda settings: None)
+    monkeypatch.setattr(load, "load_frozen", lambda settings: None)
     monkeypatch.setattr(evaluate, "sample", lambda policy, examples, *_: [([], "an\u2028swer")] * len(examples))
     evaluate.run_evaluate(config, "text2grad")
     return config
@@ -67,7 +68,7 @@ def test_results_on_one_task_stay_when_the_policy_is_measured_on_the_next(
 def test_a_model_of_the_hub_is_measured_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     loaded = []
     config = evaluated(monkeypatch, tmp_path, *RUNS[0])
-    monkeypatch.setattr(evaluate, "load_frozen", loaded.append)
+    monkeypatch.setattr(load, "load_frozen", loaded.append)
     evaluate.run_evaluate(config, "Qwen/Qwen2.5-0.5B-Instruct")
     assert [settings.model for settings in loaded] == ["Qwen/Qwen2.5-0.5B-Instruct"]
     assert (tmp_path / "evaluation" / "humaneval" / "Qwen2.5-0.5B-Instruct.json").is_file()

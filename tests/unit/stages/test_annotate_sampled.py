@@ -36,8 +36,7 @@ def server() -> Iterator[ChatServer]:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """`annotate` with a policy that always says `SAMPLED`: exit code, summary, stderr."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr(RunFolder, "policy", lambda run, *_: None)
-    monkeypatch.setattr(stage, "load_frozen", lambda settings: None)
+    monkeypatch.setattr(RunFolder, "load_policy", lambda run, *_: None)
     monkeypatch.setattr(stage, "sample", lambda policy, examples, *_: [([1], SAMPLED)] * len(examples))
 
     def call(data: Path, *words: str) -> tuple[int, dict[str, Any], str]:

@@ -20,7 +20,7 @@ from text2grad.jsonl import read_jsonl
 from text2grad.sandbox import Runner
 from text2grad.stages import train as stage
 from text2grad.stages.annotate import run_annotate
-from text2grad.stages.critics import admitted, critic_inputs, critic_over, make_critic, open_critic
+from text2grad.stages.critics import CriticFactory, critic_factory, critic_inputs, critic_over
 from text2grad.stages.paid import AnnotateOptions
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.training import DataFacts
@@ -51,7 +51,7 @@ def settings(tmp_path: Path, server: ChatServer, *words: str) -> Config:
 
 def asked(config: Config, journal: Path, responses: Sequence[str] = RESPONSES) -> list[Any]:
     examples = [example(f"r-{index}") for index in range(len(responses))]
-    with Runner(1.0) as runner, open_critic(config, "prompted", TASK, runner, journal=journal) as critic:
+    with critic_factory(config, "prompted") as factory, factory.open(TASK, journal=journal) as critic:
         return critic.critique(examples, responses)
 
 
@@ -151,11 +151,11 @@ def test_a_spec_of_ones_own_is_made_of_what_the_run_has(tmp_path: Path, monkeypa
     (tmp_path / "own_spec.py").write_text(OWN_SPEC)
     monkeypatch.syspath_prepend(str(tmp_path))
     config = load_config(find_config("demo"), ["--critic.kind", "own_spec:CONSTANT", "--run.seed", "7"])
-    with Runner(1.0) as runner:
-        critic = make_critic(config, config.critic.kind, None, runner)
-        with pytest.raises(UserError, match=r"own_spec has no CONSTANTS .did you mean CONSTANT"):
-            make_critic(config, "own_spec:CONSTANTS", None, runner)
-    assert critic.critique([example("a")], ["x"]) == [Critique(text="7", score=1.0)]
+    with critic_factory(config) as factory, factory.open() as critic:
+        assert critic.critique([example("a")], ["x"]) == [Critique(text="7", score=1.0)]
+    refused = pytest.raises(UserError, match=r"own_spec has no CONSTANTS .did you mean CONSTANT")
+    with critic_factory(config, "own_spec:CONSTANTS") as factory, refused, factory.open():
+        pass
     before = critic_inputs(config)["the critic"]
     (tmp_path / "own_spec.py").write_text(f"{OWN_SPEC}# changed")
     assert critic_inputs(config)["the critic"] != before
@@ -184,16 +184,17 @@ def test_tasks_that_judge_nothing_are_left_out_and_counted(capsys: pytest.Captur
     config = load_config(find_config("demo"), ["--critic.program.gate", "true"])
     tasks = [task_with("a", STRICT), task_with("b", WEAK), task_with("c", STRICT, "def f(x):\n    return 4\n")]
     with Runner(5.0) as runner:
-        assert [each.id for each in admitted(config, "program", tasks, runner)] == ["a"]
+        factory = CriticFactory(config, "program", runner)
+        assert [each.id for each in factory.admitted(tasks)] == ["a"]
         said = capsys.readouterr().err
         assert said.startswith("2 of 3 tasks are left out, their tests tell nothing: 1 where the tests pass for a")
         assert "1 where the reference: failed" in said and said.count("\n") == 1
         with pytest.raises(UserError, match=r"1 of 1 tasks .*--critic\.program\.gate false"):
-            admitted(config, "program", tasks[1:2], runner)
-        assert admitted(config, "reward_model", tasks, runner) == tasks
+            factory.admitted(tasks[1:2])
+        assert CriticFactory(config, "reward_model", runner).admitted(tasks) == tasks
     ungated = load_config(find_config("demo"), ["--critic.program.gate", "false"])
-    with Runner(5.0) as runner:
-        assert admitted(ungated, "program", tasks, runner) == tasks
+    with critic_factory(ungated, "program") as factory:
+        assert factory.admitted(tasks) == tasks
 
 
 def test_a_task_is_judged_by_the_gate_once_in_a_run(tmp_path: Path) -> None:
@@ -202,17 +203,18 @@ def test_a_task_is_judged_by_the_gate_once_in_a_run(tmp_path: Path) -> None:
     given = ["--run.folder", str(run), "--critic.program.gate", "true"]
     config, tasks = load_config(find_config("demo"), given), [task_with("a", STRICT), task_with("b", WEAK)]
     with Runner(5.0) as runner:
-        assert admitted(config, "program", tasks, runner) == tasks[:1]
+        assert CriticFactory(config, "program", runner).admitted(tasks) == tasks[:1]
     with Runner(5.0) as runner:
-        assert admitted(config, "program", tasks, runner) == tasks[:1]
-        critic = make_critic(config, "program", None, runner)
+        factory = CriticFactory(config, "program", runner)
+        assert factory.admitted(tasks) == tasks[:1]
         said = f"```python\n{SQUARE}```"
-        good, weak = critic.critique(tasks, [said, said])
+        with factory.open() as critic:
+            good, weak = critic.critique(tasks, [said, said])
         assert isinstance(good, Critique) and good.score == 1.0
         assert isinstance(weak, Failure) and "weak_tests" in weak.message
         assert not any(job.lenient for job in runner._known)  # no stub was run
         patient = load_config(find_config("demo"), [*given, "--sandbox.seconds", "7"])
-        assert admitted(patient, "program", tasks, runner) == tasks[:1]
+        assert CriticFactory(patient, "program", runner).admitted(tasks) == tasks[:1]
     assert len(json.loads((run / "gates.json").read_text(encoding="utf-8"))) == 4
 
 

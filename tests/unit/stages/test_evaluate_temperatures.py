@@ -16,7 +16,7 @@ from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Example
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import evaluate
-from text2grad.stages.evaluate import evaluate_policy, validation_prompts
+from text2grad.stages.evaluate import Exam, evaluate_policy, validation_prompts
 
 
 def prompt(name: str, words: str = "") -> Example:
@@ -63,12 +63,14 @@ def test_the_temperature_is_chosen_on_training_prompts_and_measured_on_held_out_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sampler, config, task = Sampler(monkeypatch), config_with(*TEMPERATURES), Prompts()
-    validation = validation_prompts(task, config)  # type: ignore[arg-type]
+    validation = validation_prompts(task, 4)  # type: ignore[arg-type]
     assert [each.id for each in validation] == ["t5", "t6", "t7", "t8"], "the last, without one that is held out"
     measure = TaskMeasure(task, None)  # type: ignore[arg-type]
     policy: Any = SimpleNamespace(tokenizer=None)
     monkeypatch.setattr(measures, "run_attempts", lambda *_: [])
-    figures = evaluate_policy(policy, task.examples("heldout"), config, measure, None, validation).summary.figures
+    temperatures = config.evaluate.temperatures
+    exam = Exam(task.examples("heldout"), measure, config.generation, 2, 0, temperatures, validation)
+    figures = evaluate_policy(policy, exam).summary.figures
     asked, twice = ["h0", "h0", "h1", "h1"], [name for n in range(5, 9) for name in [f"t{n}"] * 2]
     assert sampler.asked == [
         (0.0, ["h0", "h1"]),
@@ -94,12 +96,8 @@ def test_the_temperature_is_chosen_on_training_prompts_and_measured_on_held_out_
     )
 
 
-def test_without_temperatures_no_prompt_is_set_apart() -> None:
-    assert validation_prompts(Prompts(), config_with()) == []  # type: ignore[arg-type]
-
-
 def test_a_task_without_training_prompts_names_the_cure() -> None:
-    task: Any = SimpleNamespace(examples=lambda split: [prompt("h")] if split == "heldout" else [])
+    task: Any = SimpleNamespace(name="held", examples=lambda split: [prompt("h")] if split == "heldout" else [])
     with pytest.raises(UserError, match="no training prompts to choose a temperature on") as caught:
-        validation_prompts(task, config_with(*TEMPERATURES))
+        validation_prompts(task, 4)
     assert "leave out evaluate.temperatures" in str(caught.value)

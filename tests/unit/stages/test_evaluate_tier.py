@@ -13,6 +13,7 @@ from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Example
 from text2grad.sandbox import Runner
 from text2grad.stages import evaluate
+from text2grad.stages.evaluate import Exam, PolicyResults, evaluate_policy
 
 TESTS = "from solution import f\n\ndef test():\n    assert f(1) == 2\n"
 RIGHT = "```python\ndef f(x):\n    return x + 1\n```"
@@ -30,14 +31,13 @@ def problem(name: str, tests: str) -> Example:
     return Example.model_validate({"id": name, "prompt": prompt, "reference": "r", "meta": {"tests": tests}})
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, problems: list[Example], answers: list[str]) -> evaluate.Measured:
+def measured(monkeypatch: pytest.MonkeyPatch, problems: list[Example], answers: list[str]) -> PolicyResults:
     monkeypatch.setattr(evaluate, "sample", lambda policy, examples, *_: [([], text) for text in answers])
-    demo = load_config(CONFIGS / "demo.yaml")
-    config = demo.model_copy(update={"evaluate": demo.evaluate.model_copy(update={"samples": 1})})
     with Runner(seconds=10.0, tier="landlock") as runner:
         policy: Any = SimpleNamespace(tokenizer=None)
         task: Any = Words()
-        return evaluate.evaluate_policy(policy, problems, config, TaskMeasure(task, runner))
+        exam = Exam(problems, TaskMeasure(task, runner), load_config(CONFIGS / "demo.yaml").generation, 1, 0)
+        return evaluate_policy(policy, exam)
 
 
 def test_rows_and_summary_of_programs_carry_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:

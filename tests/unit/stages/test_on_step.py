@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from chat_server import KEY, ChatServer, last_message, said
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
-from text2grad.stages import train
+from text2grad.stages.critics import CriticFactory
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.train import run_train
@@ -38,21 +39,11 @@ class Lengths:
         return {"rouge_l": len(response) / 100, "other": 1.0}
 
 
-class Given:
-    """`open_critic` of a critic that needs no model."""
-
-    def __enter__(self) -> Halves:
-        return Halves()
-
-    def __exit__(self, *words: object) -> None:
-        pass
-
-
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> Lengths:
     found = Lengths()
     monkeypatch.setattr(RunFolder, "task", lambda run: found)
-    monkeypatch.setattr(train, "open_critic", lambda *words: Given())
+    monkeypatch.setattr(CriticFactory, "open", lambda *words: nullcontext(Halves()))
     return found
 
 

@@ -132,7 +132,7 @@ class Seen:
             self._tap(monkeypatch, stage, "train_supervised", lambda pairs, title: (title, [p.id for p in pairs]))
         self._tap(monkeypatch, train, "train_ppo", lambda examples, _: ("ppo", [e.id for e in examples]))
         self._tap(
-            monkeypatch, evaluate, "evaluate_policy", lambda examples, _: ("policy", [e.id for e in examples])
+            monkeypatch, evaluate, "evaluate_policy", lambda exam, _: ("policy", [e.id for e in exam.prompts])
         )
 
     def _tap(

@@ -30,7 +30,7 @@ from text2grad.policy.encode import encode_prompt
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.stages.critics import reward_model_critic
+from text2grad.stages.critics import critic_over, load_reward_model
 from text2grad.stages.reward_model.corrections import corrections
 from text2grad.stages.reward_model.data import example_of, reward_data, token_table
 from text2grad.stages.run_folder import RunFolder, write_json
@@ -67,7 +67,9 @@ def check_reward_model(run: RunFolder, config: Config, cases: Sequence[SpanCase]
     ]
     corrected = [Answer(example_of(record), text) for record, text in corrections(heldout)[:CORRECTED]]
     release()
-    critic, table = reward_model_critic(run, config.reward_model, config.generation.batch_size), token_table(run)
+    batch_size = config.generation.batch_size
+    critic = critic_over(config.reward_model, load_reward_model(run), str(run.reward_model_folder), batch_size)
+    table = token_table(run)
     of_fresh, of_corrupted = (_paid(critic, table, answers) for answers in (fresh, corrupted))
     judged = GateJudgements(cases, of_fresh, of_corrupted, _judgements(critic, corrected))
     verdict = check(judged, config.credit, config.run.seed)
