@@ -111,11 +111,10 @@ class CriticFactory:
         return Ready(self.run, self.config.run.seed, self.runner, critic)
 
     def _reward_model(self, policy: Policy | None = None) -> Critic:
-        config, run = self.config, self.run
-        model = load_reward_model(run, policy if config.reward_model.shared else None)
-        verdict_only = config.credit.by_score and model.score_head is not None
-        batch_size = config.generation.batch_size
-        return critic_over(config.reward_model, model, str(run.reward_model_folder), batch_size, verdict_only)
+        config = self.config
+        shared = policy if config.reward_model.shared else None
+        batch_size, by_score = config.generation.batch_size, config.credit.by_score
+        return loaded_critic(self.run, config.reward_model, batch_size, shared, by_score)
 
     def refuse_unfit(self, examples: Sequence[Example]) -> None:
         """Refuse a critic that can say nothing of these prompts: not one has what it judges by.
@@ -265,6 +264,25 @@ def load_reward_model(run: RunFolder, shared: Policy | None = None) -> Policy:
 
     folder = run.reward_model()
     return run.load_model(folder) if shared is None else beside(shared, folder, ADAPTER)
+
+
+def loaded_critic(
+    run: RunFolder,
+    settings: RewardModelSettings,
+    batch_size: int,
+    shared: Policy | None = None,
+    by_score: bool = False,
+) -> PromptedCritic | TaggerCritic:
+    """The trained reward model as a critic, which judges `batch_size` answers at a time.
+
+    With `by_score` only the score is paid, and a model with a score head writes nothing else.
+
+    Raises:
+        UserError: see `load_reward_model` and `critic_over`.
+    """
+    model = load_reward_model(run, shared)
+    verdict_only = by_score and model.score_head is not None
+    return critic_over(settings, model, str(run.reward_model_folder), batch_size, verdict_only)
 
 
 def critic_over(

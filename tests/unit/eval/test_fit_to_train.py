@@ -36,7 +36,7 @@ SOUND = GateFigures(
 
 
 def test_a_sound_reward_model_is_fit_without_a_word() -> None:
-    assert gate(SOUND) == Gate(fit=True, figures=SOUND)
+    assert gate(SOUND) == Gate(fit=True, reasons=(), figures=SOUND)
 
 
 @pytest.mark.parametrize(

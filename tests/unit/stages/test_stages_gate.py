@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -38,15 +39,15 @@ def test_a_reward_model_is_checked_when_it_is_trained(tmp_path: Path) -> None:
     run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     run_sft(config)
     summary = run_train_reward(config)
-    written = read_gate(gate_file(RunFolder.of(config)))
+    written = read_gate(RunFolder.of(config))
     assert written is not None and summary.gate is not None
     assert summary.damaged and summary.corrections == summary.records, "each answer was corrected"
     assert summary.trained_on == summary.records + summary.corrections + summary.damaged
-    figures = written["figures"]
-    assert figures["corrected"] <= figures["heldout"] == 30 - summary.records, "held-out corrections are measured"
-    assert written == json.loads(json.dumps(summary.gate))
-    assert not written["fit"], "a model of 16 dimensions that saw each record once"
-    assert 0 <= written["figures"]["fresh"] <= 16 and 0 <= written["figures"]["spoiled"] <= 32
+    figures = written.figures
+    assert figures.corrected <= figures.heldout == 30 - summary.records, "held-out corrections are measured"
+    assert asdict(written) == summary.gate
+    assert not written.fit, "a model of 16 dimensions that saw each record once"
+    assert 0 <= figures.fresh <= 16 and 0 <= figures.spoiled <= 32
     fresh = list(read_jsonl(config.run.folder / "evaluation" / FRESH, Feedback))
     assert len({record.id for record in fresh}) == 16
     with pytest.raises(UserError, match=r"not fit to train against: .*critic\.reward_model\.gate false"):

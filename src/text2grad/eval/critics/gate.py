@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,10 +79,24 @@ class Gate:
     """
 
     fit: bool
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...]
     cautions: tuple[str, ...] = ()
     figures: GateFigures = GateFigures()
     spans_alone: Gate | None = None
+
+    def unfit_reason(self, credit: CreditSettings) -> str:
+        """The first reason why the reward model is unfit where these settings pay its judgements; "" if it is fit.
+
+        Where the score is not paid, the verdict on its spans alone counts.
+        """
+        score_paid = _pays_verdict(credit)
+        verdict = self if score_paid else self.spans_alone or self
+        if not verdict.fit:
+            first, *others = verdict.reasons or ["no reason given"]
+            return f"{first}, and {len(others)} more" if others else first
+        if score_paid and not self.figures.pays_verdict:
+            return "it was checked with credit.outcome_weight 0, so its score, which is paid now, is unchecked"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -98,44 +112,55 @@ class GateJudgements:
 
 def check(judged: GateJudgements, settings: CreditSettings, seed: int) -> Gate:
     """The verdict under these credit settings, and where they pay both the one on spans alone."""
-    found = gate(gate_figures(judged, settings, seed))
+    verdict = gate(gate_figures(judged, settings, seed))
     if settings.by_score or not settings.outcome_weight:
-        return found
+        return verdict
     spans = settings.model_copy(update={"outcome_weight": 0.0})
-    return replace(found, spans_alone=gate(gate_figures(judged, spans, seed)))
+    return replace(verdict, spans_alone=gate(gate_figures(judged, spans, seed)))
 
 
 def gate_figures(judged: GateJudgements, settings: CreditSettings, seed: int) -> GateFigures:
     """The figures of a reward model, where answers are paid by these settings."""
     answers = [judgement for judgement, _ in (*judged.fresh, *judged.spoiled)]
-    said = [*(case.predicted for case in judged.cases), *answers, *judged.corrected]
-    lost, unreadable, forced = _failures(said)
-    own, marred = (_paid(answers, settings) for answers in (judged.fresh, judged.spoiled))
-    faulted = [_faults(each, settings) for each in judged.corrected if isinstance(each, Critique)]
+    judgements = [*(case.predicted for case in judged.cases), *answers, *judged.corrected]
+    critiques = [critique for critique in judgements if isinstance(critique, Critique)]
+    lost = sum(critique.quotes.unmatched + critique.quotes.ambiguous for critique in critiques)
+    fresh, corrupted = (_rewarded(answers, settings) for answers in (judged.fresh, judged.spoiled))
+    faulted = [_faults(critique, settings) for critique in judged.corrected if isinstance(critique, Critique)]
     return GateFigures(
         **_heldout_figures(judged.cases, settings, seed),
-        lost=lost,
-        unreadable=unreadable,
-        forced=forced,
-        fresh=len(own),
-        fresh_paid=sum(own) / max(1, len(own)),
-        spoiled=len(marred),
-        spoiled_paid=sum(marred) / max(1, len(marred)),
+        lost=lost / max(1, sum(critique.quote_count for critique in critiques)),
+        unreadable=_share([isinstance(judgement, Failure) for judgement in judgements]),
+        forced=sum(critique.forced > 0 for critique in critiques) / max(1, len(judgements)),
+        fresh=len(fresh),
+        fresh_paid=_share(fresh),
+        spoiled=len(corrupted),
+        spoiled_paid=_share(corrupted),
         corrected=len(faulted),
-        corrected_faulted=sum(faulted) / max(1, len(faulted)),
+        corrected_faulted=_share(faulted),
         pays_spans=not settings.by_score,
         pays_verdict=_pays_verdict(settings),
     )
+
+
+def _share(flags: Sequence[bool]) -> float:
+    return sum(flags) / max(1, len(flags))
 
 
 def _pays_verdict(settings: CreditSettings) -> bool:
     return settings.by_score or settings.outcome_weight != 0
 
 
-def _faults(said: Critique, settings: CreditSettings) -> bool:
-    """Whether a critique holds something against an answer that these settings pay for."""
-    marked = not settings.by_score and any(span.label < 0 for span in said.spans)
-    return marked or (_pays_verdict(settings) and said.score is not None and said.score < 0)
+def _rewarded(answers: Sequence[Paid], settings: CreditSettings) -> list[bool]:
+    """True for an answer whose rewards add up to more than 0, of those whose critique can be read."""
+    read = [(critique, aligned) for critique, aligned in answers if isinstance(critique, Critique)]
+    return [bool(credit(critique, aligned, settings).delta.sum() > 0) for critique, aligned in read]
+
+
+def _faults(critique: Critique, settings: CreditSettings) -> bool:
+    """True if a critique holds something against an answer that these settings pay for."""
+    marked = not settings.by_score and any(span.label < 0 for span in critique.spans)
+    return marked or (_pays_verdict(settings) and critique.score is not None and critique.score < 0)
 
 
 def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: int) -> dict[str, Any]:
@@ -144,8 +169,8 @@ def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: 
     used = {span.label for case in cases for span in case.gold.spans}
     names = [name for label, name in LABEL_NAMES.items() if label in used]
     rates, bounds = span_report(cases), intervals(cases, seed=seed)
-    knowing_nothing = baselines(cases, seed)
-    scattered = knowing_nothing["random_spans"]
+    uninformed = baselines(cases, seed)
+    random = uninformed["random_spans"]
 
     def over(rates: Mapping[str, float]) -> float | None:
         return mean([rates[f"{name}_f1"] for name in names]) if names else None
@@ -155,117 +180,32 @@ def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: 
         "f1": over(rates),
         "f1_low": over({name: low for name, (low, _) in bounds.items()}),
         "f1_high": over({name: high for name, (_, high) in bounds.items()}),
-        "random_f1": over(scattered),
-        "neutral_f1": over(knowing_nothing["always_neutral"]),
-        "by_label": {name: (rates[f"{name}_f1"], scattered[f"{name}_f1"]) for name in names},
-        **_spreads(cases, settings),
+        "random_f1": over(random),
+        "neutral_f1": over(uninformed["always_neutral"]),
+        "by_label": {name: (rates[f"{name}_f1"], random[f"{name}_f1"]) for name in names},
+        **(_verdict_figures(cases) if _pays_verdict(settings) else {}),
     }
 
 
-def _spreads(cases: Sequence[SpanCase], settings: CreditSettings) -> dict[str, float]:
-    """Of the verdicts, where they are paid and mostly given, and their correlation with the gold ones."""
+def _verdict_figures(cases: Sequence[SpanCase]) -> dict[str, float]:
+    """The spread of the verdicts, where they are mostly given, and their correlation with the gold ones."""
     gold = [case.gold.score for case in cases if case.gold.score is not None]
     read = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
-    given = [each.score for each in read if each.score is not None]
-    if not _pays_verdict(settings):
-        return {}
+    given = [critique.score for critique in read if critique.score is not None]
     if not gold:
         return {"spread": float(np.std(given))} if 2 * len(given) > len(cases) else {}
-    found = {"spread": float(np.std(given or [0.0])), "gold_spread": float(np.std(gold))}
+    figures = {"spread": float(np.std(given or [0.0])), "gold_spread": float(np.std(gold))}
     if r := verdicts(cases):
-        found |= {"verdict_r": r.r, "verdict_r_low": r.low, "verdict_r_high": r.high}
-    return found
-
-
-def _failures(said: Sequence[Judgement]) -> tuple[float, float, float]:
-    """Shares of quotes lost, of critiques that cannot be read, and of critiques that the token limit closed."""
-    read = [each for each in said if isinstance(each, Critique)]
-    lost = sum(each.quotes.unmatched + each.quotes.ambiguous for each in read)
-    quotes = sum(each.quote_count for each in read)
-    count = max(1, len(said))
-    return lost / max(1, quotes), (len(said) - len(read)) / count, sum(each.forced > 0 for each in read) / count
-
-
-def _paid(answers: Sequence[Paid], settings: CreditSettings) -> list[bool]:
-    """Of each answer whose critique can be read, whether its rewards add up to more than 0."""
-    return [
-        bool(credit(judgement, aligned, settings).delta.sum() > 0)
-        for judgement, aligned in answers
-        if not isinstance(judgement, Failure)
-    ]
+        figures |= {"verdict_r": r.r, "verdict_r_low": r.low, "verdict_r_high": r.high}
+    return figures
 
 
 def gate(figures: GateFigures) -> Gate:
     """Fit or not, and why. What is paid must have been measured on held-out records."""
-    shares = {name: getattr(figures, name) for name in SHARES}
-    high = [f"{100 * shares[name]:.0f} % {what}" for name, (most, what) in SHARES.items() if shares[name] > most]
-    reasons = (*(reason for rule in REASONS if (reason := rule(figures))), *high)
+    reasons = tuple(_reasons(figures))
     return Gate(fit=not reasons, reasons=reasons, cautions=tuple(_cautions(figures)), figures=figures)
 
 
-def _faults_corrections(found: GateFigures) -> str:
-    few = found.corrected < FEWEST_CORRECTED
-    if found.corrected_faulted <= (MOST_FAULTED_OF_FEW if few else MOST_FAULTED):
-        return ""
-    faulted = round(found.corrected_faulted * found.corrected)
-    return f"it finds fault with {faulted} of {found.corrected} held-out answers as people corrected them"
-
-
-def _not_measured(found: GateFigures) -> str:
-    if not found.heldout:
-        return "no critique is held out (task.heldout_share), so nobody knows how well it does"
-    if found.pays_spans and found.f1 is None:
-        return "no held-out critique marks words, so nobody knows how well it does"
-    if not found.pays_spans and found.gold_spread is None:
-        return "no held-out critique has a score, so nobody knows how well its verdicts do"
-    return ""
-
-
-def _worse_than_random(found: GateFigures) -> str:
-    if found.f1 is None or found.random_f1 is None or found.f1 > found.random_f1:
-        return ""
-    return f"it marks no better than chance (F1 {found.f1:.2f}, random spans {found.random_f1:.2f})"
-
-
-def _one_verdict(found: GateFigures) -> str:
-    if found.spread is None or found.gold_spread is None:
-        return ""
-    told_apart = found.spread >= LEAST_SPREAD or found.gold_spread < LEAST_SPREAD
-    return "" if told_apart else "it gives every answer the same verdict, where the annotations differ"
-
-
-def _verdicts_of_chance(found: GateFigures) -> str:
-    if not found.pays_verdict or found.spread is None or _one_verdict(found):
-        return ""
-    if found.gold_spread is None:
-        return "it gives verdicts, and no held-out critique has a score to compare them with"
-    if found.gold_spread < LEAST_SPREAD:
-        apart = "its verdicts differ, where those of the held-out annotations are all the same"
-        return apart if found.spread >= LEAST_SPREAD else ""
-    if found.verdict_r is None or found.verdict_r_low is None or found.verdict_r_high is None:
-        return "too few held-out answers have a verdict of both to compare them"
-    interval = f"r {found.verdict_r:.2f}, {found.verdict_r_low:.2f} to {found.verdict_r_high:.2f}"
-    if found.verdict_r <= 0 and found.heldout >= FEW:
-        return f"its verdicts do not follow those of the annotations ({interval})"
-    may_be_chance = found.verdict_r_low <= 0
-    return f"its verdicts may follow those of the annotations by chance ({interval})" if may_be_chance else ""
-
-
-def _praises_anything(found: GateFigures) -> str:
-    if found.spoiled_paid <= MOST_PRAISED or found.spoiled < FEWEST_SPOILED:
-        return ""
-    share, own = f"{100 * found.spoiled_paid:.0f} %", f"{100 * found.fresh_paid:.0f} %"
-    return f"it rewards {share} of {found.spoiled} answers made unreadable on purpose ({own} of the policy's own)"
-
-
-REASONS = (
-    _not_measured,
-    _faults_corrections,
-    _worse_than_random,
-    _one_verdict,
-    _verdicts_of_chance,
-    _praises_anything,
-)
 CUT = "of its critiques ran into the token limit, and their rest is lost (reward_model.max_new_tokens)"
 SHARES = {
     "lost": (MOST_LOST, "of its quotes are not in the answer or not unique, so nothing is paid for them"),
@@ -275,18 +215,68 @@ SHARES = {
 """Shares that are reasons above a limit, and what they are shares of."""
 
 
-def _cautions(found: GateFigures) -> list[str]:
-    cautions = []
-    if 0 < found.heldout < FEW:
-        cautions.append(f"measured on {found.heldout} critiques only")
-    for name, (f1, chance) in found.by_label.items():
-        if f1 <= chance and not _worse_than_random(found):
-            cautions.append(f"its {name} spans are no better than chance (F1 {f1:.2f}, random {chance:.2f})")
-    overlapping = found.f1_low is not None and found.random_f1 is not None and found.f1_low <= found.random_f1
-    if overlapping and not _worse_than_random(found):
-        cautions.append("its interval reaches down to chance")
-    if MOST_FORCED < found.forced <= MOST_CUT:
-        cautions.append(f"{100 * found.forced:.0f} % {CUT}")
-    if found.spoiled > 0 and 0 < found.fresh_paid <= found.spoiled_paid <= MOST_PRAISED:
-        cautions.append("it rewards answers made unreadable on purpose as often as the policy's own")
-    return cautions
+def _reasons(figures: GateFigures) -> Iterator[str]:
+    if not figures.heldout:
+        yield "no critique is held out (task.heldout_share), so nobody knows how well it does"
+    elif figures.pays_spans and figures.f1 is None:
+        yield "no held-out critique marks words, so nobody knows how well it does"
+    elif not figures.pays_spans and figures.gold_spread is None:
+        yield "no held-out critique has a score, so nobody knows how well its verdicts do"
+    few = figures.corrected < FEWEST_CORRECTED
+    if figures.corrected_faulted > (MOST_FAULTED_OF_FEW if few else MOST_FAULTED):
+        faulted = round(figures.corrected_faulted * figures.corrected)
+        yield f"it finds fault with {faulted} of {figures.corrected} held-out answers as people corrected them"
+    if _at_chance(figures):
+        yield f"it marks no better than chance (F1 {figures.f1:.2f}, random spans {figures.random_f1:.2f})"
+    if reason := _verdict_reason(figures):
+        yield reason
+    if figures.spoiled_paid > MOST_PRAISED and figures.spoiled >= FEWEST_SPOILED:
+        corrupted, fresh = (f"{100 * share:.0f} %" for share in (figures.spoiled_paid, figures.fresh_paid))
+        yield (
+            f"it rewards {corrupted} of {figures.spoiled} answers made unreadable on purpose"
+            f" ({fresh} of the policy's own)"
+        )
+    for name, (most, what) in SHARES.items():
+        if (share := getattr(figures, name)) > most:
+            yield f"{100 * share:.0f} % {what}"
+
+
+def _at_chance(figures: GateFigures) -> bool:
+    return figures.f1 is not None and figures.random_f1 is not None and figures.f1 <= figures.random_f1
+
+
+def _verdict_reason(figures: GateFigures) -> str:
+    """The reason not to train on the verdicts, where they are paid; "" if there is none."""
+    if not figures.pays_verdict or figures.spread is None:
+        return ""
+    if figures.gold_spread is None:
+        return "it gives verdicts, and no held-out critique has a score to compare them with"
+    differ, gold_differ = figures.spread >= LEAST_SPREAD, figures.gold_spread >= LEAST_SPREAD
+    if not gold_differ:
+        apart = "its verdicts differ, where those of the held-out annotations are all the same"
+        return apart if differ else ""
+    if not differ:
+        return "it gives every answer the same verdict, where the annotations differ"
+    r, low, high = figures.verdict_r, figures.verdict_r_low, figures.verdict_r_high
+    if r is None or low is None or high is None:
+        return "too few held-out answers have a verdict of both to compare them"
+    interval = f"(r {r:.2f}, {low:.2f} to {high:.2f})"
+    if r <= 0 and figures.heldout >= FEW:
+        return f"its verdicts do not follow those of the annotations {interval}"
+    return f"its verdicts may follow those of the annotations by chance {interval}" if low <= 0 else ""
+
+
+def _cautions(figures: GateFigures) -> Iterator[str]:
+    if 0 < figures.heldout < FEW:
+        yield f"measured on {figures.heldout} critiques only"
+    if not _at_chance(figures):
+        for name, (f1, random) in figures.by_label.items():
+            if f1 <= random:
+                yield f"its {name} spans are no better than chance (F1 {f1:.2f}, random {random:.2f})"
+        low, random_f1 = figures.f1_low, figures.random_f1
+        if low is not None and random_f1 is not None and low <= random_f1:
+            yield "its interval reaches down to chance"
+    if MOST_FORCED < figures.forced <= MOST_CUT:
+        yield f"{100 * figures.forced:.0f} % {CUT}"
+    if figures.spoiled > 0 and 0 < figures.fresh_paid <= figures.spoiled_paid <= MOST_PRAISED:
+        yield "it rewards answers made unreadable on purpose as often as the policy's own"

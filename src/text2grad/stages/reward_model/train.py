@@ -38,7 +38,7 @@ from text2grad.stages.reward_model.data import (
     token_table,
     with_damage,
 )
-from text2grad.stages.reward_model.gate import GATE_FILE, check_reward_model, gate_file, read_gate, release
+from text2grad.stages.reward_model.gate import GATE_FILE, check_reward_model, read_gate, release
 from text2grad.stages.run_folder import RunFolder, read_feedback, write_json
 from text2grad.stages.training import TrainingStage, facts_of_pairs, prepare, training, warn_if_loss_flat
 from text2grad.train.pairs import Pair
@@ -207,7 +207,8 @@ def run_evaluate_reward_model(
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
     cases = [case for _, case in found]
     report = reward_model_report(cases, config.run.seed)
-    report["gate"] = read_gate(gate_file(run))
+    verdict = read_gate(run)
+    report["gate"] = verdict and asdict(verdict)
     said = list(numbered(record for record, _ in found))
     source = Source(kind="reward_model", model=str(config.critic.reward_model.folder or "reward_model"))
     records = [
