@@ -21,20 +21,22 @@ from text2grad.align.tokens import align_by_prefixes
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Label, Span
 
-KINDS = ("byte", "piece")
 SETTINGS = CreditSettings(weighting="token", outcome_weight=0.0)
 
 
-@pytest.fixture(scope="module")
-def tokenizers(
-    tokenizer: PreTrainedTokenizerFast, sentencepiece_tokenizer: PreTrainedTokenizerFast
-) -> dict[str, PreTrainedTokenizerFast]:
-    return {"byte": tokenizer, "piece": sentencepiece_tokenizer}
+Pair = tuple[TokenTable, PreTrainedTokenizerFast]
 
 
 @pytest.fixture(scope="module")
-def tables(tokenizers: dict[str, PreTrainedTokenizerFast]) -> dict[str, TokenTable]:
-    return {kind: TokenTable(tokenizer) for kind, tokenizer in tokenizers.items()}
+def byte(tokenizer: PreTrainedTokenizerFast) -> Pair:
+    return TokenTable(tokenizer), tokenizer
+
+
+@pytest.fixture(scope="module", params=["tokenizer", "sentencepiece_tokenizer"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    """Of a tokenizer of each kind, its table and itself."""
+    made = request.getfixturevalue(request.param)
+    return TokenTable(made), made
 
 
 def cores(aligned: Aligned, chosen: Any) -> list[str]:
@@ -90,28 +92,19 @@ BYTES = _bytes()
 assert sorted(BYTES.values()) == list(range(256))
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_any_ids_are_aligned(
-    kind: str, data: st.DataObject, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
-) -> None:
+def test_any_ids_are_aligned(data: st.DataObject, pair: Pair) -> None:
     """Random ids: special tokens anywhere, characters cut anywhere, never what `encode` would give."""
-    tokenizer = tokenizers[kind]
-    ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=24))
-    check(ids, tables[kind], tokenizer)
+    check(data.draw(st.lists(st.integers(0, len(pair[1]) - 1), max_size=24)), *pair)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(max_size=20), data=st.data())
-def test_ids_that_are_not_the_canonical_ones(
-    kind: str, text: str, data: st.DataObject, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
-) -> None:
-    tokenizer = tokenizers[kind]
+def test_ids_that_are_not_the_canonical_ones(text: str, data: st.DataObject, pair: Pair) -> None:
     ids: list[int] = []
     cuts = [0, *sorted(data.draw(st.sets(st.integers(0, 20), max_size=4))), 20]
     for start, end in pairwise(cuts):
-        ids += tokenizer(text[start:end], add_special_tokens=False)["input_ids"]
-    check(ids, tables[kind], tokenizer)
+        ids += pair[1](text[start:end], add_special_tokens=False)["input_ids"]
+    check(ids, *pair)
 
 
 def check(ids: list[int], table: TokenTable, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -127,59 +120,43 @@ def check(ids: list[int], table: TokenTable, tokenizer: PreTrainedTokenizerFast)
         assert ([core[0], core[-1]] == [visible[0], visible[-1]]) if visible else not core
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "text", ["def f(x):\n    return x\n", "会议改到星期五。", "so 👩‍👩‍👧 it is 🙂", "a  b\t\tc\n\n\nd", "Ünïcödé"]
-)
-def test_the_text_is_what_was_encoded(
-    kind: str, text: str, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
-) -> None:
-    ids = tokenizers[kind](text, add_special_tokens=False)["input_ids"]
-    aligned = tables[kind].align([*ids, tokenizers[kind].eos_token_id])
-    assert tables[kind].exact_bytes
-    assert aligned.text.removeprefix(" ") == text == tokenizers[kind].decode(ids)
-    assert aligned.starts[-1] == aligned.ends[-1] == len(aligned.text)
+ENCODED = ("def f(x):\n    return x\n", "会议改到星期五。", "so 👩‍👩‍👧 it is 🙂", "a  b\t\tc\n\n\nd", "Ünïcödé")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_response_cut_inside_a_character(
-    kind: str, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
-) -> None:
-    ids = tokenizers[kind]("ok 🙂", add_special_tokens=False)["input_ids"]
-    cut = tables[kind].align(ids[:-1])
+def test_the_text_is_what_was_encoded(pair: Pair) -> None:
+    table, tokenizer = pair
+    assert table.exact_bytes
+    for text in ENCODED:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        aligned = table.align([*ids, tokenizer.eos_token_id])
+        assert aligned.text.removeprefix(" ") == text == tokenizer.decode(ids)
+        assert aligned.starts[-1] == aligned.ends[-1] == len(aligned.text)
+
+
+def test_a_character_of_several_tokens_is_labelled_whole_and_may_be_cut(pair: Pair) -> None:
+    table, tokenizer = pair
+    aligned = table.align(tokenizer("no 🦔 no", add_special_tokens=False)["input_ids"])
+    labels = token_labels([span(aligned.text, "🦔", -1)], aligned)
+    assert labels.sum() <= -3 and set(cores(aligned, labels < 0)) == {"🦔"}
+    cut = table.align(tokenizer("ok 🙂", add_special_tokens=False)["input_ids"][:-1])
     assert cut.text.endswith("ok \ufffd")
     assert cut.core_ends[-1] == len(cut.text) == cut.core_starts[-1] + 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_emoji_over_several_tokens_is_labelled_whole(
-    kind: str, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
-) -> None:
-    ids = tokenizers[kind]("no 🦔 no", add_special_tokens=False)["input_ids"]
-    aligned = tables[kind].align(ids)
-    labels = token_labels([span(aligned.text, "🦔", -1)], aligned)
-    assert labels.sum() <= -3
-    assert set(cores(aligned, labels < 0)) == {"🦔"}
-
-
-def test_a_tokenizer_saved_and_loaded_aligns_alike(model_folder: Path, tables: dict[str, TokenTable]) -> None:
+def test_a_tokenizer_saved_and_loaded_aligns_alike(model_folder: Path, byte: Pair) -> None:
     loaded = TokenTable(AutoTokenizer.from_pretrained(model_folder))
-    aligned, wanted = loaded.align(range(400)), tables["byte"].align(range(400))
-    assert aligned.text == wanted.text
-    assert aligned.starts.tolist() == wanted.starts.tolist()
+    aligned, expected = loaded.align(range(400)), byte[0].align(range(400))
+    assert (aligned.text, aligned.starts.tolist()) == (expected.text, expected.starts.tolist())
 
 
-def test_ids_beyond_the_vocabulary_are_no_text(tables: dict[str, TokenTable]) -> None:
-    assert tables["byte"].align([10_000]).text == ""
-    assert len(tables["byte"].align([])) == 0
+def test_ids_beyond_the_vocabulary_are_no_text(byte: Pair) -> None:
+    assert byte[0].align([10_000]).text == "" and len(byte[0].align([])) == 0
 
 
-def test_a_text_nobody_sampled_keeps_its_own_offsets(tables: dict[str, TokenTable]) -> None:
-    for table in tables.values():
-        aligned = table.align_text("the staff moved")
-        assert aligned.text == "the staff moved"
-        labels = token_labels([span(aligned.text, "staff", 1)], aligned)
-        assert "".join(cores(aligned, labels > 0)) == "staff"
+def test_a_text_nobody_sampled_keeps_its_own_offsets(pair: Pair) -> None:
+    aligned = pair[0].align_text("the staff moved")
+    assert aligned.text == "the staff moved"
+    assert "".join(cores(aligned, token_labels([span(aligned.text, "staff", 1)], aligned) > 0)) == "staff"
 
 
 def test_a_tokenizer_without_bytes_is_decoded_prefix_by_prefix(word_piece: PreTrainedTokenizerFast) -> None:
@@ -194,18 +171,13 @@ def test_a_tokenizer_without_bytes_is_decoded_prefix_by_prefix(word_piece: PreTr
 
 @given(text=st.text(max_size=20) | st.text("\ufffda é🦔", max_size=8), ends=st.booleans())
 @example(text="\ufffd", ends=False)
-def test_prefix_decoding_agrees_with_the_bytes(
-    text: str, ends: bool, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
-) -> None:
+def test_prefix_decoding_agrees_with_the_bytes(text: str, ends: bool, byte: Pair) -> None:
     """For whole characters; of a cut one the prefixes cannot say which of its bytes came when."""
-    ids = tokenizers["byte"](text, add_special_tokens=False)["input_ids"]
-    ids = [*ids, tokenizers["byte"].eos_token_id] if ends else ids
-    fast, slow = tables["byte"].align(ids), align_by_prefixes(tokenizers["byte"], ids)
-    assert (slow.text, slow.starts.tolist(), slow.ends.tolist()) == (
-        fast.text,
-        fast.starts.tolist(),
-        fast.ends.tolist(),
-    )
+    table, tokenizer = byte
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] * ends
+    fast, slow = table.align(ids), align_by_prefixes(tokenizer, ids)
+    assert slow.text == fast.text
+    assert (slow.starts.tolist(), slow.ends.tolist()) == (fast.starts.tolist(), fast.ends.tolist())
 
 
 def test_a_table_that_decodes_otherwise_is_not_used(sentencepiece_tokenizer: PreTrainedTokenizerFast) -> None:
@@ -218,8 +190,10 @@ def test_a_table_that_decodes_otherwise_is_not_used(sentencepiece_tokenizer: Pre
     assert table.align(tokenizer("an ant", add_special_tokens=False)["input_ids"]).text == " bn bnt"
 
 
-def test_a_space_put_in_front_of_a_text_touches_nothing_of_it(tables: dict[str, TokenTable]) -> None:
-    aligned = tables["piece"].align_text("日 b")
+def test_a_space_put_in_front_of_a_text_touches_nothing_of_it(
+    sentencepiece_tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    aligned = TokenTable(sentencepiece_tokenizer).align_text("日 b")
     assert (aligned.starts[0], aligned.ends[0], aligned.ends[1]) == (0, 0, 1)
 
 
@@ -325,24 +299,19 @@ def test_cancelled_and_uncovered_spans_are_counted() -> None:
     assert credit(case, unwritten, SETTINGS).uncovered == 2
 
 
-@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s not in ("last_token", "spread_score")])
 @pytest.mark.parametrize("weighting", ["token", "span", "balanced"])
-def test_what_could_be_better_pays_nothing(scheme: Any, weighting: Any) -> None:
+def test_what_could_be_better_pays_nothing(weighting: Any) -> None:
     """Beside other spans, under them and alone: as if it were not there, but that it is not unlabelled."""
     aligned = words(TEXT)
-    plain = critique(TEXT, good=(" ".join(TEXT.split()[:2]),), poor=(TEXT.split()[3],), score=1.0)
-    suggested = [span(TEXT, " ".join(TEXT.split()[1:]), 0)]
-    settings = CreditSettings(scheme=scheme, weighting=weighting)
-    both = plain.model_copy(update={"spans": (*plain.spans, *suggested)})
-    assert credit(both, aligned, settings).delta.tolist() == credit(plain, aligned, settings).delta.tolist()
-    assert credit(both, aligned, settings).cancelled == credit(plain, aligned, settings).cancelled
-    assert token_labels(suggested, aligned).tolist() == [0] * len(aligned)
-    alone = Critique(text="", spans=tuple(suggested))
-    paid = credit(alone, aligned, settings.model_copy(update={"unlabelled": 0.5})).delta.tolist()
-    rest = 0.5 if scheme == "spans" else 0.0
-    assert paid == [rest, *[0.0] * (len(aligned) - 2), rest], (
-        "the first word and the end of the text are in no span"
-    )
+    plain = critique(TEXT, good=("The quick",), poor=("fox",), score=1.0)
+    suggested = span(TEXT, " ".join(TEXT.split()[1:]), 0)
+    both = plain.model_copy(update={"spans": (*plain.spans, suggested)})
+    assert token_labels([suggested], aligned).tolist() == [0] * len(aligned)
+    settings = CreditSettings(weighting=weighting, unlabelled=0.5)
+    with_it, without = (credit(case, aligned, CreditSettings(weighting=weighting)) for case in (both, plain))
+    assert with_it.delta.tolist() == without.delta.tolist() and with_it.cancelled == without.cancelled
+    alone = credit(Critique(text="", spans=(suggested,)), aligned, settings).delta.tolist()
+    assert alone == [0.5, *[0.0] * (len(aligned) - 2), 0.5], "the first word and the end of the text are in no span"
 
 
 def test_what_words_earn_and_the_verdict_are_told_apart_for_those_who_compare_answers() -> None:
@@ -417,22 +386,15 @@ def test_a_scheme_of_ones_own_pays_what_it_gives(own_scheme: str) -> None:
     assert CreditSettings(scheme=f"{own_scheme}:verdict").by_score
 
 
-@pytest.mark.parametrize(
-    ("name", "words_of_it"),
-    [
-        ("short", r"'own_scheme_\d+:short' gave numbers of shape \(1,\) \(one finite number for each of 9 tokens"),
-        ("endless", "gave a number that is not finite"),
-        ("number", "number of own_scheme_.* is not a credit scheme"),
-        ("haves", "has no haves .did you mean halves"),
-    ],
-)
-def test_a_scheme_of_ones_own_that_is_none_is_the_users_mistake(
-    own_scheme: str, name: str, words_of_it: str
-) -> None:
-    with pytest.raises(UserError, match=words_of_it):
-        credit(critique(TEXT), words(TEXT), CreditSettings(scheme=f"{own_scheme}:{name}"))
-
-
-def test_an_unknown_scheme_is_named_with_its_nearest() -> None:
+def test_a_scheme_that_is_none_is_the_users_mistake(own_scheme: str) -> None:
+    cases = {
+        "short": r"'own_scheme_\d+:short' gave numbers of shape \(1,\)",
+        "endless": "not finite",
+        "number": "number of own_scheme_.* is not a credit scheme",
+        "haves": "has no haves .did you mean halves",
+    }
+    for name, problem in cases.items():
+        with pytest.raises(UserError, match=problem):
+            credit(critique(TEXT), words(TEXT), CreditSettings(scheme=f"{own_scheme}:{name}"))
     with pytest.raises(ValueError, match=r"did you mean 'spans'\? one of spans, last_token, .*, or module:name"):
         CreditSettings(scheme="span")

@@ -22,13 +22,16 @@ from text2grad.train.rollout import judge
 TEXT = 'She asked: "Is it really twenty miles?" 🙂 Nobody knew.'
 EXAMPLES = [Example(id=str(n), prompt=(Message(role="user", content="How far?"),)) for n in range(8)]
 KINDS = ("byte", "piece", "word")
+
+
 FAILED = Failure(kind="truncated", message="cut")
+SOURCE = Source(kind="human")
 
 
 class Says:
     """A critic that says what it is given, whatever it is shown."""
 
-    source = Source(kind="human")
+    source = SOURCE
 
     def __init__(self, *judgements: Any) -> None:
         self.judgements = list(judgements)
@@ -53,13 +56,13 @@ def credited(
 
 
 @pytest.fixture(scope="module")
-def tables(
-    tokenizer: PreTrainedTokenizerFast,
-    sentencepiece_tokenizer: PreTrainedTokenizerFast,
-    word_piece: PreTrainedTokenizerFast,
-) -> dict[str, TokenTable]:
-    made = {"byte": tokenizer, "piece": sentencepiece_tokenizer, "word": word_piece}
-    return {kind: TokenTable(each) for kind, each in made.items()}
+def byte(tokenizer: PreTrainedTokenizerFast) -> TokenTable:
+    return TokenTable(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def tables(byte: TokenTable, sentencepiece_tokenizer: Any, word_piece: Any) -> dict[str, TokenTable]:
+    return {"byte": byte, "piece": TokenTable(sentencepiece_tokenizer), "word": TokenTable(word_piece)}
 
 
 def span(text: str, start: int, end: int, label: Any = 1) -> Span:
@@ -111,34 +114,32 @@ def test_the_rewards_are_those_of_our_own_trainer(
         assert len(found) == len(ids)
 
 
+@pytest.mark.parametrize("name", ["tokenizer", "sentencepiece_tokenizer", "word_piece"])
 def test_plain_tokenizers_and_those_of_transformers_give_the_same(
-    tokenizer: PreTrainedTokenizerFast,
-    sentencepiece_tokenizer: PreTrainedTokenizerFast,
-    word_piece: PreTrainedTokenizerFast,
+    name: str, request: pytest.FixtureRequest
 ) -> None:
-    for each in (tokenizer, sentencepiece_tokenizer, word_piece):
-        plain = each.backend_tokenizer
-        ids = [*plain.encode(TEXT, add_special_tokens=False).ids, 1]
-        text = TokenTable(each).align(ids).text
-        said = quoted("really", -1, text)
-        rewards = token_rewards(said, each, ids)
-        assert TokenTable(plain).align(ids).text == text
-        assert rewards == token_rewards(said, plain, ids) and -1.0 in rewards and len(rewards) == len(ids)
+    made = request.getfixturevalue(name)
+    plain = made.backend_tokenizer
+    ids = [*plain.encode(TEXT, add_special_tokens=False).ids, 1]
+    text = TokenTable(made).align(ids).text
+    said = quoted("really", -1, text)
+    rewards = token_rewards(said, made, ids)
+    assert TokenTable(plain).align(ids).text == text
+    assert rewards == token_rewards(said, plain, ids) and -1.0 in rewards and len(rewards) == len(ids)
 
 
-def test_a_record_is_compared_with_the_text_of_the_ids(tables: dict[str, TokenTable], tokenizer: Any) -> None:
+def test_what_was_judged_is_the_text_of_the_ids(byte: TokenTable, tokenizer: Any) -> None:
     ids = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
-    record = Feedback.of(EXAMPLES[0], TEXT, quoted("twenty miles"), Source(kind="human"))
-    assert token_rewards(record, tables["byte"], ids) == token_rewards(quoted("twenty miles"), tables["byte"], ids)
-    other = Feedback.of(EXAMPLES[0], TEXT + " No.", quoted("twenty miles"), Source(kind="human"))
+    miles = quoted("twenty miles")
+    critic = Says(miles, quoted("asked"))
+    credited(critic, EXAMPLES[:2], byte, [ids, ids])
+    assert critic.shown == [TEXT, TEXT]
+    record, other = (Feedback.of(EXAMPLES[0], text, miles, SOURCE) for text in (TEXT, TEXT + " No."))
+    assert token_rewards(record, byte, ids) == token_rewards(miles, byte, ids)
     with pytest.raises(UserError, match=r"a critique of another text.*No\.'"):
-        token_rewards(other, tables["byte"], ids)
-
-
-def test_a_critique_of_another_text_is_one_line(tables: dict[str, TokenTable], tokenizer: Any) -> None:
-    ids = tokenizer("Nobody asked.", add_special_tokens=False)["input_ids"]
-    with pytest.raises(UserError, match=r"a critique of another text.*does not read 'twenty'") as caught:
-        token_rewards(quoted("twenty"), tables["byte"], ids)
+        token_rewards(other, byte, ids)
+    with pytest.raises(UserError, match=r"a critique of another text.*does not read 'twenty miles'") as caught:
+        token_rewards(miles, byte, tokenizer("Nobody asked.", add_special_tokens=False)["input_ids"])
     assert "\n" not in str(caught.value)
 
 
@@ -157,51 +158,31 @@ def test_ids_of_a_padded_output_layer_are_tokens_without_text(tables: dict[str, 
             assert credited(Says(said), EXAMPLES[:1], table, [ids]) == [token_rewards(said, table, ids)]
 
 
-@pytest.mark.parametrize("strange", [-1, 600_000])
-def test_ids_of_another_tokenizer_are_one_line(tables: dict[str, TokenTable], strange: int) -> None:
-    for call in (
-        lambda table: token_rewards(Critique(text=""), table, [5, strange]),
-        lambda table: credited(Says(Critique(text="")), EXAMPLES[:1], table, [[5, strange]]),
-    ):
-        with pytest.raises(UserError, match=f"ids of another tokenizer: {strange} is not among the .* ids"):
-            call(tables["byte"])
+def test_ids_of_another_tokenizer_are_one_line(byte: TokenTable) -> None:
+    for strange in (-1, 600_000):
+        problem = f"ids of another tokenizer: {strange} is not among the .* ids"
+        with pytest.raises(UserError, match=problem):
+            token_rewards(Critique(text=""), byte, [5, strange])
+        with pytest.raises(UserError, match=problem):
+            credited(Says(Critique(text="")), EXAMPLES[:1], byte, [[5, strange]])
 
 
-def test_a_failure_is_no_score(tables: dict[str, TokenTable]) -> None:
-    with pytest.raises(UserError, match=r"the critique failed \(truncated\): cut .leave the response out"):
-        token_rewards(FAILED, tables["byte"], [1, 2])
-    record = Feedback.of(EXAMPLES[0], "", FAILED, Source(kind="human"))
-    with pytest.raises(UserError, match="the critique failed"):
-        token_rewards(record, tables["byte"], [])
+def test_a_failure_is_no_score(byte: TokenTable) -> None:
+    for failed, ids in ((FAILED, [1, 2]), (Feedback.of(EXAMPLES[0], "", FAILED, SOURCE), [])):
+        with pytest.raises(UserError, match=r"the critique failed \(truncated\): cut"):
+            token_rewards(failed, byte, ids)
     critic = Says(Critique(text="", score=1.0), FAILED)
-    rewards = credited(critic, EXAMPLES[:2], tables["byte"], [[4, 5], [6]])
-    assert rewards == [[0.0, 1.0], None]
+    assert credited(critic, EXAMPLES[:2], byte, [[4, 5], [6]]) == [[0.0, 1.0], None]
 
 
-def test_the_critic_is_shown_the_text_of_the_ids(tables: dict[str, TokenTable], tokenizer: Any) -> None:
-    ids = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
-    critic = Says(quoted("miles"), quoted("asked", text=TEXT[:12]))
-    credited(critic, EXAMPLES[:2], tables["byte"], [ids, ids])
-    assert critic.shown == [TEXT, TEXT]
-
-
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ([], "Says gave 0 judgements of 2 responses"),
-        ([FAILED], "Says gave 1 judgements of 2 responses"),
-        ([FAILED] * 3, "Says gave 3 judgements of 2 responses"),
-        ([FAILED, None], "Says gave a NoneType as a judgement"),
-    ],
-)
-def test_a_critic_that_gives_too_few_judgements_is_one_line_on_either_road(
-    tables: dict[str, TokenTable], said: list[Any], words: str
-) -> None:
+def test_a_critic_that_gives_too_few_judgements_is_one_line_on_either_road(byte: TokenTable) -> None:
     samples = [Sample([4], False), Sample([5], False)]
-    with pytest.raises(UserError, match=f"{words} .return one Critique or Failure for each"):
-        credited(Says(*said), EXAMPLES[:2], tables["byte"], [[4], [5]])
-    with pytest.raises(UserError, match=words):
-        judge(EXAMPLES[:2], samples, tables["byte"], Says(*said), CreditSettings())
+    said: list[tuple[list[Any], str]] = [([FAILED] * n, f"{n} judgements of 2 responses") for n in (0, 1, 3)]
+    for judgements, problem in [*said, ([FAILED, None], "a NoneType as a judgement")]:
+        with pytest.raises(UserError, match=f"Says gave {problem}"):
+            credited(Says(*judgements), EXAMPLES[:2], byte, [[4], [5]])
+        with pytest.raises(UserError, match=f"Says gave {problem}"):
+            judge(EXAMPLES[:2], samples, byte, Says(*judgements), CreditSettings())
 
 
 def test_without_a_score_a_critique_is_a_failure_where_only_scores_pay() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from made_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer, word_piece_tokenizer
+from made_tokenizers import byte_level_tokenizer
 from paid_words import check_paid, runs
 from text2grad.align import CreditSettings, TokenTable, credit
 from text2grad.align.rewards import TokenCredit, token_rewards, trajectory_rewards
@@ -38,7 +38,12 @@ from text2grad.feedback import (
 )
 from text2grad.tasks.base import read_prompt
 
+Tables = dict[str, TokenTable]
+Heard = tuple[TokenTable, Trajectory]
+"""A trajectory of two turns, and the table of its tokenizer."""
 EXAMPLE = Example(id="a", prompt=(Message(role="user", content="How far?"),))
+
+
 FAILED = Failure(kind="truncated", message="cut")
 WORDS = CreditSettings(outcome_weight=0.5)
 PIECES = ("look up", "twenty miles", "é🙂", "会议", " ", "\n", "{}", "<tool>", "twenty")
@@ -75,24 +80,19 @@ def blamed(quote: str, score: float | None = 1.0) -> Callable[[str], Judgement]:
 
 
 @pytest.fixture(scope="module")
-def tokenizers_made() -> dict[str, Any]:
+def tokenizers_made(tokenizer: Any, sentencepiece_tokenizer: Any, word_piece: Any) -> dict[str, Any]:
     """Five kinds: byte-level BPE in two sizes, SentencePiece with byte fallback, WordPiece, and tokenizers' own."""
-    return {
-        "bytes": byte_level_tokenizer(),
-        "few bytes": byte_level_tokenizer(300),
-        "pieces": byte_fallback_tokenizer(),
-        "words": word_piece_tokenizer(),
-        "plain": byte_level_tokenizer().backend_tokenizer,
-    }
+    kinds = {"bytes": tokenizer, "few bytes": byte_level_tokenizer(300), "plain": tokenizer.backend_tokenizer}
+    return {**kinds, "pieces": sentencepiece_tokenizer, "words": word_piece}
 
 
 @pytest.fixture(scope="module")
-def tables(tokenizers_made: dict[str, Any]) -> dict[str, TokenTable]:
+def tables(tokenizers_made: dict[str, Any]) -> Tables:
     return {kind: TokenTable(each) for kind, each in tokenizers_made.items()}
 
 
 @st.composite
-def trajectories(draw: st.DrawFn, tables: dict[str, TokenTable]) -> tuple[TokenTable, Trajectory]:
+def trajectories(draw: st.DrawFn, tables: Tables) -> Heard:
     """Any ids, some beyond the vocabulary, under any mask."""
     table = tables[draw(st.sampled_from(sorted(tables)))]
     ids = draw(st.lists(st.integers(0, table.vocabulary + 3), max_size=20))
@@ -101,14 +101,12 @@ def trajectories(draw: st.DrawFn, tables: dict[str, TokenTable]) -> tuple[TokenT
 
 
 @given(data=st.data())
-def test_paid_are_the_policys_own_tokens_of_what_is_quoted(
-    data: st.DataObject, tables: dict[str, TokenTable]
-) -> None:
+def test_paid_are_the_policys_own_tokens_of_what_is_quoted(data: st.DataObject, tables: Tables) -> None:
     check_paid(data, *data.draw(trajectories(tables)))
 
 
 @given(data=st.data())
-def test_one_answer_is_a_trajectory_of_one_turn(data: st.DataObject, tables: dict[str, TokenTable]) -> None:
+def test_one_answer_is_a_trajectory_of_one_turn(data: st.DataObject, tables: Tables) -> None:
     table, trajectory = data.draw(trajectories(tables))
     text = table.align(trajectory.ids).text
     critique = blamed(text[:3])(text) if text else Critique(text="", score=1.0)
@@ -119,7 +117,7 @@ def test_one_answer_is_a_trajectory_of_one_turn(data: st.DataObject, tables: dic
 
 
 @given(data=st.data())
-def test_a_turns_verdict_is_paid_within_its_turn(data: st.DataObject, tables: dict[str, TokenTable]) -> None:
+def test_a_turns_verdict_is_paid_within_its_turn(data: st.DataObject, tables: Tables) -> None:
     """The oracle: what the whole is paid without turns' verdicts, and each of these at its turn's own ids."""
     table, trajectory = data.draw(trajectories(tables))
     scheme = data.draw(st.sampled_from(["spans", "last_token", "spread_score"]))
@@ -145,26 +143,17 @@ def test_a_turns_verdict_is_paid_within_its_turn(data: st.DataObject, tables: di
     assert rewards == paid.rewards.tolist()
 
 
-@pytest.mark.parametrize("scheme", ["spans", "last_token"])
+@pytest.mark.parametrize(("scheme", "weight"), [("spans", 0.5), ("last_token", 1.0)])
 def test_without_a_verdict_on_the_whole_a_group_compares_the_mean_of_its_turns(
-    scheme: str, heard: tuple[TokenTable, Trajectory]
+    scheme: str, weight: float, heard: Heard
 ) -> None:
     table, trajectory = heard
-    count = len(runs(trajectory.mask))
-    scores = (1.0, None, 0.0)[:count]
     settings = CreditSettings(scheme=scheme, outcome_weight=0.5)
-    weight = 0.5 if scheme == "spans" else 1.0
-    (paid,) = TokenCredit(Says(lambda _: Critique(text="", turn_scores=scores)), table, settings).of([trajectory])
-    given_ = [score for score in scores if score is not None]
-    assert paid.verdict == weight * sum(given_) / len(given_) and paid.failures == ()
-    assert paid.rewards is not None and paid.rewards.sum() == weight * sum(given_)
-
-
-def test_verdicts_on_other_turns_are_of_another_text(heard: tuple[TokenTable, Trajectory]) -> None:
-    table, trajectory = heard
-    critic = Says(lambda _: Critique(text="", turn_scores=(1.0,) * 7))
-    with pytest.raises(UserError, match="verdicts on 7 turns, and the response has"):
-        TokenCredit(critic, table).of([trajectory])
+    for scores, total, count in (((1.0, 0.0), 1.0, 2), ((None, -0.5), -0.5, 1)):
+        critique = Critique(text="", turn_scores=scores)
+        (paid,) = TokenCredit(Says(lambda _, said=critique: said), table, settings).of([trajectory])  # type: ignore[misc]
+        assert paid.verdict == weight * total / count and paid.failures == ()
+        assert paid.rewards is not None and paid.rewards.sum() == weight * total
 
 
 BETWEEN_SMOLLM2 = "<|im_end|>\n<|im_start|>tool\n{}<|im_end|>\n<|im_start|>assistant\n"
@@ -197,7 +186,7 @@ def sampled(tokenizer: Any, between: str, turns: list[str], tools: list[str]) ->
 
 @given(data=st.data())
 def test_what_a_critic_quotes_by_turn_is_paid_at_the_policys_own_tokens(
-    data: st.DataObject, tokenizers_made: dict[str, Any], tables: dict[str, TokenTable]
+    data: st.DataObject, tokenizers_made: dict[str, Any], tables: Tables
 ) -> None:
     """From z to tokens: every quoted character is covered by paid tokens of its turn, and nothing else is paid."""
     kind = data.draw(st.sampled_from([*sorted(tables), "smollm2"]))
@@ -235,7 +224,7 @@ def test_what_a_critic_quotes_by_turn_is_paid_at_the_policys_own_tokens(
 
 
 @pytest.mark.parametrize("kind", ["bytes", "pieces", "words"])
-def test_turns_that_were_not_sampled_end_at_tokens_too(kind: str, tables: dict[str, TokenTable]) -> None:
+def test_turns_that_were_not_sampled_end_at_tokens_too(kind: str, tables: Tables) -> None:
     said = Transcript.of([((), "It is thirty miles."), ((), ""), ((), "Or twenty")])
     aligned = tables[kind].align_text(said)
     critique = Critique(text="", turn_scores=(1.0, None, -1.0))
@@ -259,80 +248,68 @@ TALK = ("call look_up(Ely)", "<result>Ely: twenty miles</result>", "It is thirty
 
 
 @pytest.fixture(scope="module")
-def heard(tokenizer: PreTrainedTokenizerFast) -> tuple[TokenTable, Trajectory]:
+def heard(tokenizer: PreTrainedTokenizerFast) -> Heard:
     table = TokenTable(tokenizer)
     ids, mask = talk(table, tokenizer, *TALK)
     return table, Trajectory(EXAMPLE, ids, mask)
 
 
-def test_the_critic_of_a_trajectory_sees_who_said_what(heard: tuple[TokenTable, Trajectory]) -> None:
+def paid_text(table: TokenTable, trajectory: Trajectory, paid: Any) -> str:
+    """The text of the tokens that earned something by their words."""
+    return "".join(table.align([trajectory.ids[place]]).text for place in np.flatnonzero(paid.words)).strip()
+
+
+def test_the_critic_of_a_trajectory_sees_who_said_what(heard: Heard) -> None:
     table, trajectory = heard
     critic = Says(blamed("thirty"))
     (paid,) = TokenCredit(critic, table, WORDS).of([trajectory])
     ((example, response),) = critic.shown
     assert example == EXAMPLE and response == TALK[0] + BETWEEN_TURNS + TALK[2] and isinstance(response, Transcript)
-    assert [(message.role, message.content) for message in conversation_of(response)] == [
-        ("assistant", TALK[0]),
-        ("tool", TALK[1]),
-        ("assistant", TALK[2]),
-    ]
+    said = [(message.role, message.content) for message in conversation_of(response)]
+    assert said == [("assistant", TALK[0]), ("tool", TALK[1]), ("assistant", TALK[2])]
     assert paid.words is not None and paid.rewards is not None and paid.verdict == 0.5
-    assert set(paid.words.tolist()) == {0.0, -1.0}
-    assert paid.rewards[-1] == 0.5 and (paid.rewards - paid.words).tolist()[:-1] == [0.0] * (len(paid.words) - 1)
-    text = "".join(table.align([trajectory.ids[place]]).text for place in np.flatnonzero(paid.words))
-    assert text.strip() == "thirty"
+    assert set(paid.words.tolist()) == {0.0, -1.0} and paid_text(table, trajectory, paid) == "thirty"
+    assert paid.rewards[-1] == 0.5 and not (paid.rewards - paid.words)[:-1].any()
+    named = [[], [Message(role="user", content="Are you sure?")], []]  # messages between turns may be given
+    TokenCredit(critic, table, WORDS).of([Trajectory(EXAMPLE, trajectory.ids, trajectory.mask, named)])
+    shown = [message.content for message in conversation_of(critic.shown[1][1])]
+    assert shown == [TALK[0], "Are you sure?", TALK[2]]
 
 
-def test_a_critic_over_a_chat_model_is_shown_the_conversation(heard: tuple[TokenTable, Trajectory]) -> None:
+def test_a_critic_over_a_chat_model_is_shown_the_conversation(heard: Heard) -> None:
     table, trajectory = heard
-    z = {
-        "critique": "c",
-        "good_spans": [],
-        "poor_spans": [{"quote": "thirty", "turn": 2}, "Ely: twenty"],
-        "score": 1,
-    }
+    poor = [{"quote": "thirty", "turn": 2}, "Ely: twenty"]
+    z = {"critique": "c", "good_spans": [], "poor_spans": poor, "score": 1}
     chat = ScriptedChat([json.dumps({**z, "turn_scores": [{"turn": 1, "score": 0.5}]})])
     critic = PromptedCritic(chat, read_prompt("qa_plain"), Says.source)
     (paid,) = TokenCredit(critic, table, WORDS).of([trajectory])
     shown = chat.asked[0][-1].content
     assert f'<message from="tool">\n{TALK[1]}\n</message>\n<turn number="2">\n{TALK[2]}\n</turn>' in shown
     assert paid.words is not None and paid.rewards is not None and trajectory.mask is not None
-    text = "".join(table.align([trajectory.ids[place]]).text for place in np.flatnonzero(paid.words))
-    assert text.strip() == "thirty" and paid.foreign == 1 and paid.verdict == 0.5
+    assert paid_text(table, trajectory, paid) == "thirty" and paid.foreign == 1 and paid.verdict == 0.5
     end_of_first = trajectory.mask.index(0) - 1
     assert np.flatnonzero(paid.rewards - paid.words).tolist() == [end_of_first, len(trajectory.ids) - 1]
     assert paid.rewards[end_of_first] == 0.25
 
 
-@pytest.mark.parametrize(
-    ("turns", "line"),
-    [
-        (
-            (TALK[0], "It is forty miles."),
-            "the ids read 'It is thirty miles.' in turn 2, the record's response is 'It is forty",
-        ),
-        ((TALK[0],), "the ids have 2 turns, the record's response 1"),
-    ],
-)
-def test_a_turn_that_was_edited_after_it_was_sampled_is_refused(
-    turns: Sequence[str], line: str, heard: tuple[TokenTable, Trajectory]
-) -> None:
+def test_a_turn_that_was_edited_after_it_was_sampled_is_refused(heard: Heard) -> None:
+    """A record of the same words is paid, whoever spoke between them."""
     table, trajectory = heard
-    said = Transcript.of([((), turn) for turn in turns])
-    record = Feedback(id="1", prompt=EXAMPLE.prompt, response=said, source=Says.source, score=1.0)
-    with pytest.raises(UserError, match=line) as error:
-        trajectory_rewards(record, table, trajectory.ids, trajectory.mask)
+
+    def rewards(*turns: tuple[Sequence[Message], str]) -> list[float]:
+        said = Transcript.of(turns)
+        record = Feedback(id="1", prompt=EXAMPLE.prompt, response=said, source=Says.source, score=1.0)
+        return trajectory_rewards(record, table, trajectory.ids, trajectory.mask)
+
+    with pytest.raises(UserError, match=r"'It is thirty miles.' in turn 2, .* 'It is forty") as error:
+        rewards(((), TALK[0]), ((), "It is forty miles."))
     assert "\n" not in str(error.value) and "show the critic the text of the ids" in str(error.value)
+    with pytest.raises(UserError, match="the ids have 2 turns, the record's response 1"):
+        rewards(((), TALK[0]))
+    assert rewards(((), TALK[0]), ([Message(role="user", content="so?")], TALK[2]))[-1] == 1.0
 
 
-def test_a_record_of_the_same_words_is_paid_whoever_spoke_between(heard: tuple[TokenTable, Trajectory]) -> None:
-    table, trajectory = heard
-    said = Transcript.of([((), TALK[0]), ([Message(role="user", content="so?")], TALK[2])])
-    record = Feedback(id="1", prompt=EXAMPLE.prompt, response=said, source=Says.source, score=1.0)
-    assert trajectory_rewards(record, table, trajectory.ids, trajectory.mask)[-1] == 1.0
-
-
-def test_every_critic_can_judge_turn_by_turn(heard: tuple[TokenTable, Trajectory]) -> None:
+def test_every_critic_can_judge_turn_by_turn(heard: Heard) -> None:
     table, trajectory = heard
     critic = Says(lambda text: blamed("miles", -1.0 if "miles" in text else 0.5)(text))
     (paid,) = TokenCredit(critic, table, WORDS, unit="turn").of([trajectory])
@@ -360,7 +337,7 @@ def test_a_tools_words_pay_nothing_however_payable(tokenizer: PreTrainedTokenize
 
 
 @pytest.mark.parametrize("unit", ["trajectory", "turn"])
-def test_a_failed_critique_pays_none_and_is_counted(unit: Any, heard: tuple[TokenTable, Trajectory]) -> None:
+def test_a_failed_critique_pays_none_and_is_counted(unit: Any, heard: Heard) -> None:
     table, trajectory = heard
     critic = Says(lambda text: FAILED if "miles" in text else Critique(text="", score=1.0))
     (paid,) = TokenCredit(critic, table, WORDS, unit).of([trajectory])
@@ -375,42 +352,28 @@ def test_a_failed_critique_pays_none_and_is_counted(unit: Any, heard: tuple[Toke
     assert paid.rewards is None and "it has no score" in paid.failures[0].message
 
 
-def test_without_a_verdict_there_is_none_and_not_0(heard: tuple[TokenTable, Trajectory]) -> None:
+def test_without_a_verdict_there_is_none_and_not_0(heard: Heard) -> None:
     table, trajectory = heard
     (paid,) = TokenCredit(Says(blamed("thirty", None)), table, WORDS).of([trajectory])
     assert paid.verdict is None and paid.words is not None and paid.words.min() == -1
 
 
-def test_messages_between_turns_may_be_named(heard: tuple[TokenTable, Trajectory]) -> None:
+def test_what_does_not_fit_is_one_line(heard: Heard) -> None:
     table, trajectory = heard
-    said = [[], [Message(role="user", content="Are you sure?")], []]
-    critic = Says(blamed("thirty"))
-    TokenCredit(critic, table, WORDS).of([Trajectory(EXAMPLE, trajectory.ids, trajectory.mask, said)])
-    assert [message.content for message in conversation_of(critic.shown[0][1])] == [
-        TALK[0],
-        "Are you sure?",
-        TALK[2],
-    ]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"mask": [1, 0]}, "a mask of 2 for .* ids .one number for each id"),
+    for change, problem in (
+        ({"mask": [1, 0]}, "a mask of 2 for .* ids"),
         ({"between": [[]]}, "messages between turns for 1 places, and there are 3"),
         ({"ids": [600_000], "mask": [1]}, "ids of another tokenizer: 600000"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(
-    change: dict[str, Any], words: str, heard: tuple[TokenTable, Trajectory]
-) -> None:
-    table, trajectory = heard
-    known = {"example": EXAMPLE, "ids": trajectory.ids, "mask": trajectory.mask}
-    with pytest.raises(UserError, match=words):
-        TokenCredit(Says(blamed("thirty")), table).of([Trajectory(**{**known, **change})])
+    ):
+        whole = {"example": EXAMPLE, "ids": trajectory.ids, "mask": trajectory.mask}
+        with pytest.raises(UserError, match=problem):
+            TokenCredit(Says(blamed("thirty")), table).of([Trajectory(**{**whole, **change})])  # type: ignore[arg-type]
+    critic = Says(lambda _: Critique(text="", turn_scores=(1.0,) * 7))
+    with pytest.raises(UserError, match="verdicts on 7 turns, and the response has"):
+        TokenCredit(critic, table).of([trajectory])
 
 
-def test_rollouts_that_end_one_by_one_are_judged_together(heard: tuple[TokenTable, Trajectory]) -> None:
+def test_rollouts_that_end_one_by_one_are_judged_together(heard: Heard) -> None:
     table, trajectory = heard
     critic = Says(blamed("thirty"))
     paying = TokenCredit(critic, table, WORDS)
@@ -427,7 +390,7 @@ def test_rollouts_that_end_one_by_one_are_judged_together(heard: tuple[TokenTabl
         asyncio.run(paying.aof([strange]))
 
 
-def test_a_loop_that_ends_leaves_nobody_waiting(heard: tuple[TokenTable, Trajectory]) -> None:
+def test_a_loop_that_ends_leaves_nobody_waiting(heard: Heard) -> None:
     table, trajectory = heard
     paying = TokenCredit(Says(blamed("thirty")), table, WORDS)
 
@@ -454,7 +417,7 @@ def test_a_loop_that_ends_leaves_nobody_waiting(heard: tuple[TokenTable, Traject
         asyncio.run(stopped(moment))
 
 
-def test_each_loop_has_its_own_batch(heard: tuple[TokenTable, Trajectory]) -> None:
+def test_each_loop_has_its_own_batch_and_who_stops_waiting_stops_nobody_else(heard: Heard) -> None:
     table, trajectory = heard
     critic = Says(blamed("thirty"))
     paying = TokenCredit(critic, table, WORDS)
@@ -462,19 +425,13 @@ def test_each_loop_has_its_own_batch(heard: tuple[TokenTable, Trajectory]) -> No
     async def waits() -> Any:
         return await asyncio.wait_for(paying.aof([trajectory]), 30)
 
-    with ThreadPoolExecutor(2) as pool:
-        found = [each.result() for each in [pool.submit(asyncio.run, waits()) for _ in range(2)]]
-    assert all(paid.words is not None for (paid,) in found) and critic.calls == [1, 1]
-
-
-def test_who_stops_waiting_stops_nobody_else(heard: tuple[TokenTable, Trajectory]) -> None:
-    table, trajectory = heard
-    paying = TokenCredit(Says(blamed("thirty")), table, WORDS)
-
     async def one_leaves() -> Any:
         leaving, staying = (asyncio.ensure_future(paying.aof([trajectory])) for _ in range(2))
         await asyncio.sleep(0)
         leaving.cancel()
         return await asyncio.wait_for(staying, 30)
 
+    with ThreadPoolExecutor(2) as pool:
+        found = [job.result() for job in [pool.submit(asyncio.run, waits()) for _ in range(2)]]
+    assert all(paid.words is not None for (paid,) in found) and critic.calls == [1, 1]
     assert asyncio.run(one_leaves())[0].words is not None

@@ -10,8 +10,8 @@ import pytest
 
 from chat_templates import IM, QWEN3, Shape, tokenizer_of
 from text2grad.data.conversations import AssistantTurn, by_default
-from text2grad.data.records import ImportResult, import_feedback
-from text2grad.data.responses import read_items
+from text2grad.data.records import import_feedback
+from text2grad.data.responses import Item, read_items
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Feedback, Message, Transcript, conversation_of
 from text2grad.jsonl import write_records
@@ -49,22 +49,22 @@ OLD = {"role": "assistant", "function_call": CALL["tool_calls"][0]["function"]}
 USE = {"role": "assistant", "content": [{"type": "tool_use", "name": "route", "input": {"to": "Bern"}}]}
 RESULT = {"role": "tool", "content": [{"type": "tool_result", "content": "95"}]}
 IN_JSON = {**CALL, "tool_calls": [json.dumps(CALL["tool_calls"][0])]}
+
+
 SHAPES: dict[str, Any] = {
-    "OpenAI messages": [{"messages": [ASK, CALL, TOOL, DONE]}],
-    "OpenAI, parts of text": [{"messages": [ASK, CALL, TOOL, parts("text")]}],
-    "OpenAI, an older call": [{"messages": [ASK, OLD, TOOL, DONE]}],
-    "Anthropic's parts": [{"messages": [ASK, USE, RESULT, DONE]}],
-    "verifiers, calls as JSON": [
-        {"example_id": 3, "prompt": [ASK], "completion": [IN_JSON, TOOL, DONE], "info": {}}
-    ],
-    "a prompt in text": [{"prompt": "How far is Bern?", "completion": [CALL, TOOL, DONE]}],
-    "SkyRL and verl, messages": [{"index": 7, "chat_history": [ASK, CALL, TOOL, DONE], "stop_reason": "stop"}],
-    "a response with its prompt as text": [{"prompt": "How far is Bern?", "response": [ASK, CALL, TOOL, DONE]}],
-    "a response with its prompt": [{"prompt": [ASK], "response": [ASK, CALL, TOOL, DONE]}],
+    "OpenAI messages": {"messages": [ASK, CALL, TOOL, DONE]},
+    "OpenAI, parts of text": {"messages": [ASK, CALL, TOOL, parts("text")]},
+    "OpenAI, an older call": {"messages": [ASK, OLD, TOOL, DONE]},
+    "Anthropic's parts": {"messages": [ASK, USE, RESULT, DONE]},
+    "verifiers, calls as JSON": {"example_id": 3, "prompt": [ASK], "completion": [IN_JSON, TOOL, DONE], "info": {}},
+    "a prompt in text": {"prompt": "How far is Bern?", "completion": [CALL, TOOL, DONE]},
+    "SkyRL and verl, messages": {"index": 7, "chat_history": [ASK, CALL, TOOL, DONE], "stop_reason": "stop"},
+    "a response with its prompt as text": {"prompt": "How far is Bern?", "response": [ASK, CALL, TOOL, DONE]},
+    "a response with its prompt": {"prompt": [ASK], "response": [ASK, CALL, TOOL, DONE]},
 }
 
 
-def written(folder: Path, rows: list[Any]) -> Path:
+def written(folder: Path, *rows: Any) -> Path:
     file = folder / "talks.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return file
@@ -79,78 +79,67 @@ def _says_again() -> None:
 def test_a_conversation_is_read_to_be_judged_and_with_what_is_said_of_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (row,) = SHAPES[name]
-    (item,) = read_items(written(tmp_path, [row]))
+    item = item_of(tmp_path, SHAPES[name])
     assert item.example.prompt == PROMPT
     assert isinstance(item.response, Transcript) and item.response == TALK, conversation_of(item.response)
     (note,) = capsys.readouterr().err.splitlines()
     assert "<tool_call>" in note and "--policy.model" in note
     spans = [{"text": "95", "turn": 2, "label": "poor", "reason": "by road"}]
-    (record,) = read(tmp_path, [{**row, "critique": "By road?", "spans": spans}]).records
-    assert record.prompt == PROMPT and record.response == TALK and record.critique == "By road?"
+    record = read(tmp_path, {**SHAPES[name], "critique": "By road?", "spans": spans})
+    assert (record.prompt, record.response, record.critique) == (PROMPT, TALK, "By road?")
     start = TALK.index("95 km")
     assert [(span.start, span.end, span.label) for span in record.spans] == [(start, start + 2, -1)]
 
 
-def read(folder: Path, rows: list[Any], **options: Any) -> ImportResult:
-    return import_feedback(written(folder, rows), **options)
+def read(folder: Path, row: Any, **options: Any) -> Feedback:
+    """The one record of a row."""
+    (record,) = import_feedback(written(folder, row), **options).records
+    return record
 
 
-def test_a_reward_is_a_rating_whose_scale_must_be_known(tmp_path: Path) -> None:
-    row = SHAPES["verifiers, calls as JSON"][0] | {"reward": 1.0}
-    (record,) = read(tmp_path, [row], scales=["reward=0..1"]).records
-    assert (record.score, record.response) == (1.0, TALK)
-    with pytest.raises(UserError, match=r"--scale"):
-        read(tmp_path, [row])
+def item_of(folder: Path, row: Any) -> Item:
+    (item,) = read_items(written(folder, row))
+    return item
 
 
 def test_where_something_is_said_of_a_conversation(tmp_path: Path) -> None:
+    rewarded = SHAPES["verifiers, calls as JSON"] | {"reward": 1.0}
+    record = read(tmp_path, rewarded, scales=["reward=0..1"])
+    assert (record.score, record.response) == (1.0, TALK)
+    with pytest.raises(UserError, match="--scale"):
+        read(tmp_path, rewarded)
     feedback = [{"key": "user_score", "score": 0, "comment": "By road?"}]
-    (record,) = read(tmp_path, [{**RUN, "feedback": feedback}], scales=["0..1"]).records
+    record = read(tmp_path, {**RUN, "feedback": feedback}, scales=["0..1"])
     assert (record.prompt, record.response, record.score) == (PROMPT, "95 km.", -1.0), "LangSmith"
     row = {"messages": [ASK, CALL, TOOL, DONE], "feedback": {"comment": "By road?"}}
-    (record,) = read(tmp_path, [row], names=["critique=feedback.comment"]).records
+    record = read(tmp_path, row, names=["critique=feedback.comment"])
     assert (record.response, record.critique) == (TALK, "By road?")
-
-
-def test_records_of_our_own_with_structured_turns(tmp_path: Path) -> None:
-    """The cure that reading them names."""
-    row = {"id": "1", "prompt": [ASK], "response": [CALL, TOOL, DONE], "source": {"kind": "human"}, "critique": "c"}
-    (record,) = read(tmp_path, [row]).records
-    assert record.response == TALK and record.critique == "c"
+    ours = {"id": "1", "prompt": [ASK], "source": {"kind": "human"}, "critique": "c"}
+    record = read(tmp_path, {**ours, "response": [CALL, TOOL, DONE]})  # the cure that reading our records names
+    assert (record.response, record.critique) == (TALK, "c")
     plain = Feedback(id="1", prompt=PROMPT, response=TALK, source=record.source)
     write_records(tmp_path / "own.jsonl", [plain])
     assert import_feedback(tmp_path / "own.jsonl").records == [plain]
 
 
-def test_the_published_file_of_whole_conversations_is_its_last_turn(tmp_path: Path) -> None:
-    row = {"prompt": "How far is Bern?", "prompt_id": "p", "response": [ASK, DONE, ASK, DONE], "is_chosen": True}
-    (item,) = read_items(written(tmp_path, [row]))
-    assert (item.example.id, item.response) == ("p-chosen", "95 km.") and len(item.example.prompt) == 3
-
-
 def test_one_answer_stays_plain_text_and_a_user_may_speak_last(tmp_path: Path) -> None:
-    (item,) = read_items(written(tmp_path, [{"messages": [ASK, parts("text")]}]))
+    row = {"prompt": "How far is Bern?", "prompt_id": "p", "response": [ASK, DONE, ASK, DONE], "is_chosen": True}
+    item = item_of(tmp_path, row)
+    assert (item.example.id, item.response) == ("p-chosen", "95 km.") and len(item.example.prompt) == 3
+    item = item_of(tmp_path, {"messages": [ASK, parts("text")]})
     assert type(item.response) is str and item.response == "95 km." and item.example.prompt == PROMPT
-    (item,) = read_items(written(tmp_path, [{"messages": [ASK, DONE, ASK, DONE, ASK]}]))
+    item = item_of(tmp_path, {"messages": [ASK, DONE, ASK, DONE, ASK]})
     assert [turn.role for turn in conversation_of(item.response)] == ["assistant", "user", "assistant", "user"]
 
 
-THOUGHT = [{"type": "thinking", "thinking": "a map"}, {"type": "text", "text": "95 km."}]
-
-
-@pytest.mark.parametrize(
-    "turn",
-    [
-        {"reasoning_content": "a map", "content": "95 km."},
-        {"reasoning": "a map", "content": "95 km."},
-        {"content": THOUGHT},
-    ],
-)
-def test_reasoning_is_a_part_of_the_turn(turn: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (item,) = read_items(written(tmp_path, [{"messages": [ASK, {"role": "assistant", **turn}]}]))
-    assert item.response == "<think>\na map\n</think>\n\n95 km."
-    assert "<think>" in capsys.readouterr().err
+def test_reasoning_is_a_part_of_the_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    thought = [{"type": "thinking", "thinking": "a map"}, {"type": "text", "text": "95 km."}]
+    keys = ("reasoning_content", "reasoning")
+    for turn in (*({key: "a map", "content": "95 km."} for key in keys), {"content": thought}):
+        warn_once.cache_clear()
+        item = item_of(tmp_path, {"messages": [ASK, {"role": "assistant", **turn}]})
+        assert item.response == "<think>\na map\n</think>\n\n95 km."
+        assert "<think>" in capsys.readouterr().err
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -164,38 +153,34 @@ def user(content: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}, DONE]}
 
 
-@pytest.mark.parametrize(
-    ("row", "problem"),
-    [
-        (user([IMAGE]), "a message of the user has a part 'image_url'"),
-        (assistant(content=[IMAGE]), "the assistant has a part 'image_url'"),
-        (assistant(tool_calls=[{"id": "1"}]), "a call of a tool has no name"),
-        (assistant(tool_calls=7), "a call of a tool has no name: 7"),
-        (assistant(tool_calls=["{"]), "a call of a tool has no name"),
-        ({"messages": [ASK, TOOL]}, "no message of the assistant"),
-        (assistant(content=7), "'7' in place of text"),
-        (assistant(content={"text": "95"}), "assistant has an object as content"),
-        (user({"content": {"a": 1}}), "user has an object as content"),
-        ({"messages": [ASK, CALL, {**TOOL, "content": {"km": 95}}, DONE]}, "tool has an object as content"),
-        (user([{"type": "text", "text": {"a": 1}}]), "in place of text"),
-        (user([{}]), "the user has a part ''"),
-        ({"prompt": [ASK], "completion": [DONE], "response": "95 km."}, "both a completion and a response"),
-        ({"prompt": [ASK], "completion": [DONE], "response": [DONE]}, "both a completion and a response"),
-        ({"resourceSpans": []}, "OpenTelemetry"),
-        ({"gen_ai.input.messages": "[]"}, "OpenTelemetry"),
-        ({"trace_id": "t", "attributes": {"gen_ai.output.messages": "[]"}}, "OpenTelemetry"),
-        ({"attributes": [{"key": "gen_ai.input.messages", "value": {"stringValue": "[]"}}]}, "OpenTelemetry"),
-    ],
-)
-def test_what_cannot_be_read_is_one_line_that_names_its_place(row: Any, problem: str, tmp_path: Path) -> None:
-    file = written(tmp_path, [{**row, "critique": "c"}])
-    with pytest.raises(UserError) as imported:
-        import_feedback(file)
-    with pytest.raises(UserError) as judged:
-        list(read_items(written(tmp_path, [row])))
-    assert "talks.jsonl: line 1: " in str(imported.value)
-    for error in (imported.value, judged.value):
-        assert problem in str(error) and "\n" not in str(error) and "(" in str(error)
+UNREADABLE: list[tuple[Any, str]] = [
+    (user([IMAGE]), "a message of the user has a part 'image_url'"),
+    (assistant(content=[IMAGE]), "the assistant has a part 'image_url'"),
+    *((assistant(tool_calls=calls), "a call of a tool has no name") for calls in ([{"id": "1"}], 7, ["{"])),
+    ({"messages": [ASK, TOOL]}, "no message of the assistant"),
+    (assistant(content=7), "'7' in place of text"),
+    (assistant(content={"text": "95"}), "assistant has an object as content"),
+    (user({"content": {"a": 1}}), "user has an object as content"),
+    ({"messages": [ASK, CALL, {**TOOL, "content": {"km": 95}}, DONE]}, "tool has an object as content"),
+    (user([{"type": "text", "text": {"a": 1}}]), "in place of text"),
+    (user([{}]), "the user has a part ''"),
+    ({"prompt": [ASK], "completion": [DONE], "response": "95 km."}, "both a completion and a response"),
+    ({"prompt": [ASK], "completion": [DONE], "response": [DONE]}, "both a completion and a response"),
+    ({"resourceSpans": []}, "OpenTelemetry"),
+    ({"gen_ai.input.messages": "[]"}, "OpenTelemetry"),
+    ({"trace_id": "t", "attributes": {"gen_ai.output.messages": "[]"}}, "OpenTelemetry"),
+    ({"attributes": [{"key": "gen_ai.input.messages", "value": {"stringValue": "[]"}}]}, "OpenTelemetry"),
+]
+
+
+def test_what_cannot_be_read_is_one_line_that_names_its_place(tmp_path: Path) -> None:
+    for row, problem in UNREADABLE:
+        with pytest.raises(UserError, match=r"talks\.jsonl: line 1: ") as imported:
+            read(tmp_path, {**row, "critique": "c"})
+        with pytest.raises(UserError) as judged:
+            item_of(tmp_path, row)
+        for error in (imported.value, judged.value):
+            assert problem in str(error) and "\n" not in str(error) and "(" in str(error)
 
 
 HERMES = (

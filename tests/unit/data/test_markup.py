@@ -9,63 +9,49 @@ from hypothesis import strategies as st
 from text2grad.data.marks import Mark
 from text2grad.data.markup import read_markup, write_markup
 
-
-@pytest.mark.parametrize(
-    ("text", "plain", "corrected", "omissions"),
-    [
-        ("It is due [-next week-]{+on Friday+}.", "It is due next week.", "It is due on Friday.", ()),
-        ("[-Ann-]{+Bob+}{the mail} signs", "Ann signs", "Bob signs", ()),
-        ("[-Ann-]{the mail}{+Bob+} signs", "Ann signs", "Bob signs", ()),
-        ("It is {+not +}due", "It is due", "It is not due", ("not",)),
-        ("It is {+not+} due", "It is due", "It is not due", ("not",)),
-        ("It is due {+today+}.", "It is due.", "It is due today.", ("today",)),
-        ("It is due{+ today+}", "It is due", "It is due today", ("today",)),
-        ("It is [-very-] late {+now+}", "It is very late", "It is late now", ("now",)),
-        ("It is late[-, very-]{+.+}", "It is late, very", "It is late.", ()),
-        ("x [+is+] y[--]", "x is y[--]", "", ()),
-        ("[-a-]{why} and [-b-]{+c+}", "a and b", "", ()),
-        ("f(x){+1", "f(x){+1", "", ()),
-    ],
-)
-def test_corrections(text: str, plain: str, corrected: str, omissions: tuple[str, ...]) -> None:
-    found = read_markup(text)
-    assert (found.text, found.corrected, found.omissions) == (plain, corrected, omissions)
-    assert all(found.text[mark.start : mark.end] == mark.text for mark in found.marks)
-
-
-@pytest.mark.parametrize(
-    ("text", "marks"),
-    [
-        ("due [-next week-]{use {x} here}", [("next week", "-1", "use {x} here")]),
-        ("due [-next week-]{a {b {c}} d} {e}", [("next week", "-1", "a {b {c}} d")]),
-        ("due [-next week-]{+Friday+}", [("next week", "-1", "should be: Friday")]),
-        ("<bad>next week</bad> or <GOOD>today</GOOD>{so}", [("next week", "-1", ""), ("today", "+1", "so")]),
-        ("<poor>two\nlines</poor>", [("two\nlines", "-1", "")]),
-        ("<bad>never closed", []),
-        ("x = a[-b[0]-]{why}", [("b[0]", "-1", "why")]),
-        ("[-a-][+b+]", [("a", "-1", ""), ("b", "+1", "")]),
-        ("[--] [-", []),
-        ("a[-1] x[-n:] re.sub('[+-]', s) {+} if (a) {++i}", []),
-    ],
-)
-def test_marks_and_reasons(text: str, marks: list[tuple[str, str, str]]) -> None:
-    assert [(mark.text, mark.label, mark.reason) for mark in read_markup(text).marks] == marks
+CORRECTIONS: list[tuple[str, str, str, tuple[str, ...]]] = [
+    ("It is due [-next week-]{+on Friday+}.", "It is due next week.", "It is due on Friday.", ()),
+    ("[-Ann-]{+Bob+}{the mail} signs", "Ann signs", "Bob signs", ()),
+    ("[-Ann-]{the mail}{+Bob+} signs", "Ann signs", "Bob signs", ()),
+    ("It is {+not +}due", "It is due", "It is not due", ("not",)),
+    ("It is {+not+} due", "It is due", "It is not due", ("not",)),
+    ("It is due {+today+}.", "It is due.", "It is due today.", ("today",)),
+    ("It is due{+ today+}", "It is due", "It is due today", ("today",)),
+    ("It is [-very-] late {+now+}", "It is very late", "It is late now", ("now",)),
+    ("It is late[-, very-]{+.+}", "It is late, very", "It is late.", ()),
+    ("x [+is+] y[--]", "x is y[--]", "", ()),
+    ("[-a-]{why} and [-b-]{+c+}", "a and b", "", ()),
+    ("f(x){+1", "f(x){+1", "", ()),
+]
+MARKS: list[tuple[str, list[tuple[str, str, str]]]] = [
+    ("due [-next week-]{use {x} here}", [("next week", "-1", "use {x} here")]),
+    ("due [-next week-]{a {b {c}} d} {e}", [("next week", "-1", "a {b {c}} d")]),
+    ("due [-next week-]{+Friday+}", [("next week", "-1", "should be: Friday")]),
+    ("<bad>next week</bad> or <GOOD>today</GOOD>{so}", [("next week", "-1", ""), ("today", "+1", "so")]),
+    ("<poor>two\nlines</poor>", [("two\nlines", "-1", "")]),
+    ("<bad>never closed", []),
+    ("x = a[-b[0]-]{why}", [("b[0]", "-1", "why")]),
+    ("[-a-][+b+]", [("a", "-1", ""), ("b", "+1", "")]),
+    ("[--] [-", []),
+    ("a[-1] x[-n:] re.sub('[+-]', s) {+} if (a) {++i}", []),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[-a-]{why", "the reason '{why' behind a mark is not closed"),
-        ("[-a [+b+] c-]", "a mark is inside another"),
-        ("<bad>a [-b-]</bad>", "a mark is inside another"),
-    ],
-)
-def test_mark_up_that_is_wrong(text: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words.replace("+", r"\+").replace("{", r"\{")):
-        read_markup(text)
+def test_corrections_marks_and_reasons() -> None:
+    for text, plain, corrected, omissions in CORRECTIONS:
+        found = read_markup(text)
+        assert (found.text, found.corrected, found.omissions) == (plain, corrected, omissions)
+        assert all(found.text[mark.start : mark.end] == mark.text for mark in found.marks)
+    for text, marks in MARKS:
+        assert [(mark.text, mark.label, mark.reason) for mark in read_markup(text).marks] == marks
 
 
-def test_what_looks_like_mark_up_stays_and_is_named() -> None:
+def test_mark_up_that_is_wrong_and_what_looks_like_some() -> None:
+    """The first is refused; the other stays, and is named."""
+    inside = "a mark is inside another"
+    for text, problem in (("[-a-]{why", "not closed"), ("[-a [+b+] c-]", inside), ("<bad>a [-b-]</bad>", inside)):
+        with pytest.raises(ValueError, match=problem):
+            read_markup(text)
     critic = ("{--next week--}", "{++on Friday++}", "{~~a~>b~~}", "{==a==}{>>why<<}")
     tags = ("<del>a</del>", "<ins>a</ins>", "<error>a</error>", '<bad reason="x">a</bad>')
     for text in (*critic, *tags, "[-next week.", "[+next"):

@@ -30,14 +30,10 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 
 
 def test_slf5k_feedback_is_about_the_draft() -> None:
-    first, _ = rows_of("slf5k.jsonl")
-    (response,) = found(first)
-    assert (response.id, response.response, response.feedback) == (
-        "t3_a1",
-        "The author grows tomatoes.",
-        "Leaves out the question.",
-    )
-    assert response.reference.startswith("Half of the author's") and response.meta == {}
+    (response,) = found(rows_of("slf5k.jsonl")[0])
+    assert (response.id, response.response) == ("t3_a1", "The author grows tomatoes.")
+    assert response.feedback == "Leaves out the question." and response.meta == {}
+    assert response.reference.startswith("Half of the author's")
 
 
 def test_each_completion_of_ultrafeedback_is_a_record_of_its_own() -> None:
@@ -54,12 +50,10 @@ def test_each_completion_of_ultrafeedback_is_a_record_of_its_own() -> None:
 
 
 def test_binarized_rows_give_both_answers() -> None:
-    (row,) = rows_of("ultrafeedback_binarized.jsonl")
-    chosen, rejected = found(row)
-    assert [(each.id, each.response, each.reference) for each in (chosen, rejected)] == [
-        ("p2-chosen", "Mild, about 12 degrees.", ""),
-        ("p2-rejected", "Yes.", "Mild, about 12 degrees."),
-    ]
+    chosen, rejected = found(rows_of("ultrafeedback_binarized.jsonl")[0])
+    mild = "Mild, about 12 degrees."
+    assert (chosen.id, chosen.response, chosen.reference) == ("p2-chosen", mild, "")
+    assert (rejected.id, rejected.response, rejected.reference) == ("p2-rejected", "Yes.", mild)
     assert len(chosen.prompt) == 3 and chosen.prompt == rejected.prompt
 
 
@@ -68,12 +62,9 @@ def test_kodcode_brings_its_solution_or_what_models_wrote() -> None:
     (own,) = found(row)
     assert (own.id, own.response, own.reference) == ("Prefill_1_I", row["solution"], "")
     assert own.meta["tests"] == row["test"] and own.meta["entry_point"] == "sum_squares"
-    (r1,) = found({**row, "r1_solution": "def sum_squares(numbers): ...", "r1_correctness": "False"})
-    assert (r1.id, r1.response, r1.reference) == (
-        "Prefill_1_I-r1",
-        "def sum_squares(numbers): ...",
-        row["solution"],
-    )
+    written = "def sum_squares(numbers): ..."
+    (r1,) = found({**row, "r1_solution": written, "r1_correctness": "False"})
+    assert (r1.id, r1.response, r1.reference) == ("Prefill_1_I-r1", written, row["solution"])
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -83,23 +74,18 @@ def test_the_prompt_is_the_tasks_own(name: str) -> None:
         assert {each.prompt for each in found(row)} <= set(examples.values())
 
 
-def test_other_rows_are_of_no_published_shape() -> None:
+def test_other_rows_are_of_no_published_shape_and_one_that_lacks_a_text_says_which() -> None:
     question, remark = {"prompt": "a", "response": "b"}, {"response": "a", "critique": "b"}
     for row in ({}, question, remark, {"question": "a", "solution": "b"}):
         assert responses_of(row) is None
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"title": "a", "post": ""}, "no text in 'post'"),
-        ({"title": "a", "post": "b"}, "no text in 'generated_summary_for_feedback'"),
+    lacking: list[tuple[dict[str, Any], str]] = [
+        ({"title": "a", "post": ""}, "'post'"),
+        ({"title": "a", "post": "b"}, "'generated_summary_for_feedback'"),
         ({"instruction": "a", "completions": None}, "not a row of UltraFeedback"),
         ({"instruction": "a", "completions": [{"model": "x"}]}, "completion 1 has no 'response'"),
-        ({"prompt": "a", "chosen": [], "rejected": []}, "'chosen' is not a conversation"),
-        ({"question": "a", "solution": "", "test": "t"}, "no text in 'solution'"),
-    ],
-)
-def test_a_published_row_that_lacks_a_text_says_which(row: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        responses_of(row)
+        ({"prompt": "a", "chosen": [], "rejected": []}, "'chosen'"),
+        ({"question": "a", "solution": "", "test": "t"}, "'solution'"),
+    ]
+    for row, name in lacking:
+        with pytest.raises(ValueError, match=name):
+            responses_of(row)

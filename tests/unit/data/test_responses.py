@@ -55,29 +55,20 @@ def test_a_published_row_is_read_in_every_form(tmp_path: Path, name: str) -> Non
 
 def test_objects_by_id_keep_their_ids(tmp_path: Path) -> None:
     path = tmp_path / "slf5k.json"
-    path.write_text(
-        json.dumps({"t3_132suw": SLF5K, "t3_x": {**SLF5K, "generated_summary": "No."}}), encoding="utf-8"
-    )
+    rows = {"t3_132suw": SLF5K, "t3_x": {**SLF5K, "generated_summary": "No."}}
+    path.write_text(json.dumps(rows), encoding="utf-8")
     assert [(item.example.id, item.response) for item in read(path)] == [("t3_132suw", "So."), ("t3_x", "No.")]
 
 
 def test_a_response_of_turns_is_its_last_turn_after_the_others(tmp_path: Path) -> None:
-    turns = [ASKED, SAID, {"role": "user", "content": "And then?"}, {"role": "assistant", "content": "Then this."}]
-    rows = [
-        {**ULTRAFEEDBACK, "response": turns},
-        {
-            **ULTRAFEEDBACK,
-            "response": [*turns[:3], {"role": "assistant", "content": "Nothing."}],
-            "is_chosen": False,
-        },
-    ]
+    before = [ASKED, SAID, {"role": "user", "content": "And then?"}]
+    chosen, rejected = ([*before, {**SAID, "content": text}] for text in ("Then this.", "Nothing."))
+    rows = [{**ULTRAFEEDBACK, "response": chosen}, {**ULTRAFEEDBACK, "response": rejected, "is_chosen": False}]
     path = tmp_path / "ultrafeedback.json"
     path.write_text(json.dumps(rows), encoding="utf-8")
     first, second = read(path)
-    assert [(each.example.id, each.response) for each in (first, second)] == [
-        ("p-chosen", "Then this."),
-        ("p-rejected", "Nothing."),
-    ]
+    assert (first.example.id, first.response) == ("p-chosen", "Then this.")
+    assert (second.example.id, second.response) == ("p-rejected", "Nothing.")
     assert [turn.content for turn in first.example.prompt] == ["Why?", "So.", "And then?"]
     assert first.example.reference == "" and first.example.meta["overall_score"] == 4.0
 
@@ -89,28 +80,27 @@ def test_a_table_is_read_by_its_own_separator(tmp_path: Path) -> None:
         assert [item.response for item in read(tmp_path / "rows.csv")] == ["So,\nor so.", "Thus."]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [
-        ("rows.json", json.dumps([PLAIN, {"prompt": "Why?"}]), r"rows\.json: record 2: no column 'response'"),
-        ("rows.jsonl", as_lines([PLAIN, {"prompt": "Why?"}]), r"rows\.jsonl:2: no column 'response'"),
-        ("rows.json", json.dumps([{**PLAIN, "answer": "x"}]), r"record 1: unknown column 'answer'"),
-        ("rows.json", json.dumps([{**ULTRAFEEDBACK, "response": [ASKED]}]), "record 1: 'response' is not a conv"),
-        (
-            "rows.json",
-            json.dumps([{**ULTRAFEEDBACK, "response": [SAID, ASKED]}]),
-            "does not end with the assistant",
-        ),
-        ("rows.json", json.dumps([{**ULTRAFEEDBACK, "response": ["Why?", "So."]}]), "record 1: "),
-        ("rows.json", json.dumps([{**PLAIN, "response": {"content": "So."}}]), "record 1: response: "),
-        ("rows.json", json.dumps({"a": SLF5K, "b": {"Post": "Why?"}}), "record 2: no text in"),
-        ("rows.json", "[1, 2]", "record 1"),
+NO_RESPONSES: list[tuple[Any, str]] = [
+    ([PLAIN, {"prompt": "Why?"}], r"rows\.json: record 2: no column 'response'"),
+    ([{**PLAIN, "answer": "x"}], "record 1: unknown column 'answer'"),
+    ([{**ULTRAFEEDBACK, "response": [ASKED]}], "record 1: 'response' is not a conv"),
+    ([{**ULTRAFEEDBACK, "response": [SAID, ASKED]}], "does not end with the assistant"),
+    ([{**ULTRAFEEDBACK, "response": ["Why?", "So."]}], "record 1: "),
+    ([{**PLAIN, "response": {"content": "So."}}], "record 1: response: "),
+    ({"a": SLF5K, "b": {"Post": "Why?"}}, "record 2: no text in"),
+    ([1, 2], "record 1"),
+]
+
+
+def test_what_is_no_response_is_named_in_one_line(tmp_path: Path) -> None:
+    cases = [("rows.json", json.dumps(content), problem) for content, problem in NO_RESPONSES]
+    lines = as_lines([PLAIN, {"prompt": "Why?"}])
+    cases += [
+        ("rows.jsonl", lines, r"rows\.jsonl:2: no column 'response'"),
         ("rows.json", '[{"prompt": 1', "not JSON"),
-    ],
-)
-def test_what_is_no_response_is_named_in_one_line(tmp_path: Path, name: str, text: str, says: str) -> None:
-    path = tmp_path / name
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=says) as raised:
-        read(path)
-    assert "\n" not in str(raised.value)
+    ]
+    for name, text, problem in cases:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match=problem) as raised:
+            read(tmp_path / name)
+        assert "\n" not in str(raised.value)

@@ -9,49 +9,45 @@ import pytest
 from text2grad.data.scale import Reading, Scale, Scales, number_of, parse_scale, parse_scales
 from text2grad.errors import UsageError
 
-
-@pytest.mark.parametrize(
-    ("text", "scores"),
-    [
-        ("1..5", {1: -1, 3: 0, 4: 0.5, 5: 1, "4.0": 0.5, 3.5: 0.25, 0: None, 6: None, "many": None}),
-        ("0..1", {0: -1, 1: 1, 0.5: 0, -1: None}),
-        ("-1..1", {-1: -1, 0: 0, 0.25: 0.25, 1: 1}),
-        ("6..1", {6: -1, 1: 1, 3.5: 0}),
-        ("0 .. 100", {0: -1, 80: 0.6, 100: 1}),
-        ("poor, fair ,good", {"Poor": -1, "fair": 0, " GOOD ": 1, "meh": None, 1: None}),
-        ("F,D,C,B,A", {"f": -1, "C": 0, "A": 1, "E": None}),
-    ],
-)
-def test_a_scale_from_its_worst_to_its_best(text: str, scores: dict[Any, float | None]) -> None:
-    scale = parse_scale(text)
-    assert {value: scale.score(value) for value in scores} == scores
+SCALES: dict[str, dict[Any, float | None]] = {
+    "1..5": {1: -1, 3: 0, 4: 0.5, 5: 1, "4.0": 0.5, 3.5: 0.25, 0: None, 6: None, "many": None},
+    "0..1": {0: -1, 1: 1, 0.5: 0, -1: None},
+    "-1..1": {-1: -1, 0: 0, 0.25: 0.25, 1: 1},
+    "6..1": {6: -1, 1: 1, 3.5: 0},
+    "0 .. 100": {0: -1, 80: 0.6, 100: 1},
+    "poor, fair ,good": {"Poor": -1, "fair": 0, " GOOD ": 1, "meh": None, 1: None},
+    "F,D,C,B,A": {"f": -1, "C": 0, "A": 1, "E": None},
+}
 
 
-@pytest.mark.parametrize("text", ["", "5", "1..1", "1..many", "1-5", "good", "a,,b", "a,a", "1..2..3", "nan..5"])
-def test_what_is_no_scale(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is no scale .*--scale 1\.\.5"):
-        parse_scale(text)
+def test_a_scale_from_its_worst_to_its_best() -> None:
+    for text, scores in SCALES.items():
+        scale = parse_scale(text)
+        assert {value: scale.score(value) for value in scores} == scores, text
+    for text in ("", "5", "1..1", "1..many", "1-5", "good", "a,,b", "a,a", "1..2..3", "nan..5"):
+        with pytest.raises(UsageError, match=r"is no scale .*--scale 1\.\.5"):
+            parse_scale(text)
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "scores"),
-    [
-        ("rating", [1, 2, 3, "4.0", 5], [None] * 5),
-        ("rating", [-0.5, 0.25], [None] * 2),
-        ("quality", ["Good", "bad", "Neutral"], [1, -1, 0]),
-        ("quality", ["Thumbs-Up", "thumbs_down", "thumbs  up", "👍"], [1, -1, 1, 1]),
-        ("quality", ["poor", "fair", "Good", "excellent"], [None] * 4),
-        ("quality", ["4/5", "80 %", "9 of 10"], [0.6, 0.6, 0.8]),
-        ("is_correct", [True, False, "no", "yes"], [None] * 4),
-        ("topic", ["sports"], [None]),
-        ("toxicity", ["4/5"], [None]),
-    ],
-)
-def test_values_without_a_scale(name: str, values: list[Any], scores: list[float | None]) -> None:
-    reading = Reading(name, values)
-    assert [reading.score(value) for value in values] == scores
-    assert bool(reading.problem) == (None in scores) and bool(reading.line) == any(s is not None for s in scores)
-    assert ("--scale " in reading.problem) == (None in scores)
+WITHOUT_A_SCALE: list[tuple[str, list[Any], list[float | None]]] = [
+    ("rating", [1, 2, 3, "4.0", 5], [None] * 5),
+    ("rating", [-0.5, 0.25], [None] * 2),
+    ("quality", ["Good", "bad", "Neutral"], [1, -1, 0]),
+    ("quality", ["Thumbs-Up", "thumbs_down", "thumbs  up", "👍"], [1, -1, 1, 1]),
+    ("quality", ["poor", "fair", "Good", "excellent"], [None] * 4),
+    ("quality", ["4/5", "80 %", "9 of 10"], [0.6, 0.6, 0.8]),
+    ("is_correct", [True, False, "no", "yes"], [None] * 4),
+    ("topic", ["sports"], [None]),
+    ("toxicity", ["4/5"], [None]),
+]
+
+
+def test_values_without_a_scale() -> None:
+    for name, values, scores in WITHOUT_A_SCALE:
+        reading = Reading(name, values)
+        assert [reading.score(value) for value in values] == scores
+        assert bool(reading.problem) == ("--scale " in reading.problem) == (None in scores)
+        assert bool(reading.line) == any(score is not None for score in scores)
 
 
 def test_a_scale_of_the_file_is_not_taken_where_more_may_not_be_better() -> None:
@@ -60,24 +56,22 @@ def test_a_scale_of_the_file_is_not_taken_where_more_may_not_be_better() -> None
         assert Reading(name, [1, 5], parse_scale("5..1")).score(5) == -1
 
 
-@pytest.mark.parametrize(
-    ("values", "given", "main", "score"),
-    [
-        ({"stars": [4]}, ["1..5"], "", 0.5),
-        ({"stars": [4]}, ["stars=1..10"], "", -0.333333),
-        ({"helpful": [2], "overall": [4]}, ["1..5"], "", 0.5),
-        ({"helpful": [2], "harmless": [4]}, ["1..5"], "helpful", -0.5),
-        ({"helpful": [2], "harmless": [4]}, ["1..5"], "", None),
-        ({"toxicity": [5]}, ["5..1"], "", -1),
-        ({"topic": ["sports"], "rating": [4]}, ["1..5"], "", 0.5),
-    ],
-)
-def test_the_rating_that_is_the_verdict(
-    values: dict[str, list[object]], given: list[str], main: str, score: float | None
-) -> None:
-    scales = Scales.of(values, parse_scales(given), {}, main)
-    assert scales.score({name: found[0] for name, found in values.items()}) == score
-    assert bool(scales.problems) == (score is None or "topic" in values)
+MAIN: list[tuple[dict[str, list[object]], list[str], str, float | None]] = [
+    ({"stars": [4]}, ["1..5"], "", 0.5),
+    ({"stars": [4]}, ["stars=1..10"], "", -0.333333),
+    ({"helpful": [2], "overall": [4]}, ["1..5"], "", 0.5),
+    ({"helpful": [2], "harmless": [4]}, ["1..5"], "helpful", -0.5),
+    ({"helpful": [2], "harmless": [4]}, ["1..5"], "", None),
+    ({"toxicity": [5]}, ["5..1"], "", -1),
+    ({"topic": ["sports"], "rating": [4]}, ["1..5"], "", 0.5),
+]
+
+
+def test_the_rating_that_is_the_verdict() -> None:
+    for values, given, main, score in MAIN:
+        scales = Scales.of(values, parse_scales(given), {}, main)
+        assert scales.score({name: found[0] for name, found in values.items()}) == score
+        assert bool(scales.problems) == (score is None or "topic" in values)
 
 
 def test_what_is_not_on_the_scale_is_left_out_and_named_or_refused() -> None:

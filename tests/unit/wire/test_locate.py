@@ -6,7 +6,6 @@ import json
 import unicodedata
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,83 +28,60 @@ def found(quote: Any, search: Tolerance = SEARCH, response: str = RESPONSE) -> C
     return critique
 
 
-def test_a_vowel_that_stands_alone_is_found() -> None:
-    response = " \u1161\u00e9"
-    assert [s.text for s in found("\u1161e\u0301", response=response).spans] == ["\u1161\u00e9"]
+FOUND: list[tuple[str, str, str]] = [
+    # other quotes, dashes and spaces lead to the response's own characters
+    ('"Don\'t go..."', RESPONSE, "“Don’t go…”"),
+    ("- twice", RESPONSE, "— twice"),
+    ("The fair ends", RESPONSE, "The  fair\tends"),
+    ("7. The fair", RESPONSE, "7.\n\nThe  fair"),
+    ("  ends on ", RESPONSE, "ends on"),
+    # one letter in two forms is one letter
+    ("caf\u00e9", "a cafe\u0301.", "cafe\u0301"),
+    ("cafe\u0301", "a caf\u00e9.", "caf\u00e9"),
+    ("e\u0323\u0302", "x e\u0302\u0323 y", "e\u0302\u0323"),
+    ("\u1ec7", "x e\u0302\u0323 y", "e\u0302\u0323"),
+    ("\u1161e\u0301", " \u1161\u00e9", "\u1161\u00e9"),  # a vowel that stands alone
+    ("\uac01", "x \u1100\u1161\u11a8 y", "\u1100\u1161\u11a8"),
+    ("\u1100\u1161\u11a8", "x \uac01 y", "\uac01"),
+    ("\u212b", "5 \u00c5", "\u00c5"),
+    ("A,B", "\uff21\uff0c\uff22", "\uff21\uff0c\uff22"),
+    ("\uff11\uff10", "10 kg", "10"),
+    ("\u30ac", "x \uff76\uff9e y", "\uff76\uff9e"),
+    ("file", "a \ufb01le", "\ufb01le"),
+]
+NOT_FOUND: list[tuple[str, str]] = [
+    # another text, or part of a word
+    *((quote, RESPONSE) for quote in ("the FAIR ends", "go..", "fai", "The fair ends on the 5th!", "’t", " \n ")),
+    # half of a letter
+    *(("cafe", text) for text in ("a cafe\u0301.", "a caf\u00e9.")),
+    *((quote, "x \uac01 y") for quote in ("\uac00", "\u1100\u1161")),
+    ("\u0301", "a caf\u00e9."),
+    ("x2", "x\u00b2"),
+]
 
 
-@pytest.mark.parametrize(
-    ("quote", "there"),
-    [
-        ('"Don\'t go..."', "“Don’t go…”"),
-        ("- twice", "— twice"),
-        ("The fair ends", "The  fair\tends"),
-        ("7. The fair", "7.\n\nThe  fair"),
-        ("  ends on ", "ends on"),
-    ],
-)
-def test_other_quotes_dashes_and_spaces_lead_to_the_responses_own_characters(quote: str, there: str) -> None:
-    critique = found(quote)
-    assert [span.text for span in critique.spans] == [there] and critique.quotes.normalised == 1
-    exact = found(quote, "exact")
-    assert (exact.quotes.unmatched, exact.lost) == (1, (quote,))
-
-
-@pytest.mark.parametrize("quote", ["the FAIR ends", "go..", "fai", "The fair ends on the 5th!", "’t", " \n "])
-def test_what_is_another_text_or_part_of_a_word_stays_unmatched(quote: str) -> None:
-    critique = found(quote)
-    assert critique.spans == () and (critique.quotes.unmatched or critique.quotes.ambiguous or not quote.strip("."))
-    assert critique.quotes.normalised == 0
+def test_another_form_of_a_text_leads_to_the_responses_own_characters() -> None:
+    for quote, response, there in FOUND:
+        critique = found(quote, SEARCH, response)
+        assert ([span.text for span in critique.spans], critique.quotes.normalised) == ([there], 1), quote
+        exact = found(quote, "exact", response)
+        assert (exact.quotes.unmatched, exact.lost) == (1, (quote,))
+    for quote, response in NOT_FOUND:
+        critique = found(quote, SEARCH, response)
+        counts = critique.quotes
+        assert critique.spans == () and counts.unmatched + counts.ambiguous == 1 and not counts.normalised, quote
 
 
 def test_capitals_count_unless_they_are_said_not_to() -> None:
-    assert [s.text for s in found("the FAIR ends", "any_case").spans] == ["The  fair\tends"]
-    assert [s.text for s in found("STRASSE", "any_case").spans] == ["Straße"]
-    assert found("ends on the.", "any_case").quotes.unmatched == 1
-
-
-def test_other_capitals_count_only_where_the_quote_is_not_found_as_it_is() -> None:
+    """Other capitals are looked for only where the quote is not found as it is."""
     text = "Us and US, the us of old: Polish polish."
     search: Tolerance = "any_case"
+    assert [s.text for s in found("the FAIR ends", search).spans] == ["The  fair\tends"]
+    assert [s.text for s in found("STRASSE", search).spans] == ["Straße"]
+    assert found("ends on the.", search).quotes.unmatched == 1
     assert [s.start for s in found("US", search, text).spans] == [text.index("US")]
     assert [s.start for s in found("polish", search, text).spans] == [text.rindex("polish")]
     assert found("uS", search, text).quotes.ambiguous == 1
-
-
-@pytest.mark.parametrize(
-    ("quote", "response", "there"),
-    [
-        ("caf\u00e9", "a cafe\u0301.", "cafe\u0301"),
-        ("cafe\u0301", "a caf\u00e9.", "caf\u00e9"),
-        ("e\u0323\u0302", "x e\u0302\u0323 y", "e\u0302\u0323"),
-        ("\u1ec7", "x e\u0302\u0323 y", "e\u0302\u0323"),
-        ("\uac01", "x \u1100\u1161\u11a8 y", "\u1100\u1161\u11a8"),
-        ("\u1100\u1161\u11a8", "x \uac01 y", "\uac01"),
-        ("\u212b", "5 \u00c5", "\u00c5"),
-        ("A,B", "\uff21\uff0c\uff22", "\uff21\uff0c\uff22"),
-        ("\uff11\uff10", "10 kg", "10"),
-        ("\u30ac", "x \uff76\uff9e y", "\uff76\uff9e"),
-        ("file", "a \ufb01le", "\ufb01le"),
-    ],
-)
-def test_one_letter_in_two_forms_is_one_letter(quote: str, response: str, there: str) -> None:
-    critique = found(quote, SEARCH, response)
-    assert [span.text for span in critique.spans] == [there] and critique.quotes.normalised == 1
-
-
-@pytest.mark.parametrize(
-    ("quote", "response"),
-    [
-        ("cafe", "a cafe\u0301."),
-        ("cafe", "a caf\u00e9."),
-        ("\uac00", "x \uac01 y"),
-        ("\u1100\u1161", "x \uac01 y"),
-        ("\u0301", "a caf\u00e9."),
-        ("x2", "x\u00b2"),
-    ],
-)
-def test_a_letter_is_not_found_in_half_of_another(quote: str, response: str) -> None:
-    assert found(quote, SEARCH, response).spans == ()
 
 
 @given(st.text(alphabet="ae\u00e9\u0301\u0323\u1ea1 \uac01\u1100\u1161\u11a8.", min_size=1, max_size=12), st.data())

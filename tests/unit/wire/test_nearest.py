@@ -6,31 +6,26 @@ import difflib
 import random
 import time
 
-import pytest
-
 from text2grad.wire.nearest import LEAST_ALIKE, nearest
 
 DUE = "It is due next week, says the mail. Ann signs it on Monday."
 CJK = "报告下周到期，邮件里说是星期五。安娜星期一签字。"
 
 
-@pytest.mark.parametrize(
-    ("quote", "text", "found"),
-    [
-        ("next month", DUE, "next week"),
-        ("NEXT weak!", DUE, "next week"),
-        ("Ann sings it", DUE, "Ann signs it"),
-        ("signs on Monday", DUE, "signs it on Monday"),
-        ("zebra", DUE, ""),
-        ("", DUE, ""),
-        (" ", DUE, ""),
-        ("is", "", ""),
-        ("邮件里写是星期五", CJK, "邮件里说是星期五"),
-        ("Größe", "Die Grösse zählt.", "Grösse"),
-    ],
-)
-def test_nearest(quote: str, text: str, found: str) -> None:
-    assert nearest(quote, text) == found
+NEAREST = [
+    ("next month", DUE, "next week"),
+    ("NEXT weak!", DUE, "next week"),
+    ("Ann sings it", DUE, "Ann signs it"),
+    ("signs on Monday", DUE, "signs it on Monday"),
+    *((quote, DUE, "") for quote in ("zebra", "", " ")),
+    ("is", "", ""),
+    ("邮件里写是星期五", CJK, "邮件里说是星期五"),
+    ("Größe", "Die Grösse zählt.", "Grösse"),
+]
+
+
+def test_nearest() -> None:
+    assert [nearest(quote, text) for quote, text, _ in NEAREST] == [there for *_, there in NEAREST]
 
 
 def best_ratio(quote: str, text: str) -> float:

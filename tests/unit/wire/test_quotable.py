@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,10 +14,6 @@ from text2grad.wire import occurrences, parse, render
 from text2grad.wire.quotable import NUMBER, Quotable, keep_resolved
 
 
-def z_of(good: str) -> str:
-    return f'{{"critique": "c", "good_spans": [{good}], "poor_spans": []}}'
-
-
 @given(judged())
 def test_what_resolves_is_kept_to_the_letter(case: tuple[Critique, str]) -> None:
     critique, response = case
@@ -27,45 +22,39 @@ def test_what_resolves_is_kept_to_the_letter(case: tuple[Critique, str]) -> None
         assert keep_resolved(z, response) == z
 
 
-@pytest.mark.parametrize(
-    ("response", "good", "left"),
-    [
-        ("a b", '"b", "b"', 1),  # a second mention has no second place
-        ("a b", '{"quote": "b"}, "b"', 1),
-        ("a b a", '"b", {"quote": "a"}', 1),  # which one
-        ("a b a", '{"quote": "a", "occurrence": 3}', 0),
-        ("a b a", '{"quote": "a", "occurrence": 2}, {"quote": "a", "occurrence": 2}', 1),
-        ("tar tar", '{"quote": "a", "part": true}', 0),
-        ('x", "y', '"x", "y"', 2),  # one phrase, its quotation marks unescaped?
-        ('x x", "occurrence', '{"quote": "x", "occurrence": 1}', 1),
-        ('x", "reason', '{"quote": "x", "reason": ""}', 1),
-    ],
-)
-def test_what_does_not_resolve_is_dropped(response: str, good: str, left: int) -> None:
-    read = parse(keep_resolved(z_of(good), response), response)
-    assert isinstance(read, Critique) and not read.quotes.unmatched and not read.quotes.ambiguous
-    assert len(read.spans) == left
+UNRESOLVED = [
+    ("a b", '"b", "b"', 1),  # a second mention has no second place
+    ("a b", '{"quote": "b"}, "b"', 1),
+    ("a b a", '"b", {"quote": "a"}', 1),  # which one
+    ("a b a", '{"quote": "a", "occurrence": 3}', 0),
+    ("a b a", '{"quote": "a", "occurrence": 2}, {"quote": "a", "occurrence": 2}', 1),
+    ("tar tar", '{"quote": "a", "part": true}', 0),
+    ('x", "y', '"x", "y"', 2),  # one phrase, its quotation marks unescaped?
+    ('x x", "occurrence', '{"quote": "x", "occurrence": 1}', 1),
+    ('x", "reason', '{"quote": "x", "reason": ""}', 1),
+]
 
 
-@pytest.mark.parametrize("score", ["4e-00", "9.0058849e-00", "-2e-04", "1.5", "01", "1e-5"])
-def test_a_number_that_is_no_verdict_is_refused(score: str) -> None:
+def test_what_does_not_resolve_is_dropped() -> None:
+    for response, good, left in UNRESOLVED:
+        z = f'{{"critique": "c", "good_spans": [{good}], "poor_spans": []}}'
+        read = parse(keep_resolved(z, response), response)
+        assert isinstance(read, Critique) and not read.quotes.unmatched and not read.quotes.ambiguous
+        assert len(read.spans) == left, good
+
+
+def test_a_number_is_a_verdict_as_python_prints_it() -> None:
     """Python prints exponents from e-05 on; `4e-00` is 4."""
-    assert re.fullmatch(NUMBER, score) is None
-
-
-@pytest.mark.parametrize("score", [0.0, 1.0, -1.0, 0.25, 1e-5, -3.5e-12, 2e-308])
-def test_a_verdict_as_python_prints_it_is_accepted(score: float) -> None:
-    assert re.fullmatch(NUMBER, f"{score}")
+    for text in ("4e-00", "9.0058849e-00", "-2e-04", "1.5", "01", "1e-5"):
+        assert re.fullmatch(NUMBER, text) is None, text
+    for score in (0.0, 1.0, -1.0, 0.25, 1e-5, -3.5e-12, 2e-308):
+        assert re.fullmatch(NUMBER, f"{score}"), score
 
 
 def test_a_word_that_was_begun_is_finished_by_the_fewest_bytes() -> None:
     quotable = Quotable('say "catalogue", a cat said, catch')
-    assert [quotable.rest_of_word(begun) for begun in (b"cata", b"a catc", b"a ca", b"x")] == [
-        b"logue",
-        b"",
-        b"t",
-        b"",
-    ]
+    ends = {b"cata": b"logue", b"a catc": b"", b"a ca": b"t", b"x": b""}
+    assert {begun: quotable.rest_of_word(begun) for begun in ends} == ends
     assert Quotable("").rest_of_word(b"") == b""
     assert all(word in Quotable(HOSTILE["scripts"]).words for word in ("naïve".encode(), "日".encode()))
 

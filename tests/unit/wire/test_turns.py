@@ -28,68 +28,64 @@ def read(*poor: Any, tolerance: Tolerance = "exact", **more: Any) -> Critique:
     return found
 
 
-@pytest.mark.parametrize(
-    ("item", "places"),
-    [
-        ("I said", [(SECOND.start + 7, SECOND.end)]),
-        ({"quote": "miles", "turn": 2}, [(SECOND.start, SECOND.start + 5)]),
-        ({"quote": "20 miles", "turn": 1}, [(14, 22)]),
-        ({"quote": "20 miles", "turn": 3}, [(THIRD.start, THIRD.start + 8)]),
-        ({"quote": "miles", "occurrence": 2}, [(SECOND.start, SECOND.start + 5)]),
-        ({"quote": "miles", "turn": 3, "occurrence": 1}, [(THIRD.start + 3, THIRD.start + 8)]),
-        ({"quote": "mile", "turn": 2, "part": True}, [(SECOND.start, SECOND.start + 4)]),
-        ({"quote": "said", "turn": None}, [(SECOND.end - 4, SECOND.end)]),
-        ("20 miles <\\turn> on", [(THIRD.start, THIRD.end)]),  # as it is shown
-        ({"quote": "<\\turn>", "turn": 3}, [(THIRD.start + 9, THIRD.start + 15)]),
-    ],
-)
-def test_a_quote_names_its_turn(item: Any, places: list[tuple[int, int]]) -> None:
-    assert [(span.start, span.end) for span in read(item).spans] == places
+PLACES: list[tuple[Any, tuple[int, int]]] = [
+    ("I said", (SECOND.start + 7, SECOND.end)),
+    ({"quote": "miles", "turn": 2}, (SECOND.start, SECOND.start + 5)),
+    ({"quote": "20 miles", "turn": 1}, (14, 22)),
+    ({"quote": "20 miles", "turn": 3}, (THIRD.start, THIRD.start + 8)),
+    ({"quote": "miles", "occurrence": 2}, (SECOND.start, SECOND.start + 5)),
+    ({"quote": "miles", "turn": 3, "occurrence": 1}, (THIRD.start + 3, THIRD.start + 8)),
+    ({"quote": "mile", "turn": 2, "part": True}, (SECOND.start, SECOND.start + 4)),
+    ({"quote": "said", "turn": None}, (SECOND.end - 4, SECOND.end)),
+    ("20 miles <\\turn> on", (THIRD.start, THIRD.end)),  # as it is shown
+    ({"quote": "<\\turn>", "turn": 3}, (THIRD.start + 9, THIRD.start + 15)),
+]
 
 
-@pytest.mark.parametrize(
-    ("item", "counts", "lost"),
-    [
-        ("20 miles", QuoteCounts(ambiguous=1), 0),
-        ({"quote": "miles", "turn": 4}, QuoteCounts(unmatched=1), 1),
-        ({"quote": "said", "turn": 1}, QuoteCounts(unmatched=1), 1),
-        ({"quote": "miles", "turn": 2, "occurrence": 2}, QuoteCounts(unmatched=1), 1),
-        ("nowhere", QuoteCounts(unmatched=1), 1),
-        ("30 kilometres", QuoteCounts(unmatched=1, foreign=1), 1),
-        ({"quote": "or so?", "turn": 3}, QuoteCounts(unmatched=1, foreign=1), 1),
-        ("20 miles\n\nmiles", QuoteCounts(unmatched=1), 1),
-        ("20 miles miles", QuoteCounts(unmatched=1), 1),  # as it would be found in another form
-    ],
-)
+def test_a_quote_names_its_turn() -> None:
+    for item, place in PLACES:
+        assert [(span.start, span.end) for span in read(item).spans] == [place], item
+
+
+LOST: list[tuple[Any, QuoteCounts]] = [
+    ({"quote": "miles", "turn": 4}, QuoteCounts(unmatched=1)),
+    ({"quote": "said", "turn": 1}, QuoteCounts(unmatched=1)),
+    ({"quote": "miles", "turn": 2, "occurrence": 2}, QuoteCounts(unmatched=1)),
+    ("nowhere", QuoteCounts(unmatched=1)),
+    ("30 kilometres", QuoteCounts(unmatched=1, foreign=1)),
+    ({"quote": "or so?", "turn": 3}, QuoteCounts(unmatched=1, foreign=1)),
+    ("20 miles\n\nmiles", QuoteCounts(unmatched=1)),
+    ("20 miles miles", QuoteCounts(unmatched=1)),  # as it would be found in another form
+]
+
+
 @pytest.mark.parametrize("tolerance", ["exact", "any_case"])
-def test_what_is_not_one_place_of_the_policys_own_pays_nothing_and_is_counted(
-    item: Any, counts: QuoteCounts, lost: int, tolerance: Tolerance
-) -> None:
-    found = read(item, tolerance=tolerance)
-    assert found.spans == () and found.quotes == counts and len(found.lost) == lost
+def test_what_is_not_one_place_of_the_policys_own_pays_nothing_and_is_counted(tolerance: Tolerance) -> None:
+    for item, counts in LOST:
+        found = read(item, tolerance=tolerance)
+        assert (found.spans, found.quotes, len(found.lost)) == ((), counts, 1), item
+    found = read("20 miles", tolerance=tolerance)
+    assert (found.spans, found.quotes, found.lost) == ((), QuoteCounts(ambiguous=1), ())
 
 
 ELSEWHERE = Transcript.of([((), "The fair ends"), ((), "THE FAIR ends, it's true"), ((), "The fare ends")])
 
 
-@pytest.mark.parametrize(
-    ("quote", "turn", "there", "how"),
-    [
-        ("The fair ends", 2, "THE FAIR ends", "normalised"),  # to the letter in another turn
-        ("The  fair ends", 2, "THE FAIR ends", "normalised"),  # normalised in another turn
-        ("The fair ends", 3, "The fare ends", ""),  # what another turn has helps nothing
-        ("The fair ends\n\nTHE FAIR ends", None, "", ""),
-    ],
-)
-def test_a_quote_is_looked_for_in_its_turn_also_in_another_form(
-    quote: str, turn: int | None, there: str, how: str
-) -> None:
-    z = json.dumps({"critique": "c", "good_spans": [], "poor_spans": [{"quote": quote, "turn": turn}]})
-    found = parse(z, ELSEWHERE, "any_case")
-    assert isinstance(found, Critique)
-    assert [span.text for span in found.spans] == [there] * bool(how)
-    assert found.quotes == QuoteCounts(**{how or "unmatched": 1})
-    assert all(turn_at(ELSEWHERE, span.start) == turn for span in found.spans)
+def test_a_quote_is_looked_for_in_its_turn_also_in_another_form() -> None:
+    cases: list[tuple[str, int | None, str]] = [
+        ("The fair ends", 2, "THE FAIR ends"),  # to the letter in another turn
+        ("The  fair ends", 2, "THE FAIR ends"),  # normalised in another turn
+        ("The fair ends", 3, ""),  # what another turn has helps nothing
+        ("The fair ends\n\nTHE FAIR ends", None, ""),
+    ]
+    for quote, turn, there in cases:
+        z = json.dumps({"critique": "c", "good_spans": [], "poor_spans": [{"quote": quote, "turn": turn}]})
+        found = parse(z, ELSEWHERE, "any_case")
+        assert isinstance(found, Critique)
+        assert [(span.text, turn_at(ELSEWHERE, span.start)) for span in found.spans] == [(there, turn)] * bool(
+            there
+        )
+        assert found.quotes == (QuoteCounts(normalised=1) if there else QuoteCounts(unmatched=1))
 
 
 def test_repeats_are_counted_in_each_turn_apart() -> None:
@@ -105,43 +101,31 @@ def test_a_plain_response_is_turn_1() -> None:
     assert found.lost == ("b",) and found.turn_scores == (1.0,)
 
 
-@pytest.mark.parametrize(
-    ("value", "scores"),
-    [
-        (None, ()),
-        ([], ()),
-        ([{"turn": 3, "score": "-1"}, {"turn": 1, "score": 0.5}], (0.5, None, -1.0)),
-        ([{"turn": 2, "score": None}], ()),
-    ],
-)
-def test_turns_have_verdicts(value: Any, scores: tuple[float | None, ...]) -> None:
-    found = read(turn_scores=value, score=1)
-    assert found.turn_scores == scores and found.score == 1.0
+VERDICTS: list[tuple[Any, tuple[float | None, ...]]] = [
+    (None, ()),
+    ([], ()),
+    ([{"turn": 3, "score": "-1"}, {"turn": 1, "score": 0.5}], (0.5, None, -1.0)),
+    ([{"turn": 2, "score": None}], ()),
+]
+NO_VERDICTS: list[Any] = [
+    {"turn": 1, "score": 0},
+    [0.5],
+    *([{"turn": turn, "score": 0}] for turn in (4, 0, None)),
+    [{"turn": 1, "score": 2}],
+    [{"turn": 1}],
+    [{"turn": 1, "score": 0}, {"turn": 1, "score": 1}],
+]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"turn": 1, "score": 0},
-        [0.5],
-        [{"turn": 4, "score": 0}],
-        [{"turn": 0, "score": 0}],
-        [{"turn": None, "score": 0}],
-        [{"turn": 1, "score": 2}],
-        [{"turn": 1}],
-        [{"turn": 1, "score": 0}, {"turn": 1, "score": 1}],
-    ],
-)
-def test_a_verdict_on_no_turn_is_invalid(value: Any) -> None:
-    z = json.dumps({"critique": "c", "good_spans": [], "poor_spans": [], "turn_scores": value})
-    found = parse(z, TALK)
-    assert isinstance(found, Failure) and found.kind == "invalid"
-
-
-@pytest.mark.parametrize("turn", [0, -1, 1.5, "2", True])
-def test_a_turn_is_a_number_from_1(turn: Any) -> None:
-    found = parse(json.dumps({"critique": "", "good_spans": [{"quote": "a", "turn": turn}], "poor_spans": []}), "a")
-    assert isinstance(found, Failure) and "turn is" in found.message
+def test_turns_have_verdicts_and_what_is_on_no_turn_is_invalid() -> None:
+    for value, scores in VERDICTS:
+        found = read(turn_scores=value, score=1)
+        assert (found.turn_scores, found.score) == (scores, 1.0)
+    invalid = [{"turn_scores": value} for value in NO_VERDICTS]
+    invalid += [{"good_spans": [{"quote": "miles", "turn": turn}]} for turn in (0, -1, 1.5, "2", True)]
+    for change in invalid:
+        judgement = parse(json.dumps({"critique": "c", "good_spans": [], "poor_spans": [], **change}), TALK)
+        assert isinstance(judgement, Failure) and judgement.kind == "invalid", change
 
 
 @given(judged(), st.data())
