@@ -21,22 +21,8 @@ TORCH = {"torch", "torchvision", "peft", "accelerate"}
 # Lower floors first; a module may import from its own floor and from those below.
 FLOORS = {
     "words": [
-        "errors",
-        "signals",
-        "settings",
-        "named",
-        "feedback",
-        "json_text",
-        "jsonl",
-        "strict_yaml",
-        "unicode_words",
-        "sandbox",
-        "wire",
-        "align",
-        "chat",
-        "data",
-        "tasks",
-        "critics",
+        *("errors", "signals", "settings", "named", "feedback", "json_text", "jsonl", "strict_yaml"),
+        *("unicode_words", "sandbox", "wire", "align", "chat", "data", "tasks", "critics"),
     ],
     "numbers": ["rl"],
     "policy": ["policy", "durable"],
@@ -69,21 +55,8 @@ ONLY = {
 }
 """What these parts may import of the house at all."""
 STAGES = [
-    "",
-    "run_folder",
-    "training",
-    "critics",
-    "intake",
-    "paid",
-    "sampling",
-    "annotate",
-    "answers",
-    "evaluate",
-    "talk",
-    "merge",
-    "reward_model",
-    "sft",
-    "train",
+    *("", "run_folder", "training", "critics", "intake", "paid", "sampling", "annotate", "answers", "evaluate"),
+    *("talk", "merge", "reward_model", "sft", "train"),
 ]
 """The modules of the stages: each may import those before it."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
+from text2grad.policy.batch import TokenBatch
 from text2grad.policy.model import Policy
 from text2grad.policy.tiny import TinyShape, make_tiny_model
 
@@ -33,6 +34,13 @@ def tiny_model(path: Path, context: int = 128) -> Path:
     """A random Llama of two layers and its tokenizer in the folder `path`, always the same."""
     make_tiny_model(path, TEXTS, 300, context, SMALL, seed=3)
     return path
+
+
+def whole_logits(model: Any, batch: TokenBatch) -> torch.Tensor:
+    """(B, T, V) at the tokens of the responses, by the model's own forward over everything."""
+    inputs = {"attention_mask": batch.attention_mask, "position_ids": batch.position_ids}
+    logits: torch.Tensor = model(input_ids=batch.input_ids, **inputs).logits
+    return logits[:, -batch.width - 1 : -1]
 
 
 def ending(policy: Policy) -> Policy:

@@ -6,10 +6,7 @@ import json
 import os
 import re
 
-import pytest
-
 from places import ROOT
-from text2grad.page.report import explain
 
 PAGE = ROOT / "docs" / "metrics.md"
 WORDS = ROOT / "src" / "text2grad" / "page" / "metrics.json"
@@ -39,12 +36,3 @@ def test_the_page_explains_names_as_the_documentation_does() -> None:
     if os.environ.get("WRITE_GOLDEN"):
         WORDS.write_text(now, encoding="utf-8")
     assert WORDS.read_text(encoding="utf-8") == now, "make golden, and read the diff"
-
-
-@pytest.mark.parametrize("name", ["kl", "wrong_sign_rate", "seconds_update", "heldout_greedy_pass", "lr"])
-def test_a_name_is_explained(name: str) -> None:
-    assert explain(name).what
-
-
-def test_what_is_not_documented_is_not_explained() -> None:
-    assert explain("no_such_name") == ("", "")

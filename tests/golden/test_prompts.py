@@ -12,20 +12,11 @@ from text2grad.feedback import Example, Message, Transcript
 from text2grad.tasks.base import read_prompt
 
 GOLDEN = Path(__file__).parent / "prompts"
+
 NAMES = (
-    "anchor",
-    "code",
-    "code_e2",
-    "code_plain",
-    "code_plain_tested",
-    "code_tested",
-    "qa",
-    "qa_e3",
-    "qa_plain",
-    "reward_model",
-    "summarization",
-    "summarization_e1",
-    "summarization_plain",
+    *("anchor", "code", "code_e2", "code_plain", "code_plain_tested", "code_tested"),
+    *("qa", "qa_e3", "qa_plain", "reward_model"),
+    *("summarization", "summarization_e1", "summarization_plain"),
 )
 EXAMPLE = Example(
     id="1",

@@ -1,4 +1,4 @@
-"""What a plug-in costs in lines, and what the benchmark counts as one."""
+"""What the plug-ins share: packages that are missing, prompts of engines, and verdicts that are compared once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,6 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import plugins
 
-
-@pytest.mark.parametrize(
-    ("name", "most"), [("trl", 60), ("tinker", 20), ("verifiers", 20), ("verl", 45), ("skyrl", 20)]
-)
-def test_a_plug_in_is_a_small_file(name: str, most: int) -> None:
-    assert 10 < plugins.code_lines(plugins.PLUGINS / f"{name}.py") <= most
-
-
 IMPORTS = """
 import importlib
 for name in {names}:
@@ -53,13 +45,6 @@ def test_without_a_package_one_line_names_the_extra(hidden: str, names: Sequence
     assert [cure in line for line in done.stdout.splitlines()] == [True] * len(names), done.stdout
 
 
-def test_lines_of_code_are_counted(tmp_path: Path) -> None:
-    text = '"""Doc,\nof two lines."""\n\nimport os  # why\n\n# a comment\nx = """a string,\nno doc"""\n\n\n'
-    text += 'def f(\n    a,\n):\n    """Doc."""\n    return a\n\n\ny: int = 0\n"""What y is."""\n'
-    (tmp_path / "a.py").write_text(text, encoding="utf-8")
-    assert plugins.code_lines(tmp_path / "a.py") == 1 + 2 + 4 + 1
-
-
 def test_a_step_moves_what_was_paid_as_it_was_paid() -> None:
     assert plugins.tokens_moved_as_paid() == 1.0
 
@@ -71,45 +56,31 @@ def test_an_environment_that_is_not_there_has_no_engine(tmp_path: Path) -> None:
 CALL = {"id": "c", "type": "function", "function": {"name": "route", "arguments": '{"to": "Bern"}'}}
 
 
-@pytest.mark.parametrize(
-    ("turn", "role", "text"),
-    [
-        ({"role": "developer", "content": "Be brief."}, "system", "Be brief."),
-        ({"role": "user", "content": ["How ", {"type": "text", "text": "far?"}]}, "user", "How far?"),
-        ({"role": "user", "content": "far", "name": "Ann"}, "user", "far"),
-        (
-            {"role": "assistant", "content": None, "tool_calls": [CALL]},
-            "assistant",
-            '<tool_call>\n{"name": "route", "arguments": {"to": "Bern"}}\n</tool_call>',
-        ),
-        ({"role": "tool", "content": "95", "tool_call_id": "c"}, "tool", "95"),
-    ],
-)
-def test_what_is_text_in_a_prompt_reaches_the_critic(turn: Any, role: str, text: str) -> None:
-    (message,) = example_of([turn], {}).prompt
-    assert (message.role, message.content) == (role, text)
+ROUTE = '<tool_call>\n{"name": "route", "arguments": {"to": "Bern"}}\n</tool_call>'
+TURNS: list[tuple[Any, str, str]] = [
+    ({"role": "developer", "content": "Be brief."}, "system", "Be brief."),
+    ({"role": "user", "content": ["How ", {"type": "text", "text": "far?"}]}, "user", "How far?"),
+    ({"role": "user", "content": "far", "name": "Ann"}, "user", "far"),
+    ({"role": "assistant", "content": None, "tool_calls": [CALL]}, "assistant", ROUTE),
+    ({"role": "tool", "content": "95", "tool_call_id": "c"}, "tool", "95"),
+]
+NO_TURNS: list[tuple[Any, str]] = [
+    ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}, "user has a part 'image'"),
+    ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "user has a part 'image_url'"),
+    ({"role": "user", "content": {"text": "a"}}, "user has an object as content"),
+    ({"role": "user", "content": 7}, "has '7' in place of text"),
+    ({"role": "narrator", "content": "a"}, "no message: {'role': 'narrator', 'content': 'a'}"),
+    ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "a call of a tool has no name"),
+]
 
 
-@pytest.mark.parametrize(
-    ("turn", "problem"),
-    [
-        (
-            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]},
-            "user has a part 'image'",
-        ),
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "user has a part 'image_url'"),
-        ({"role": "user", "content": {"text": "a"}}, "user has an object as content"),
-        ({"role": "user", "content": 7}, "has '7' in place of text"),
-        ({"role": "narrator", "content": "a"}, "no message: {'role': 'narrator', 'content': 'a'}"),
-        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "a call of a tool has no name"),
-    ],
-)
-def test_what_is_no_text_in_a_prompt_is_one_line(turn: Any, problem: str) -> None:
-    with pytest.raises(UserError, match=rf"^[^\n]*{problem}[^\n]* .[^\n]+.$"):
-        example_of([{"role": "system", "content": "s"}, turn], {})
-
-
-def test_a_prompt_in_text_is_the_users() -> None:
+def test_what_is_text_in_a_prompt_reaches_the_critic_and_what_is_not_is_one_line() -> None:
+    for turn, role, text in TURNS:
+        (message,) = example_of([turn], {}).prompt
+        assert (message.role, message.content) == (role, text)
+    for turn, problem in NO_TURNS:
+        with pytest.raises(UserError, match=rf"^[^\n]*{problem}[^\n]* .[^\n]+.$"):
+            example_of([{"role": "system", "content": "s"}, turn], {})
     example = example_of("How far?", {"id": 7, "reference": None, "level": 2})
     assert [(turn.role, turn.content) for turn in example.prompt] == [("user", "How far?")]
     assert (example.id, example.reference, example.meta) == ("7", "", {"reference": None, "level": 2})

@@ -74,6 +74,7 @@ def test_an_episode_has_the_ids_of_our_own_loop(folder: Path, monkeypatch: pytes
     assert trainer._payments[0].verdict == 1.0
 
 
+@pytest.mark.nightly
 def test_the_example_runs(folder: Path, tmp_path: Path) -> None:
     path = ROOT / "examples" / "engines" / "trl_lookup.py"
     words = [sys.executable, str(path), str(folder), str(tmp_path / "policy"), "--steps", "1"]

@@ -60,8 +60,7 @@ BAD = [
     ("mark {folder}/answers.csv --out {folder}", 1, "Is a directory"),
     ("mark {folder}/answers.csv --out /proc/no/out.jsonl", 1, "cannot write /proc/no/out.journal"),
     ("mark {folder}/answers.csv --port 70000", 2, "port"),
-    ("view {folder}/nothing", 1, "no run folder .*text2grad demo"),
-    ("report {folder}/nothing", 1, "no run folder .*text2grad demo"),
+    *((f"{command} {{folder}}/nothing", 1, "no run folder .*text2grad demo") for command in ("view", "report")),
     ("view {folder}", 1, "nothing to report in .*text2grad demo"),
 ]
 

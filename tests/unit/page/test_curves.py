@@ -70,17 +70,10 @@ def test_a_thinned_curve_keeps_its_ends_and_its_spike() -> None:
     assert {points[0], points[-1], (5432.0, 9.0)} <= set(kept)
 
 
-def test_rows_without_the_metric_are_passed_over() -> None:
-    rows = [{"step": 0, "kl": 1.0}, {"step": 1}, {"step": 2, "kl": None}, {"step": 3, "kl": 2}]
-    assert metric_points(rows, "kl") == ((0.0, 1.0), (3.0, 2.0))
-
-
-def test_a_method_keeps_its_style() -> None:
-    assert pick_style("text2grad", ["scalar_ppo", "text2grad"]) == "m0"
-    assert [pick_style(name, ["x", "text2grad", "y"]) for name in ("x", "y")] == ["m2", "m3"]
-
-
-def test_numbers_are_short() -> None:
+def test_numbers_are_short_and_absent_ones_are_passed_over() -> None:
     values = {0.0: "0", -0.5: "−0.5", 0.12345: "0.123", 12345.6: "12,346", 2e-5: "2.0e−5", -1.39e-17: "0"}
     assert {value: number(value) for value in values} == values
     assert number(None) == number(NAN) == "–"
+    rows = [{"step": 0, "kl": 1.0}, {"step": 1}, {"step": 2, "kl": None}, {"step": 3, "kl": 2}]
+    assert metric_points(rows, "kl") == ((0.0, 1.0), (3.0, 2.0))
+    assert [pick_style(name, ["x", "text2grad", "y"]) for name in ("text2grad", "x", "y")] == ["m0", "m2", "m3"]

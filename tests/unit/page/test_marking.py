@@ -138,12 +138,10 @@ def test_what_was_not_made_here_is_never_written_over(source: Path, file: str, t
         with pytest.raises(UserError, match=r"1 of 1 .*--out"):
             notebook(source)
     assert others.read_text(encoding="utf-8") == text
-
-
-def test_a_record_that_was_changed_by_hand_is_not_written_over(source: Path) -> None:
+    others.unlink()
     out, key = marked(source, critique="Bad.", checks=[Check(start=0, end=2, correct=True)])
     text = out.read_text(encoding="utf-8")
-    out.write_text(text.replace("Bad.", "Bad, and long."), encoding="utf-8")
+    out.write_text(text.replace("Bad.", "Bad, and long."), encoding="utf-8")  # by hand
     with pytest.raises(UserError, match=r"1 of 2 .*answers\.marked\.jsonl"):
         notebook(source)
     out.write_text(text, encoding="utf-8")
@@ -187,13 +185,9 @@ def test_opinions_of_people_in_the_file_are_the_first_version(tmp_path: Path) ->
 
 
 def test_any_file_of_answers_and_any_run_can_be_marked(tmp_path: Path) -> None:
-    row = {"prompt": "When?", "response": "Friday."}
-    files = {
-        "rows.jsonl": json.dumps(row),
-        "rows.csv": "prompt,response\nWhen?,Friday.\n",
-        "rows.json": json.dumps([row]),
-    }
-    for name, text in files.items():
+    row = json.dumps({"prompt": "When?", "response": "Friday."})
+    table = "prompt,response\nWhen?,Friday.\n"
+    for name, text in (("rows.jsonl", row), ("rows.csv", table), ("rows.json", f"[{row}]")):
         (tmp_path / name).write_text(text, encoding="utf-8")
         [item] = read_answers(tmp_path / name).values()
         assert (item.response, item.suggestion) == ("Friday.", None), name

@@ -15,11 +15,13 @@ from text2grad.page.quality import feedback_quality, token_alpha, worst_records
 RESPONSE = "One two three four. Five six <b>seven</b>."  # 16 words and signs
 
 
+def span(quote: str, label: int) -> dict[str, Any]:
+    start = RESPONSE.index(quote)
+    return {"start": start, "end": start + len(quote), "label": label}
+
+
 def record(id: str, *quotes: tuple[str, int], **more: Any) -> Feedback:
-    spans = [
-        {"start": RESPONSE.index(q), "end": RESPONSE.index(q) + len(q), "label": label, "text": q}
-        for q, label in quotes
-    ]
+    spans = [{**span(*quote), "text": quote[0]} for quote in quotes]
     base = {"id": id, "prompt": [{"role": "user", "content": "Count."}], "response": RESPONSE, "spans": spans}
     return Feedback.model_validate({**base, "source": {"kind": "llm"}, **more})
 
@@ -87,20 +89,22 @@ def test_a_canary_whose_labels_moved_is_counted(tmp_path: Path) -> None:
         ([], [], 0),
     ]
     for expected, quotes, moved in cases:
-        spans = [
-            {"start": RESPONSE.index(q), "end": RESPONSE.index(q) + len(q), "label": label} for q, label in expected
-        ]
-        write_jsonl(tmp_path / "canaries.jsonl", [record("a", *quotes, meta={"canary": spans})])
+        canary = [span(*quote) for quote in expected]
+        write_jsonl(tmp_path / "canaries.jsonl", [record("a", *quotes, meta={"canary": canary})])
         figures = measure(tmp_path, RECORDS, tmp_path / "canaries.jsonl")
         assert (figures["records"], figures["canaries"], figures["canaries_moved"]) == (5, 1, moved), expected
 
 
-def test_a_file_without_records_is_the_users_mistake(tmp_path: Path) -> None:
+def test_the_worst_come_first_and_failures_never(tmp_path: Path) -> None:
+    failed = record("failed", error={"kind": "refused", "message": "no"})
+    records = [record("fine", score=1), record("marked", (RESPONSE, -1)), record("poor", score=-0.5), failed]
+    write_jsonl(tmp_path / "f.jsonl", records)
+    assert [each.id for each in worst_records(tmp_path / "f.jsonl", 9)] == ["marked", "poor", "fine"]
     with pytest.raises(UserError, match="no records"):
         measure(tmp_path, [])
 
 
-def test_the_meaning_for_a_policy(tmp_path: Path) -> None:
+def test_the_meaning_for_a_policy_and_what_to_write_next(tmp_path: Path) -> None:
     for good, poor, meaning in (
         ("One", "two three four. Five six <b>seven</b>.", "say less"),
         ("One two three", "seven", "balanced"),
@@ -109,9 +113,6 @@ def test_the_meaning_for_a_policy(tmp_path: Path) -> None:
     ):
         quotes = [(quote, label) for quote, label in ((good, 1), (poor, -1)) if quote]
         assert meaning in measure(tmp_path, [record("a", *quotes)])["judgement"][0]
-
-
-def test_what_to_write_next(tmp_path: Path) -> None:
     for count, command in ((60, "train --offline"), (200, "train-reward")):
         records = [record(str(i), ("One two", 1), ("seven", -1), score=0.5) for i in range(count)]
         [line] = measure(tmp_path, records)["next"]
@@ -119,10 +120,3 @@ def test_what_to_write_next(tmp_path: Path) -> None:
     advice = measure(tmp_path, [record("a", ("six", -1), meta={"unmatched": 2}), record("b"), record("c")])["next"]
     for problem in ("right too", "not in the response: 2", "2 of 3 records have none", "3 of 3 have none"):
         assert any(problem in line for line in advice), problem
-
-
-def test_the_worst_come_first_and_failures_never(tmp_path: Path) -> None:
-    failed = record("failed", error={"kind": "refused", "message": "no"})
-    records = [record("fine", score=1), record("marked", (RESPONSE, -1)), record("poor", score=-0.5), failed]
-    write_jsonl(tmp_path / "f.jsonl", records)
-    assert [each.id for each in worst_records(tmp_path / "f.jsonl", 9)] == ["marked", "poor", "fine"]

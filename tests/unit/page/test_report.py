@@ -194,20 +194,14 @@ def test_a_report_is_never_written_through_a_link(tmp_path: Path) -> None:
         build_report(folder)
 
 
-def captions(folder: Path) -> dict[str, str]:
-    """The name of each chart and its explanation."""
-    page = build_report(folder).read_text(encoding="utf-8")
-    return dict(re.findall(r"<figcaption><b>(.*?)</b>(?: <span>(.*?)</span>)?</figcaption>", page))
-
-
 def test_every_name_is_explained_and_a_constant_is_a_line(tmp_path: Path) -> None:
     write_metrics(tmp_path / "reward_model", [{"loss": 2.0, "label_loss": 1.0}, {"loss": 1.0, "label_loss": 0.5}])
     rows = [{"score": 0.5, "forced": 0.0, "kl_coefficient": 0.05, "clip_fraction": x} for x in (0.1, 0.2)]
     write_metrics(tmp_path / "ppo" / "text2grad", rows)
-    texts = captions(tmp_path)
+    page = build_report(tmp_path).read_text(encoding="utf-8")
+    texts = dict(re.findall(r"<figcaption><b>(.*?)</b>(?: <span>(.*?)</span>)?</figcaption>", page))
     assert list(texts) == ["clip_fraction", "loss", "label_loss"] and "clipping" in texts["clip_fraction"]
     assert "next-token" in texts["loss"] and "next-token" not in texts["label_loss"]
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "The same in all steps: <b>forced</b> 0, <b>kl_coefficient</b> 0.05, <b>score</b> 0.5" in page
     assert "<dt>forced</dt>" in page and "Look out for: " in page
 
@@ -226,13 +220,10 @@ def test_warnings_come_first(tmp_path: Path) -> None:
     assert warnings[0].startswith("20.0% of the quotes of the reward model")
 
 
-def test_the_main_metrics_come_first_in_a_fixed_order() -> None:
-    names = ["entropy", "clip_fraction", "kl", "score", "heldout_pass@1", "kl_coefficient"]
-    assert arrange(names) == (["heldout_pass@1", "score", "kl", "entropy"], ["clip_fraction", "kl_coefficient"])
-
-
-def test_the_evaluations_of_several_tasks_are_in_one_run(tmp_path: Path) -> None:
+def test_the_evaluations_of_several_tasks_are_in_one_run_and_the_main_metrics_come_first(tmp_path: Path) -> None:
     for name in ("code/text2grad", "mbpp/text2grad", "mbpp/text2grad.answers", "reward_model", "a.full"):
         (tmp_path / "evaluation" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "evaluation" / f"{name}.json").write_text('{"greedy_pass": 0.5}')
     assert list(read_run(tmp_path).evaluation) == ["reward_model", "text2grad on code", "text2grad on mbpp"]
+    names = ["entropy", "clip_fraction", "kl", "score", "heldout_pass@1", "kl_coefficient"]
+    assert arrange(names) == (["heldout_pass@1", "score", "kl", "entropy"], ["clip_fraction", "kl_coefficient"])

@@ -66,21 +66,16 @@ def test_a_last_line_that_is_cut_off_waits(tmp_path: Path, end: bytes) -> None:
     assert len(notes) == 3 and "text2grad/metrics.jsonl" in notes[0]
 
 
-@pytest.mark.parametrize(
-    "text", [b'{"step": 0}\n{"a": "\xc3"}\n{"step": 1}\n', b'{"step": 0}\n{"st\n{"step": 1}\n', b"\n{}\n"]
-)
-def test_damage_in_the_middle_is_named(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(text)
-    with pytest.raises(UserError, match=r"metrics\.jsonl:2: "):
-        read_metrics(tmp_path / "metrics.jsonl")
-
-
-@pytest.mark.parametrize("name", ["evaluation/reward_model.json", "ppo/text2grad/samples.jsonl", "feedback.jsonl"])
-def test_a_file_nested_without_end_is_named(tmp_path: Path, name: str) -> None:
-    write_run(tmp_path)
-    (tmp_path / name).write_text("[" * 3000 + "\n\n")
-    with pytest.raises(UserError, match=Path(name).name):
-        build_report(tmp_path)
+def test_damage_in_the_middle_is_named(tmp_path: Path) -> None:
+    for text in (b'{"step": 0}\n{"a": "\xc3"}\n{"step": 1}\n', b'{"step": 0}\n{"st\n{"step": 1}\n', b"\n{}\n"):
+        (tmp_path / "metrics.jsonl").write_bytes(text)
+        with pytest.raises(UserError, match=r"metrics\.jsonl:2: "):
+            read_metrics(tmp_path / "metrics.jsonl")
+    for name in ("evaluation/reward_model.json", "ppo/text2grad/samples.jsonl", "feedback.jsonl"):
+        write_run(tmp_path / "run", steps=1)
+        (tmp_path / "run" / name).write_text("[" * 3000 + "\n\n")  # nested without end
+        with pytest.raises(UserError, match=Path(name).name):
+            build_report(tmp_path / "run")
 
 
 def test_a_missing_or_empty_folder_is_the_users_mistake(tmp_path: Path) -> None:

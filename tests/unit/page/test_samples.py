@@ -5,19 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from synthetic_run import sample as synthetic
 from text2grad.feedback import Span
 from text2grad.page.render import stripped, token_label, visible
 from text2grad.page.runs import Sample
-from text2grad.page.samples import (
-    clauses,
-    list_entry,
-    pieces,
-    sample_view,
-)
+from text2grad.page.samples import clauses, list_entry, pieces, sample_view
 
 
 def span(response: str, start: int, end: int, label: int = 1) -> Span:
@@ -64,19 +59,11 @@ def test_an_emoji_split_over_tokens_belongs_to_all_of_them() -> None:
 
 
 def test_a_transcript_shows_the_turns_of_others_without_tokens() -> None:
-    found = Sample(
-        step=0,
-        response=[
-            {"role": "assistant", "content": "call"},
-            {"role": "tool", "content": "42"},
-            {"role": "assistant", "content": "It is 42."},
-        ],
-        spans=(Span(start=12, end=14, label=1, text="42"),),
-        tokens=["call", "It is", " 42", "."],
-        starts=[0, 6, 11, 14],
-        ends=[4, 11, 14, 15],
-    )
-    talk = sample_view(found, "text2grad")["talk"]
+    said = (("assistant", "call"), ("tool", "42"), ("assistant", "It is 42."))
+    tokens = {"tokens": ["call", "It is", " 42", "."], "starts": [0, 6, 11, 14], "ends": [4, 11, 14, 15]}
+    spans = (Span(start=12, end=14, label=1, text="42"),)
+    response: Any = [{"role": role, "content": content} for role, content in said]
+    talk = sample_view(Sample(step=0, response=response, spans=spans, **tokens), "text2grad")["talk"]
     assert [turn["role"] for turn in talk] == ["response", "tool", "response"]
     assert talk[0]["pieces"] == [("call", [], [0])]
     assert talk[1]["content"] == "42"
@@ -103,6 +90,7 @@ def test_the_pieces_are_the_response(response: str, data: st.DataObject) -> None
 
 
 @given(st.text(st.characters(exclude_categories=())))
+@example("\x1b]0; never ended\nnext line")
 def test_nothing_unseen_is_left(text: str) -> None:
     shown = visible(text)
     shown.encode("utf-8")
@@ -112,8 +100,7 @@ def test_nothing_unseen_is_left(text: str) -> None:
 
 def test_escapes_are_spelled_out_or_removed_whole() -> None:
     text = "a\x1b[31mred\x1b]0;title\x07 \u202eend"
-    assert visible(text) == "a␛[31mred␛]0;title␇ ⟨U+202E⟩end"
-    assert stripped(text) == "ared end"
+    assert (visible(text), stripped(text)) == ("a␛[31mred␛]0;title␇ ⟨U+202E⟩end", "ared end")
     assert stripped("\x1b]0; never ended\nnext line") == "]0; never ended\nnext line"
     assert (token_label(" x\n\t"), token_label("")) == ("·x⏎⇥", "∅")
 

@@ -102,13 +102,6 @@ def test_several_turns_are_a_conversation(judgement: Judgement | None, first: st
     assert "\x1b" not in shown and len(shown) < 1_000
 
 
-def test_the_table_of_results_holds_every_figure() -> None:
-    text = printed(results_table("[b]m[/b]", {"[red]x\x1b[0m": {"greedy": 0.33}, "mine": {"greedy": 0.66}}))
-    for part in ("[b]m[/b]", "greedy", "[red]x", "0.330", "mine", "0.660"):
-        assert part in text
-    assert "\x1b" not in text
-
-
 ODD = {f"{way}_{'x' * 30}_{n}": -0.123456 for way in ("greedy", "sampled", "best_temperature") for n in range(3)}
 
 
@@ -127,12 +120,16 @@ def test_no_table_is_cut(terminal: bool) -> None:
             assert len(out.getvalue().splitlines()) <= len(full.splitlines()) + 1
 
 
-def test_the_evaluation_of_a_reward_model_has_intervals_and_baselines() -> None:
+def test_tables_hold_every_figure() -> None:
+    text = printed(results_table("[b]m[/b]", {"[red]x\x1b[0m": {"greedy": 0.33}, "mine": {"greedy": 0.66}}))
+    assert [part for part in ("[b]m[/b]", "greedy", "[red]x", "0.330", "mine", "0.660") if part not in text] == []
+    assert "\x1b" not in text
     gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
     report = reward_model_report([case(gold, gold), case(gold, UNREADABLE)])
-    lines = printed(evaluation_table(report), width=140).splitlines()
-    (recall,) = (line for line in lines if "good recall" in line)
-    assert re.findall(r"[0-9.]+", recall)[:4] == ["0.500", "0.000", "1.000", "0.000"]
+    (recall,) = (
+        line for line in printed(evaluation_table(report), width=140).splitlines() if "good recall" in line
+    )
+    assert re.findall(r"[0-9.]+", recall)[:4] == ["0.500", "0.000", "1.000", "0.000"], "its interval and a baseline"
 
 
 def test_a_measured_policy_has_a_row_a_measure_and_a_column_a_way() -> None:

@@ -18,7 +18,7 @@ from text2grad.policy.generate import Sample, generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
-from tiny_runs import tiny_model
+from tiny_runs import ending, tiny_model
 
 SETTINGS = GenerationSettings(max_new_tokens=6, temperature=1.0, max_turns=4)
 EXAMPLES = [Example(id=str(n), prompt=(Message(role="user", content=f"say {n}"),)) for n in range(6)]
@@ -26,11 +26,7 @@ EXAMPLES = [Example(id=str(n), prompt=(Message(role="user", content=f"say {n}"),
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
-    """Its end of turn is likely, so that turns end by themselves."""
-    made = load_policy(PolicySettings(model=str(tiny_model(tmp_path_factory.mktemp("model")))))
-    likelier = torch.zeros(len(made.tokenizer)).index_fill_(0, torch.tensor(made.stop_ids), 4.5)
-    made.model.get_output_embeddings().register_forward_hook(lambda module, inputs, logits: logits + likelier)
-    return made
+    return ending(load_policy(PolicySettings(model=str(tiny_model(tmp_path_factory.mktemp("model"))))))
 
 
 @dataclass

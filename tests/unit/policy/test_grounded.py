@@ -203,7 +203,7 @@ def test_the_critic_hands_over_the_responses_and_counts_closed_answers(policy: P
 
 
 def test_an_untrained_model_answers_a_batch(policy: Policy) -> None:
-    """Rows of different lengths that end at different times; sampled, as a policy samples."""
+    """Rows of different lengths that end at different times; sampled, as a policy samples, and each as alone."""
     sampled = GenerationSettings(max_new_tokens=96, temperature=1.0, batch_size=8)
     responses = list(HOSTILE.values())
     questions = [ask("?" * (1 + len(text) % 40)) for text in responses]
@@ -214,15 +214,10 @@ def test_an_untrained_model_answers_a_batch(policy: Policy) -> None:
         assert_resolves(answer.text, response)
     (plain,) = LocalChat(policy, sampled, "untrained").complete_about(questions[:1], responses[:1])
     assert isinstance(plain, Completion) and isinstance(parse(plain.text, responses[0]), Failure)
-
-
-def test_a_row_does_not_depend_on_its_neighbours(policy: Policy) -> None:
-    greedy = GenerationSettings(max_new_tokens=64, temperature=0.0)
-    chat = LocalChat(policy, greedy, "untrained", vocabulary_for(policy, "on"))
-    responses = [HOSTILE["prose"], HOSTILE["code"], "a"]
-    together = chat.complete_about([ask(text * 2) for text in responses], responses)
-    alone = [chat.complete_about([ask(text * 2)], [text])[0] for text in responses]
-    assert together == alone
+    greedy = LocalChat(policy, sampled.model_copy(update={"temperature": 0.0}), "", vocabulary_for(policy, "on"))
+    some = [HOSTILE["prose"], HOSTILE["code"], "a"]
+    together = greedy.complete_about([ask(text * 2) for text in some], some)
+    assert together == [greedy.complete_about([ask(text * 2)], [text])[0] for text in some]
 
 
 def test_what_cannot_be_grounded_is_said_once_or_refused(

@@ -27,7 +27,6 @@ from transformers import (
     RwkvConfig,
 )
 
-import tiny_runs
 from text2grad.errors import UserError
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.forward.cache import refuse_uncached
@@ -36,8 +35,10 @@ from text2grad.policy.load import add_lora, load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.rl import advantage as adv
+from tiny_runs import SHAPE as TINY
+from tiny_runs import whole_logits
 
-SHAPE = {**tiny_runs.SHAPE, "bos_token_id": None, "eos_token_id": None}
+SHAPE = {**TINY, "bos_token_id": None, "eos_token_id": None}
 MODELS: dict[str, tuple[type, dict[str, Any]]] = {
     "llama": (LlamaConfig, SHAPE),
     "qwen2": (Qwen2Config, SHAPE),
@@ -61,14 +62,6 @@ def make(name: str, **settings: Any) -> Any:
 
 def batch() -> TokenBatch:
     return pack([[5, 6, 7, 8], [9]], [[10, 11, 12], [13]], pad=0, device="cpu")
-
-
-def whole_logits(model: Any, given: TokenBatch) -> torch.Tensor:
-    """(B, T, V) by the model's own forward over everything."""
-    whole = model(
-        input_ids=given.input_ids, attention_mask=given.attention_mask, position_ids=given.position_ids
-    ).logits
-    return whole[:, -given.width - 1 : -1]
 
 
 HALF = [torch.bfloat16, torch.float16]
@@ -134,8 +127,10 @@ class Copier(LlamaForCausalLM):  # type: ignore[misc]
 
 def test_a_model_that_does_not_split_is_read_whole(tokenizer: PreTrainedTokenizerFast) -> None:
     torch.manual_seed(0)
+    trunkless = make("llama")
+    trunkless.base_model_prefix = "no_such_trunk"
     model = Copier(LlamaConfig(vocab_size=300, **SHAPE)).eval()
-    assert not splits(model)
+    assert not splits(model) and not splits(trunkless)
     policy, given = Policy(model, tokenizer).eval(), batch()
     policy.freeze_reference()
     assert policy.reference is not None
@@ -148,12 +143,6 @@ def test_a_model_that_does_not_split_is_read_whole(tokenizer: PreTrainedTokenize
     torch.testing.assert_close(output.logp, logp.masked_fill(~given.mask, 0.0))
     torch.testing.assert_close(output.kl, kl.masked_fill(~given.mask, 0.0))
     assert output.entropy is not None and output.entropy[given.mask].min() > 0
-
-
-def test_a_model_without_the_usual_trunk_is_read_whole() -> None:
-    model = make("llama")
-    model.base_model_prefix = "no_such_trunk"
-    assert not splits(model)
 
 
 SMALL: dict[str, Any] = {"vocab_size": 600, "hidden_size": 32, "num_hidden_layers": 2, "pad_token_id": 0}

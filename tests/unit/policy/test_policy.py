@@ -25,6 +25,7 @@ from text2grad.policy.model import Policy, avoid_cudnn_attention
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tokenizer
 from text2grad.rl import advantage as adv
+from tiny_runs import whole_logits
 
 CHAT = (Message(role="user", content="Say it."),)
 GENERATION = GenerationSettings(max_new_tokens=12, batch_size=2)
@@ -41,17 +42,8 @@ def batch_of(policy: Policy) -> TokenBatch:
 
 
 def logits_of(policy: Policy) -> torch.Tensor:
-    """(B, T, V), by the model's own forward over everything."""
-    return whole_logits(policy.model, batch_of(policy))
-
-
-def whole_logits(model: Any, batch: TokenBatch) -> torch.Tensor:
     with torch.no_grad():
-        whole = model(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
-        )
-    logits: torch.Tensor = whole.logits[:, -batch.width - 1 : -1]
-    return logits
+        return whole_logits(policy.model, batch_of(policy))
 
 
 def kl_of(policy: Policy) -> torch.Tensor:
@@ -92,25 +84,17 @@ def test_without_phrases_a_quote_has_the_tokens_it_has_in_the_answer() -> None:
 # Ids to numbers.
 
 
-def test_prompts_are_padded_left_and_responses_right() -> None:
-    batch = pack([[5], [6, 7, 8]], [[10, 11, 12], [13]], pad=0, device="cpu")
-    assert batch.input_ids.tolist() == [[0, 0, 5, 10, 11, 12], [6, 7, 8, 13, 0, 0]]
-    assert batch.attention_mask.tolist() == [[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]
-    assert batch.position_ids.tolist() == [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 3, 3]]
-    assert batch.response_ids.tolist() == [[10, 11, 12], [13, 0, 0]]
-    assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
-    assert batch.width == 3
-    assert batch.rows(slice(1, 2)).response_ids.tolist() == [[13, 0, 0]]
-
-
-def test_a_batch_is_trimmed_to_its_longest_rows() -> None:
+def test_prompts_are_padded_left_and_responses_right_and_a_part_is_trimmed_to_its_longest_rows() -> None:
     batch = pack([[5], [6, 7, 8], [6, 7]], [[10, 11, 12], [13], [14, 15]], pad=0, device="cpu")
+    assert batch.input_ids[:2].tolist() == [[0, 0, 5, 10, 11, 12], [6, 7, 8, 13, 0, 0]]
+    assert batch.position_ids[:2].tolist() == [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 3, 3]]
+    assert batch.mask[:2].tolist() == [[True, True, True], [True, False, False]] and batch.width == 3
     part = batch.rows(torch.tensor([0, 2])).trimmed()
     assert part.input_ids.tolist() == [[0, 5, 10, 11, 12], [6, 7, 14, 15, 0]]
     assert part.attention_mask.tolist() == [[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
     assert part.position_ids.tolist() == [[0, 0, 1, 2, 3], [0, 1, 2, 3, 3]]
     assert part.response_ids.tolist() == [[10, 11, 12], [14, 15, 0]]
-    alone = batch.rows(torch.tensor([1])).trimmed()
+    alone = batch.rows(slice(1, 2)).trimmed()
     assert alone.input_ids.tolist() == [[6, 7, 8, 13]] and alone.mask.tolist() == [[True]]
 
 
@@ -275,12 +259,17 @@ def test_no_pickle_is_ever_loaded(model_folder: Path, tmp_path: Path, weights: s
     assert not mark.exists()
 
 
-def test_a_path_that_leads_nowhere_is_not_looked_for_on_the_hub(tmp_path: Path) -> None:
+def test_a_path_device_or_target_that_does_not_exist(model_folder: Path, tmp_path: Path) -> None:
     for name in ("/no/such/folder", "./no-such", "~/no-such", "runs/a/policy", f"{tmp_path}/mine"):
         with pytest.raises(UserError, match="no model folder"):
-            refuse_missing_folder(name)
+            refuse_missing_folder(name)  # and it is not looked for on the hub
     for name in ("Qwen/Qwen2.5-0.5B-Instruct", "gpt2", str(tmp_path)):
         refuse_missing_folder(name)
+    for device in ("gpu", "cuda:99"):
+        with pytest.raises(UserError, match=r"device.*policy\.device"):
+            load(model_folder, device=device)
+    with pytest.raises(UserError, match=r"policy\.lora\.targets"):
+        load(model_folder, lora=LoraSettings(targets=("attention",)))
 
 
 def test_a_chat_template_of_ones_own(model_folder: Path, tmp_path: Path) -> None:
@@ -295,14 +284,6 @@ def test_a_chat_template_of_ones_own(model_folder: Path, tmp_path: Path) -> None
         template.write_bytes(content)
         with pytest.raises(UserError, match=reason):
             encode_prompt(load_tokenizer(folder, str(template)), CHAT)
-
-
-def test_a_device_or_target_that_does_not_exist(model_folder: Path) -> None:
-    for device in ("gpu", "cuda:99"):
-        with pytest.raises(UserError, match=r"device.*policy\.device"):
-            load(model_folder, device=device)
-    with pytest.raises(UserError, match=r"policy\.lora\.targets"):
-        load(model_folder, lora=LoraSettings(targets=("attention",)))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

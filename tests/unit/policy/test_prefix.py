@@ -32,16 +32,23 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 
 SHAPE = {**tiny_runs.SHAPE, "initializer_range": 0.6}  # attention must matter
+
+
 GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.6}
-MODELS: dict[str, tuple[type, dict[str, Any], bool]] = {
-    "llama": (LlamaConfig, SHAPE, True),
-    "qwen3": (Qwen3Config, SHAPE, True),
-    "gpt2": (GPT2Config, GPT2, True),
-    "windows": (MistralConfig, {**SHAPE, "sliding_window": 4}, False),
-    "gemma2": (Gemma2Config, SHAPE, False),
-    "convolutions": (Lfm2Config, {**SHAPE, "layer_types": ["conv", "full_attention"]}, False),
-    "alibi": (BloomConfig, {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.6}, False),
+SHARING: dict[str, tuple[type, dict[str, Any]]] = {
+    "llama": (LlamaConfig, SHAPE),
+    "qwen3": (Qwen3Config, SHAPE),
+    "gpt2": (GPT2Config, GPT2),
 }
+APART: dict[str, tuple[type, dict[str, Any]]] = {
+    "windows": (MistralConfig, {**SHAPE, "sliding_window": 4}),
+    "gemma2": (Gemma2Config, SHAPE),
+    "convolutions": (Lfm2Config, {**SHAPE, "layer_types": ["conv", "full_attention"]}),
+    "alibi": (BloomConfig, {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.6}),
+}
+"""Models that read answers behind one copy of their prompt as they read them apart, and models that do not."""
+
+
 LONG, SHORT = [5, 6, 7, 8, 9, 10, 11, 12, 13], [14, 15, 16, 17, 18]
 PROMPTS = [LONG, SHORT, LONG, LONG, SHORT]
 ANSWERS = [[20, 21, 22], [23, 24], [25], [26, 27, 28, 29], [23, 30]]
@@ -62,7 +69,7 @@ def policy(tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> 
     return made
 
 
-def answered(policy: Policy) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def answered(policy: Policy) -> list[Tensor]:
     """Log-probabilities, values, last values, and the gradient of all in one row."""
     given = batch()
     output = policy(given)
@@ -70,12 +77,8 @@ def answered(policy: Policy) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     weights = torch.randn(given.mask.shape, generator=torch.Generator().manual_seed(0))
     loss = ((output.logp + values) * weights).sum() + output.last_value.sum()
     gradients = torch.autograd.grad(loss, [*policy.trained().values()])
-    return (
-        output.logp.detach(),
-        values.detach(),
-        output.last_value.detach(),
-        torch.cat([g.flatten() for g in gradients]),
-    )
+    outputs = [column.detach() for column in (output.logp, values, output.last_value)]
+    return [*outputs, torch.cat([gradient.flatten() for gradient in gradients])]
 
 
 def test_shared_prompts_give_what_prompts_apart_give(policy: Policy) -> None:
@@ -98,17 +101,22 @@ def test_a_prompt_is_read_once_and_answers_do_not_see_each_other() -> None:
     assert packed.places[:, 0].tolist() == [8, 17 + 4, 8, 8, 17 + 4]
 
 
-def test_nothing_is_rearranged_where_little_is_shared() -> None:
+def test_nothing_is_rearranged_where_that_saves_nothing_or_a_row_would_be_empty() -> None:
     assert share_prompts(pack([LONG, SHORT], [[20], [21]], pad=0, device="cpu"), torch.float32) is None
+    alike = [(*LONG, last) for last in range(20, 30)]
+    assert share_beginnings(alike) is not None
+    one = (1, 2, 3, 4)
+    for prompts in ([(1,), (2,)], [one], [one, (5, 6, 7, 8)], [(9,), (9, 1)], [(9,), *alike]):
+        assert share_beginnings(prompts) is None, prompts
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*SHARING, *APART])
 def test_a_model_is_asked_whether_it_can_share(name: str) -> None:
-    config, shape, expected = MODELS[name]
+    config, shape = (SHARING | APART)[name]
     for dtype in (torch.float32, torch.bfloat16):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config(vocab_size=300, **shape), dtype=dtype).eval()
-        assert can_share(model, partial(hidden_states, model)) == expected
+        assert can_share(model, partial(hidden_states, model)) == (name in SHARING)
 
 
 @pytest.mark.parametrize("ignored", ["position_ids", "attention_mask"])
@@ -156,12 +164,12 @@ def reads(policy: Policy) -> list[tuple[int, ...]]:
     return shapes
 
 
-@pytest.mark.parametrize("name", [name for name, (_, _, shares) in MODELS.items() if shares])
+@pytest.mark.parametrize("name", SHARING)
 def test_sampling_reads_equal_prompts_and_common_beginnings_once(
     name: str, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     """A prompt that is the beginning of others, equal ones, rests of several lengths."""
-    config, shape, _ = MODELS[name]
+    config, shape = SHARING[name]
     torch.manual_seed(0)
     policy = Policy(AutoModelForCausalLM.from_config(config(vocab_size=len(tokenizer), **shape)).eval(), tokenizer)
     torch.nn.init.normal_(add_head(policy, "score_head").map.weight, std=0.1)
@@ -180,21 +188,3 @@ def test_sampling_reads_equal_prompts_and_common_beginnings_once(
     assert [each.ids for each in shared] == [each.ids for each in apart]
     assert [each.verdict for each in shared] == pytest.approx([each.verdict for each in apart], abs=1e-4)
     assert len({tuple(each.ids) for each in generate(policy, [LONG] * 5, SAMPLED)}) == 5
-
-
-def test_beginnings_and_rests_are_the_prompts() -> None:
-    prompts = [tuple(each) for each in dict.fromkeys(map(tuple, ALIKE))]
-    shared = share_beginnings(prompts)
-    assert shared is not None
-    assert shared.beginnings == [tuple(LONG[:-1]), tuple(SHORT)]
-    parts = zip(shared.of_prompt, shared.rests, strict=True)
-    assert [(*shared.beginnings[number], *rest) for number, rest in parts] == prompts
-    assert all(shared.rests)
-
-
-def test_beginnings_are_not_shared_where_that_saves_nothing_or_a_row_would_be_empty() -> None:
-    alike = [(*LONG, last) for last in range(20, 30)]
-    assert share_beginnings(alike) is not None
-    one = (1, 2, 3, 4)
-    for prompts in ([(1,), (2,)], [one], [one, (5, 6, 7, 8)], [(9,), (9, 1)], [(9,), *alike]):
-        assert share_beginnings(prompts) is None, prompts

@@ -63,12 +63,14 @@ def test_prompt_and_answer_are_the_finished_conversation(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_the_template_begins_an_answer_with_is_neither_learned_nor_judged(name: str) -> None:
+    """White space at its ends is the answer's own: what was sampled is trained as it was sampled."""
     made = MADE[name]
     assert turn_end(made) == SHAPES[name].end
     prompt = made.decode(encode_prompt(made, turns("Say it.")), skip_special_tokens=False)
     assert prompt.endswith(SHAPES[name].begins)
     assert prompt.count("<think>") == SHAPES[name].begins.count("<think>")
-    assert TokenTable(made).align(encode_target(made, "It is not.")).text.strip() == "It is not."
+    for answer in ("It is not.", "    return total\n", "\n\nyes", "yes  "):
+        assert TokenTable(made).align(encode_target(made, answer)).text in (answer, " " + answer)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-2507-thinking", "qwq", "deepseek-r1", "glm-4.5", "gpt-oss"])
@@ -108,14 +110,6 @@ def test_an_answer_that_the_template_would_take_apart_is_refused_with_a_cure(nam
     assert TokenTable(cured).align(encode_target(cured, answer)).text.strip() == answer
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("answer", ["    return total\n", "\n\nyes", "yes  "])
-def test_white_space_at_the_ends_of_an_answer_is_its_own(name: str, answer: str) -> None:
-    """A template may strip it from earlier turns; what was sampled is trained as it was sampled."""
-    read = TokenTable(MADE[name]).align(encode_target(MADE[name], answer)).text
-    assert read in (answer, " " + answer)
-
-
 def test_a_system_turn_that_only_an_open_conversation_has_is_kept() -> None:
     made, prompt = MADE["mistral"], CONVERSATIONS["a system turn"]
     read = made.decode([*encode_prompt(made, prompt), *encode_target(made, "yes")], skip_special_tokens=False)
@@ -134,18 +128,14 @@ def test_a_template_without_answers_writes_prompts_and_drops_no_turn() -> None:
         encode_prompt(made, turns("Say it.", "No.", "Why not?"))
 
 
-CHANGES = {
-    "leaves the reasoning out of earlier answers": ("qwq", CONVERSATIONS["reasoning before"]),
-    "changes the text of system turns": ("smollm3", turns("Say it.", system="Be /no_think brief.")),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_a_template_changes_is_said(change: str, capsys: pytest.CaptureFixture[str]) -> None:
-    warn_once.cache_clear()
-    name, prompt = CHANGES[change]
-    encode_prompt(MADE[name], prompt)
-    assert f"the chat template {change}" in capsys.readouterr().err
+def test_what_a_template_changes_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, prompt, change in (
+        ("qwq", CONVERSATIONS["reasoning before"], "leaves the reasoning out of earlier answers"),
+        ("smollm3", turns("Say it.", system="Be /no_think brief."), "changes the text of system turns"),
+    ):
+        warn_once.cache_clear()
+        encode_prompt(MADE[name], prompt)
+        assert f"the chat template {change}" in capsys.readouterr().err
 
 
 def test_a_day_that_ends_between_two_answers_refuses_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,19 +124,18 @@ def test_shared_weights_and_our_heads_are_neither_missing_nor_unknown(
     assert "extra.weight" in capsys.readouterr().err
 
 
-ADAPTERS: dict[str, tuple[dict[str, Any], str]] = {
-    "a wider base": ({"hidden_size": 64}, ""),
-    "a deeper base": ({"num_hidden_layers": 3}, "4 of its weights"),
-    "a shallower base": ({"num_hidden_layers": 1}, "missing adapter keys"),
-}
+OTHER_BASES: list[tuple[dict[str, Any], str]] = [
+    ({"hidden_size": 64}, ""),
+    ({"num_hidden_layers": 3}, "4 of its weights"),
+    ({"num_hidden_layers": 1}, "missing adapter keys"),
+]
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
-def test_an_adapter_of_another_base_is_refused(kind: str, tmp_path: Path) -> None:
-    settings, said = ADAPTERS[kind]
+@pytest.mark.parametrize(("settings", "problem"), OTHER_BASES)
+def test_an_adapter_of_another_base_is_refused(settings: dict[str, Any], problem: str, tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "adapter", write_model(tmp_path / "base"), **settings)
     for load, lora in ((load_frozen, None), (load_policy, LORA), (load_policy, None)):
-        with pytest.raises(UserError, match=rf"{said}.*base_model_name_or_path"):
+        with pytest.raises(UserError, match=rf"{problem}.*base_model_name_or_path"):
             load(PolicySettings(model=str(folder), lora=lora))
 
 
