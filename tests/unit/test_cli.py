@@ -77,43 +77,34 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
 # What the stages are given
 
 
-@pytest.mark.parametrize(
-    ("words", "stage", "rest"),
-    [
-        (
-            ["import", "in.json", "--kind", "argilla", "--out", "o.jsonl"],
-            "run_import",
-            (Path("in.json"), "argilla", Path("o.jsonl"), [], []),
-        ),
-        (
-            ["import", "in.json", "--config", "human_qa"],
-            "run_import",
-            (Path("in.json"), "auto", None, [], []),
-        ),
-        (["annotate"], "run_annotate", (None, None, AnnotateOptions())),
-        (
-            ["annotate", "--out", "o.jsonl", "--limit", "3", "--anchor"],
-            "run_annotate",
-            (None, Path("o.jsonl"), AnnotateOptions(limit=3, anchor=True)),
-        ),
-        (["sft"], "run_sft", ("auto",)),
-        (["sft", "--restart"], "run_sft", ("restart",)),
-        (["train-reward", "--force"], "run_train_reward", ("force",)),
-        (["train"], "run_train", ("text2grad", "auto")),
-        (["train", "--name", "scalar_ppo"], "run_train", ("scalar_ppo", "auto")),
-        (["evaluate"], "run_evaluate", ("text2grad", None)),
-        (["demo"], "run_demo", ()),
-    ],
-)
-def test_each_command_runs_its_stage(
-    run: Run, stages: Stages, words: list[str], stage: str, rest: tuple[object, ...]
-) -> None:
-    code, out, _ = run(*words, "--run.seed", "5")
-    assert (code, out) == (0, "")
-    [(name, (config, *given))] = stages.calls
-    assert isinstance(config, Config)
-    assert (name, tuple(given), config.run.seed) == (stage, rest, 5)
-    assert config.task.name == ("qa" if "human_qa" in words else "demo")
+ARGILLA = ["import", "in.json", "--kind", "argilla", "--out", "o.jsonl"]
+RUNS: list[tuple[list[str], str, tuple[object, ...]]] = [
+    (ARGILLA, "run_import", (Path("in.json"), "argilla", Path("o.jsonl"), [], [])),
+    (["import", "in.json", "--config", "human_qa"], "run_import", (Path("in.json"), "auto", None, [], [])),
+    (["annotate"], "run_annotate", (None, None, AnnotateOptions())),
+    (
+        ["annotate", "--out", "o.jsonl", "--limit", "3", "--anchor"],
+        "run_annotate",
+        (None, Path("o.jsonl"), AnnotateOptions(limit=3, anchor=True)),
+    ),
+    (["sft"], "run_sft", ("auto",)),
+    (["sft", "--restart"], "run_sft", ("restart",)),
+    (["train-reward", "--force"], "run_train_reward", ("force",)),
+    (["train"], "run_train", ("text2grad", "auto")),
+    (["train", "--name", "scalar_ppo"], "run_train", ("scalar_ppo", "auto")),
+    (["evaluate"], "run_evaluate", ("text2grad", None)),
+    (["demo"], "run_demo", ()),
+]
+
+
+def test_each_command_runs_its_stage(run: Run, stages: Stages) -> None:
+    for words, stage, given in RUNS:
+        code, out, _ = run(*words, "--run.seed", "5")
+        name, (config, *found) = stages.calls[-1]
+        assert isinstance(config, Config)
+        assert (code, out, name, tuple(found), config.run.seed) == (0, "", stage, given, 5)
+        assert config.task.name == ("qa" if "human_qa" in words else "demo")
+    assert len(stages.calls) == len(RUNS)
 
 
 DATA_PRESETS = ["ultrafeedback", "slf5k", "kodcode", "own", "human_qa"]
@@ -121,24 +112,23 @@ DATA_PRESETS = ["ultrafeedback", "slf5k", "kodcode", "own", "human_qa"]
 
 @pytest.mark.parametrize("preset", DATA_PRESETS)
 def test_another_task_leaves_the_data_of_the_former_behind(run: Run, stages: Stages, preset: str) -> None:
-    former = ["--task.heldout_data", "x.jsonl", "--task.seed", "3"]
-    cases: list[tuple[list[str], dict[str, Any]]] = [
-        ([], {}),
-        (["--task.data", "d", "--task.limit", "2"], {"data": "d", "limit": 2}),
-        (former, {"heldout_data": "x.jsonl", "seed": 3}),
-    ]
+    """The same task keeps its data."""
+
+    def task_of(task: str, *words: str) -> TaskSettings:
+        assert run("evaluate", "sft", "--config", preset, "--task", task, *words)[0] == 0
+        settings = stages.calls[-1][1][0].task
+        assert isinstance(settings, TaskSettings)
+        return settings
+
     for task in ("demo", "toy_task:Toy"):
-        for words, settings in cases:
-            assert run("evaluate", "sft", "--config", preset, "--task", task, *words)[0] == 0
-            assert stages.calls[-1][1][0].task == TaskSettings(name=task, **settings)
-
-
-@pytest.mark.parametrize("preset", DATA_PRESETS)
-def test_the_same_task_keeps_its_data(run: Run, stages: Stages, preset: str) -> None:
-    task = load_config([find_config(preset)]).task
-    for words, same in (([], task), (["--task.limit", "7"], task.model_copy(update={"limit": 7}))):
-        assert run("evaluate", "sft", "--config", preset, "--task", task.name, *words)[0] == 0
-        assert stages.calls[-1][1][0].task == same
+        assert task_of(task) == TaskSettings(name=task)
+        given = TaskSettings(name=task, data="d", limit=2)
+        assert task_of(task, "--task.data", "d", "--task.limit", "2") == given
+        former = TaskSettings(name=task, heldout_data="x.jsonl", seed=3)
+        assert task_of(task, "--task.heldout_data", "x.jsonl", "--task.seed", "3") == former
+    same = load_config([find_config(preset)]).task
+    assert task_of(same.name) == same
+    assert task_of(same.name, "--task.limit", "7") == same.model_copy(update={"limit": 7})
 
 
 def test_the_task_of_a_run_on_disk_is_left_behind_too(run: Run, stages: Stages, tmp_path: Path) -> None:
@@ -185,37 +175,24 @@ def test_report_takes_a_folder_and_no_settings(run: Run, stages: Stages) -> None
 
 
 def test_settings_may_stand_anywhere(run: Run, stages: Stages) -> None:
-    run(
-        *[
-            "--ppo.lr",
-            "1e-3",
-            "train",
-            "--run.folder=somewhere",
-            "--config",
-            "slf5k",
-            "--name",
-            "x",
-            "--ppo.lr=2e-3",
-        ]
-    )
+    words = "--ppo.lr 1e-3 train --run.folder=somewhere --config slf5k --name x --ppo.lr=2e-3"
+    run(*words.split())
     [(_, (config, name, _))] = stages.calls
     assert (config.ppo.lr, config.run.folder, name) == (2e-3, Path("somewhere"), "x")
     assert config.generation.max_new_tokens == 89
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["a", "--x.y", "1", "b"], (["a", "b"], ["--x.y", "1"])),
-        (["--x.y=1", "--json"], (["--json"], ["--x.y=1"])),
-        (["--x.y", "-1"], ([], ["--x.y", "-1"])),
-        (["--out=a.b", "c.d", "-v.w"], (["--out=a.b", "c.d", "-v.w"], [])),
-        (["--x.y"], ([], ["--x.y"])),
-        (["a", "--", "--x.y", "1"], (["a", "--", "--x.y", "1"], [])),
-    ],
-)
-def test_settings_are_told_from_options(words: list[str], expected: tuple[list[str], list[str]]) -> None:
-    assert split_overrides(words) == expected
+def test_settings_are_told_from_options() -> None:
+    cases = {
+        "a --x.y 1 b": ("a b", "--x.y 1"),
+        "--x.y=1 --json": ("--json", "--x.y=1"),
+        "--x.y -1": ("", "--x.y -1"),
+        "--out=a.b c.d -v.w": ("--out=a.b c.d -v.w", ""),
+        "--x.y": ("", "--x.y"),
+        "a -- --x.y 1": ("a -- --x.y 1", ""),
+    }
+    for words, (options, settings) in cases.items():
+        assert split_overrides(words.split()) == (options.split(), settings.split())
 
 
 # What is printed where, and how it leaves
@@ -235,20 +212,18 @@ def test_without_json_the_summary_is_text_on_stderr(run: Run, stages: Stages) ->
     assert err == "records: 2\nreward model\n  good precision: 0.1235\n"
 
 
-@pytest.mark.parametrize(
-    ("summary", "code", "line"),
-    [
+def test_the_exit_code(run: Run, stages: Stages) -> None:
+    spent = UserError("2 USD\nare spent", "raise it", EXIT_BUDGET)
+    cases: list[tuple[Any, int, str]] = [
         ({"failed_records": 1}, 3, ""),
         ({"failed_records": 0}, 0, ""),
-        (UserError("2 USD\nare spent", "raise it", EXIT_BUDGET), EXIT_BUDGET, "error: 2 USD are spent (raise it)"),
-        (KeyboardInterrupt(), 130, "interrupted"),
-    ],
-)
-def test_the_exit_code(run: Run, stages: Stages, summary: Any, code: int, line: str) -> None:
-    stages.summary = summary
-    found, out, err = run("train-reward")
-    assert found == code and not out
-    assert not line or err == line + "\n"
+        (spent, EXIT_BUDGET, "error: 2 USD are spent (raise it)\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ]
+    for summary, code, line in cases:
+        stages.summary = summary
+        found, out, err = run("train-reward")
+        assert (found, out) == (code, "") and (not line or err == line)
 
 
 def test_a_bug_keeps_its_traceback(stages: Stages) -> None:
@@ -266,12 +241,9 @@ def program(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_version() -> None:
+def test_the_version_and_alone_it_prints_help() -> None:
     done = program("--version")
     assert (done.returncode, done.stdout) == (0, f"text2grad {text2grad.__version__}\n")
-
-
-def test_alone_it_prints_help() -> None:
     alone, asked = program(), program("--help")
     assert (alone.returncode, alone.stdout) == (0, asked.stdout)
     assert "First steps" in alone.stdout

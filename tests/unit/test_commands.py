@@ -28,19 +28,17 @@ from text2grad.config import dump_config, load_config
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError
 
 
-@pytest.mark.parametrize(
-    ("spec", "names", "metavar"),
-    [
-        ("--out FILE", ["--out"], "FILE"),
-        ("-k --answers K", ["-k", "--answers"], "K"),
-        ("--methods NAME ...", ["--methods"], "NAME ..."),
-        ("--keep/--single", ["--keep/--single"], None),
-        ("--limit", ["--limit"], None),
-    ],
-)
-def test_an_option_is_written_as_its_help_shows_it(spec: str, names: list[str], metavar: str | None) -> None:
-    made = option(spec, "help", 3, min=1)
-    assert (list(made.param_decls), made.metavar, made.default, made.min) == (names, metavar, 3, 1)
+def test_an_option_is_written_as_its_help_shows_it() -> None:
+    cases: dict[str, tuple[list[str], str | None]] = {
+        "--out FILE": (["--out"], "FILE"),
+        "-k --answers K": (["-k", "--answers"], "K"),
+        "--methods NAME ...": (["--methods"], "NAME ..."),
+        "--keep/--single": (["--keep/--single"], None),
+        "--limit": (["--limit"], None),
+    }
+    for spec, (names, metavar) in cases.items():
+        made = option(spec, "help", 3, min=1)
+        assert (list(made.param_decls), made.metavar, made.default, made.min) == (names, metavar, 3, 1)
 
 
 @pytest.fixture
@@ -84,10 +82,8 @@ def test_a_command_is_one_class(shop: typer.Typer, capsys: pytest.CaptureFixture
         def work(self) -> Work:
             return Work(lambda: 7)
 
-    assert (
-        left("count", "here", "--at-most", "2", "--run.seed", "5", "--restart", "--json")
-        == EXIT_SOME_RECORDS_FAILED
-    )
+    words = ("count", "here", "--at-most", "2", "--run.seed", "5", "--restart", "--json")
+    assert left(*words) == EXIT_SOME_RECORDS_FAILED
     given = {"source": "here", "way": "up", "most": 2, "mode": "restart", "seed": 5, "failed_records": 2}
     assert json.loads(capsys.readouterr().out) == given
     assert left("plain") == 7 and left("plain", "--run.seed", "5") == 2 and left("count") == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import tomllib
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from text2grad.config import (
 )
 from text2grad.data.files import hub_data
 from text2grad.errors import EXIT_USAGE, UsageError
-from text2grad.settings import is_set
+from text2grad.settings import is_set, value_at
 
 MINIMAL = "task: {name: demo}\npolicy: {model: tiny}\n"
 
@@ -93,12 +92,6 @@ def test_the_presets_of_the_paper(name: str) -> None:
     assert config.reward_model.max_new_tokens >= 2 * 256
 
 
-def test_the_files_say_what_was_found_with_them() -> None:
-    assert "unlabelled: 1.0" in find_config("kodcode").read_text("utf-8")
-    for name in (*PAPER, "paper"):
-        assert re.search(r"^# .*collapsed on every\s", find_config(name).read_text("utf-8"), re.MULTILINE)
-
-
 # Configurations laid over each other
 
 
@@ -111,19 +104,16 @@ def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name:
         assert laid_over(before, name) == after
 
 
-def test_the_recipes_over_the_demo() -> None:
+def test_the_recipes_over_the_demo_and_its_defaults() -> None:
     demo, paper, scalar = named("demo"), named("demo", "paper"), named("demo", "scalar")
     assert (paper.ppo.advantage, paper.ppo.gamma, paper.ppo.lam, paper.ppo.kl_target) == ("gae", 1.0, 0.95, 6.0)
     assert (paper.credit.weighting, paper.credit.outcome_weight, paper.credit.poor_weight) == ("token", 0.0, 1.0)
     assert (scalar.credit.scheme, scalar.ppo.gamma, scalar.ppo.kl_coefficient) == ("last_token", 1.0, 0.2)
     changed = {"gamma", "kl_coefficient"}
     assert scalar.ppo.model_dump(exclude=changed) == demo.ppo.model_dump(exclude=changed)
-
-
-def test_the_defaults_are_the_demos_recipe() -> None:
-    demo, default = named("demo"), load_config(None, ["--task.name", "demo", "--policy.model", "tiny"])
-    assert default.credit == demo.credit
+    default = load_config(None, ["--task.name", "demo", "--policy.model", "tiny"])
     own = {"steps", "lr", "mini_batches", "micro_batch_size"}
+    assert default.credit == demo.credit
     assert default.ppo.model_dump(exclude=own) == demo.ppo.model_dump(exclude=own)
 
 
@@ -147,25 +137,18 @@ def test_recipes_over_the_presets_of_the_paper(name: str) -> None:
     assert mistral == preset.model_copy(update={"policy": policy}), "table 5: another policy and nothing else"
 
 
-@pytest.mark.parametrize("name", [*PAPER, "human_qa", "function_summaries"])
-def test_the_scalar_recipe_leaves_the_kl_alone(name: str, tmp_path: Path) -> None:
+def test_recipes_over_files_and_presets(minimal: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
-    own.write_text("ppo: {kl_coefficient: 0.123}\n", encoding="utf-8")
-    both = load_config([find_config(name), own, find_config("scalar")])
-    assert (both.credit.scheme, both.ppo.kl_coefficient) == ("last_token", 0.123)
-
-
-def test_a_models_recipe_over_a_preset() -> None:
+    for name in (*PAPER, "human_qa", "function_summaries"):
+        own.write_text("ppo: {kl_coefficient: 0.123}\n", encoding="utf-8")
+        both = load_config([find_config(name), own, find_config("scalar")])
+        assert (both.credit.scheme, both.ppo.kl_coefficient) == ("last_token", 0.123), "it leaves the KL alone"
+    own.write_text("recipe: paper\nppo: {lam: 0.5}\ntask: {name: code}\n", encoding="utf-8")
+    ppo = load_config([minimal, own]).ppo  # a file is laid over the recipe that it names
+    assert (ppo.lam, ppo.gamma, ppo.kl_coefficient, ppo.kl_target) == (0.5, 1.0, 0.07, 1.0)
     both = named("human_qa", "smollm2")
     assert (both.policy.model, both.policy.dtype, both.reward_model.shared) == ("smollm2", "bfloat16", True)
     assert both.task == named("human_qa").task
-
-
-def test_a_file_is_laid_over_the_recipe_it_names(minimal: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    own.write_text("recipe: paper\nppo: {lam: 0.5}\ntask: {name: code}\n", encoding="utf-8")
-    ppo = load_config([minimal, own]).ppo
-    assert (ppo.lam, ppo.gamma, ppo.kl_coefficient, ppo.kl_target) == (0.5, 1.0, 0.07, 1.0)
 
 
 # The way there and back
@@ -193,33 +176,26 @@ def test_what_nobody_set_can_be_left_out_and_stays_unset(tmp_path: Path) -> None
 # Overrides
 
 
-@pytest.mark.parametrize(
-    ("words", "key", "value"),
-    [
-        (["--ppo.lr", "1e-4"], "ppo.lr", 1e-4),
-        (["--ppo.lr=3E-5"], "ppo.lr", 3e-5),
-        (["--ppo.lr", "1e-4", "--ppo.lr", "2e-4"], "ppo.lr", 2e-4),
-        (["--ppo.kl_target", "null"], "ppo.kl_target", None),
-        (["--reward_model.training.lr", "1e-4"], "reward_model.training.lr", 1e-4),
-        (["--reward_model.model", "some/model"], "reward_model.model", "some/model"),
-        (["--policy.lora.targets", "[q_proj, o_proj]"], "policy.lora.targets", ("q_proj", "o_proj")),
-        (["--run.folder", "2026"], "run.folder", Path("2026")),
-        (["--policy.model", "~"], "policy.model", "~"),
-        (["--policy.model=a=b: c"], "policy.model", "a=b: c"),
-        (["--task.seed", "-1"], "task.seed", -1),
-    ],
-)
-def test_overrides(minimal: Path, words: list[str], key: str, value: object) -> None:
-    found: object = load_config(minimal, words)
-    for part in key.split("."):
-        found = getattr(found, part)
-    assert found == value
+OVERRIDES: list[tuple[list[str], str, object]] = [
+    (["--ppo.lr", "1e-4"], "ppo.lr", 1e-4),
+    (["--ppo.lr=3E-5"], "ppo.lr", 3e-5),
+    (["--ppo.lr", "1e-4", "--ppo.lr", "2e-4"], "ppo.lr", 2e-4),
+    (["--ppo.kl_target", "null"], "ppo.kl_target", None),
+    (["--reward_model.training.lr", "1e-4"], "reward_model.training.lr", 1e-4),
+    (["--reward_model.model", "some/model"], "reward_model.model", "some/model"),
+    (["--policy.lora.targets", "[q_proj, o_proj]"], "policy.lora.targets", ("q_proj", "o_proj")),
+    (["--run.folder", "2026"], "run.folder", Path("2026")),
+    (["--policy.model", "~"], "policy.model", "~"),
+    (["--policy.model=a=b: c"], "policy.model", "a=b: c"),
+    (["--task.seed", "-1"], "task.seed", -1),
+    # words, although YAML reads two of them as booleans
+    *((["--reward_model.grounded", word], "reward_model.grounded", word) for word in ("on", "off", "auto")),
+]
 
 
-@pytest.mark.parametrize("word", ["on", "off", "auto"])
-def test_on_and_off_are_words_although_yaml_reads_them_as_booleans(word: str) -> None:
-    config = load_config(PRESETS / "demo.yaml", ["--reward_model.grounded", word])
-    assert config.reward_model.grounded == word
+def test_overrides(minimal: Path) -> None:
+    for words, key, value in OVERRIDES:
+        assert value_at(load_config(minimal, words), key) == value, words
 
 
 def test_a_section_that_contradicts_itself_is_named_and_not_printed() -> None:

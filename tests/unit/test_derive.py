@@ -40,14 +40,6 @@ def values(stage: Any, settings: Config, facts: Facts) -> dict[str, Any]:
     return {key.rpartition(".")[2]: each.value for key, each in derive(stage, settings, facts).items()}
 
 
-def test_forty_critiques_get_what_was_measured_on_them() -> None:
-    found = derive("reward_model", config(), MAILS)
-    assert found["reward_model.training.lr"] == (1e-3, "adapters on 135M parameters")
-    assert found["reward_model.training.batch_size"] == (4, "39 examples")
-    assert found["reward_model.training.epochs"] == (16.0, "156 updates")
-    assert found["reward_model.training.micro_batch_size"] == (4, "16 GB free")
-
-
 def test_every_stage_has_a_rule_and_says_where_its_settings_are() -> None:
     assert set(RULES) == set(get_args(Supervised)) and set(STAGES) == set(get_args(Stage))
     for stage in STAGES:
@@ -56,20 +48,16 @@ def test_every_stage_has_a_rule_and_says_where_its_settings_are() -> None:
 
 @pytest.mark.parametrize(
     ("stage", "lr", "epochs", "updates"),
-    [
-        ("sft", 1e-3, 11.0, 108),
-        ("reward_model", 1e-3, 16.0, 156),
-        ("offline", 3e-4, 11.0, 108),
-    ],
+    [("sft", 1e-3, 11.0, 108), ("reward_model", 1e-3, 16.0, 156), ("offline", 3e-4, 11.0, 108)],
 )
-def test_the_rate_and_passes_of_each_stage(stage: Any, lr: float, epochs: float, updates: int) -> None:
+def test_forty_examples_get_what_was_measured_on_them(stage: Any, lr: float, epochs: float, updates: int) -> None:
     found, section = derive(stage, config(), MAILS), section_of(stage)
-    assert set(found) - {WEIGHT, FLOOR} == {
-        f"{section}.{name}" for name in ("lr", "batch_size", "epochs", "micro_batch_size")
+    assert {key: found[key] for key in found.keys() - {WEIGHT, FLOOR}} == {
+        f"{section}.lr": (lr, "adapters on 135M parameters"),
+        f"{section}.batch_size": (4, "39 examples"),
+        f"{section}.epochs": (epochs, f"{updates} updates"),
+        f"{section}.micro_batch_size": (4, "16 GB free"),
     }
-    assert found[f"{section}.lr"] == (lr, "adapters on 135M parameters")
-    assert found[f"{section}.batch_size"] == (4, "39 examples")
-    assert found[f"{section}.epochs"] == (epochs, f"{updates} updates")
 
 
 def test_poor_words_of_few_answers_weigh_more_where_nothing_is_sampled() -> None:
@@ -80,26 +68,15 @@ def test_poor_words_of_few_answers_weigh_more_where_nothing_is_sampled() -> None
     assert all(WEIGHT not in derive(stage, config(), MAILS) for stage in STAGES if stage != "offline")
 
 
-@pytest.mark.parametrize(
-    ("stage", "settings"),
-    [
-        ("offline", ["--offline.lr", "1e-5", "--offline.epochs", "3"]),
-        ("reward_model", ["--reward_model.training.lr", "1e-5", "--reward_model.training.batch_size", "8"]),
-        ("sft", ["--sft.lr", "1e-5", "--sft.epochs", "2"]),
-        ("ppo", ["--ppo.lr", "1e-6", "--ppo.rollouts", "64", "--generation.batch_size", "64"]),
-    ],
-)
-def test_what_is_set_is_never_derived_even_to_its_default(stage: Any, settings: list[str]) -> None:
-    given = {word.removeprefix("--") for word in settings[::2]}
-    derived = set(derive(stage, config(*settings), MAILS))
-    assert derived and not derived & given
-
-
-@pytest.mark.parametrize("key", ["lr", "batch_size", "epochs", "micro_batch_size"])
-@pytest.mark.parametrize("stage", SUPERVISED)
-def test_one_setting_of_a_stage_leaves_the_others_to_be_derived(stage: Any, key: str) -> None:
-    found = set(values(stage, config(f"--{section_of(stage)}.{key}", "1"), MAILS))
-    assert found - {"poor_weight", "least_loss"} == {"lr", "batch_size", "epochs", "micro_batch_size"} - {key}
+def test_what_is_set_is_never_derived_even_to_its_default() -> None:
+    for stage in SUPERVISED:
+        keys = ("lr", "batch_size", "epochs", "micro_batch_size")
+        for key in keys:
+            found = set(values(stage, config(f"--{section_of(stage)}.{key}", "1"), MAILS))
+            assert found - {"poor_weight", "least_loss"} == {*keys} - {key}
+    words = ["--ppo.lr", "1e-6", "--ppo.rollouts", "64", "--generation.batch_size", "64"]
+    derived = set(derive("ppo", config(*words), MAILS))
+    assert derived and not derived & {word.removeprefix("--") for word in words[::2]}
 
 
 @pytest.mark.parametrize("name", ["demo", "function_summaries", "slf5k", "kodcode", "ultrafeedback"])
@@ -123,20 +100,16 @@ def test_what_follows_from_a_setting_follows_from_the_users() -> None:
     assert found["sft.micro_batch_size"].value == 8, "the largest power of two in a batch of 13"
 
 
-@pytest.mark.parametrize(
-    ("examples", "batch", "epochs"), [(8, 4, 20.0), (199, 4, 3.0), (200, 8, 4.0), (1999, 8, 2.0), (2000, 16, 2.0)]
-)
-def test_more_examples_get_larger_batches_and_fewer_epochs(examples: int, batch: int, epochs: float) -> None:
-    facts = replace(MAILS, data=replace(MAILS.data, examples=examples))
-    found = values("sft", config(), facts)
-    assert (found["batch_size"], found["epochs"]) == (batch, epochs)
-
-
-@pytest.mark.parametrize(("examples", "epochs"), [(201, 6.0), (402, 3.0), (603, 2.0)])
-def test_a_head_that_marks_takes_as_many_updates_of_fewer_critiques(examples: int, epochs: float) -> None:
-    facts = replace(MAILS, data=replace(MAILS.data, examples=examples))
-    marks = ("--reward_model.kind", "tagger", "--reward_model.training.batch_size", "4")
-    assert values("reward_model", config(*marks), facts)["epochs"] == epochs
+def test_more_examples_get_larger_batches_and_fewer_epochs() -> None:
+    """A head that marks takes as many updates of fewer critiques."""
+    marks = config("--reward_model.kind", "tagger", "--reward_model.training.batch_size", "4")
+    for examples, batch, epochs in (
+        *((8, 4, 20.0), (199, 4, 3.0), (200, 8, 4.0), (1999, 8, 2.0), (2000, 16, 2.0)),
+        *((201, None, 6.0), (402, None, 3.0), (603, None, 2.0)),
+    ):
+        facts = replace(MAILS, data=replace(MAILS.data, examples=examples))
+        found = values("sft", config(), facts) if batch else values("reward_model", marks, facts)
+        assert (found.get("batch_size"), found["epochs"]) == (batch, epochs)
 
 
 def test_larger_models_and_all_weights_get_lower_rates() -> None:

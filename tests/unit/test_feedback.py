@@ -53,7 +53,9 @@ def test_any_text_survives_the_file(response: str, critique: str) -> None:
     assert Feedback.model_validate_json(record.model_dump_json(exclude_none=True)) == record
 
 
-def test_absent_fields_are_left_out_of_the_file(tmp_path: Path) -> None:
+def test_a_calm_record_is_written_as_it_always_was_and_absent_fields_are_left_out(tmp_path: Path) -> None:
+    record = Feedback.of(EXAMPLE, "ab 中🙂", JUDGEMENTS[0], SOURCE)
+    assert record_json(record, exclude_none=True) == record.model_dump_json(exclude_none=True)
     write_jsonl(tmp_path / "f.jsonl", [Feedback.of(EXAMPLE, "x", Critique(text=""), SOURCE)])
     assert "null" not in (tmp_path / "f.jsonl").read_text(encoding="utf-8")
 
@@ -71,26 +73,17 @@ def test_spans_labels_and_scores_are_checked() -> None:
             Critique(text="", score=score)
 
 
-def test_a_bad_line_is_named(tmp_path: Path) -> None:
+def test_a_bad_line_or_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
-    lines = {
-        "{": "not JSON",
-        '{"id": "1"}': "prompt",
-        '{"id": "1", "prompt": [], "extra": 1}': "prompt",
-        "[]": "Input",
-    }
-    for line, problem in lines.items():
+    for line, problem in (("{", "not JSON"), ('{"id": "1"}', "prompt"), ("[]", "Input")):
         file.write_text(f"{EXAMPLE.model_dump_json()}\n\n{line}\n", encoding="utf-8")
         with pytest.raises(UserError, match=rf"prompts\.jsonl:3.*{problem}"):
             list(read_jsonl(file, Example))
-
-
-def test_a_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.jsonl"):
         list(read_jsonl(tmp_path / "none.jsonl", Example))
-    (tmp_path / "latin.jsonl").write_bytes(b'{"id": "\xe9"}\n')
-    with pytest.raises(UserError, match="not UTF-8"):
-        list(read_jsonl(tmp_path / "latin.jsonl", Example))
+    file.write_bytes(b'{"id": "\xe9"}\n')
+    with pytest.raises(UserError, match=r"prompts\.jsonl.*not UTF-8"):
+        list(read_jsonl(file, Example))
 
 
 def test_writing_replaces_what_is_there(tmp_path: Path) -> None:
@@ -116,11 +109,6 @@ def test_half_a_surrogate_pair_anywhere_in_a_record_is_written_as_a_question_mar
     first, second = read_jsonl(tmp_path / "f.jsonl", Feedback)
     assert first.response == second.response == "half ? a pair" and first.spans[0].text == "? a"
     assert second.error and second.error.message == "half ? a pair" and "half ? a pair" in first.meta["omissions"]
-
-
-def test_a_calm_record_is_written_as_it_always_was() -> None:
-    record = Feedback.of(EXAMPLE, "ab 中🙂", JUDGEMENTS[0], SOURCE)
-    assert record_json(record, exclude_none=True) == record.model_dump_json(exclude_none=True)
 
 
 def test_every_writer_of_json_writes_half_a_pair(tmp_path: Path) -> None:

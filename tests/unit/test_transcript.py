@@ -99,21 +99,14 @@ def test_a_record_keeps_the_transcript_wherever_it_goes(tmp_path: Path) -> None:
     assert Feedback.of(EXAMPLE, TALK, Failure(kind="refused", message="no"), SOURCE).response is TALK
 
 
-def test_responses_to_judge_may_be_conversations(tmp_path: Path) -> None:
+def test_responses_to_judge_and_pairs_may_be_conversations(tmp_path: Path) -> None:
     row = {"id": "a", "prompt": "How far?", "response": [turn.model_dump() for turn in conversation_of(TALK)]}
     (tmp_path / "r.jsonl").write_text(json.dumps(row), encoding="utf-8")
     (item,) = read_items(tmp_path / "r.jsonl")
     assert isinstance(item.response, Transcript) and item.response == TALK
-
-
-def test_an_unknown_column_beside_a_conversation_is_still_refused(tmp_path: Path) -> None:
-    row = {"prompt": "How far?", "responce": "x", "response": [turn.model_dump() for turn in conversation_of(TALK)]}
-    (tmp_path / "r.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    (tmp_path / "r.jsonl").write_text(json.dumps({**row, "responce": "x"}), encoding="utf-8")
     with pytest.raises(UserError, match="unknown column 'responce', did you mean 'response'"):
         list(read_items(tmp_path / "r.jsonl"))
-
-
-def test_a_pair_may_be_of_transcripts() -> None:
     pair = Preference(id="1", prompt=PROMPT, chosen=TALK, rejected="no")
     again = Preference.model_validate_json(pair.model_dump_json())
     assert again == pair and isinstance(again.chosen, Transcript) and type(again.rejected) is str
@@ -158,22 +151,15 @@ def test_malformed_turns_are_one_line_with_a_cure(tmp_path: Path) -> None:
 
 
 def test_a_span_is_within_one_turn() -> None:
+    """That of a critic across turns becomes one in each; a transcript without a turn is no response."""
     for start, end in ((8, 14), (10, 12), (0, len(TALK))):
         span = Span(start=start, end=end, label=1, text=TALK[start:end])
         with pytest.raises(ValueError, match="crosses turns: write one for each"):
             feedback(TALK, spans=(span,))
-
-
-def test_a_critics_span_across_turns_becomes_one_in_each() -> None:
     whole = Span(start=3, end=len(TALK), label=-1, text=TALK[3:], reason="no")
-    record = Feedback.of(EXAMPLE, TALK, Critique(text="", spans=(whole,)), SOURCE)
-    assert [(span.text, span.label, span.reason) for span in record.spans] == [
-        ("k it up", -1, "no"),
-        ("20 miles 🙂", -1, "no"),
-    ]
-
-
-def test_a_transcript_without_a_turn_is_no_response() -> None:
+    spans = Feedback.of(EXAMPLE, TALK, Critique(text="", spans=(whole,)), SOURCE).spans
+    assert [span.text for span in spans] == ["k it up", "20 miles 🙂"]
+    assert {(span.label, span.reason) for span in spans} == {(-1, "no")}
     for response in (Transcript.of([], [tool("x")]), Transcript("bare")):
         with pytest.raises(ValueError, match="without a turn of the assistant"):
             feedback(response)

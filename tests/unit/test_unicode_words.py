@@ -16,13 +16,7 @@ from text2grad.data.marks import edits
 from text2grad.eval.metrics import rouge
 from text2grad.eval.texts import text_figures
 from text2grad.feedback import Critique, Example, Feedback, Message, Source
-from text2grad.unicode_words import (
-    RougeWords,
-    folded,
-    pieces,
-    units,
-    words,
-)
+from text2grad.unicode_words import RougeWords, folded, pieces, units, words
 
 SAID = {
     "Chinese": ("苹果是红色的。", "苹果是黄色的。", ["红"]),
@@ -97,17 +91,13 @@ def critique(response: str, reference: str) -> Critique:
 
 
 @CASES
-def test_an_answer_equal_to_its_reference_is_right(said: Words) -> None:
-    for text in said[:2]:
+def test_an_answer_is_right_where_it_equals_its_reference_and_poor_where_it_differs(said: Words) -> None:
+    response, reference, wrong = said
+    for text in (response, reference):
         for form in ("NFC", "NFD"):
             found = critique(unicodedata.normalize(form, text), text)
             assert (found.score, found.omissions) == (1.0, ())
             assert {span.label for span in found.spans} == {1}
-
-
-@CASES
-def test_an_answer_unlike_its_reference_is_poor_where_it_differs(said: Words) -> None:
-    response, reference, wrong = said
     found = critique(response, reference)
     marked = {place for span in found.spans if span.label < 0 for place in range(span.start, span.end)}
     poor = {place for place in marked if response[place] != "'"}
@@ -158,21 +148,15 @@ def test_bleu_of_scripts_without_spaces(text: str) -> None:
 
 @CASES
 def test_a_correction_is_poor_where_it_differs(said: Words) -> None:
+    """Another composition of the same text is none; what it puts in is an omission."""
     response, corrected, wrong = said
     spans, omissions = edits(response, corrected)
     assert "".join(span.text for span in spans) in "".join(wrong) and spans
     assert all(response[span.start : span.end] == span.text and span.label == -1 for span in spans)
     assert not any(len(each) > len(corrected) / 2 for each in omissions)
-
-
-@CASES
-def test_another_composition_of_the_same_text_is_no_correction(said: Words) -> None:
-    for response in said[:2]:
-        assert edits(response, unicodedata.normalize("NFD", response)) == ((), ())
-        assert edits(unicodedata.normalize("NFD", response), response) == ((), ())
-
-
-def test_only_what_a_correction_puts_in_is_an_omission() -> None:
+    for text in (response, corrected):
+        apart = unicodedata.normalize("NFD", text)
+        assert edits(text, apart) == edits(apart, text) == ((), ())
     assert edits("会议在周五。", "会议改在周五下午。") == ((), ("改", "下午"))
 
 
