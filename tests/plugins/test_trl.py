@@ -16,7 +16,7 @@ from made_tokenizers import CHATML
 from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span
+from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span, conversation_of
 from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
 
 trl = pytest.importorskip("trl", reason="the plug-in's engine: pip install 'text2grad[trl]'")
@@ -105,14 +105,13 @@ def trainer_of(
         **{"max_completion_length": 12, **args},
     )
     return TokenCreditTrainer(
-        credit=TokenCredit(critic or BlamesLetter(), speaking),
+        model,
+        **{"credit": TokenCredit(critic or BlamesLetter(), speaking), **(more or {})},
         words_weight=weight,
-        model=model,
         args=config,
         processing_class=speaking,
         train_dataset=datasets.Dataset.from_list(rows),
         rollout_func=rollout,
-        **(more or {}),
     )
 
 
@@ -170,6 +169,17 @@ def look(key: str) -> str:
     return f"wrong {key} " * 20
 
 
+class Listening(LandingCritic):
+    """Remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.responses: list[str] = []
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        self.responses += responses
+        return super().critique(examples, responses)
+
+
 class Shelf:
     """An environment of TRL's: its public methods are tools."""
 
@@ -199,7 +209,8 @@ def test_what_tools_say_is_paid_nothing(
     turns = [call, [index for ids in answer for index in ids]]
     written = [index for ids in turns for index in ids]
     more = {kind: [look] if kind == "tools" else Shelf}
-    trainer = trainer_of(model, tokenizer, tmp_path, LandingCritic(), more=more, max_completion_length=900)
+    critic = Listening()
+    trainer = trainer_of(model, tokenizer, tmp_path, critic, more=more, max_completion_length=900)
 
     def scripted(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
         turn = turns.pop(0)
@@ -215,6 +226,9 @@ def test_what_tools_say_is_paid_nothing(
         assert ids[mine].tolist() == written and torch.equal(paid[mine], expected)
         said = tokenizer.decode(ids[mask & ~mine])
         assert said.count("wrong me up") == 20 and not paid[~mine].any()
+    heard = [message for response in critic.responses for message in conversation_of(response)]
+    tools = [message.content for message in heard if message.role == "tool"]
+    assert len(tools) == len(own) and set(tools) == {look("me up")}  # nothing of the template with it
 
 
 def test_the_gradient_is_minus_advantage_over_the_tokens(
@@ -235,6 +249,55 @@ def test_the_gradient_is_minus_advantage_over_the_tokens(
     torch.testing.assert_close(logps.grad, -out["advantages"] * own / own.sum(), atol=1e-7, rtol=1e-5)
 
 
+@pytest.mark.parametrize("loss_type", ["grpo", "sapo", "dr_grpo", "dapo"])
+def test_a_failed_row_is_in_no_denominator(
+    loss_type: str,
+    model: LlamaForCausalLM,
+    speaking: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Doubling a batch by failed rows changes no gradient."""
+    trainer = trainer_of(model, speaking, tmp_path, loss_type=loss_type)
+    out = landed(trainer)
+    trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation
+    half = out["completion_ids"].shape[0] // 2
+    logps = torch.randn(out["completion_ids"].shape)
+
+    def gradient(rows: int, judged: torch.Tensor) -> torch.Tensor:
+        batch = {name: value[:rows] if value.ndim else value for name, value in out.items()}
+        batch["tool_mask"] = batch["tool_mask"] * judged.view(-1, 1)
+        batch["num_items_in_batch"] = (batch["completion_mask"] * batch["tool_mask"]).sum()
+        batch["judged_share"] = judged.float().mean()
+        leaf = logps[:rows].clone().requires_grad_()
+        monkeypatch.setattr(
+            trainer, "_get_per_token_logps_and_entropies", lambda *_, **__: (leaf, torch.zeros_like(leaf), None)
+        )
+        trainer._compute_loss(trainer.model, batch).backward()
+        assert leaf.grad is not None
+        return leaf.grad[:half]
+
+    alone = gradient(half, torch.ones(half))
+    doubled = gradient(2 * half, torch.tensor([1] * half + [0] * half))
+    assert alone.any()
+    torch.testing.assert_close(doubled, alone)
+
+
+def test_a_failed_critique_is_in_no_baseline_whatever_else_rewards_it(
+    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    def constant(completions: Any, **_: Any) -> list[float]:
+        return [5.0] * len(completions)
+
+    def verdict_parts(more: dict[str, Any]) -> Any:
+        rollout = cases_as_rollouts(speaking)
+        return landed(trainer_of(model, speaking, tmp_path, FailsOnSecond(), rollout, 0.0, more))["advantages"]
+
+    alone = verdict_parts({})
+    assert alone.any()
+    torch.testing.assert_close(verdict_parts({"reward_funcs": (constant,)}), alone, atol=1e-5, rtol=1e-5)
+
+
 def test_a_step_trains_and_counts_failures(
     model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
@@ -243,6 +306,8 @@ def test_a_step_trains_and_counts_failures(
     trainer.train()
     logged = next(row for row in trainer.state.log_history if "text2grad/failed" in row)
     assert logged["text2grad/failed"] == pytest.approx(1 / 8)
+    assert {"text2grad/paid_share", "text2grad/words_mean", "text2grad/lost_quotes"} <= logged.keys()
+    assert [len(words or []) for words in trainer._logs["extra"]["words"]][1] == 0
     assert (model.lm_head.weight != before).any()
 
 
@@ -269,6 +334,21 @@ def test_losses_of_whole_sequences_are_refused(
     for name, value in (("loss_type", "luspo"), ("importance_sampling_level", "sequence")):
         with pytest.raises(UserError, match=f"{value}.*whole sequences"):
             trainer_of(model, speaking, tmp_path, **{name: value})
+
+
+def test_mistakes_of_the_call_are_named(
+    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    from text2grad.plugins.trl import TokenCreditTrainer
+
+    other = copy.deepcopy(speaking)
+    other.add_tokens(["another"])
+    with pytest.raises(UserError, match="not the trainer's"):
+        trainer_of(model, speaking, tmp_path, more={"credit": TokenCredit(BlamesLetter(), other)})
+    with pytest.raises(UserError, match="BlamesLetter, not a TokenCredit"):
+        TokenCreditTrainer(model, credit=BlamesLetter())
+    with pytest.raises(UserError, match="reward_weights has 1 entries for 2"):
+        trainer_of(model, speaking, tmp_path, more={"reward_funcs": len}, reward_weights=[1.0])
 
 
 def test_the_methods_that_are_hooked_are_those_that_were_read() -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from text2grad.align.credit import Credit, CreditSettings, credit, scored
+from text2grad.align.pieces import is_plain
 from text2grad.align.tokens import Aligned, Offsets, TokenTable
 from text2grad.align.trajectory import OwnTokens, Trajectory, own_tokens
 from text2grad.errors import UserError
@@ -52,7 +54,7 @@ class Payment:
     all: each verdict, a turn's too, stands on the last own id of what it is about. Compare verdicts and add words,
     or take rewards, never both.
     All are None where a critique failed (`failures`): leave the trajectory out of the loss. `foreign` counts
-    quotes of what a tool or a user said, which pay nothing.
+    quotes of what a tool or a user said, `lost` those that are nowhere in the trajectory; neither pays anything.
     """
 
     words: Rewards | None = None
@@ -60,6 +62,7 @@ class Payment:
     rewards: Rewards | None = None
     failures: tuple[Failure, ...] = ()
     foreign: int = 0
+    lost: int = 0
 
 
 def token_rewards(
@@ -86,7 +89,7 @@ def trajectory_rewards(
     text. `mask` is 1 where the policy sampled the id; without it, everywhere. The critique must be of the text
     that `own_tokens(...).response` reads off them; of a record, the response is compared with it. The verdict
     stands on the last id of the policy's own. `tokenizer` is one of transformers or of the package tokenizers;
-    for many calls, make one `TokenTable` of it and hand that in.
+    its `TokenTable` is made at the first call.
 
     Raises:
         UserError: the feedback is a failure, or has no score where `settings.scheme` pays nothing else (neither is
@@ -162,12 +165,14 @@ class TokenCredit:
         return await asyncio.to_thread(self.of, waiting)
 
     def _payment(self, length: int, own: OwnTokens, judgements: Sequence[Judgement]) -> Payment:
-        foreign = sum(_foreign(own.response, each.lost) for each in judgements if isinstance(each, Critique))
+        quotes = [quote for each in judgements if isinstance(each, Critique) for quote in each.lost]
+        foreign = _foreign(own.response, quotes)
+        lost = len(quotes) - foreign
         failures = tuple(each for each in judgements if isinstance(each, Failure))
         if not judgements:
             failures = (Failure(kind="invalid", message="no id of the trajectory is the policy's own"),)
         if failures:
-            return Payment(failures=failures, foreign=foreign)
+            return Payment(failures=failures, foreign=foreign, lost=lost)
         pieces = [(own.aligned, own.places)]
         if self.unit == "turn":
             pieces = [own.of_turn(number) for number in range(len(judgements))]
@@ -183,6 +188,7 @@ class TokenCredit:
             verdict=sum(verdicts) / len(verdicts) if verdicts else None,
             rewards=_scattered(length, zip(places, [each.delta for each in found], strict=True)),
             foreign=foreign,
+            lost=lost,
         )
 
 
@@ -232,8 +238,18 @@ def _refuse_edited(judged: str, sampled: str) -> None:
 
 
 def table_of(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:
-    """The tokenizer's table, unless it is one already."""
-    return tokenizer if isinstance(tokenizer, TokenTable) else TokenTable(tokenizer)
+    """Return the table of a tokenizer: itself if it is one, else made once for as long as no token is added."""
+    if isinstance(tokenizer, TokenTable):
+        return tokenizer
+    sized: Any = tokenizer
+    size = sized.get_vocab_size() if is_plain(tokenizer) else len(sized)
+    return _table_of_size(tokenizer, size)
+
+
+@lru_cache(maxsize=4)
+def _table_of_size(tokenizer: AnyTokenizer, size: int) -> TokenTable:
+    """Make the table of a tokenizer that has `size` tokens now: tokens may be added to it later."""
+    return TokenTable(tokenizer)
 
 
 def _credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:

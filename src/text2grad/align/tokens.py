@@ -71,6 +71,10 @@ class TokenTable:
         # (4, V + 1): where a piece's bytes and its bytes without white space at the edges start and end.
         self._edges = np.array([_piece_edges(piece) for piece in self._pieces], dtype=np.int64).T.copy()
 
+    def is_of(self, tokenizer: AnyTokenizer) -> bool:
+        """Return True if the table reads the ids of this tokenizer."""
+        return self._tokenizer is tokenizer or self._tokenizer.get_vocab() == tokenizer.get_vocab()
+
     def align(self, ids: Sequence[int]) -> Aligned:
         """The text of sampled `ids` and the characters of each of them.
 

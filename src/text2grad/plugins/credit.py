@@ -26,7 +26,27 @@ FAILED = "text2grad/failed"
 
 
 def failed_share(payments: Sequence[Payment]) -> float:
+    """Return the share of trajectories whose critique failed."""
     return sum(bool(each.failures) for each in payments) / len(payments)
+
+
+def metrics_of(payments: Sequence[Payment]) -> dict[str, float]:
+    """Describe what a batch of trajectories was paid.
+
+    Returns:
+        The share of failed critiques; over the judged trajectories, the share of ids that their words pay and the
+        mean of what these ids are paid; and quotes of others' words per trajectory.
+    """
+    words = [payment.words for payment in payments if payment.words is not None]
+    ids = np.concatenate([np.zeros(0, np.float32), *words])
+    paid = ids[ids != 0]
+    return {
+        FAILED: failed_share(payments),
+        "text2grad/paid_share": len(paid) / max(1, len(ids)),
+        "text2grad/words_mean": float(paid.mean()) if len(paid) else 0.0,
+        "text2grad/foreign_quotes": sum(payment.foreign for payment in payments) / len(payments),
+        "text2grad/lost_quotes": sum(payment.lost for payment in payments) / len(payments),
+    }
 
 
 def require(package: str, tested: str, install: str) -> None:
@@ -67,12 +87,17 @@ def example_of(prompt: Any, row: Mapping[str, Any]) -> Example:
     """
     turns = prompt if prompt and not isinstance(prompt, str) else [{"role": "user", "content": prompt or ""}]
     known = {name: str(row[name]) for name in ("id", "reference") if row.get(name) is not None}
-    messages = tuple(map(_read, turns))
+    messages = tuple(map(message_of, turns))
     meta = {name: value for name, value in row.items() if name not in known}
     return Example(prompt=messages, meta=meta, **{"id": "-", **known})
 
 
-def _read(turn: Mapping[str, Any]) -> Message:
+def message_of(turn: Mapping[str, Any]) -> Message:
+    """Read a message of an engine as the critic is shown it.
+
+    Raises:
+        UserError: it holds what is no text.
+    """
     try:
         return plain_message(turn, partial(by_default, cure="to the critic alone: ids stay as they are"))
     except ValueError as error:
