@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -12,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from text2grad.align import CreditSettings, TokenTable, scored
 from text2grad.align.credit import SCHEMES, Weighting
-from text2grad.align.rewards import TokenCredit, token_rewards
+from text2grad.align.rewards import TokenCredit, table_of, token_rewards
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
@@ -192,3 +193,11 @@ def test_without_a_score_a_critique_is_a_failure_where_only_scores_pay() -> None
     assert scored(good, last) is good and scored(FAILED, last) is FAILED and scored(bare, CreditSettings()) is bare
     found = scored(bare, last)
     assert isinstance(found, Failure) and "it has no score" in found.message
+
+
+def test_a_table_is_made_once_for_as_long_as_the_tokenizer_stays(tokenizer: PreTrainedTokenizerFast) -> None:
+    growing = copy.deepcopy(tokenizer)
+    first = table_of(growing)
+    assert table_of(growing) is first
+    growing.add_tokens(["another"])
+    assert table_of(growing).vocabulary > first.vocabulary
