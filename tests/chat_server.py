@@ -112,7 +112,7 @@ class ChatServer:
             def send(self, reply: Reply) -> None:
                 status, headers, data = reply
                 if reply == ChatServer.HANG:
-                    time.sleep(1.0)
+                    time.sleep(0.3)
                     self.close_connection = True
                     return
                 if reply == ChatServer.CUT:
