@@ -57,7 +57,7 @@ FAULTS: dict[str, tuple[list[Any], str, int]] = {
     "big_usage": ([said_with(GOOD, {"prompt_tokens": 10**400, "completion_tokens": -(10**400)})], "ok", 1),
     "odd_usage": ([said_with(GOOD, [1, {"prompt_tokens": True}])], "ok", 1),
     "odd_text": ([said([GOOD])], "invalid", 2),  # type: ignore[arg-type]
-    "bytes": ([(200, {}, said(GOOD)[2].replace(b"Fine.", b"\xff\xfe"))], "ok", 1),
+    "bytes": ([(200, {}, said(GOOD)[2].replace(b"Fine.", b"\xff\xfe")), said(GOOD)], "ok", 2),
 }
 PARTS: dict[str, tuple[Any, str]] = {
     # an answer in parts, and how it ends
