@@ -8,7 +8,6 @@ process.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -51,11 +50,12 @@ def judge_tests(
     Raises:
         Dead: the server ended.
     """
-    feeds = [frames.held({"code": solution, "coverage": how["coverage"]}), file.frame(**how)]
+    key = os.urandom(frames.KEY_BYTES)
+    files = [frames.held({"code": solution, "coverage": how["coverage"]}), file.frame(**how), key]
     words = {"start": "tests", "seconds": seconds, "wall": WALL_TIMES * seconds}
     words["modules"] = _modules(solution, tests)
-    said = _run(server, words, feeds, 1)
-    return _judged(said, solution.count("\n") + 1, seconds)
+    said = _run(server, words, files, 1)
+    return _judged(said, frames.Seal(key), solution.count("\n") + 1, seconds)
 
 
 def judge_script(server: Server, solution: str, cases: Sequence[tuple[str, str]], seconds: float) -> Verdict:
@@ -70,7 +70,7 @@ def judge_script(server: Server, solution: str, cases: Sequence[tuple[str, str]]
         left = max(0.0, deadline - time.monotonic())
         words = {"start": "script", "seconds": seconds, "wall": left, "modules": _modules(solution)}
         feed = frames.held({"code": solution, "given": given})
-        said = _run(server, words, [feed], 2)
+        said = _run(server, words, [feed, b"", b""], 2)
         result, outcome = _compared(said, f"case_{number}", given, expected, seconds)
         results.append(result)
         if outcome is not None:
@@ -85,15 +85,16 @@ def _modules(*sources: str) -> list[str]:
     return sorted(words & WARM)
 
 
-def _run(server: Server, words: dict[str, Any], feeds: list[bytes], outputs: int) -> _Said:
-    """Have a job done. `feeds`: what its processes read; the second output is what it says of its errors."""
-    files = [os.memfd_create("job") for _ in range(len(feeds) + outputs)]
+def _run(server: Server, words: dict[str, Any], contents: list[bytes], outputs: int) -> _Said:
+    """Have a job done. `contents`: of the files that its processes have; the last ones are `outputs`, of which the
+    second is what it says of its errors."""
+    files = [os.memfd_create("job") for _ in contents]
     try:
-        for file, feed in zip(files, feeds, strict=False):
-            os.write(file, feed)
+        for file, content in zip(files, contents, strict=True):
+            os.write(file, content)
             os.lseek(file, 0, os.SEEK_SET)
         ends, broken = server.run(words, tuple(files), words["wall"])
-        said = [os.pread(file, os.fstat(file).st_size, 0) for file in files[len(feeds) :]]
+        said = [os.pread(file, os.fstat(file).st_size, 0) for file in files[-outputs:]]
     finally:
         for file in files:
             os.close(file)
@@ -103,7 +104,7 @@ def _run(server: Server, words: dict[str, Any], feeds: list[bytes], outputs: int
 # What it comes to
 
 
-def _judged(said: _Said, lines: int, seconds: float) -> Verdict:
+def _judged(said: _Said, seal: frames.Seal, lines: int, seconds: float) -> Verdict:
     """The verdict in the frames of the test process: passed only if every collected test ran and passed."""
     collected, skipped, end, early = None, 0, None, False
     results: list[TestResult] = []
@@ -111,7 +112,7 @@ def _judged(said: _Said, lines: int, seconds: float) -> Verdict:
         for line in said.data.splitlines(keepends=True):
             if not line.endswith(b"\n"):  # its writer was ended
                 break
-            frame = json.loads(line)
+            frame = seal.message(line)
             collected = frame.get("collected", collected)
             skipped += "skipped" in frame
             early = early or frame.get("early") is True

@@ -93,9 +93,12 @@ def read_programs(file: str) -> tuple[Program, ...]:
         name, family = title.split(" | ")
         task = next((key.removeprefix("tests @") for key in parts if key.startswith("tests @")), family)
         known = {**shared.get(task, {}), **parts}
-        code = re.sub(r"(?m)^#include (.*)\n", lambda line: shared[line[1]]["program"], known["program"])
+        code, honest = (
+            re.sub(r"(?m)^#include (.*)\n", lambda line: shared[line[1]]["program"], known.get(part, ""))
+            for part in ("program", "honest")
+        )
         cases = tuple(_case(line) for line in known.get("io", "").splitlines())
-        programs.append(Program(name, family, code, known.get("tests", ""), cases, known.get("honest", "")))
+        programs.append(Program(name, family, code, known.get("tests", ""), cases, honest))
     return tuple(programs)
 
 
@@ -111,6 +114,7 @@ RIGHT = read_programs("right_programs.txt")
 LIMITS = read_programs("right_limits.txt")
 HOSTILE = read_programs("hostile.txt")
 SEARCH = _parts("forging.txt")["@search"]["program"]
+LENT = _parts("forging.txt")["@classes"]
 NOTHING = "0 found"
 
 
@@ -135,6 +139,16 @@ def secrets_found(runner: Runner) -> int:
     cases = [("1\n", NOTHING), (f"{earlier[:6]}\n", f"{output}\n"), ("3\n", f"\U0001f600 {output}\n")]
     verdicts.append(runner.run_io(f"{SEARCH}\nprint(search())\n", cases))
     return sum(_count_found(result) for verdict in verdicts for result in verdict.results or (None,))
+
+
+def lent_classes(runner: Runner) -> int:
+    """Count the classes of Python's in the test process that a program can call, from what the tests give it.
+
+    Raises:
+        RuntimeError: the search did not come to an end.
+    """
+    [result] = runner.run(LENT["program"], LENT["tests"]).results or (None,)
+    return _count_found(result)
 
 
 def _count_found(result: TestResult | None) -> int:

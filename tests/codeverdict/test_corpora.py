@@ -24,6 +24,7 @@ from corpus import (
     WEAK,
     Program,
     judged,
+    lent_classes,
     passes_really,
     secrets_found,
 )
@@ -99,6 +100,11 @@ def test_every_forging_program_fails_and_the_honest_one_passes(honest: Verdicts,
 def test_nothing_secret_is_in_the_memory_of_a_program(tier: Tier) -> None:
     with Runner(seconds=30.0, tier=tier) as runner:
         assert secrets_found(runner) == 0
+
+
+def test_no_class_of_the_test_process_can_be_called(tier: Tier) -> None:
+    with Runner(seconds=30.0, tier=tier) as runner:
+        assert lent_classes(runner) == 0
 
 
 def test_forged_coverage_names_no_line(tier: Tier) -> None:

@@ -1,4 +1,4 @@
-"""What is noted of objects of the other side is noted of these alone."""
+"""Objects of the other side, and lines of a verdict: whom they are taken from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from codeverdict.inside import objects
+from codeverdict.inside import frames, objects
 
 
 class Answers:
@@ -37,3 +37,14 @@ def test_plain_values_that_were_computed_are_not_taken_for_objects(monkeypatch: 
     assert {id(other)} == objects._COMPUTED
     assert [number == 3, other == 3] == [False, False]
     assert [by_nature for _, by_nature in there.refused] == [False, True]
+
+
+def test_a_line_of_a_verdict_is_read_once_at_its_place_and_from_who_has_the_key() -> None:
+    seal, end = frames.Seal(b"k" * frames.KEY_BYTES), {"end": {"outcome": "passed"}}
+    first, second = seal.line({"collected": 1}), seal.line(end)
+    reader = frames.Seal(b"k" * frames.KEY_BYTES)
+    assert [reader.message(first), reader.message(second)] == [{"collected": 1}, end]
+    for lines in ([second], [first, first], [frames.Seal(b"other").line(end)], [b'{"end": {}}\n'], [b"\n"]):
+        reader = frames.Seal(b"k" * frames.KEY_BYTES)
+        with pytest.raises(ValueError):
+            list(map(reader.message, lines))

@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from codeverdict.inside import frames, objects, perform, values
+from codeverdict.inside import frames, lent, objects, perform, values
 
 SOLUTION_FILE = "<solution>"
 TEXT_LIMIT = 2000
@@ -68,6 +68,10 @@ class Peer:
         self._reader, self._writer, self._guard = open(reader, "rb"), writer, guard  # noqa: SIM115
         self._objects: list[Any] = []
         self._numbers: dict[Any, int] = {}
+        self._given: set[tuple[str, str]] = set()
+        """What has crossed by name: it may come back so."""
+        self._withheld: set[int] = set()
+        """Numbers of classes that the other side may know, and do nothing to."""
         self._theirs: dict[int, Any] = {}
         self._shared = values.Table(first)
 
@@ -266,22 +270,27 @@ class Peer:
             return ["e" if value is Ellipsis else "N"]
         if (public := self._name_of(value)) is not None and value not in _CATCH_ALL:
             return ["n", *public]
-        if isinstance(value, type):
+        lends = not self.wary or lent.is_lent(value)
+        if not lends and (recipe := values.recipe(value)) is not None:
+            return ["y", *map(self.pack, recipe)]
+        if isinstance(value, type) and (lends or issubclass(value, BaseException)):
             return self._pack_class(value)
         if isinstance(value, BaseException):
             return ["x", self.pack_error(value)]
         if isinstance(value, types.TracebackType | types.FrameType):
             return None  # leads to the test file
-        if self.wary and not is_lent(value):
+        if not lends:
             self.refuse(f"a {type(value).__module__}.{type(value).__name__} cannot cross to the solution", True)
         tag = "k" if isinstance(value, types.CoroutineType) else "o"
         return [tag, self._export(value), self._pack_class(type(value))]
 
     def _name_of(self, value: Any) -> tuple[str, str] | None:
-        """The name by which a type of the standard library crosses."""
-        named = isinstance(value, type | types.BuiltinFunctionType) or hasattr(type(value), "__members__")
-        public = values.public_name(value) if named else None
-        return public if public is not None and (self.wary or values.handed_out(public[0], value)) else None
+        """The name by which a type or a function of the standard library crosses."""
+        public = values.public_name(value)
+        if public is None or not (self.wary or public in self._given or values.handed_out(public[0], value)):
+            return None
+        self._given.add(public)
+        return public
 
     def _pack_class(self, kind: type, by_name: bool = False) -> Any:
         """A class, with its special methods, and those above it that are not Python's, or are exceptions."""
@@ -292,6 +301,8 @@ class Peer:
         if id(kind) in self._numbers:
             return ["c", self._numbers[id(kind)]]
         number = self._export(kind)
+        if self.wary and not lent.may_call(kind):
+            self._withheld.add(number)
         above = [
             each for each in kind.__bases__ if values.public_name(each) is None or issubclass(each, BaseException)
         ]
@@ -362,8 +373,15 @@ class Peer:
         made = values.array_from(*parts)
         return made[()] if made.shape == () else made
 
+    def _unpack_recipe(self, make: Any, args: Any, keywords: Any) -> Any:
+        if self.wary:
+            raise ValueError("only the tests have things made")
+        return self.unpack(make)(*self.unpack(args), **self.unpack(keywords))
+
     def _unpack_name(self, module: Any, name: Any) -> Any:
-        found = values.by_name(str(module), str(name), self.wary)
+        public = (str(module), str(name))
+        found = values.by_name(*public, self.wary and public not in self._given)
+        self._given.add(public)
         if self.wary and found in _CATCH_ALL:
             raise ValueError(f"{name} is not handed out")
         return found
@@ -393,6 +411,8 @@ class Peer:
     def _mine(self, number: Any) -> Any:
         if type(number) is not int or number < 0:
             raise ValueError("no number of an object")
+        if number in self._withheld:
+            raise AttributeError(f"the class {self._objects[number].__name__} is not lent")
         return self._objects[number]
 
     def _unpack_error(self, packed: Any) -> BaseException:
@@ -431,6 +451,7 @@ _UNPACK: dict[str, Callable[..., Any]] = {
     "R": lambda peer, number: peer._shared[int(number)].value,
     "M": lambda peer, number: peer._mine(number),
     "n": Peer._unpack_name,
+    "y": Peer._unpack_recipe,
     "e": lambda peer: Ellipsis,
     "N": lambda peer: NotImplemented,
     "a": Peer._unpack_scalar,
@@ -480,57 +501,6 @@ def line_of(error: BaseException) -> int | None:
 def is_verdict(error: BaseException) -> bool:
     """Whether a test fails, or is left out, by raising this."""
     return isinstance(error, AssertionError) or any(each.__module__ == _OUTCOMES for each in type(error).__mro__)
-
-
-# What the tests lend
-
-
-def _is_open(value: Any) -> bool:
-    """Whether the solution may use the public part of a value: of an instance of the tests' own class, a mock, a
-    stream, the object of a `with`."""
-    mock = sys.modules.get("unittest.mock")
-    known = type(value).__module__ in ("tests", "_io", "contextlib")
-    return known or (mock is not None and isinstance(value, mock.NonCallableMock))
-
-
-def _is_iterator(value: Any) -> bool:
-    return type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
-
-
-def is_lent(value: Any) -> bool:
-    """Whether the solution may have an object of the tests, to call it or to use its public part."""
-    if callable(value) or type(value) is object or _is_open(value) or _is_iterator(value):
-        return True
-    return isinstance(value, types.CoroutineType | types.AsyncGeneratorType) or type(value).__name__ == "Task"
-
-
-def guard(do: str, target: Any, args: Any) -> bool:
-    """What the solution may do to an object of the tests."""
-    name = args[0] if do in ("get", "set", "start") and type(args[0]) is str else ""
-    if do == "__call__":
-        return callable(target)
-    if do in ("start", "turn", "cancel", "result", "item"):
-        return type(target).__name__ == "Task" or hasattr(type(target), "__await__") or name in perform.AWAITED
-    if do == "get" and name in _NAMES:
-        return callable(target)
-    if isinstance(target, type):
-        return False
-    if callable(getattr(type(target), "assertEqual", None)):  # a test case
-        own = any(name in vars(each) for each in type(target).__mro__ if each.__module__ == "tests")
-        return do == "get" and own and not name.startswith(("_", "test", "set", "tear"))
-    if do in perform.OPERATIONS:
-        return _is_open(target) or (_is_iterator(target) and do in ("__next__", "__iter__"))
-    public = name == "__dict__" or not name.startswith("_")
-    may = do in ("get", "dir") or (do == "set" and _is_data(target, name, args[1]))
-    return may and public and _is_open(target)
-
-
-def _is_data(target: Any, name: str, value: Any) -> bool:
-    """Whether an attribute may be set to a value: it is of an instance of the tests' own class, no method, and no
-    object of theirs that one of the solution would stand for."""
-    now = getattr(target, name, None)
-    stands_in = objects.link_of(value) is not None and _is_open(now)
-    return type(target).__module__ == "tests" and not callable(now) and not stands_in
 
 
 class _Deep:

@@ -3,7 +3,6 @@ run by pytest itself (suite.py)."""
 
 from __future__ import annotations
 
-import json
 import marshal
 import operator
 import os
@@ -13,8 +12,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from codeverdict.inside import frames, objects, peer, values
+from codeverdict.inside import frames, lent, objects, peer, values
 
+Send = Callable[[dict[str, Any]], object]
 TEST_FILE = "<tests>"
 NOTE = "__cdv_note__"
 
@@ -76,14 +76,16 @@ def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> No
     """Run the tests that come from `source` against the solution at the other end, and write results to `verdict`
     as they come. `suite` makes the `Judging` of tests that pytest runs; None in a server without it.
 
-    Lines on `verdict`: `{"collected": n, "early": bool}`, `{"result": {...}}` or `{"skipped": name}` for a test,
+    `verdict` holds a key, which is erased. With it each line is sealed: what the tests could be made to write there
+    is no line. Lines: `{"collected": n, "early": bool}`, `{"result": {...}}` or `{"skipped": name}` for a test,
     `{"end": {outcome, error, line}}`.
     """
     job = frames.read_once(source)
     sys.setrecursionlimit(peer.DEEP)
-    to_solution = peer.Peer(reader, writer, 0, peer.guard)
+    to_solution = peer.Peer(reader, writer, 0, lent.guard)
     to_solution.lenient = job["lenient"]
-    judging: Judging = (Judging if job["plain"] else suite)(to_solution, verdict, job)
+    send = _writer(verdict)
+    judging: Judging = (Judging if job["plain"] else suite)(to_solution, send, job)
     try:
         judging.load()
         end = judging.run()
@@ -98,18 +100,22 @@ def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> No
     elif to_solution.refused:
         what, by_nature = to_solution.refused
         end = _Stop("unsupported" if by_nature else "failed", f"cannot be judged: {what}")
-    _write(verdict, {"end": {"outcome": end.outcome, "error": end.error, "line": end.line}})
+    send({"end": {"outcome": end.outcome, "error": end.error, "line": end.line}})
 
 
-def _write(verdict: int, message: dict[str, Any]) -> None:
-    os.write(verdict, json.dumps(message).encode() + b"\n")
+def _writer(verdict: int) -> Send:
+    """What writes a message as the next line of the verdict."""
+    seal, write = frames.Seal(os.read(verdict, frames.KEY_BYTES)), os.write
+    os.ftruncate(verdict, 0)
+    os.lseek(verdict, 0, os.SEEK_SET)
+    return lambda message: write(verdict, seal.line(message))
 
 
 class Judging:
     """One job, whose tests are functions to be called in turn. `words`: what reading.py says of them."""
 
-    def __init__(self, to_solution: peer.Peer, verdict: int, words: dict[str, Any]) -> None:
-        self.peer, self.words, self._verdict = to_solution, words, verdict
+    def __init__(self, to_solution: peer.Peer, send: Send, words: dict[str, Any]) -> None:
+        self.peer, self.words, self._send = to_solution, words, send
         self.error: BaseException | None = None
         self.uncollected: BaseException | None = None
         self._operands = Operands()
@@ -268,9 +274,6 @@ class Judging:
             return
         if line not in self.words["own"] or peer.is_verdict(error):
             self._places.add(_line_now())
-
-    def _send(self, message: dict[str, Any]) -> None:
-        _write(self._verdict, message)
 
 
 class _SolutionModule(types.ModuleType):

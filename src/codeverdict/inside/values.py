@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import builtins
 import collections
+import functools
 import operator
 import sys
 import types
@@ -306,24 +307,50 @@ def _holders(entry: Shared) -> int:
 
 
 def public_name(value: Any) -> tuple[str, str] | None:
-    """(module, name) of a type, or of a member of an enumeration, of the standard library or numpy."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if isinstance(value, types.BuiltinFunctionType):
-        return (str(module), str(name)) if (module, name) in _FUNCTIONS else None
-    if not isinstance(value, type):
-        kind = type(value)
-        if not hasattr(kind, "__members__") or kind.__module__ in ("solution", "tests"):
-            return None
-        module, name = kind.__module__, f"{kind.__qualname__}.{value._name_}"
-    elif value.__module__ == "builtins" and value.__name__ not in vars(builtins):
-        module, name = "types", next((name for name, each in vars(types).items() if each is value), None)
-    if (
-        not isinstance(name, str)
-        or not isinstance(module, str)
-        or module.partition(".")[0] not in (*STDLIB, "numpy")
-    ):
+    """(module, name) of a type, a function, or a member of an enumeration, of the standard library or numpy."""
+    kind = type(value)
+    if isinstance(value, type):
+        module, names = value.__module__, [value.__qualname__]
+        if module == "builtins" and value.__name__ not in vars(builtins):
+            module, names = "types", [name for name, each in vars(types).items() if each is value]
+    elif hasattr(kind, "__members__") and kind.__module__ not in ("solution", "tests"):
+        module, names = kind.__module__, [f"{kind.__qualname__}.{value._name_}"]
+    elif kind in _FUNCTION_TYPES or kind.__module__ == "numpy":
+        owner = getattr(value, "__objclass__", getattr(value, "__self__", None))
+        owner = owner if isinstance(owner, type) else type(owner)
+        module = getattr(value, "__module__", None) or (kind if kind.__module__ == "numpy" else owner).__module__
+        names = [getattr(value, "__qualname__", ""), getattr(value, "__name__", "")]
+    else:
         return None
-    return (module, name) if _named(module, name) is value else None
+    if not isinstance(module, str) or module.partition(".")[0] not in (*STDLIB, "numpy"):
+        return None
+    return next(((module, str(name)) for name in names if _is_same(_named(module, str(name)), value)), None)
+
+
+_FUNCTION_TYPES = (
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType),
+    *(types.WrapperDescriptorType, types.ClassMethodDescriptorType),
+)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """True for one object, and for methods that were bound to it at two looks."""
+    return one is other or (
+        type(one) is type(other)
+        and isinstance(one, types.MethodType | types.BuiltinMethodType)
+        and one.__self__ is other.__self__
+        and one.__name__ == other.__name__
+    )
+
+
+def recipe(value: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """(callable, arguments, keywords) that make what the standard library made of a function, and the types of
+    views; None for other values."""
+    if type(value) is functools.partial:
+        return functools.partial, (value.func, *value.args), value.keywords
+    if isinstance(value, type) and value in VIEWS:
+        return type, (VIEWS[value][1]([]),), {}
+    return (*value.__reduce__(), {}) if type(value).__module__ == "operator" else None
 
 
 _FUNCTIONS = frozenset(
@@ -333,6 +360,12 @@ _FUNCTIONS = frozenset(
     }
 )
 """Functions of their arguments alone that are taken by name: tests ask whether they are the ones of Python."""
+
+
+def is_pure(value: Any) -> bool:
+    """True for a function of Python's that does nothing but compute with its arguments."""
+    public = public_name(value)
+    return public is not None and (public in _FUNCTIONS or public[0] == "math")
 
 
 def _named(module: str, name: str) -> Any:
@@ -362,7 +395,7 @@ def by_name(module: str, name: str, wary: bool) -> Any:
 def handed_out(module: str, value: Any) -> bool:
     """Whether the tests take this from the solution by name: types of plain values, exceptions, enumerations."""
     if not isinstance(value, type):
-        return True  # a member of an enumeration, or a function of its arguments alone
+        return hasattr(type(value), "__members__") or public_name(value) in _FUNCTIONS
     if issubclass(value, BaseException):
         return module.partition(".")[0] not in _NO_ERRORS
     if value in (*PLAIN, bool, object, type(None)) or hasattr(value, "__members__"):
