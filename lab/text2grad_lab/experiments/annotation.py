@@ -44,7 +44,7 @@ from text2grad.eval.critics.spans import span_report
 from text2grad.feedback import Example, Feedback
 from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages.annotate import criticise, run_annotate
-from text2grad.stages.critics import critic_factory
+from text2grad.stages.critics import RewardModel, critic_factory
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.reward_model.train import heldout_cases, train_reward_model
 from text2grad.stages.run_folder import RunFolder
@@ -243,7 +243,8 @@ def _content(record: Feedback) -> tuple[object, ...]:
 
 def rates(config: Config) -> Row:
     """Measure the spans that a reward model marks on held-out records."""
-    report = span_report([case for _, case in heldout_cases(RunFolder.of(config), config)])
+    model = RewardModel(RunFolder.of(config), config.reward_model, config.generation.batch_size)
+    report = span_report([case for _, case in heldout_cases(model)])
     return {name: round(report[rate], 4) for name, rate in RATES.items()}
 
 

@@ -25,7 +25,6 @@ from text2grad.jsonl import refuse_folder
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import CriticFactory, critic_factory
-from text2grad.stages.intake import writer_of
 from text2grad.stages.paid import AnnotateOptions, PaidJob, refuse_endpoint_options
 from text2grad.stages.run_folder import HELDOUT_FEEDBACK, RunFolder
 from text2grad.tasks.base import Task, environment_of, feedback_split
@@ -105,7 +104,7 @@ def annotate_file(
     config: Config, factory: CriticFactory, responses: Path, target: Path, options: AnnotateOptions
 ) -> Summary:
     """Have the critic judge the responses in a file."""
-    write = writer_of(config.policy)
+    write = factory.run.turn_writer()
 
     def items() -> Iterator[Item]:
         return islice(read_items(responses, options.anchor, write), options.limit)

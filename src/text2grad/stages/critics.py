@@ -112,9 +112,9 @@ class CriticFactory:
 
     def _reward_model(self, policy: Policy | None = None) -> Critic:
         config = self.config
-        shared = policy if config.reward_model.shared else None
         batch_size, by_score = config.generation.batch_size, config.credit.by_score
-        return loaded_critic(self.run, config.reward_model, batch_size, shared, by_score)
+        trained = RewardModel(self.run, config.reward_model, batch_size, by_score)
+        return trained.over(trained.load(policy if config.reward_model.shared else None))
 
     def refuse_unfit(self, examples: Sequence[Example]) -> None:
         """Refuse a critic that can say nothing of these prompts: not one has what it judges by.
@@ -254,59 +254,52 @@ def prompted_critic(chat: OpenAIChat, prompt: str, known: bool = False) -> Promp
     )
 
 
-def load_reward_model(run: RunFolder, shared: Policy | None = None) -> Policy:
-    """The trained reward model, as an adapter beside that of `shared` if given.
-
-    Raises:
-        UserError: there is none, or it cannot stand on the base weights of `shared`.
-    """
-    from text2grad.policy.adapters import beside
-
-    folder = run.reward_model()
-    return run.load_model(folder) if shared is None else beside(shared, folder, ADAPTER)
-
-
-def loaded_critic(
-    run: RunFolder,
-    settings: RewardModelSettings,
-    batch_size: int,
-    shared: Policy | None = None,
-    by_score: bool = False,
-) -> PromptedCritic | TaggerCritic:
-    """The trained reward model as a critic, which judges `batch_size` answers at a time.
+@dataclass(frozen=True)
+class RewardModel:
+    """The trained reward model of a run, which judges `batch_size` answers at a time.
 
     With `by_score` only the score is paid, and a model with a score head writes nothing else.
-
-    Raises:
-        UserError: see `load_reward_model` and `critic_over`.
     """
-    model = load_reward_model(run, shared)
-    verdict_only = by_score and model.score_head is not None
-    return critic_over(settings, model, str(run.reward_model_folder), batch_size, verdict_only)
 
+    run: RunFolder
+    settings: RewardModelSettings
+    batch_size: int
+    by_score: bool = False
 
-def critic_over(
-    settings: RewardModelSettings, model: Policy, name: str, batch_size: int, verdict_only: bool = False
-) -> PromptedCritic | TaggerCritic:
-    """A reward model as the critic of its kind: it writes z, of it the verdict alone, or labels tokens.
+    def load(self, shared: Policy | None = None) -> Policy:
+        """Load the model, as an adapter beside that of `shared` if given.
 
-    Raises:
-        UserError: the model was trained as the other kind.
-    """
-    from text2grad.policy.grounded import vocabulary_for
-    from text2grad.policy.heads.tagger import Tagger
-    from text2grad.policy.local_chat import LocalChat
+        Raises:
+            UserError: there is none, or it cannot stand on the base weights of `shared`.
+        """
+        from text2grad.policy.adapters import beside
 
-    kind = "generative" if model.span_head is None else "tagger"
-    if settings.kind != kind:
-        problem = f"the reward model in {name} is {kind}"
-        raise UserError(problem, f"--reward_model.kind {kind}, or train-reward again")
-    prompt = read_prompt(REWARD_MODEL_PROMPT)
-    source = Source(kind="reward_model", model=name, prompt_version=prompt_version(REWARD_MODEL_PROMPT))
-    if settings.tags:
-        return TaggerCritic(Tagger(model, batch_size), prompt, source)
-    tokens = 1 if verdict_only else settings.max_new_tokens
-    greedy = SamplingSettings(max_new_tokens=tokens, temperature=0.0, batch_size=batch_size)
-    vocabulary = None if verdict_only else vocabulary_for(model, settings.grounded)
-    chat = LocalChat(model, greedy, name, vocabulary, counting("verdicts" if verdict_only else "critiques"))
-    return PromptedCritic(chat, prompt, source, verdict_only=verdict_only)
+        folder = self.run.reward_model()
+        return self.run.load_model(folder) if shared is None else beside(shared, folder, ADAPTER)
+
+    def over(self, model: Policy) -> PromptedCritic | TaggerCritic:
+        """The critic over the loaded model: it writes z, or of it the verdict alone, or labels tokens.
+
+        Raises:
+            UserError: the model was trained as the other kind.
+        """
+        from text2grad.policy.grounded import vocabulary_for
+        from text2grad.policy.heads.tagger import Tagger
+        from text2grad.policy.local_chat import LocalChat
+
+        settings, name = self.settings, str(self.run.reward_model_folder)
+        kind = "generative" if model.span_head is None else "tagger"
+        if settings.kind != kind:
+            problem = f"the reward model in {name} is {kind}"
+            raise UserError(problem, f"--reward_model.kind {kind}, or train-reward again")
+        prompt = read_prompt(REWARD_MODEL_PROMPT)
+        source = Source(kind="reward_model", model=name, prompt_version=prompt_version(REWARD_MODEL_PROMPT))
+        if settings.tags:
+            return TaggerCritic(Tagger(model, self.batch_size), prompt, source)
+        verdict_only = self.by_score and model.score_head is not None
+        tokens = 1 if verdict_only else settings.max_new_tokens
+        greedy = SamplingSettings(max_new_tokens=tokens, temperature=0.0, batch_size=self.batch_size)
+        vocabulary = None if verdict_only else vocabulary_for(model, settings.grounded)
+        progress = counting("verdicts" if verdict_only else "critiques")
+        chat = LocalChat(model, greedy, name, vocabulary, progress)
+        return PromptedCritic(chat, prompt, source, verdict_only=verdict_only)

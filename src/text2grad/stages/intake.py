@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from text2grad.config import TINY, Config
+from text2grad.config import Config
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, write_jsonl, writing
-from text2grad.policy.settings import PolicySettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.run_folder import write_json
-
-if TYPE_CHECKING:
-    from text2grad.data.conversations import AssistantTurn
+from text2grad.stages.run_folder import RunFolder, write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,29 +32,6 @@ class ImportSummary(Summary):
     losses: Sequence[str] | None = None
 
 
-def writer_of(policy: PolicySettings) -> Callable[[AssistantTurn], str]:
-    """How the policy writes a turn that calls tools or reasons: as its chat template does, where one is known."""
-    from text2grad.data.conversations import by_default
-
-    if policy.model == TINY:
-        return by_default
-
-    @cache
-    def tokenizer() -> Any:
-        from text2grad.policy.files.tokenizer import load_tokenizer
-
-        return load_tokenizer(policy.model, policy.chat_template)
-
-    def write(said: AssistantTurn) -> str:
-        from text2grad.policy.files.tokenizer import written_turn
-
-        text = written_turn(tokenizer(), *said)
-        cure = f"the chat template of {policy.model} does not write it"
-        return by_default(said, cure) if text is None else text
-
-    return write
-
-
 def run_import(
     config: Config,
     source: Path,
@@ -75,9 +47,10 @@ def run_import(
     """
     from text2grad.data.records import import_feedback, merged, reports_by_data_set
 
-    write = writer_of(config.policy)
+    run = RunFolder.of(config)
+    write = run.turn_writer()
     imported = import_feedback(source, kind, config.task.context_characters, names, scales, write)
-    target = out or config.run.folder / "feedback.jsonl"
+    target = out or run.feedback_file
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     existing = list(read_jsonl(target, Feedback)) if target.is_file() else []
@@ -87,7 +60,7 @@ def run_import(
     held = reports_by_data_set(records)
     for name, report in held.items() if out is None else ():
         figures = report.model_dump(exclude={"source"})
-        write_json(config.run.folder / "evaluation" / f"import_{name}.json", figures)
+        write_json(run.evaluation / f"import_{name}.json", figures)
     return ImportSummary(
         report=imported.report.model_dump(),
         added=added,

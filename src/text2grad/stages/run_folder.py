@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, TaskSettings, load_task
 
 if TYPE_CHECKING:
+    from text2grad.data.conversations import AssistantTurn
     from text2grad.policy.model import Policy
 
 HELDOUT_FEEDBACK = "feedback_heldout.jsonl"
@@ -171,6 +173,28 @@ class RunFolder:
         return load_frozen(
             PolicySettings(model=str(folder), dtype=self.base.dtype, device=self.base.device),
         )
+
+    def turn_writer(self) -> Callable[[AssistantTurn], str]:
+        """Return what writes a turn that calls tools or reasons: the policy's chat template, where one is known."""
+        from text2grad.data.conversations import by_default
+
+        if self.base.model == TINY:
+            return by_default
+
+        @cache
+        def tokenizer() -> Any:
+            from text2grad.policy.files.tokenizer import load_tokenizer
+
+            return load_tokenizer(self.base.model, self.base.chat_template)
+
+        def write(turn: AssistantTurn) -> str:
+            from text2grad.policy.files.tokenizer import written_turn
+
+            text = written_turn(tokenizer(), *turn)
+            cure = f"the chat template of {self.base.model} does not write it"
+            return by_default(turn, cure) if text is None else text
+
+        return write
 
     @property
     def evaluation(self) -> Path:

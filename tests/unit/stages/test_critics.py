@@ -20,7 +20,7 @@ from text2grad.jsonl import read_jsonl
 from text2grad.sandbox import Runner
 from text2grad.stages import train as stage
 from text2grad.stages.annotate import run_annotate
-from text2grad.stages.critics import CriticFactory, critic_factory, critic_inputs, critic_over
+from text2grad.stages.critics import CriticFactory, RewardModel, critic_factory, critic_inputs
 from text2grad.stages.paid import AnnotateOptions
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.training import DataFacts
@@ -165,8 +165,8 @@ def test_a_spec_of_ones_own_is_made_of_what_the_run_has(tmp_path: Path, monkeypa
 def test_a_reward_model_of_the_other_kind_is_refused(kind: str, head: object) -> None:
     config = load_config(find_config("demo"), ["--reward_model.kind", kind])
     model: Any = SimpleNamespace(span_head=head)
-    with pytest.raises(UserError, match="the reward model in mine is"):
-        critic_over(config.reward_model, model, "mine", 1)
+    with pytest.raises(UserError, match=r"the reward model in .* is"):
+        RewardModel(RunFolder.of(config), config.reward_model, 1).over(model)
 
 
 STRICT = "from solution import f\n\ndef test():\n    assert f(2) == 4 and f(3) == 9\n"

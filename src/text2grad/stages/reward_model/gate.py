@@ -29,7 +29,7 @@ from text2grad.jsonl import write_jsonl
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.load import load_frozen
 from text2grad.policy.settings import GenerationSettings
-from text2grad.stages.critics import loaded_critic
+from text2grad.stages.critics import RewardModel
 from text2grad.stages.reward_model.corrections import corrections
 from text2grad.stages.reward_model.data import example_of, reward_data, token_table
 from text2grad.stages.run_folder import RunFolder, write_json
@@ -51,18 +51,19 @@ def gate_file(run: RunFolder) -> Path:
     return run.reward_model_folder.parent / GATE_FILE
 
 
-def check_reward_model(run: RunFolder, config: Config, cases: Sequence[SpanCase]) -> Gate:
-    """The verdict on the reward model of this run, given its critiques of held-out records.
+def check_reward_model(trained: RewardModel, config: Config, cases: Sequence[SpanCase]) -> Gate:
+    """The verdict on a reward model, given its critiques of held-out records.
 
     Has it judge answers that the policy samples now, corrupted answers, and held-out answers as people corrected
     them. Writes the verdict to `reward_model/gate.json` and the critiques of the fresh answers to
     `evaluation/reward_model.fresh.jsonl`.
     """
+    run = trained.run
     train, heldout = reward_data(run)
     records = _one_of_each_question(train, heldout)
     fresh = _fresh_answers(run, config.generation, records)
     release()
-    critic, table = loaded_critic(run, config.reward_model, config.generation.batch_size), token_table(run)
+    critic, table = trained.over(trained.load()), token_table(run)
 
     def judged(answers: Sequence[Answer]) -> list[Paid]:
         if not answers:

@@ -19,7 +19,7 @@ from text2grad.eval.critics.reward_model import reward_model_report, verdict_ord
 from text2grad.eval.critics.spans import SpanCase, span_report
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
-from text2grad.feedback import Feedback, Source
+from text2grad.feedback import Feedback, Source, Span
 from text2grad.jsonl import write_jsonl
 from text2grad.page import signs
 from text2grad.page.quality import FEW_REMARKS
@@ -28,7 +28,7 @@ from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.answers import CRITIQUE_PARTS, comparison, open_judge
-from text2grad.stages.critics import critic_over, load_reward_model
+from text2grad.stages.critics import RewardModel
 from text2grad.stages.reward_model.corrections import with_corrections
 from text2grad.stages.reward_model.data import (
     example_of,
@@ -86,10 +86,11 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
         trained = train_reward_model(stage)
         release()  # what was trained is gone before the model that was written is loaded
-        run, first = stage.folder, stage.ranks.first
-        cases = [case for _, case in heldout_cases(run, stage.config)] if first else []
-        rates = measure_reward_model(run, cases)
-        found = check_reward_model(run, stage.config, cases) if first else None
+        first, settings = stage.ranks.first, stage.config
+        model = RewardModel(stage.folder, settings.reward_model, settings.generation.batch_size)
+        cases = [case for _, case in heldout_cases(model)] if first else []
+        rates = measure_reward_model(model.run, cases)
+        gate = check_reward_model(model, settings, cases) if first else None
     return RewardModelSummary(
         records=trained.records,
         trained_on=trained.pairs,
@@ -97,7 +98,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
         damaged=trained.added["damaged"] or None,
         metrics=trained.metrics,
         rates=rates,
-        gate=None if found is None else asdict(found),
+        gate=asdict(gate) if gate else None,
         out=str(stage.place / "policy"),
     )
 
@@ -199,40 +200,51 @@ def run_evaluate_reward_model(
     if config.judge.prompt and not config.evaluate.judge:
         raise UsageError("judge.prompt needs a judge", "--evaluate.judge MODEL")
     asked = comparison(config, JUDGE_PROMPT, CRITIQUE_PARTS)
-    run = prepare(config)
+    prepare(config)
+    model = RewardModel(RunFolder.of(config), config.reward_model, config.generation.batch_size)
     if marks:
         read_marks(marks)  # before the model is asked for nothing
-    found = heldout_cases(run, config)
+    found = heldout_cases(model)
     if not found:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
+    report, gold, critiques = measured_critiques(model, found, config.run.seed)
+    if marks:
+        aligned = {record.id: case.aligned for record, (_, case) in zip(critiques, found, strict=True)}
+
+        def length(record: Feedback, span: Span) -> int:
+            return int(abs(token_labels([span], aligned[record.id])).sum())
+
+        report["people"] = people(marks, critiques, length)
+    if config.evaluate.judge:
+        with open_judge(config, asked.readable, asked.longest) as judge:
+            report["judge"] = compared(against, asked.prompt, judge, gold, critiques)
+    _say_signs(report)
+    write_json(model.run.evaluation / "reward_model.full.json", report)
+    return RewardModelEvaluation(report=report)
+
+
+def measured_critiques(
+    model: RewardModel, found: Sequence[tuple[Feedback, SpanCase]], seed: int
+) -> tuple[dict[str, Any], list[Feedback], list[Feedback]]:
+    """The report on a reward model's critiques of held-out records, those records, and the critiques as records.
+
+    Writes the rates, those of the baselines, and the critiques.
+    """
     cases = [case for _, case in found]
-    report = reward_model_report(cases, config.run.seed)
-    verdict = read_gate(run)
-    report["gate"] = verdict and asdict(verdict)
-    said = list(numbered(record for record, _ in found))
-    source = Source(kind="reward_model", model=str(config.critic.reward_model.folder or "reward_model"))
-    records = [
+    report, folder = reward_model_report(cases, seed), model.run.evaluation
+    verdict = read_gate(model.run)
+    report["gate"] = asdict(verdict) if verdict else None
+    gold = list(numbered(record for record, _ in found))
+    source = Source(kind="reward_model", model=str(model.run.reward_model_folder))
+    critiques = [
         Feedback.of(example_of(record), record.response, case.predicted, source)
-        for record, case in zip(said, cases, strict=True)
+        for record, case in zip(gold, cases, strict=True)
     ]
-    folder = run.evaluation
     write_json(folder / "reward_model.json", span_report(cases))
     for name, rates in report["baselines"].items():
         write_json(folder / f"reward_model_{name}.json", rates)
-    write_jsonl(folder / "reward_model.said.jsonl", records)
-    if marks:
-        aligned = {record.id: case.aligned for record, case in zip(records, cases, strict=True)}
-        report["people"] = people(
-            marks,
-            records,
-            lambda record, span: int(abs(token_labels([span], aligned[record.id])).sum()),
-        )
-    if config.evaluate.judge:
-        with open_judge(config, asked.readable, asked.longest) as judge:
-            report["judge"] = compared(against, asked.prompt, judge, said, records)
-    _say_signs(report)
-    write_json(folder / "reward_model.full.json", report)
-    return RewardModelEvaluation(report=report)
+    write_jsonl(folder / "reward_model.said.jsonl", critiques)
+    return report, gold, critiques
 
 
 def _say_signs(report: Mapping[str, Any]) -> None:
@@ -280,15 +292,14 @@ def _about(record: Feedback) -> tuple[str, str]:
     return re.sub(r"#\d+$", "", record.id), record.response
 
 
-def heldout_cases(run: RunFolder, config: Config) -> list[tuple[Feedback, SpanCase]]:
+def heldout_cases(trained: RewardModel) -> list[tuple[Feedback, SpanCase]]:
     """The held-out records that fit the model, with what the reward model says of them, token by token."""
-    _, heldout = reward_data(run)
+    _, heldout = reward_data(trained.run)
     if not heldout:
         return []
-    model = load_reward_model(run)
-    gold = [record for record, _ in fitting(model, heldout, config.reward_model)]
+    model = trained.load()
+    gold = [record for record, _ in fitting(model, heldout, trained.settings)]
     if not gold:
         return []
-    critic = critic_over(config.reward_model, model, str(run.reward_model_folder), config.generation.batch_size)
     print(f"reward model: asked about {len(gold)} held-out answers", file=sys.stderr, flush=True)
-    return list(zip(gold, judged_cases(critic, gold, token_table(run)), strict=True))
+    return list(zip(gold, judged_cases(trained.over(model), gold, token_table(trained.run)), strict=True))
