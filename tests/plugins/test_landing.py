@@ -97,17 +97,17 @@ def last_to_the_tool(numbers: Any, mask: Any, case: Case) -> None:
     numbers[-PAD - 1], numbers[last] = numbers[last], 0
 
 
-def dropped(rows: list[Row | None], cases: Sequence[Case]) -> None:
+def drop_first(rows: list[Row | None], cases: Sequence[Case]) -> None:
     rows[0] = None
 
 
-def failed_is_zero(rows: list[Row | None], cases: Sequence[Case]) -> None:
+def keep_failed(rows: list[Row | None], cases: Sequence[Case]) -> None:
     row = rows[7]
     assert row is not None
     rows[7] = row._replace(mask=None)
 
 
-def baseline_with_the_failed(rows: list[Row | None], cases: Sequence[Case]) -> None:
+def compare_with_failed(rows: list[Row | None], cases: Sequence[Case]) -> None:
     for number in range(4, 7):
         changed(number, lambda numbers, mask, case: np.add(numbers, 0.1 * mask, out=numbers))(rows, cases)
 
@@ -121,9 +121,9 @@ def baseline_with_the_failed(rows: list[Row | None], cases: Sequence[Case]) -> N
         (changed(1, pay_padding), "nothing blamed: 1 ids of the prompt or the padding"),
         (changed(4, pay_prompt), "cut in a character: 1 ids of the prompt"),
         (changed(3, train_on_tool), "ends with a tool: the mask of the loss"),
-        (dropped, "one turn: it was judged, and is left out"),
-        (failed_is_zero, "not judged: its critic failed, and nothing leaves it out"),
-        (baseline_with_the_failed, "cut in a character: id"),
+        (drop_first, "one turn: it was judged, and is left out"),
+        (keep_failed, "not judged: its critic failed, and nothing leaves it out"),
+        (compare_with_failed, "cut in a character: id"),
         (lambda rows, cases: rows.pop(), "7 rows for 8 trajectories"),
     ],
 )

@@ -93,23 +93,24 @@ def test_the_gradient_of_the_protocols_loss_is_minus_the_advantage(tokenizer: Pr
         assert not advantages[datum.loss_fn_inputs["mask"] == 0].any()
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_what_does_not_fit_is_one_line(tokenizer: PreTrainedTokenizerFast) -> None:
+    case = landing_cases(tokenizer)[0]
+    changes: list[tuple[Callable[[Any], Any], str]] = [
         (lambda inputs: inputs.pop("mask"), "^no mask among target_tokens, advantages, logprobs .hand it in as"),
         (lambda inputs: inputs.update(mask=np.ones(2)), "^a mask of 2 for [0-9]+ ids in piece 0 of a trajectory"),
         (lambda inputs: inputs["target_tokens"].__setitem__(-1, 99_999), "^ids of another tokenizer: 99999"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(
-    change: Callable[[Any], Any], words: str, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    cases = landing_cases(tokenizer)[:1]
-    data = [datum_of(cases[0], fake_datum)]
-    change(data[0].loss_fn_inputs)
-    with pytest.raises(UserError, match=words) as error:
-        with_credit(data, places(cases), TokenCredit(LandingCritic(), tokenizer), [cases[0].trajectory.example])
-    assert "\n" not in str(error.value)
+        (
+            lambda inputs: inputs.update(target_tokens=np.array([], int), mask=np.ones(0)),
+            "^a turn of the policy's own without ids",
+        ),
+    ]
+    for change, problem in changes:
+        datum = datum_of(case, fake_datum)
+        change(datum.loss_fn_inputs)
+        credit = TokenCredit(LandingCritic(), tokenizer)
+        with pytest.raises(UserError, match=problem) as error:
+            with_credit([datum], places([case]), credit, [case.trajectory.example])
+        assert "\n" not in str(error.value)
 
 
 def test_the_page_shows_what_runs(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -120,9 +121,3 @@ def test_the_page_shows_what_runs(tokenizer: PreTrainedTokenizerFast) -> None:
     space |= {"examples": [cases[0].trajectory.example] * 2}
     exec(shown_on_page("plugins.tinker"), space)
     assert space["failed"] == 1 and len(space["data"]) == len(cases) - 1
-
-
-def test_a_datum_without_targets_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    case = landing_cases(tokenizer)[0]
-    with pytest.raises(UserError, match=r"^a turn of the policy's own without ids"):
-        with_credit([fake_datum([1], [1.0])], places([case]), TokenCredit(LandingCritic(), tokenizer), [None])

@@ -102,39 +102,34 @@ def test_the_critic_sees_the_prompt_and_the_tasks_data(tokenizer: PreTrainedToke
     assert payment.verdict == pytest.approx(1 / 3)
 
 
-def test_a_mask_that_does_not_fit_is_one_line(tokenizer: PreTrainedTokenizerFast) -> None:
-    """verifiers would pad or cut it in silence."""
+def test_a_mask_that_does_not_fit_and_a_turn_without_ids_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    """verifiers would pad or cut a mask in silence; a client that keeps text alone leaves ids empty."""
+    credit = TokenCredit(LandingCritic(), tokenizer)
     trace = trace_of(landing_cases(tokenizer)[0], fake_node)
     trace.nodes[1].mask.pop()
     trace.nodes[0].mask.append(False)
     with pytest.raises(UserError, match=r"^a mask of [0-9]+ for [0-9]+ ids in piece 0 of a trajectory"):
-        assign_credit([trace], TokenCredit(LandingCritic(), tokenizer))
+        assign_credit([trace], credit)
+    for which in (slice(1, 2), slice(None)):
+        trace = trace_of(landing_cases(tokenizer)[2], fake_node)
+        for node in trace.nodes[which]:
+            node.token_ids, node.mask = [], []
+        with pytest.raises(UserError, match=r"^a turn of the policy's own without ids .have the client keep token"):
+            assign_credit([trace], credit)
 
 
-@pytest.mark.parametrize("which", [slice(None), slice(1, 2)], ids=["text alone", "one turn of text alone"])
-def test_a_turn_without_ids_is_refused(which: slice, tokenizer: PreTrainedTokenizerFast) -> None:
-    """A client that keeps text alone leaves them empty: nothing could be paid."""
-    trace = trace_of(landing_cases(tokenizer)[2], fake_node)
-    for node in trace.nodes[which]:
-        node.token_ids, node.mask = [], []
-    with pytest.raises(UserError, match=r"^a turn of the policy's own without ids .have the client keep token ids"):
-        assign_credit([trace], TokenCredit(LandingCritic(), tokenizer))
-
-
-@pytest.mark.parametrize("version", ["0.3.9", "0.40.1", "1.0"])
-def test_another_version_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    version_of(monkeypatch, version)
-    with pytest.raises(UserError, match=f"^verifiers {version}: the plug-in is written for 0.4 .pip install"):
-        assign_credit([], None)  # type: ignore[arg-type]
-
-
-def test_without_verifiers_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_or_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(package: str) -> str:
         raise PackageNotFoundError(package)
 
+    credit: Any = None
+    for version in ("0.3.9", "0.40.1", "1.0"):
+        version_of(monkeypatch, version)
+        with pytest.raises(UserError, match=f"^verifiers {version}: the plug-in is written for 0.4 .pip install"):
+            assign_credit([], credit)
     monkeypatch.setattr("text2grad.plugins.credit.version", absent)
     with pytest.raises(UserError, match=r"^this needs verifiers 0.4 .pip install verifiers==0.4.0"):
-        assign_credit([], None)  # type: ignore[arg-type]
+        assign_credit([], credit)
 
 
 def test_the_page_shows_what_runs(tokenizer: PreTrainedTokenizerFast) -> None:

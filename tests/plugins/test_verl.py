@@ -71,9 +71,8 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def config(estimator: str = "gae", use_v1: bool = True) -> Any:
-    return SimpleNamespace(
-        algorithm=SimpleNamespace(adv_estimator=estimator), trainer=SimpleNamespace(use_v1=use_v1)
-    )
+    algorithm, trainer = SimpleNamespace(adv_estimator=estimator), SimpleNamespace(use_v1=use_v1)
+    return SimpleNamespace(algorithm=algorithm, trainer=trainer)
 
 
 MADE: list[TokenCredit] = []
@@ -153,29 +152,16 @@ def test_loops_of_a_worker_ask_the_critic_in_batches(plugin: Any, tokenizer: Pre
     assert sizes == [3]
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "gpg", "gdpo", "reinforce_plus_plus_baseline"])
-def test_estimators_that_add_up_are_refused(plugin: Any, estimator: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"^verl's {estimator} adds up the rewards of a trajectory.* .one of gae, rei"
-    ):
-        plugin.TokenCreditSingleTurn(config(estimator), None, (), credit="a:b")
+def test_what_cannot_be_trained_is_refused_in_one_line(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimators that add up, the old trainer, a credit that is not there, another version."""
 
+    def refused(problem: str, settings: Any, credit: str = "a:b") -> None:
+        with pytest.raises(UserError, match=problem):
+            plugin.TokenCreditSingleTurn(settings, "tokenizer", (), credit=credit)
 
-def test_the_old_trainer_is_refused(plugin: Any) -> None:
-    with pytest.raises(
-        UserError, match=r"^verl's old trainer reads one score of a trajectory .trainer.use_v1=True"
-    ):
-        plugin.TokenCreditSingleTurn(config(use_v1=False), None, (), credit="a:b")
-
-
-def test_a_credit_that_is_not_there_is_one_line(plugin: Any) -> None:
-    with pytest.raises(
-        UserError, match=f"^credit '{__name__}:crdit': {__name__} has no crdit .did you mean credit"
-    ):
-        plugin.TokenCreditSingleTurn(config(), "tokenizer", (), credit=f"{__name__}:crdit")
-
-
-def test_another_version_is_refused(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for estimator in ("grpo", "rloo", "opo", "gpg", "gdpo", "reinforce_plus_plus_baseline"):
+        refused(rf"^verl's {estimator} adds up the rewards of a trajectory.* .one of gae, rei", config(estimator))
+    refused("^verl's old trainer reads one score .*trainer.use_v1=True", config(use_v1=False))
+    refused(f"^credit '{__name__}:crdit': .* has no crdit .did you mean credit", config(), f"{__name__}:crdit")
     version_of(monkeypatch, "0.9.10")
-    with pytest.raises(UserError, match=r"^verl 0\.9\.10: the plug-in is written for 0\.9\.1 .pip install 'text"):
-        plugin.TokenCreditSingleTurn(config(), None, (), credit="a:b")
+    refused(r"^verl 0\.9\.10: the plug-in is written for 0\.9\.1 .pip install 'text", config())

@@ -74,22 +74,18 @@ def test_every_line_that_lost_something_is_named(tmp_path: Path) -> None:
     assert (found.report.unmatched, found.report.no_polarity) == (2, 1), "lines 4 and 5 are one remark: of nothing"
 
 
-@pytest.mark.parametrize(("mark", "quote"), [(",", '"{}"'), (";", "{}"), ("\t", "{}")])
-def test_columns_of_any_name_and_any_delimiter(tmp_path: Path, mark: str, quote: str) -> None:
-    rows = [["question", "answer", "date", "comment"], ["When?", quote.format("[-Soon-], or not."), "1", "No."]]
-    text = "\n".join(mark.join(row) for row in rows) + "\n"
-    found = table(tmp_path, text, "prompt=question,response=answer", "critique=comment")
-    (record,) = found.records
-    assert (record.response, record.critique, record.prompt[0].content) == ("Soon, or not.", "No.", "When?")
-    assert quoted(record) == [("Soon", -1, "")] and found.ignored == ("date",)
-
-
-@pytest.mark.parametrize(
-    "header", ["Prompt,RESPONSE,Poor", ' prompt , "response" ,“poor”', "ｐｒｏｍｐｔ,response\u00a0,'Poor'"]
-)
-def test_names_of_columns_in_other_letters(tmp_path: Path, header: str) -> None:
-    (record,) = table(tmp_path, f"{header}\nWhen?,{DUE},next week\n").records
-    assert record.prompt[0].content == "When?" and quoted(record) == [("next week", -1, "")]
+def test_columns_of_any_name_and_any_delimiter(tmp_path: Path) -> None:
+    for mark, quote in ((",", '"{}"'), (";", "{}"), ("\t", "{}")):
+        rows = [["question", "answer", "date", "comment"], ["When?", quote.format("[-Soon-], or not."), "1", "No."]]
+        text = "\n".join(mark.join(row) for row in rows) + "\n"
+        found = table(tmp_path, text, "prompt=question,response=answer", "critique=comment")
+        (record,) = found.records
+        assert (record.response, record.critique, record.prompt[0].content) == ("Soon, or not.", "No.", "When?")
+        assert quoted(record) == [("Soon", -1, "")] and found.ignored == ("date",)
+    letters = ("Prompt,RESPONSE,Poor", ' prompt , "response" ,“poor”', "ｐｒｏｍｐｔ,response\u00a0,'Poor'")
+    for header in letters:
+        (record,) = table(tmp_path, f"{header}\nWhen?,{DUE},next week\n").records
+        assert record.prompt[0].content == "When?" and quoted(record) == [("next week", -1, "")]
 
 
 def test_losses_are_in_the_line_where_their_row_begins(tmp_path: Path) -> None:
@@ -101,53 +97,47 @@ def test_losses_are_in_the_line_where_their_row_begins(tmp_path: Path) -> None:
 CELLS = "prompt,response,critique\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "names", "words"),
-    [
-        ("question,answer\na,b\n", [], "no column 'response'.*--map response=COLUMN; columns: question, answer"),
-        ("respones,critique\na,b\n", [], "did you mean 'response'.*--map response=respones"),
-        ("prompt,response\na,b\n", [], "--map critique=COLUMN"),
-        ("response,critiqe\na,b\n", [], "did you mean 'critique'.*--map critique=critiqe"),
-        ("response,critique\na,b\n", ["response=anser"], "no column 'anser'.*columns: response, critique"),
-        ("answer,critique\na,b\n", ["response=anser"], "did you mean 'answer'"),
-        ("response,critique\na,b\n", ["response"], "is not a pair"),
-        ("response,critique\na,b\n", ["respons=response"], "no field 'respons', did you mean 'response'"),
-        ("Response,response,critique\na,b,c\n", [], "'Response' and 'response'"),
-        (f"Remarks,,\n{CELLS}p,a,b\n", [], "row 2 looks like the header"),
-        (f"{CELLS}p,a,b\n,c,d\nq,e,f\n", [], "row 3: the prompt is empty"),
-        (
-            "id,prompt,response,critique\n1,p,a,b\n1,q,a,b\n",
-            [],
-            "row 3: the id '1' is that of another text in row 2",
-        ),
-        ("id,response,critique\n1,a,b\n1,c,d\n", [], "row 3: the id '1' is that of another text in row 2"),
-        ("id,response,critique\n../1,a,b\n", [], "row 2: the id '../1' leads out of its folder"),
-    ],
-)
-def test_a_table_that_is_not_clear(tmp_path: Path, text: str, names: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        table(tmp_path, text, *names)
+SAME_ID = "row 3: the id '1' is that of another text in row 2"
+UNCLEAR: list[tuple[str, list[str], str]] = [
+    ("question,answer\na,b\n", [], "no column 'response'.*--map response=COLUMN; columns: question, answer"),
+    ("respones,critique\na,b\n", [], "did you mean 'response'.*--map response=respones"),
+    ("prompt,response\na,b\n", [], "--map critique=COLUMN"),
+    ("response,critiqe\na,b\n", [], "did you mean 'critique'.*--map critique=critiqe"),
+    ("response,critique\na,b\n", ["response=anser"], "no column 'anser'.*columns: response, critique"),
+    ("answer,critique\na,b\n", ["response=anser"], "did you mean 'answer'"),
+    ("response,critique\na,b\n", ["response"], "is not a pair"),
+    ("response,critique\na,b\n", ["respons=response"], "no field 'respons', did you mean 'response'"),
+    ("Response,response,critique\na,b,c\n", [], "'Response' and 'response'"),
+    (f"Remarks,,\n{CELLS}p,a,b\n", [], "row 2 looks like the header"),
+    (f"{CELLS}p,a,b\n,c,d\nq,e,f\n", [], "row 3: the prompt is empty"),
+    ("id,prompt,response,critique\n1,p,a,b\n1,q,a,b\n", [], SAME_ID),
+    ("id,response,critique\n1,a,b\n1,c,d\n", [], SAME_ID),
+    ("id,response,critique\n../1,a,b\n", [], "row 2: the id '../1' leads out of its folder"),
+]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "response"),
-    [
-        ("When?", TURN),
-        ("When?", {"content": DUE}),
-        ("When?", ASKED),
-        (None, ASKED),
-        (ASKED[:1], ASKED),
-        ("When?", json.dumps(TURN)),
-        (json.dumps(ASKED[:1]), DUE),
-        ("When?", json.dumps(TURN[0])),
-        ("When?", [{"role": "assistant", "content": [{"type": "text", "text": DUE}]}]),
-        ("When?", [{"role": "assistant", "content": DUE, "tool_calls": None, "name": "a"}]),
-    ],
-)
-def test_a_response_of_turns_is_its_answer(tmp_path: Path, prompt: Any, response: Any) -> None:
-    (record,) = read(tmp_path, {"prompt": prompt, "response": response, "poor": ["next week"]}).records
-    assert (record.response, [turn.content for turn in record.prompt]) == (DUE, ["When?"])
-    assert quoted(record) == [("next week", -1, "")]
+def test_a_table_that_is_not_clear(tmp_path: Path) -> None:
+    for text, names, problem in UNCLEAR:
+        with pytest.raises(UserError, match=problem):
+            table(tmp_path, text, *names)
+
+
+PART = [{"role": "assistant", "content": [{"type": "text", "text": DUE}]}]
+TURNS: list[tuple[Any, Any]] = [
+    *(("When?", response) for response in (TURN, {"content": DUE}, ASKED, PART)),
+    *(("When?", json.dumps(response)) for response in (TURN, TURN[0])),
+    ("When?", [{"role": "assistant", "content": DUE, "tool_calls": None, "name": "a"}]),
+    (None, ASKED),
+    (ASKED[:1], ASKED),
+    (json.dumps(ASKED[:1]), DUE),
+]
+
+
+def test_a_response_of_turns_is_its_answer(tmp_path: Path) -> None:
+    for prompt, response in TURNS:
+        (record,) = read(tmp_path, {"prompt": prompt, "response": response, "poor": ["next week"]}).records
+        assert (record.response, [turn.content for turn in record.prompt]) == (DUE, ["When?"])
+        assert quoted(record) == [("next week", -1, "")]
 
 
 def test_other_json_and_the_text_of_a_turn_are_text(tmp_path: Path) -> None:
@@ -188,12 +178,12 @@ BAD_CELLS: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("row", "words"), BAD_CELLS)
-def test_a_cell_that_holds_something_else_is_refused(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+def test_a_cell_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     good = {"prompt": "p", "response": DUE, "critique": "c"}
-    with pytest.raises(UserError, match=rf"line 2: .*{words}") as caught:
-        read(tmp_path, good, {**good, **row})
-    assert "\n" not in str(caught.value)
+    for row, problem in BAD_CELLS:
+        with pytest.raises(UserError, match=rf"line 2: .*{problem}") as caught:
+            read(tmp_path, good, {**good, **row})
+        assert "\n" not in str(caught.value)
 
 
 def test_all_bad_rows_are_named_at_once(tmp_path: Path) -> None:
@@ -204,28 +194,26 @@ def test_all_bad_rows_are_named_at_once(tmp_path: Path) -> None:
     assert "row 5 (line 6): the score 'x' is not a number" in message and "--scale 1..5" in message
 
 
-@pytest.mark.parametrize(
-    ("column", "values", "scales", "scores", "note"),
-    [
-        ("Stars", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5 read as -1 to 1 (stars: as --scale says)"),
-        ("stars", [4, 5], ("stars=1..5",), [0.5, 1], "as --scale says"),
-        ("score", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5"),
-        ("score", ["4/5", "5/5"], ("1..5",), [0.5, 1], "ratings 1 to 5"),
-        ("score", ["2,5", "5"], ("0..5",), [0, 1], "ratings 0 to 5"),
-        ("score", ["4/5", "80 %"], (), [0.6, 0.6], "4/5 read as 0.6: of 0 to its own maximum"),
-        ("score", [0, 1], (), [0, 1], "scores 0 and 1 read as they are"),
-        ("score", [0, 1], ("0..1",), [-1, 1], "ratings 0 to 1 read as -1 to 1"),
-        ("score", ["0,5", "−1", "0.25 ", "1e-05"], (), [0.5, -1, 0.25, 1e-05], ""),
-        ("score", ["good", "Bad", "👎", "neutral", "0"], (), [1, -1, -1, 0, 0], "'Bad' read as -1"),
-    ],
-)
-def test_a_score_is_read_on_a_scale_that_is_known_and_told(
-    tmp_path: Path, column: str, values: list[Any], scales: tuple[str, ...], scores: list[float], note: str
-) -> None:
-    rows = "".join(f'p,r{n},"{value}"\n' for n, value in enumerate(values))
-    found = table(tmp_path, f"prompt,response,{column}\n{rows}", scales=scales)
-    assert [record.score for record in found.records] == scores
-    assert note in "; ".join(found.scales)
+SCORED: list[tuple[str, list[Any], tuple[str, ...], list[float], str]] = [
+    ("Stars", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5 read as -1 to 1 (stars: as --scale says)"),
+    ("stars", [4, 5], ("stars=1..5",), [0.5, 1], "as --scale says"),
+    ("score", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5"),
+    ("score", ["4/5", "5/5"], ("1..5",), [0.5, 1], "ratings 1 to 5"),
+    ("score", ["2,5", "5"], ("0..5",), [0, 1], "ratings 0 to 5"),
+    ("score", ["4/5", "80 %"], (), [0.6, 0.6], "4/5 read as 0.6: of 0 to its own maximum"),
+    ("score", [0, 1], (), [0, 1], "scores 0 and 1 read as they are"),
+    ("score", [0, 1], ("0..1",), [-1, 1], "ratings 0 to 1 read as -1 to 1"),
+    ("score", ["0,5", "−1", "0.25 ", "1e-05"], (), [0.5, -1, 0.25, 1e-05], ""),
+    ("score", ["good", "Bad", "👎", "neutral", "0"], (), [1, -1, -1, 0, 0], "'Bad' read as -1"),
+]
+
+
+def test_a_score_is_read_on_a_scale_that_is_known_and_told(tmp_path: Path) -> None:
+    for column, values, scales, scores, note in SCORED:
+        rows = "".join(f'p,r{n},"{value}"\n' for n, value in enumerate(values))
+        found = table(tmp_path, f"prompt,response,{column}\n{rows}", scales=scales)
+        assert [record.score for record in found.records] == scores
+        assert note in "; ".join(found.scales)
 
 
 def test_a_rating_without_a_scale_is_no_score_and_says_so(tmp_path: Path) -> None:
@@ -239,24 +227,22 @@ def test_a_rating_without_a_scale_is_no_score_and_says_so(tmp_path: Path) -> Non
         table(tmp_path, "prompt,response,stars\np,r,7\n", scales=("1..5",))
 
 
-@pytest.mark.parametrize(
-    ("response", "quote", "there", "normalised"),
-    [
-        ("cafe\u0301 is shut", "caf\u00e9", "cafe\u0301", 1),
-        ("caf\u00e9 is shut", "cafe\u0301", "caf\u00e9", 1),
-        ("“Don’t go” — so", '"Don\'t go" - so', "“Don’t go” — so", 1),
-        (DUE, "“next week”", "next week", 0),
-        (DUE, "NEXT WEEK", "next week", 1),
-        ("Ａ，Ｂ 10", "A,B", "Ａ，Ｂ", 1),
-        ("A,B １０", "10", "１０", 1),
-    ],
-)
-def test_a_quote_in_another_form_stands_once_in_the_critique(
-    tmp_path: Path, response: str, quote: str, there: str, normalised: int
-) -> None:
-    (record,) = read(tmp_path, {"prompt": "p", "response": response, "poor": [quote]}).records
-    assert quoted(record) == [(there, -1, "")] and record.critique == f'"{there}": poor'
-    assert record.meta.get("normalised", 0) == normalised
+OTHER_FORMS = [
+    ("cafe\u0301 is shut", "caf\u00e9", "cafe\u0301", 1),
+    ("caf\u00e9 is shut", "cafe\u0301", "caf\u00e9", 1),
+    ("“Don’t go” — so", '"Don\'t go" - so', "“Don’t go” — so", 1),
+    (DUE, "“next week”", "next week", 0),
+    (DUE, "NEXT WEEK", "next week", 1),
+    ("Ａ，Ｂ 10", "A,B", "Ａ，Ｂ", 1),
+    ("A,B １０", "10", "１０", 1),
+]
+
+
+def test_a_quote_in_another_form_stands_once_in_the_critique(tmp_path: Path) -> None:
+    for response, quote, there, normalised in OTHER_FORMS:
+        (record,) = read(tmp_path, {"prompt": "p", "response": response, "poor": [quote]}).records
+        assert quoted(record) == [(there, -1, "")] and record.critique == f'"{there}": poor'
+        assert record.meta.get("normalised", 0) == normalised
 
 
 def test_a_quote_with_the_brackets_of_mark_up_says_that_they_are_text(tmp_path: Path) -> None:
