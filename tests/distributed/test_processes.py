@@ -11,15 +11,7 @@ import scenes
 import torch
 from processes import run_in
 from safetensors.torch import load_file
-from scenes import (
-    COUNT,
-    KINDS,
-    SETTINGS,
-    compare,
-    train,
-    train_in_halves,
-    train_with_adapters,
-)
+from scenes import COUNT, KINDS, SETTINGS, compare, train, train_in_halves, train_with_adapters
 
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.load import load_frozen, load_policy
@@ -76,11 +68,8 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 
 def responses(folder: Path) -> list[Any]:
-    return [sample["response"] for sample in samples(folder)]
-
-
-def samples(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "samples.jsonl").read_text("utf-8").splitlines()]
+    lines = (folder / "samples.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)["response"] for line in lines]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -119,40 +108,31 @@ def test_a_run_of_two_processes_is_that_of_one(
     assert sorted(path.name for path in straight[sharded].iterdir()) == ["metrics.jsonl", "policy", "samples.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("sharded", "what", "ended"),
-    [
-        (False, "fail", [("UserError", "process 1 of 2: ValueError: no answer from the judge"),
-                         ("ValueError", "no answer from the judge")]),
-        (False, "terminate", [("SystemExit", "143"), ("SystemExit", "143")]),
-        (True, "terminate", [("SystemExit", "143"), ("SystemExit", "143")]),
-    ],
-    ids=["critic fails, ddp", "SIGTERM, ddp", "SIGTERM, fsdp"],
-)  # fmt: skip
-def test_what_stops_one_process_stops_both_and_they_go_on_exactly(
-    model: Path,
-    tmp_path: Path,
-    straight: dict[bool, Path],
-    sharded: bool,
-    what: str,
-    ended: list[Any],
-) -> None:
-    place = tmp_path / "run"
-    begin = train_beside if what == "fail" else train  # a critic that fails does so in a thread beside the scoring
-    assert run_in(2, begin, tmp_path, model, place, sharded, (1, 3, what)) == ended
-    names = [path.name for path in sorted((place / "checkpoints").iterdir())]
-    assert names[-1] == "checkpoint-2"
-    assert not (place / "policy").exists()
-    assert run_in(1, train, tmp_path, model, place, False)[0][1].startswith(
-        f"the unfinished run in {place} began with other settings or inputs: run.processes 2"
-    )
-    assert run_in(2, begin, tmp_path, model, place, sharded) == ["done", "done"]
-    assert_same(straight[sharded], place)
-
-
 def train_beside(model: Path, folder: Path, sharded: bool, stop: tuple[int, int, str] = (0, 0, "")) -> str:
     scenes.Stops.overlap = "helps"
     return train(model, folder, sharded, stop)
+
+
+NO_ANSWER = "ValueError", "no answer from the judge"
+ENDED = {
+    "fail": [("UserError", "process 1 of 2: ValueError: no answer from the judge"), NO_ANSWER],
+    "terminate": [("SystemExit", "143"), ("SystemExit", "143")],
+}
+
+
+@pytest.mark.parametrize(("sharded", "what"), [(False, "fail"), (False, "terminate"), (True, "terminate")])
+def test_what_stops_one_process_stops_both_and_they_go_on_exactly(
+    model: Path, tmp_path: Path, straight: dict[bool, Path], sharded: bool, what: str
+) -> None:
+    place = tmp_path / "run"
+    begin = train_beside if what == "fail" else train  # a critic that fails does so in a thread beside the scoring
+    assert run_in(2, begin, tmp_path, model, place, sharded, (1, 3, what)) == ENDED[what]
+    names = [path.name for path in sorted((place / "checkpoints").iterdir())]
+    assert names[-1] == "checkpoint-2" and not (place / "policy").exists()
+    ((_, problem),) = run_in(1, train, tmp_path, model, place, False)
+    assert problem.startswith(f"the unfinished run in {place} began with other settings or inputs: run.processes 2")
+    assert run_in(2, begin, tmp_path, model, place, sharded) == ["done", "done"]
+    assert_same(straight[sharded], place)
 
 
 @BOTH

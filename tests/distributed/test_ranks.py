@@ -62,9 +62,13 @@ def test_draws_belong_to_a_row_and_choose_by_share() -> None:
         _choose(torch.full((1, 4), float("nan")), 1.0, draws[:1])
 
 
-def test_one_process_draws_from_torchs_generator() -> None:
+def test_alone_draws_are_torchs_and_an_error_stays_what_it_is() -> None:
     """What one process samples must not change because several can be started."""
-    assert [each.by_row for each in (Ranks(), Ranks(0, 2), Ranks(by_row=True))] == [False, True, True]
+    assert [ranks.by_row for ranks in (Ranks(), Ranks(0, 2), Ranks(by_row=True))] == [False, True, True]
+    with pytest.raises(ValueError, match="mine"), Ranks().barrier():
+        raise ValueError("mine")
+    assert is_lost(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"))
+    assert not is_lost(RuntimeError("size mismatch")) and not is_lost(None)
 
 
 def test_an_incomplete_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,13 +102,6 @@ def test_only_the_first_process_prints_the_summary(
         assert capsys.readouterr().out == expected
 
 
-def test_alone_an_error_stays_what_it_is() -> None:
-    with pytest.raises(ValueError, match="mine"), Ranks().barrier():
-        raise ValueError("mine")
-    assert is_lost(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"))
-    assert not is_lost(RuntimeError("size mismatch")) and not is_lost(None)
-
-
 def launched(profile: Path, *words: str) -> Any:
     """The arguments of `accelerate launch` with a profile, as it reads them."""
     arguments = ["--config_file", str(profile), *words, "-m", "text2grad.cli", "train"]
@@ -129,16 +126,12 @@ def test_every_profile_says_how_weights_lie(name: str, sharded: bool, monkeypatc
     assert {path.stem for path in PROFILES.iterdir()} == {"ddp", "fsdp2", "deepspeed_zero3"}
 
 
-def test_the_keys_of_the_deepspeed_profile_are_those_of_accelerate() -> None:
+def test_the_deepspeed_profile_has_keys_of_accelerate_and_no_offload(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as it goes without DeepSpeed: accelerate reads the file, and its plug-in knows every key."""
     path = PROFILES / "deepspeed_zero3.yaml"
-    read = load_config_from_file(str(path))
-    assert read.deepspeed_config == yaml.safe_load(path.read_text("utf-8"))["deepspeed_config"]
-    known = {each.name for each in dataclasses.fields(DeepSpeedPlugin)}
-    assert read.deepspeed_config.keys() <= known
-
-
-def test_offload_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = load_config_from_file(str(path)).deepspeed_config
+    assert profile == yaml.safe_load(path.read_text("utf-8"))["deepspeed_config"]
+    assert profile.keys() <= {field.name for field in dataclasses.fields(DeepSpeedPlugin)}
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "0")
     assert profile_shards() is False

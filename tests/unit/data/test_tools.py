@@ -53,43 +53,37 @@ def argilla(id: str = "x", fields: Any = D, **answers: Any) -> dict[str, Any]:
 EXCELLENT, GOOD = (whole("choices", [word]) for word in ("Excellent", "Good"))
 
 
-@pytest.mark.parametrize(
-    ("rows", "scales", "scores", "note"),
-    [
-        ([studio(whole("number", 1))], [], [None], "--scale q=WORST..BEST"),
-        ([studio(whole("rating", 4))], ["1..10"], [-0.333333], "ratings 1 to 10 read as -1 to 1"),
-        ([studio(*map(nameless, (region(0, 2), whole("rating", 4))))], ["1..5"], [0.5], "ratings 1 to 5"),
-        ([studio(whole("choices", ["Bad"]))], [], [-1], "'Bad' read as -1"),
-        ([studio(whole("choices", ["Yes"], "has_error"))], [], [None], "--scale has_error="),
-        ([studio(EXCELLENT), studio(GOOD, id=2)], [], [None, None], "order"),
-        ([studio(whole("taxonomy", [["a", "b"]]))], [], [None], "q: kept in meta.aside"),
-        ([studio(whole("rating", 3, "a"), whole("rating", 5, "b"))], ["1..5"], [None], "--map score=a"),
-        ([studio(whole("rating", 3, "a"), whole("rating", 5, "overall"))], ["1..5"], [1], "kept in meta.ratings"),
-        ([argilla(rating=1), argilla("y", rating=5), argilla("z", rating=0)], [], [None] * 3, "--scale rating="),
-        (
-            [argilla(ok=True), argilla("y", ok=False), argilla("z", ok=None)],
-            ["no,false,true"],
-            [1, 0, None],
-            "nothing",
-        ),
-        ([argilla(grade="A"), argilla("y", grade="C")], ["F,D,C,B,A"], [1, 0], "f, d, c, b, a read as -1 to 1"),
-        ([argilla(toxicity=5)], [], [None], "--scale toxicity="),
-        ([argilla(toxicity=5)], ["toxicity=5..1"], [-1], "ratings 5 to 1 read as -1 to 1"),
-        ([argilla(tags=["good", "short"])], [], [1], "'good, short' read as 1"),
-        ([argilla(tags=["good", "wrong"])], [], [None], "tags: neither praise nor blame"),
-        ([argilla(order=[{"value": "a", "rank": 1}])], [], [None], "order: kept in meta.aside"),
-        ([argilla(note="It is wrong, I fear.")], [], [None], ""),
-        ([argilla(mark="4/5"), argilla("y", mark="3,5")], ["1..5"], [0.5, 0.25], "ratings 1 to 5"),
-        ([argilla(mark="4/5")], [], [0.6], "of 0 to its own maximum"),
-    ],
-)
-def test_a_rating_is_a_score_only_on_a_known_scale(
-    tmp_path: Path, rows: list[Any], scales: list[str], scores: list[float | None], note: str
-) -> None:
-    found = read(tmp_path, rows, scales=scales)
-    assert [record.score for record in found.records] == scores
-    assert note in "\n".join((*found.scales, *found.losses))
-    assert any(record.meta.keys() & {"ratings", "aside"} or record.critique for record in found.records)
+OKS = [argilla(ok=True), argilla("y", ok=False), argilla("z", ok=None)]
+RATED: list[tuple[list[Any], list[str], list[float | None], str]] = [
+    ([studio(whole("number", 1))], [], [None], "--scale q=WORST..BEST"),
+    ([studio(whole("rating", 4))], ["1..10"], [-0.333333], "ratings 1 to 10 read as -1 to 1"),
+    ([studio(*map(nameless, (region(0, 2), whole("rating", 4))))], ["1..5"], [0.5], "ratings 1 to 5"),
+    ([studio(whole("choices", ["Bad"]))], [], [-1], "'Bad' read as -1"),
+    ([studio(whole("choices", ["Yes"], "has_error"))], [], [None], "--scale has_error="),
+    ([studio(EXCELLENT), studio(GOOD, id=2)], [], [None, None], "order"),
+    ([studio(whole("taxonomy", [["a", "b"]]))], [], [None], "q: kept in meta.aside"),
+    ([studio(whole("rating", 3, "a"), whole("rating", 5, "b"))], ["1..5"], [None], "--map score=a"),
+    ([studio(whole("rating", 3, "a"), whole("rating", 5, "overall"))], ["1..5"], [1], "kept in meta.ratings"),
+    ([argilla(rating=1), argilla("y", rating=5), argilla("z", rating=0)], [], [None] * 3, "--scale rating="),
+    (OKS, ["no,false,true"], [1, 0, None], "nothing"),
+    ([argilla(grade="A"), argilla("y", grade="C")], ["F,D,C,B,A"], [1, 0], "f, d, c, b, a read as -1 to 1"),
+    ([argilla(toxicity=5)], [], [None], "--scale toxicity="),
+    ([argilla(toxicity=5)], ["toxicity=5..1"], [-1], "ratings 5 to 1 read as -1 to 1"),
+    ([argilla(tags=["good", "short"])], [], [1], "'good, short' read as 1"),
+    ([argilla(tags=["good", "wrong"])], [], [None], "tags: neither praise nor blame"),
+    ([argilla(order=[{"value": "a", "rank": 1}])], [], [None], "order: kept in meta.aside"),
+    ([argilla(note="It is wrong, I fear.")], [], [None], ""),
+    ([argilla(mark="4/5"), argilla("y", mark="3,5")], ["1..5"], [0.5, 0.25], "ratings 1 to 5"),
+    ([argilla(mark="4/5")], [], [0.6], "of 0 to its own maximum"),
+]
+
+
+def test_a_rating_is_a_score_only_on_a_known_scale(tmp_path: Path) -> None:
+    for rows, scales, scores, note in RATED:
+        found = read(tmp_path, rows, scales=scales)
+        assert [record.score for record in found.records] == scores
+        assert note in "\n".join((*found.scales, *found.losses))
+        assert any(record.meta.keys() & {"ratings", "aside"} or record.critique for record in found.records)
 
 
 VIEW = "<View><Text name='t' value='$response'/><{tag} name='q' toName='t' {more}</View>"
@@ -99,30 +93,28 @@ def choices(*words: str) -> str:
     return ">" + "".join(f"<Choice value='{word}'/>" for word in words) + "</Choices>"
 
 
-@pytest.mark.parametrize(
-    ("tag", "more", "result", "score"),
-    [
-        ("Rating", "maxRating='10'/>", whole("rating", 4, to="t"), -0.333333),
-        ("Rating", "/>", whole("rating", 4, to="t"), 0.5),
-        ("Rating", "/>", whole("rating", 9, to="t"), None),
-        ("Number", "min='0' max='100'/>", whole("number", 40, to="t"), -0.2),
-        ("Number", "/>", whole("number", 40, to="t"), None),
-        ("Choices", choices("1", "2", "3"), whole("choices", ["2"], to="t"), 0),
-        ("Choices", choices("Poor", "Fair", "Good", "Excellent"), whole("choices", ["fair"], to="t"), None),
-        ("Choices", choices("Meh", "Good", "Superb"), whole("choices", ["Good"], to="t"), None),
-        ("Choices", choices("Good", "Bad", "Cannot tell"), whole("choices", ["Good"], to="t"), 1),
-    ],
-)
-def test_label_studios_configuration_declares_the_scale(
-    tmp_path: Path, tag: str, more: str, result: dict[str, Any], score: float | None
-) -> None:
-    view = VIEW.format(tag=tag, more=more)
-    found = read(tmp_path, [{**studio(result), "label_config": view}])
-    assert found.records[0].score == score and bool(found.losses) == (score is None)
-    for name in ("a.xml", "label_config.xml", "config.xml"):
-        (tmp_path / name).write_text(view, encoding="utf-8")
-        assert read(tmp_path, [studio(result)]).records[0].score == score
-        (tmp_path / name).unlink()
+DECLARED: list[tuple[str, str, dict[str, Any], float | None]] = [
+    ("Rating", "maxRating='10'/>", whole("rating", 4, to="t"), -0.333333),
+    ("Rating", "/>", whole("rating", 4, to="t"), 0.5),
+    ("Rating", "/>", whole("rating", 9, to="t"), None),
+    ("Number", "min='0' max='100'/>", whole("number", 40, to="t"), -0.2),
+    ("Number", "/>", whole("number", 40, to="t"), None),
+    ("Choices", choices("1", "2", "3"), whole("choices", ["2"], to="t"), 0),
+    ("Choices", choices("Poor", "Fair", "Good", "Excellent"), whole("choices", ["fair"], to="t"), None),
+    ("Choices", choices("Meh", "Good", "Superb"), whole("choices", ["Good"], to="t"), None),
+    ("Choices", choices("Good", "Bad", "Cannot tell"), whole("choices", ["Good"], to="t"), 1),
+]
+
+
+def test_label_studios_configuration_declares_the_scale(tmp_path: Path) -> None:
+    for tag, more, result, score in DECLARED:
+        view = VIEW.format(tag=tag, more=more)
+        found = read(tmp_path, [{**studio(result), "label_config": view}])
+        assert found.records[0].score == score and bool(found.losses) == (score is None)
+        for name in ("a.xml", "label_config.xml", "config.xml"):
+            (tmp_path / name).write_text(view, encoding="utf-8")
+            assert read(tmp_path, [studio(result)]).records[0].score == score
+            (tmp_path / name).unlink()
 
 
 def test_argillas_settings_declare_scales_texts_and_what_is_written(tmp_path: Path) -> None:
@@ -147,57 +139,50 @@ def test_argillas_settings_declare_scales_texts_and_what_is_written(tmp_path: Pa
 # Offsets.
 
 
-@pytest.mark.parametrize(
-    ("text", "mark", "tool", "found"),
-    [
-        (EMOJI, (16, 25), BROWSER, "next week"),
-        (EMOJI, (14, 23), None, "next week"),
-        (EMOJI, (16, 25), None, "next week"),
-        (EMOJI, (15, 21), CODE_POINTS, "ext we"),
-        (EMOJI, (14, 23, "next week"), BROWSER, "next week"),
-        (EMOJI, (0, 3, "next week"), BROWSER, "next week"),
-        (EMOJI, (0, 3, "next month"), BROWSER, ""),
-        (CRLF, (8, 13), BROWSER, "three"),
-        (CRLF, (9, 14), BROWSER, "three"),
-        (CRLF, (4, 13, "two\\nthree"), BROWSER, "two\r\nthree"),
-        (CRLF, (4, 14, "two\r\nthree"), CODE_POINTS, "two\r\nthree"),
-        (CRLF, (0, 99), BROWSER, ""),
-        ('f("a\\nb")\nx', (0, 9, 'f("a\\nb")'), BROWSER, 'f("a\\nb")'),
-        ("a b a", (1, 2, "a"), BROWSER, ""),
-        ("今天🙂下周末吧", (4, 5), None, ""),
-    ],
-)
-def test_offsets_are_counted_as_their_quotes_say(
-    text: str, mark: tuple[Any, ...], tool: Counting | None, found: str
-) -> None:
-    start, end, *quote = mark
-    (place,) = in_code_points([Mark(start, end, "bad", *quote)], text, tool)
-    assert (text[place.start : place.end] if 0 <= place.start < place.end else "") == found
+OFFSETS: list[tuple[str, tuple[Any, ...], Counting | None, str]] = [
+    (EMOJI, (16, 25), BROWSER, "next week"),
+    (EMOJI, (14, 23), None, "next week"),
+    (EMOJI, (16, 25), None, "next week"),
+    (EMOJI, (15, 21), CODE_POINTS, "ext we"),
+    (EMOJI, (14, 23, "next week"), BROWSER, "next week"),
+    (EMOJI, (0, 3, "next week"), BROWSER, "next week"),
+    (EMOJI, (0, 3, "next month"), BROWSER, ""),
+    (CRLF, (8, 13), BROWSER, "three"),
+    (CRLF, (9, 14), BROWSER, "three"),
+    (CRLF, (4, 13, "two\\nthree"), BROWSER, "two\r\nthree"),
+    (CRLF, (4, 14, "two\r\nthree"), CODE_POINTS, "two\r\nthree"),
+    (CRLF, (0, 99), BROWSER, ""),
+    ('f("a\\nb")\nx', (0, 9, 'f("a\\nb")'), BROWSER, 'f("a\\nb")'),
+    ("a b a", (1, 2, "a"), BROWSER, ""),
+    ("今天🙂下周末吧", (4, 5), None, ""),
+]
 
 
-def test_a_mark_without_a_quote_is_counted_as_the_others_are() -> None:
+def test_offsets_are_counted_as_their_quotes_say() -> None:
+    for text, (start, end, *quote), tool, found in OFFSETS:
+        (place,) = in_code_points([Mark(start, end, "bad", *quote)], text, tool)
+        assert (text[place.start : place.end] if 0 <= place.start < place.end else "") == found
     marks = in_code_points([Mark(14, 23, "bad", "next week"), Mark(15, 17, "bad")], EMOJI, BROWSER)
-    assert [EMOJI[mark.start : mark.end] for mark in marks] == ["next week", "ex"]
+    assert [EMOJI[mark.start : mark.end] for mark in marks] == ["next week", "ex"], "as the others are"
 
 
-@pytest.mark.parametrize(
-    ("data", "result", "spans", "note"),
-    [
-        ({"text": "a b"}, region("0", "1"), ["a"], ""),
-        ({"text": "a b"}, region(0, 1, to="anything"), ["a"], ""),
-        ({"question": "Now or b?", "answer": "b it is"}, region(0, 3, "Now", to="question"), [], "on 'question'"),
-        ({"question": "Now or b?", "answer": "b it is"}, region(0, 3, "Now", to="q"), [], "on 'question'"),
-        ({"question": "Now or b?", "answer": "b it is"}, region(0, 1, "b", to="a"), ["b"], ""),
-        ({"question": "b or c?", "answer": "b it is"}, region(0, 1, "b", to="a"), [], "any of several texts"),
-        ({"question": "b or c?", "answer": "b it is"}, region(0, 1, to="a"), [], "--map response=KEY"),
-    ],
-)
-def test_a_region_belongs_to_the_text_it_is_on(
-    tmp_path: Path, data: dict[str, str], result: dict[str, Any], spans: list[str], note: str
-) -> None:
-    found = read(tmp_path, [studio(result, data=data)])
-    assert [span.text for span in found.records[0].spans] == spans
-    assert bool(found.losses) == bool(note) and note in "\n".join(found.losses)
+NOW, OR = {"question": "Now or b?", "answer": "b it is"}, {"question": "b or c?", "answer": "b it is"}
+REGIONS: list[tuple[dict[str, str], dict[str, Any], list[str], str]] = [
+    ({"text": "a b"}, region("0", "1"), ["a"], ""),
+    ({"text": "a b"}, region(0, 1, to="anything"), ["a"], ""),
+    (NOW, region(0, 3, "Now", to="question"), [], "on 'question'"),
+    (NOW, region(0, 3, "Now", to="q"), [], "on 'question'"),
+    (NOW, region(0, 1, "b", to="a"), ["b"], ""),
+    (OR, region(0, 1, "b", to="a"), [], "any of several texts"),
+    (OR, region(0, 1, to="a"), [], "--map response=KEY"),
+]
+
+
+def test_a_region_belongs_to_the_text_it_is_on(tmp_path: Path) -> None:
+    for data, result, spans, note in REGIONS:
+        found = read(tmp_path, [studio(result, data=data)])
+        assert [span.text for span in found.records[0].spans] == spans
+        assert bool(found.losses) == bool(note) and note in "\n".join(found.losses)
 
 
 # Several people, and what nobody meant.
@@ -241,45 +226,42 @@ FLAT_TABLE = "id,prompt,response,q.responses,q.responses.users,q.responses.statu
 PLACELESS = {"type": "hypertextlabels", "value": {"start": "/p[1]/text()[1]", "end": "/p[1]"}}
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "words"),
-    [
-        (
-            [{"id": 3, "data": D, "predictions": [{"result": []}]}],
-            {},
-            "nobody's opinion .*: predictions of a model",
-        ),
-        ([{"data": {"image": "x"}, "annotations": []}] * 3, {}, "record 1, record 2, .*--map response=KEY"),
-        ([studio(), {"id": 2, "data": {}, "annotations": []}], {}, r"record 2: no text .*--map response=KEY"),
-        ([studio(PLACELESS)], {}, "offsets"),
-        ([{**studio(), "annotations": [3]}], {}, "not a record of label_studio"),
-        ([{"foo": {"bar": "x"}}], {}, r"say where what is: --map .*keys: foo.bar"),
-        ([PAIR], {}, "DPOTrainer"),
-        ([{"options": [{"id": 1}], "answer": "accept", "accept": [1]}], {}, "DPOTrainer"),
-        ([{"text": "a", "label": [[0]]}, {"text": "a", "label": [["x", 1, "bad"]]}], {}, "is it the right file"),
-        ([{"id": 1, "outputs": {"a": "x", "b": "y"}, "feedback": [{"key": "k"}]}], {}, "--map response=a"),
-        ([argilla(fields={"q": "p", "a": "r"}, x=1)], {}, r"--map response=KEY; texts there: q, a"),
-        ([argilla(q="good"), {"id": "y", "fields": 3, "responses": {}}], {}, "record 2: not a record of argilla"),
-        (FLAT_TABLE, {}, "export the records as JSON"),
-        ([studio(whole("rating", 4))], {"names": ["respons=a"]}, "did you mean 'response'"),
-        ([studio(whole("rating", 4))], {"names": ["response"]}, "is not a pair"),
-        ([studio(whole("rating", 4))], {"names": ["score=stars"]}, "no rating 'stars'"),
-        ([argilla(q=1), argilla("y", q=9)], {"scales": ["1..5"]}, "not on the scale 1 to 5, .*: 9"),
-        ([argilla(q=1)], {"scales": ["stars=1..5"]}, r"no rating 'stars' .*ratings there: q"),
-        ("", {"kind": "feedback", "scales": ["1..5"]}, "--scale is for tables and remarks, .* not for feedback"),
-        ("", {}, "is empty"),
-        ("", {"kind": "argilla"}, "no records"),
-        ('{"colour": "red"}', {"kind": "slf5k"}, "record 1: no 'feedback'"),
-        ('{"colour": "red"}', {"kind": "feedback"}, ":1: "),
-        ("{}", {"kind": "handwriting"}, "unknown kind .*one of auto, feedback"),
-    ],
-)
-def test_what_cannot_be_read_names_its_cure(
-    tmp_path: Path, content: Any, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(UserError, match=words) as caught:
-        read(tmp_path, content, "a.csv" if content == FLAT_TABLE else "a.json", **options)
-    assert caught.value.exit_code == (2 if options.keys() & {"names", "scales"} or "unknown" in words else 1)
+LABELS = [{"text": "a", "label": [[0]]}, {"text": "a", "label": [["x", 1, "bad"]]}]
+FOUR = [studio(whole("rating", 4))]
+UNREADABLE: list[tuple[Any, dict[str, Any], str]] = [
+    ([{"id": 3, "data": D, "predictions": [{"result": []}]}], {}, "nobody's opinion .*: predictions of a model"),
+    ([{"data": {"image": "x"}, "annotations": []}] * 3, {}, "record 1, record 2, .*--map response=KEY"),
+    ([studio(), {"id": 2, "data": {}, "annotations": []}], {}, r"record 2: no text .*--map response=KEY"),
+    ([studio(PLACELESS)], {}, "offsets"),
+    ([{**studio(), "annotations": [3]}], {}, "not a record of label_studio"),
+    ([{"foo": {"bar": "x"}}], {}, r"say where what is: --map .*keys: foo.bar"),
+    ([PAIR], {}, "DPOTrainer"),
+    ([{"options": [{"id": 1}], "answer": "accept", "accept": [1]}], {}, "DPOTrainer"),
+    (LABELS, {}, "is it the right file"),
+    ([{"id": 1, "outputs": {"a": "x", "b": "y"}, "feedback": [{"key": "k"}]}], {}, "--map response=a"),
+    ([argilla(fields={"q": "p", "a": "r"}, x=1)], {}, r"--map response=KEY; texts there: q, a"),
+    ([argilla(q="good"), {"id": "y", "fields": 3, "responses": {}}], {}, "record 2: not a record of argilla"),
+    (FLAT_TABLE, {}, "export the records as JSON"),
+    (FOUR, {"names": ["respons=a"]}, "did you mean 'response'"),
+    (FOUR, {"names": ["response"]}, "is not a pair"),
+    (FOUR, {"names": ["score=stars"]}, "no rating 'stars'"),
+    ([argilla(q=1), argilla("y", q=9)], {"scales": ["1..5"]}, "not on the scale 1 to 5, .*: 9"),
+    ([argilla(q=1)], {"scales": ["stars=1..5"]}, r"no rating 'stars' .*ratings there: q"),
+    ("", {"kind": "feedback", "scales": ["1..5"]}, "--scale is for tables and remarks, .* not for feedback"),
+    ("", {}, "is empty"),
+    ("", {"kind": "argilla"}, "no records"),
+    ('{"colour": "red"}', {"kind": "slf5k"}, "record 1: no 'feedback'"),
+    ('{"colour": "red"}', {"kind": "feedback"}, ":1: "),
+    ("{}", {"kind": "handwriting"}, "unknown kind .*one of auto, feedback"),
+]
+
+
+def test_what_cannot_be_read_names_its_cure(tmp_path: Path) -> None:
+    for content, options, problem in UNREADABLE:
+        with pytest.raises(UserError, match=problem) as caught:
+            read(tmp_path, content, "a.csv" if content == FLAT_TABLE else "a.json", **options)
+        usage = bool(options.keys() & {"names", "scales"}) or "unknown" in problem
+        assert caught.value.exit_code == (2 if usage else 1), problem
 
 
 def test_a_folder_and_a_broken_configuration_are_named(tmp_path: Path) -> None:
@@ -314,15 +296,8 @@ def test_a_conversation_is_its_last_answer_and_a_table_with_a_label_is_a_table(t
 
 
 def test_a_text_of_a_flat_file_that_nothing_declares_is_asked_for(tmp_path: Path) -> None:
-    row = {
-        **D,
-        "id": 9,
-        "annotation_id": 90,
-        "annotator": 1,
-        "lead_time": 1.0,
-        "verdict": "Bad",
-        "why": "Too late.",
-    }
+    row = {**D, "id": 9, "annotation_id": 90, "annotator": 1, "lead_time": 1.0}
+    row |= {"verdict": "Bad", "why": "Too late."}
     plain = read(tmp_path, [row, {**row, "annotator": 2, "verdict": "Good"}])
     assert [(record.score, record.critique) for record in plain.records] == [(-1, ""), (1, "")]
     assert any("why: kept in meta.aside" in loss and "--map critique=why" in loss for loss in plain.losses)

@@ -150,12 +150,11 @@ def test_an_adapter_trained_in_this_process_is_a_start_like_one_that_was_loaded(
 
 
 def test_the_starting_adapter_is_part_of_what_a_run_starts_from(base: Path, sft: Path, tmp_path: Path) -> None:
-    fresh = [digest_of_reference(load_policy(settings(base))) for _ in range(2)]
-    assert fresh[0] == fresh[1], "a new adapter is drawn at random"
-    begun = digest_of_reference(load_policy(settings(sft)))
-    assert begun == digest_of_reference(load_policy(settings(sft))) and begun not in fresh
     write_policy(moved(load_policy(settings(sft)), 5), tmp_path / "other")
-    assert digest_of_reference(load_policy(settings(tmp_path / "other"))) != begun
+    starts = (base, base, sft, sft, tmp_path / "other")
+    fresh, again, begun, same_start, other = (digest_of_reference(load_policy(settings(start))) for start in starts)
+    assert fresh == again, "a new adapter is drawn at random"
+    assert begun == same_start and len({fresh, begun, other}) == 3
 
 
 def test_the_shape_of_an_adapter_stays_and_its_dropout_is_that_of_the_settings(sft: Path) -> None:
@@ -186,14 +185,14 @@ def test_without_targets_all_linear_layers_get_adapters_or_those_that_have_them(
 def test_where_all_weights_are_trained_an_adapter_is_merged_in_float32(base: Path, sft: Path) -> None:
     plain, adapted = load_frozen(settings(base, None)), load_frozen(settings(sft))
     policy = load_policy(settings(sft, None))
-    assert not isinstance(policy.model, PeftModel) and {p.dtype for p in policy.model.parameters()} == {
-        torch.bfloat16
-    }
+    assert not isinstance(policy.model, PeftModel)
+    assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.bfloat16}
     assert len(policy.trained()) == len(list(policy.model.parameters())) + 4
-    changed = {}
-    for name, layer in adapted.model.get_base_model().named_modules():
-        if hasattr(layer, "get_delta_weight"):
-            changed[f"model.{name}.weight"] = layer.get_delta_weight(POLICY_ADAPTER).float()
+    changed = {
+        f"model.{name}.weight": layer.get_delta_weight(POLICY_ADAPTER).float()
+        for name, layer in adapted.model.get_base_model().named_modules()
+        if hasattr(layer, "get_delta_weight")
+    }
     assert policy.exact.keys() == changed.keys() and len(changed) == 2 * len(LINEAR)
     for name, change in changed.items():
         before = plain.get_parameter(name).float()

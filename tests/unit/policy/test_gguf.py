@@ -94,13 +94,6 @@ def test_dequantised_values_are_kept_exactly(
     assert note["sha256"] == hashlib.sha256(Path(model).read_bytes()).hexdigest()
 
 
-def test_the_name_of_a_mixture_is_the_files_own_where_it_fits() -> None:
-    tensor = SimpleNamespace(tensor_type=gguf_package.GGMLQuantizationType.Q4_K, n_elements=256)
-    kinds = gguf_package.LlamaFileType
-    for file_type, name in ((kinds.MOSTLY_Q4_K_M, "Q4_K_M"), (kinds.MOSTLY_Q8_0, "Q4_K"), (None, "Q4_K")):
-        assert gguf._quantisation(gguf_package, [tensor], file_type and int(file_type)) == name
-
-
 def test_digits_are_split_as_the_file_says(
     tmp_path: Path, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
@@ -111,13 +104,18 @@ def test_digits_are_split_as_the_file_says(
         assert [piece for piece, _ in split] == pieces.split()
 
 
-def test_a_folder_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_folder: Path) -> None:
+def test_names_of_folders_and_of_mixtures_of_quantisations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_folder: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("smollm2", "tiny.gguf"):
         (tmp_path / name).symlink_to(model_folder)
-        assert gguf.local_model(name) == name
-        assert gguf.origin_of(name) is None
+        assert gguf.local_model(name) == name and gguf.origin_of(name) is None
     assert gguf.local_model("owner/model") == "owner/model"
+    tensor = SimpleNamespace(tensor_type=gguf_package.GGMLQuantizationType.Q4_K, n_elements=256)
+    kinds = gguf_package.LlamaFileType  # the file's own, where it fits
+    for file_type, name in ((kinds.MOSTLY_Q4_K_M, "Q4_K_M"), (kinds.MOSTLY_Q8_0, "Q4_K"), (None, "Q4_K")):
+        assert gguf._quantisation(gguf_package, [tensor], file_type and int(file_type)) == name
 
 
 # Once, and whole.
