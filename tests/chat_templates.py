@@ -132,11 +132,6 @@ GRANITE = (
     "<|end_of_text|>\n{% endif %}{% for m in messages %}<|role|>{{ m.role }}<|close|>{{ m.content }}"
     "<|end_of_text|>\n{% endfor %}{% if add_generation_prompt %}<|role|>assistant<|close|>{% endif %}"
 )
-COMMAND_R = (
-    "{{ bos_token }}{% for m in messages %}<|TURN|>"
-    "{{ {'system': '<|SYSTEM|>', 'user': '<|USER|>', 'assistant': '<|CHATBOT|>'}[m.role] }}"
-    "{{ m.content.strip() }}<|END|>{% endfor %}{% if add_generation_prompt %}<|TURN|><|CHATBOT|>{% endif %}"
-)
 COMMAND_R7B = (
     "{{ bos_token }}{% for m in messages %}<|TURN|>{% if m.role == 'assistant' %}"
     "<|CHATBOT|><|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|><|END|>"
@@ -147,7 +142,7 @@ COMMAND_R7B = (
 EMPTY = "<think>\n\n</think>\n\n"
 DEEPSEEK = ("<｜User｜>", "<｜Assistant｜>", "<｜end｜>")
 GLM = ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>")
-COMMAND = ("<|TURN|>", "<|SYSTEM|>", "<|USER|>", "<|CHATBOT|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|END|>")
+COMMAND = ("<|TURN|>", "<|USER|>", "<|CHATBOT|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|END|>")
 HARMONIC = ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return|>")
 SHAPES = {
     "qwen3": Shape(
@@ -171,7 +166,6 @@ SHAPES = {
     "glm-4.5": Shape(GLM45, GLM, "<eos>", "\n<think></think>\n"),
     "glm-4.7": Shape(GLM47, GLM, "<eos>", "</think>"),
     "granite": Shape(GRANITE, ("<|role|>", "<|close|>", "<|end_of_text|>"), "<|end_of_text|>"),
-    "command-r": Shape(COMMAND_R, COMMAND, "<|END|>"),
     "command-r7b": Shape(COMMAND_R7B, COMMAND, "<|END_RESPONSE|>", "<|START_RESPONSE|>"),
 }
 

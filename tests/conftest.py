@@ -64,18 +64,10 @@ def speaking_word_piece(word_piece: PreTrainedTokenizerFast) -> PreTrainedTokeni
 @pytest.fixture(scope="session")
 def tiny_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """A random Llama of two small layers over `tokenizer`. Copy it before you train it."""
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 512}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    config = LlamaConfig(vocab_size=len(tokenizer), **shape, **heads, **ends)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return LlamaForCausalLM(config).eval()

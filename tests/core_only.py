@@ -11,7 +11,6 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -62,21 +61,14 @@ def pays_tokens(folder: Path) -> None:
 
 
 def annotates(folder: Path) -> None:
+    responses, out = folder / "rows.jsonl", folder / "feedback.jsonl"
     rows = [{"id": str(n), "prompt": "When?", "response": f"answer {n}"} for n in range(3)]
-    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    responses.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     os.environ["OPENAI_API_KEY"] = KEY
     server = ChatServer(lambda name, turn, body: said(GOOD))
-    critic = (
-        "--critic.kind",
-        "prompted",
-        "--critic.prompted.model",
-        "judge",
-        "--critic.prompted.base_url",
-        server.url,
-    )
-    out = folder / "feedback.jsonl"
-    words = ("annotate", "--responses", str(folder / "rows.jsonl"), "--out", str(out), "--no-canaries", *critic)
-    code, _, err = command(*words)
+    critic = ("--critic.kind", "prompted", "--critic.prompted.model", "judge")
+    critic += ("--critic.prompted.base_url", server.url)
+    code, _, err = command("annotate", "--responses", str(responses), "--out", str(out), "--no-canaries", *critic)
     server.close()
     assert code == 0, err
     assert [record.spans[0].text for record in text2grad.read_records(out)] == ["answer"] * 3
@@ -112,13 +104,8 @@ def says_what_training_needs(folder: Path) -> None:
     assert command("--help")[0] == 0 and command("train", "--help")[0] == 0
 
 
-CHECKS: tuple[Callable[[Path], None], ...] = (
-    pays_tokens,
-    annotates,
-    judges_programs,
-    imports_and_exports,
-    says_what_training_needs,
-)
+CHECKS = (pays_tokens, annotates, judges_programs, imports_and_exports, says_what_training_needs)
+
 
 if __name__ == "__main__":
     assert absent() == [], f"not the core alone: {', '.join(absent())}"

@@ -16,11 +16,11 @@ from typing import Any
 Row = dict[str, Any]
 
 SOLUTION = "def total(items):\n    result = 0\n    for x in items:\n        result += x * 2\n    return result\n"
-MISTAKES = (
-    ("result += x * 2", "result += x + 2"),
-    ("result = 0", "result = 1"),
-    ("return result", "return x"),
-)
+
+
+MISTAKES = (("result += x * 2", "result += x + 2"), ("result = 0", "result = 1"), ("return result", "return x"))
+
+
 CONFIG = "policy: {model: tiny}\nppo:\n  steps: 40\n  credit: {scheme: spans, weighting: token}\n"
 RATES = {
     **{"good_precision": 0.81, "good_recall": 0.77, "poor_precision": 0.69, "poor_recall": 0.72, "poor_f1": 0.7},
@@ -33,23 +33,21 @@ QUESTION = "Write `total(items)`: the sum of twice each item.\nIt is given a lis
 def write_run(folder: Path, steps: int = 40, every: int = 5, seed: int = 0) -> Path:
     """Write a whole run of one seed into `folder` and return it."""
     chance = random.Random(seed)
-    _write(
-        folder / "config.yaml",
-        "policy: {model: tiny}\nppo:\n  steps: 40\n  credit: {scheme: spans, weighting: token}\n",
-    )
+    _write(folder / "config.yaml", CONFIG)
     _write_lines(folder / "feedback.jsonl", [_feedback(i, chance) for i in range(24)])
     for stage, start in (("sft", 4.0), ("reward_model", 3.0)):
-        _write_lines(folder / stage / "metrics.jsonl", _losses(start, 60, chance))
+        _write_lines(folder / stage / "metrics.jsonl", [_losses(start, step, 60, chance) for step in range(60)])
     for method, gain in (("text2grad", 0.34), ("scalar_ppo", 0.17)):
-        _write_lines(folder / "ppo" / method / "metrics.jsonl", _metrics(gain, steps, chance))
+        metrics = [_metrics(step, gain * (1 - math.exp(-step / 15)), chance) for step in range(steps)]
+        _write_lines(folder / "ppo" / method / "metrics.jsonl", metrics)
         rows = [sample(method, step, i, chance) for step in range(0, steps + 1, every) for i in range(8)]
         _write_lines(folder / "ppo" / method / "samples.jsonl", rows)
     _write_lines(folder / "before_after.jsonl", [_before_after(i, chance) for i in range(6)])
-    _write(folder / "evaluation" / "reward_model.json", json.dumps(RATES))
+    _write_lines(folder / "evaluation" / "reward_model.json", [RATES])
     for name, value in (("sft", 0.33), ("scalar_ppo", 0.5), ("text2grad", 0.66)):
         figures = {"prompts": 6, "greedy_pass": value + 0.04, "sampled_pass": value, "tier": "landlock"}
-        _write(folder / "evaluation" / "demo" / f"{name}.json", json.dumps(figures))
-        _write(folder / "evaluation" / "demo" / f"{name}.answers.json", json.dumps([{"id": "heldout-0"}]))
+        _write_lines(folder / "evaluation" / "demo" / f"{name}.json", [figures])
+        _write(folder / "evaluation" / "demo" / f"{name}.answers.json", '[{"id": "heldout-0"}]')
     return folder
 
 
@@ -103,12 +101,8 @@ def _span(response: str, quote: str, label: int, reason: str) -> Row:
 
 def _tokens(response: str) -> tuple[list[str], list[int], list[int]]:
     found = list(re.finditer(r"\n? *\w+|\s+|[^\w\s]+", response))
-    ends = [match.end() for match in found]
-    return (
-        [*(m.group() for m in found), "<|end|>"],
-        [*(m.start() for m in found), len(response)],
-        [*ends, len(response)],
-    )
+    starts, ends = ([getattr(match, edge)() for match in found] for edge in ("start", "end"))
+    return [*(match.group() for match in found), "<|end|>"], [*starts, len(response)], [*ends, len(response)]
 
 
 def _delta(method: str, spans: list[Row], starts: list[int], ends: list[int], score: float | None) -> list[float]:
@@ -150,23 +144,16 @@ def _feedback(index: int, chance: random.Random) -> Row:
     return {**row, "critique": _critique(spans), "spans": spans, "score": score}
 
 
-def _losses(start: float, steps: int, chance: random.Random) -> list[Row]:
-    return [
-        {
-            "step": step,
-            "loss": start * math.exp(-step / 15) + 0.3 + chance.gauss(0, 0.04),
-            "lr": 1e-3 * (1 - step / steps),
-            "grad_norm": 1.0 + abs(chance.gauss(0, 0.2)),
-        }
-        for step in range(steps)
-    ]
+def _losses(start: float, step: int, steps: int, chance: random.Random) -> Row:
+    return {
+        "step": step,
+        "loss": start * math.exp(-step / 15) + 0.3 + chance.gauss(0, 0.04),
+        "lr": 1e-3 * (1 - step / steps),
+        "grad_norm": 1.0 + abs(chance.gauss(0, 0.2)),
+    }
 
 
-def _metrics(gain: float, steps: int, chance: random.Random) -> list[Row]:
-    return [_metrics_row(step, gain * (1 - math.exp(-step / 15)), chance) for step in range(steps)]
-
-
-def _metrics_row(step: int, progress: float, chance: random.Random) -> Row:
+def _metrics(step: int, progress: float, chance: random.Random) -> Row:
     noise = chance.gauss
     row = {
         "step": step,
@@ -190,10 +177,9 @@ def _metrics_row(step: int, progress: float, chance: random.Random) -> Row:
 def _before_after(index: int, chance: random.Random) -> Row:
     before, _ = _answer(chance, good=False)
     middle, _ = _answer(chance, good=index % 2 == 0)
-    passed = {"SFT": before, "scalar PPO": middle, "text2grad": SOLUTION}
     answers = [
         {"name": name, "response": text, "scores": {"pass": float(text == SOLUTION)}}
-        for name, text in passed.items()
+        for name, text in (("SFT", before), ("scalar PPO", middle), ("text2grad", SOLUTION))
     ]
     prompt = [{"role": "user", "content": QUESTION}]
     return {"id": f"heldout-{index}", "prompt": prompt, "reference": SOLUTION, "answers": answers}

@@ -35,13 +35,8 @@ def tiny_run(folder: Path) -> Path:
     """Two steps, one sample, one comparison, two feedback records."""
     prompt = [{"role": "user", "content": "Write <f>."}]
     span = {"start": 20, "end": 23, "label": -1, "text": "<b>", "reason": "no & such name"}
-    judged = {
-        "prompt": prompt,
-        "response": CODE,
-        "critique": "It is <b>wrong</b>.",
-        "spans": [span],
-        "score": -1.0,
-    }
+    judged = {"prompt": prompt, "response": CODE, "spans": [span], "score": -1.0}
+    judged["critique"] = "It is <b>wrong</b>."
     source = {"kind": "program", "model": "tests"}
     failed = {"error": {"kind": "refused", "message": "<i>no</i>"}, "source": source}
     answers = [
@@ -54,17 +49,10 @@ def tiny_run(folder: Path) -> Path:
     _write(folder / "sft/metrics.jsonl", [{"step": 0, "loss": 2.0}, {"step": 1, "loss": 1.0}])
     _write(folder / "ppo/text2grad/metrics.jsonl", [{"step": 0, "kl": 0.0, "lr": 0.1}, {"step": 1, "kl": 0.5}])
     _write(folder / "ppo/text2grad/samples.jsonl", [{"step": 1, "id": "s</script>", **judged, **LOST, **_strip()}])
-    _write(
-        folder / "before_after.jsonl",
-        [{"id": "h-1", "prompt": prompt, "reference": CODE, "answers": answers}],
-    )
-    _write(
-        folder / "feedback.jsonl",
-        [
-            {"id": "a", **judged, "source": source, "meta": LOST},
-            {"id": "b", "prompt": prompt, "response": "", **failed},
-        ],
-    )
+    pair = {"id": "h-1", "prompt": prompt, "reference": CODE, "answers": answers}
+    _write(folder / "before_after.jsonl", [pair])
+    record = {"id": "a", **judged, "source": source, "meta": LOST}
+    _write(folder / "feedback.jsonl", [record, {"id": "b", "prompt": prompt, "response": "", **failed}])
     return folder
 
 

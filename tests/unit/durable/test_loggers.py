@@ -68,11 +68,13 @@ def test_loggers_get_the_metrics_of_every_step_and_are_closed_with_the_run(
     assert wandb == {**trackio, "dir": str(tmp_path)}
 
 
-def test_only_the_first_process_opens_any(tmp_path: Path, made: list[Recorder]) -> None:
+def test_only_the_first_process_opens_any_of_those_the_setting_lists(tmp_path: Path, made: list[Recorder]) -> None:
     with RunLog(tmp_path, "ppo", 9, silent=True) as log:
         log.open_loggers(["wandb"], first=0)
         log.metrics(0, {"loss": 1.0})
     assert made == []
+    allowed = RunSettings.model_fields["loggers"].annotation
+    assert set(get_args(get_args(allowed)[0])) == set(LOGGERS)
 
 
 def test_a_package_that_is_missing_is_one_line_with_the_extra(
@@ -83,8 +85,3 @@ def test_a_package_that_is_missing_is_one_line_with_the_extra(
         monkeypatch.setitem(sys.modules, name, None)
         with RunLog(tmp_path, "ppo", 9) as log, pytest.raises(MissingPackageError, match=rf"text2grad\[{name}\]"):
             log.open_loggers([name], first=0)
-
-
-def test_the_setting_lists_all_loggers() -> None:
-    allowed = RunSettings.model_fields["loggers"].annotation
-    assert set(get_args(get_args(allowed)[0])) == set(LOGGERS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from text2grad.durable import progress
@@ -25,19 +27,28 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def steps(line: ProgressLine, clock: Clock, numbers: range, sampling: float, update: float) -> None:
-    for step in numbers:
-        line.doing(step, "sampling")
-        clock.now += sampling
-        line.doing(step, "update")
-        clock.now += update
-        line.done(step, "score 0.5")
+Shown = Callable[..., list[str]]
 
 
-def test_long_steps_are_told_by_phase_with_the_time_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressLine("text2grad", 4) as line:
-        steps(line, clock, range(4), sampling=100.0, update=20.0)
-    assert capsys.readouterr().err.splitlines() == [
+@pytest.fixture
+def shown(clock: Clock, capsys: pytest.CaptureFixture[str]) -> Shown:
+    """The lines that are told of some steps, each so many seconds of sampling and of updates."""
+
+    def lines(line: ProgressLine, numbers: range, sampling: float, update: float) -> list[str]:
+        with line:
+            for step in numbers:
+                line.doing(step, "sampling")
+                clock.now += sampling
+                line.doing(step, "update")
+                clock.now += update
+                line.done(step, "score 0.5")
+        return capsys.readouterr().err.splitlines()
+
+    return lines
+
+
+def test_long_steps_are_told_by_phase_with_the_time_left(shown: Shown) -> None:
+    assert shown(ProgressLine("text2grad", 4), range(4), 100.0, 20.0) == [
         "text2grad: step 1 of 4, update",
         "text2grad: 1/4 score 0.5, 6 min left",
         "text2grad: step 2 of 4, update, 4 min left",
@@ -45,22 +56,15 @@ def test_long_steps_are_told_by_phase_with_the_time_left(clock: Clock, capsys: p
         "text2grad: step 4 of 4, update, 20 s left",
         "text2grad: 4/4 score 0.5",
     ]
+    assert shown(ProgressLine("x", 2, silent=True), range(2), 100.0, 100.0) == []
+    # A resumed run has ninety steps behind it that took no time of this process.
+    assert shown(ProgressLine("x", 100), range(90, 91), 10.0, 10.0) == ["x: 91/100 score 0.5, 3 min left"]
 
 
-def test_quick_steps_share_a_line_every_so_often(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressLine("sft", 1000) as line:
-        steps(line, clock, range(1000), sampling=0.5, update=0.5)
-    shown = capsys.readouterr().err.splitlines()
-    assert shown[0] == "sft: 1/1000 score 0.5, 17 min left" and shown[-1] == "sft: 1000/1000 score 0.5"
-    assert len(shown) == 2 + 999 // progress.LINE_SECONDS
-    assert "left" in shown[-2]
-
-
-def test_what_is_left_is_told_from_the_steps_done_here(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    """A resumed run has ninety steps behind it that took no time of this process."""
-    with ProgressLine("x", 100) as line:
-        steps(line, clock, range(90, 91), sampling=10.0, update=10.0)
-    assert capsys.readouterr().err == "x: 91/100 score 0.5, 3 min left\n"
+def test_quick_steps_share_a_line_every_so_often(shown: Shown) -> None:
+    lines = shown(ProgressLine("sft", 1000), range(1000), 0.5, 0.5)
+    assert lines[0] == "sft: 1/1000 score 0.5, 17 min left" and lines[-1] == "sft: 1000/1000 score 0.5"
+    assert len(lines) == 2 + 999 // progress.LINE_SECONDS and "left" in lines[-2]
 
 
 def test_a_bar_has_the_time_left_of_all_steps_done(clock: Clock) -> None:
@@ -75,12 +79,6 @@ def test_a_bar_has_the_time_left_of_all_steps_done(clock: Clock) -> None:
             line.done(step, "")
     assert shown[0] == "x (update)"
     assert [text.rpartition(", ")[2] for text in shown[1:]] == [f"{n} min left" for n in (11, 10, 10, 9)]
-
-
-def test_a_silent_one_prints_nothing(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressLine("x", 2, silent=True) as line:
-        steps(line, clock, range(2), sampling=100.0, update=100.0)
-    assert capsys.readouterr().err == ""
 
 
 def test_durations_are_rounded() -> None:
