@@ -173,18 +173,32 @@ def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | N
     run.refuse_unwritable()
     known = cache(lambda: heldout_of(run, config.evaluate.limit))
     systems = [read_answers(file, known) for file in files]
+    pairs = {} if against is None else _pairs(systems, files, against, known)
+    figures = {system.name: _figures(system) for system in systems}
     if against is not None:
-        _check_prompts(systems, files)
-    pairs = {each.name: pairs_with(each, against, known) for each in systems} if against else {}
-    found = {each.name: _figures(each) for each in systems}
-    for each in systems:
-        if against is not None:
-            found[each.name] |= judged_against(config, against, pairs[each.name])
-    outs = [_written(run, file, each, found[each.name]) for file, each in zip(files, systems, strict=True)]
-    failed = sum(int(figures.get("judge_failed") or 0) for figures in found.values())
-    summary = found[names[0]] if len(names) == 1 else {"systems": found}
-    out = str(outs[0]) if len(outs) == 1 and outs[0] else None
-    return AnswersSummary(figures=summary, failed_records=failed if against else None, out=out)
+        for name in names:
+            figures[name] |= judged_against(config, against, pairs[name])
+    outs = [_written(run, file, system, figures[system.name]) for file, system in zip(files, systems, strict=True)]
+    failed = sum(int(each.get("judge_failed") or 0) for each in figures.values())
+    return AnswersSummary(
+        figures=figures[names[0]] if len(names) == 1 else {"systems": figures},
+        failed_records=None if against is None else failed,
+        out=str(outs[0]) if len(outs) == 1 and outs[0] else None,
+    )
+
+
+def _pairs(
+    systems: Sequence[SystemAnswers], files: Sequence[Path], against: str, known: Known
+) -> dict[str, list[AnswerPair]]:
+    """The answers of each system beside those they are compared with, by its name."""
+    for system, file in zip(systems, files, strict=True):
+        for number, example in enumerate(system.examples, start=1):
+            if not question_of(example).strip():
+                raise bad_record(file, number, ValueError("no column 'prompt': a judge reads the prompt, too"))
+    return {
+        name: pair_with(name, against, examples, texts, theirs_of(against, examples, known))
+        for name, examples, texts, _ in systems
+    }
 
 
 def heldout_of(run: RunFolder, limit: int | None) -> dict[str, Example]:
@@ -196,18 +210,6 @@ def heldout_of(run: RunFolder, limit: int | None) -> dict[str, Example]:
     found = heldout_prompts(run.task(), limit)
     refuse_shared_ids(found, run.task_settings.name)
     return {example.id: example for example in found}
-
-
-def pairs_with(ours: SystemAnswers, against: str, known: Known) -> list[AnswerPair]:
-    """A system's answers beside those it is compared with."""
-    return pair_with(ours.name, against, ours.examples, ours.texts, theirs_of(against, ours.examples, known))
-
-
-def _check_prompts(systems: Sequence[SystemAnswers], files: Sequence[Path]) -> None:
-    for each, file in zip(systems, files, strict=True):
-        for number, example in enumerate(each.examples, start=1):
-            if not question_of(example).strip():
-                raise bad_record(file, number, ValueError("no column 'prompt': a judge reads the prompt, too"))
 
 
 def _figures(each: SystemAnswers) -> dict[str, Any]:

@@ -42,6 +42,8 @@ ADAPTER = "reward_model"
 ANCHOR = "anchor"
 GATES_FILE = "gates.json"
 """In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
+TASK_PROMPTS = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
+"""The prompts of the package's own tasks."""
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
 """Prompts that show the tests' outcome, by those that do not."""
 
@@ -212,14 +214,15 @@ def digest_of_path(path: Path) -> str:
 
 
 def prompt_name(critic: PromptedSettings, settings: TaskSettings, task: Task | None = None) -> str:
-    """The prompt of an annotator: the one in the settings, else that of the task, which may be loaded already."""
-    return critic.prompt or (task.critic_prompt if task else annotator_prompt(settings))
+    """The prompt of an annotator: the one in the settings, else that of the task, which may be loaded already.
 
-
-def annotator_prompt(task: TaskSettings) -> str:
-    """The annotator prompt of a task; for the package's own tasks without loading the data."""
-    prompts = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
-    return prompts.get(task.name) or load_task(task).critic_prompt
+    The package's tasks need not be loaded for it, which takes their data.
+    """
+    return (
+        critic.prompt
+        or (task.critic_prompt if task else TASK_PROMPTS.get(settings.name, ""))
+        or (load_task(settings).critic_prompt)
+    )
 
 
 def load_prompt(name: str) -> Prompt:

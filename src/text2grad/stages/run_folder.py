@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 HELDOUT_FEEDBACK = "feedback_heldout.jsonl"
 """Beside the file of feedback: the records of held-out prompts."""
 ANSWERS = ".answers.json"
-BY_TASK = ".by_task.json"
 SCORES = ".scores.json"
 SFT, BASE = "sft", "base"
 """The policies that others start from."""
@@ -207,17 +206,13 @@ class RunFolder:
         return self.evaluation / measured_on(self.task_settings)
 
     def write_results(self, name: str, figures: Mapping[str, Any], answers: object) -> Path:
-        """Write the figures and answers of a policy on this task, and its figures on all tasks so far by task.
+        """Write the figures of a policy on this task to `<name>.json` in `results`, which is returned.
 
-        The files are `<name>.json` in `results`, which is returned, `<name>.answers.json` beside it, and
-        `evaluation/<name>.by_task.json`.
+        Its answers are in `<name>.answers.json` beside it.
         """
         place = self.results / f"{name}.json"
         write_json(place, dict(figures))
         write_json(place.with_name(f"{name}{ANSWERS}"), answers)
-        files = sorted(self.evaluation.glob(f"*/{name}.json"))
-        gathered = {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
-        write_json(self.evaluation / f"{name}{BY_TASK}", gathered)
         return place
 
     def read_results(self, name: str) -> dict[str, Any]:

@@ -90,24 +90,26 @@ def run_sample(
     """
     prepare(config)
     with critic_factory(config) as factory, _critic(factory, examples, critique) as critic:
-        seed, generation = config.run.seed, config.generation
         policies = factory.run.policies(names)
-        texts = {name: _answers(settings, examples, seed, generation) for name, settings in policies}
-        return _side_by_side(examples, texts, critic)
+        return _answer_all(policies, examples, config.run.seed, config.generation, critic)
 
 
-def _side_by_side(
-    examples: Sequence[Example], texts: Mapping[str, Sequence[str]], critic: Critic | None = None
+def _answer_all(
+    policies: Sequence[tuple[str, PolicySettings]],
+    examples: Sequence[Example],
+    seed: int,
+    generation: GenerationSettings,
+    critic: Critic | None = None,
+    environment: MakeEnvironment | None = None,
 ) -> list[PromptAnswers]:
-    """The answers of all policies to each prompt, judged by the critic if there is one."""
+    """The answers of all policies to each prompt, side by side, judged by the critic if there is one."""
     columns = []
-    for name, responses in texts.items():
+    for name, settings in policies:
+        responses = _answers(settings, examples, seed, generation, environment)
         judgements = judgements_of(critic, examples, responses) if critic else [None] * len(examples)
         columns.append([PolicyAnswer(name, *pair) for pair in zip(responses, judgements, strict=True)])
-    return [
-        PromptAnswers(example, answers)
-        for example, answers in zip(examples, zip(*columns, strict=True), strict=True)
-    ]
+    rows = zip(*columns, strict=True)
+    return [PromptAnswers(example, answers) for example, answers in zip(examples, rows, strict=True)]
 
 
 def _answers(
@@ -115,7 +117,7 @@ def _answers(
     examples: Sequence[Example],
     seed: int,
     generation: GenerationSettings,
-    environment: MakeEnvironment | None = None,
+    environment: MakeEnvironment | None,
 ) -> list[str]:
     """Answers of one policy; one at a time is in memory, and each draws the same random numbers."""
     policy = load_frozen(settings)
@@ -195,15 +197,11 @@ def run_try(
             if words == FORGET or not keep:
                 conversation.forget()
             if words and words != FORGET:
-                _answer(conversation, words, show)
-
-
-def _answer(conversation: Conversation, words: str, show: Callable[[PromptAnswers], None]) -> None:
-    try:
-        show(conversation.ask(words))
-    except UserError as error:
-        print(f"{error}; the conversation begins again", file=sys.stderr)
-        conversation.forget()
+                try:
+                    show(conversation.ask(words))
+                except UserError as error:
+                    print(f"{error}; the conversation begins again", file=sys.stderr)
+                    conversation.forget()
 
 
 def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
@@ -221,13 +219,8 @@ def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
         return []
     tokens = min(SHOWN_TOKENS, config.generation.max_new_tokens)
     generation = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
-    make = environment_of(task)
-    policies = {BEFORE: run.policy(), name: run.policy(name)}
-    texts = {
-        title: _answers(settings, examples, config.run.seed, generation, make)
-        for title, settings in policies.items()
-    }
-    return _side_by_side(examples, texts)
+    policies = [(BEFORE, run.policy()), (name, run.policy(name))]
+    return _answer_all(policies, examples, config.run.seed, generation, environment=environment_of(task))
 
 
 def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:

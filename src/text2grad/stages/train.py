@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -181,15 +181,10 @@ def critic_in_training(
         yield ProbedCritic(critic, stage.config.run.seed) if probed else critic
 
 
-class Answers(NamedTuple):
-    """Records to train on, in their order, and how many of the file are left out, by reason."""
+def answers_in(path: Path, run: RunFolder) -> tuple[list[Feedback], dict[str, int]]:
+    """The records to train on, in their order, and how many of the file are left out, by reason.
 
-    records: list[Feedback]
-    left_out: Mapping[str, int]
-
-
-def answers_in(path: Path, run: RunFolder) -> Answers:
-    """The records of a file without failed critiques, and without those about prompts that the task holds out.
+    Failed critiques are, and records about prompts that the task holds out.
 
     Raises:
         UserError: the file holds no such record, one without a response, or none about a prompt of the task.
@@ -217,7 +212,7 @@ def answers_in(path: Path, run: RunFolder) -> Answers:
     if not kept:
         reasons = " and ".join(f"{count} {name.replace('_', ' ')}" for name, count in left_out.items() if count)
         raise UserError(f"{path}: nothing to train on, {reasons}", "text2grad annotate makes more")
-    return Answers(kept, dict(left_out))
+    return kept, dict(left_out)
 
 
 @dataclass(frozen=True, kw_only=True)

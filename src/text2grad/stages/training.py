@@ -45,7 +45,7 @@ from text2grad.durable.launch import joined, profile_shards
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UserError
+from text2grad.errors import UserError, first_error
 from text2grad.feedback import Example
 from text2grad.json_text import lines_of
 from text2grad.page.signs import loss_advice
@@ -223,15 +223,12 @@ def _read(file: Path, same: Mapping[str, Any], config: Config) -> dict[str, Deri
         content = json.loads(file.read_text(encoding="utf-8"))
         if any(content["from"].get(name, value) != value for name, value in same.items()):
             return None
-        settings = {
-            key: DerivedValue(*each) for key, each in content["settings"].items() if not is_set(config, key)
-        }
-        full = with_values(config, {key: each.value for key, each in settings.items()})
+        stored = content["settings"].items()
+        settings = {key: DerivedValue(*pair) for key, pair in stored if not is_set(config, key)}
+        full = with_values(config, {key: derived.value for key, derived in settings.items()})
         Config.model_validate(full.model_dump(warnings=False))
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
-        raise UserError(f"{file} does not fit: {where}: {problem['msg']}", DERIVED_AGAIN) from error
+        raise UserError(f"{file} does not fit: {first_error(error)}", DERIVED_AGAIN) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is not a list of derived settings", DERIVED_AGAIN) from error
     return settings
@@ -267,7 +264,7 @@ class TrainingRun:
             title=stage.title,
             seed=run.seed,
             resume=stage.resume,
-            inputs={**run_inputs(self.config, trained or self.config.policy), **(inputs or {})},
+            inputs={**flatten(run=run, policy=trained or self.config.policy), **(inputs or {})},
             ranks=stage.ranks,
             on_step=on_step,
             loggers=run.loggers,
@@ -275,14 +272,6 @@ class TrainingRun:
         )
         if stage.ranks.first:
             note_settings(self.config, own)
-
-
-def run_inputs(config: Config, trained: PolicySettings) -> dict[str, str]:
-    """Return the settings that must be unchanged to resume any training loop.
-
-    `trained` made the model; its weights are compared by the loop, wherever they lie.
-    """
-    return flatten(run=config.run, policy=trained)
 
 
 @contextmanager

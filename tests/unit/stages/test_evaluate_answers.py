@@ -60,11 +60,6 @@ def test_a_file_is_measured_without_a_model(tmp_path: Path) -> None:
     assert figures["out"] == str(place)
     written = json.loads(place.read_text())
     assert written == {name: value for name, value in figures.items() if name != "out"}
-    gathered = tmp_path / "run" / "evaluation" / "gpt.by_task.json"
-    assert json.loads(gathered.read_text()) == {"summarization": written}
-    other = config_in(tmp_path, "--task.name", "qa")
-    run_evaluate_answers(other, [tmp_path / "gpt.jsonl"])
-    assert list(json.loads(gathered.read_text())) == ["qa", "summarization"]
 
 
 def test_a_list_of_one_reference_is_that_reference(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import torch
 
 from text2grad.config import Config, load_config
 from text2grad.config.derive import DataFacts
+from text2grad.durable.identity import flatten
 from text2grad.errors import UserError
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages.training import run_inputs, training
+from text2grad.stages.training import training
 from tiny_runs import tiny_model
 
 DATA = DataFacts(examples=8, prompt_tokens=4, target_tokens=4)
@@ -98,6 +99,6 @@ def test_a_run_depends_on_the_policy_that_was_trained_and_on_what_its_stage_name
     with training(given, "ppo", "ppo/mine", "force") as stage:
         run = stage.settle(policy, DATA)
         with run.begin() as plain:
-            assert plain.inputs == run_inputs(given, given.policy) and plain.resume == "force"
+            assert plain.inputs == flatten(run=given.run, policy=given.policy) and plain.resume == "force"
         with run.begin(other, {"the critic": "abc"}) as named:
             assert {**plain.inputs, "policy.value_head": "separate", "the critic": "abc"} == named.inputs

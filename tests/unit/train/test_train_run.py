@@ -13,6 +13,7 @@ import torch
 
 from text2grad.config import Config
 from text2grad.durable import run
+from text2grad.durable.identity import flatten
 from text2grad.durable.log import RunLog, Stopwatch
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import save_policy
@@ -20,7 +21,6 @@ from text2grad.durable.settings import Schedule
 from text2grad.durable.state import Randomness, seed_everything
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import critic_inputs
-from text2grad.stages.training import run_inputs
 from text2grad.train.optimizers import learning_rate_factor
 from text2grad.train.passes import PassSize
 
@@ -148,7 +148,7 @@ def test_settings_of_the_policy_and_the_sandbox_belong_to_a_run() -> None:
 
     def inputs(**sections: dict[str, object]) -> dict[str, str]:
         config = Config.model_validate(base | {name: base.get(name, {}) | s for name, s in sections.items()})
-        return {**run_inputs(config, config.policy), **critic_inputs(config)}
+        return {**flatten(run=config.run, policy=config.policy), **critic_inputs(config)}
 
     plain = inputs()
     assert (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from text2grad.align import token_labels
 from text2grad.chat import Chat
@@ -70,40 +70,24 @@ class RewardModelEvaluation(Summary):
     report: Mapping[str, Any] = inlined()
 
 
-class TrainingResult(NamedTuple):
-    """Records, pairs that were trained on, what was added to the records by its kind, and the last metrics."""
-
-    records: int
-    pairs: int
-    added: Mapping[str, int]
-    metrics: Mapping[str, float]
-
-
 def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
     """Train the reward model on z and check it; writes `reward_model/policy`, `reward_model/gate.json` and
     `evaluation/reward_model.json`.
     """
     with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
-        trained = train_reward_model(stage)
+        summary = train_reward_model(stage)
+        if not stage.ranks.first:
+            return summary
         release()  # what was trained is gone before the model that was written is loaded
-        first, settings = stage.ranks.first, stage.config
+        settings = stage.config
         model = RewardModel(stage.folder, settings.reward_model, settings.generation.batch_size)
-        cases = [case for _, case in heldout_cases(model)] if first else []
+        cases = [case for _, case in heldout_cases(model)]
         rates = measure_reward_model(model.run, cases)
-        gate = check_reward_model(model, settings, cases) if first else None
-    return RewardModelSummary(
-        records=trained.records,
-        trained_on=trained.pairs,
-        corrections=trained.added["corrections"] or None,
-        damaged=trained.added["damaged"] or None,
-        metrics=trained.metrics,
-        rates=rates,
-        gate=asdict(gate) if gate else None,
-        out=str(stage.place / "policy"),
-    )
+        gate = check_reward_model(model, settings, cases)
+    return replace(summary, rates=rates, gate=asdict(gate))
 
 
-def train_reward_model(stage: TrainingStage) -> TrainingResult:
+def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
     """Train the reward model and write it; each of several processes calls this."""
     ranks = stage.ranks
     with stage.preparing():
@@ -135,8 +119,14 @@ def train_reward_model(stage: TrainingStage) -> TrainingResult:
                 (stage.place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
     if ranks.first:
         warn_if_loss_flat(stage.place, "reward_model.training", settings.training.lr)
-    extra = {"corrections": len(praised) - len(chosen), "damaged": len(shown) - len(praised)}
-    return TrainingResult(len(chosen), len(pairs), extra, metrics)
+    return RewardModelSummary(
+        records=len(chosen),
+        trained_on=len(pairs),
+        corrections=len(praised) - len(chosen) or None,
+        damaged=len(shown) - len(praised) or None,
+        metrics=metrics,
+        out=str(stage.place / "policy"),
+    )
 
 
 def training_records(run: RunFolder, tell: bool) -> list[Feedback]:
