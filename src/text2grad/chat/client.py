@@ -33,7 +33,9 @@ GUESSED_ANSWER, GUESSED_SECONDS = 300, 5.0
 
 
 class PaidAnswer(NamedTuple):
-    """What the journal has of a settled question; `usage`: tokens by name, and USD where it is known.
+    """What the journal has of a settled question.
+
+    `usage`: tokens by name, and USD where it is known, of all the answers that were paid for.
 
     `asked_without`: what of the decoding the server did not take, and decided itself.
     """
@@ -119,8 +121,11 @@ class OpenAIChat:
         if self.journal.slot(question.id).state is None:
             return None
         line = self.journal.last(question.id)
-        usd = {"usd": line["usd"]} if line.get("usd") else {}
-        usage = {**line.get("usage", {}), **usd}
+        usage: dict[str, float] = {}
+        for paid in [line, *self.journal.earlier(question.id)]:
+            usd = {"usd": paid["usd"]} if paid.get("usd") else {}
+            for name, count in {**paid.get("usage", {}), **usd}.items():
+                usage[name] = usage.get(name, 0.0) + count
         return PaidAnswer(answer_of(line), usage, tuple(map(str, line.get("asked_without", ()))))
 
     def settle(self, questions: Iterable[Question], verdict: Verdict) -> None:

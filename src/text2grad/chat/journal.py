@@ -57,13 +57,14 @@ class Slot:
     """What is known of one request: how often it was answered, how it ended, and where its last line is.
 
     `state` is None while it is pending: not asked yet, or answered and not judged. `offset` is -1 without a line;
-    `size` counts bytes.
+    `size` counts bytes; `answered`: the last line is an answer.
     """
 
     state: State | None = None
     answers: int = 0
     offset: int = -1
     size: int = 0
+    answered: bool = False
 
 
 @dataclass
@@ -107,6 +108,7 @@ class Journal:
         self.slots: dict[str, Slot] = {}
         self.notes: dict[str, Any] = {}
         self.totals = Totals()
+        self._earlier: dict[str, list[tuple[int, int]]] = {}  # offset and size of answers that were asked for again
         self._handle, self._end = handle, 0
         self._guard, self._synced = Lock(), time.monotonic()
         self._broken = ""
@@ -206,8 +208,15 @@ class Journal:
             KeyError: there is none.
         """
         slot = self.slots[id]
-        data = os.pread(self._handle, slot.size, slot.offset)
-        if len(data) < slot.size:
+        return self._read(slot.offset, slot.size)
+
+    def earlier(self, id: str) -> list[dict[str, Any]]:
+        """Return the answers to a question that were paid for before its last one."""
+        return [self._read(*place) for place in self._earlier.get(id, ())]
+
+    def _read(self, offset: int, size: int) -> dict[str, Any]:
+        data = os.pread(self._handle, size, offset)
+        if len(data) < size:
             raise UserError(f"{self.path} has become shorter", "leave the journal alone while it is written")
         return _line_of(data)
 
@@ -262,8 +271,11 @@ class Journal:
         if kind == "state":
             slot.state = line["state"]
             return
+        if slot.answered:
+            self._earlier.setdefault(line["id"], []).append((slot.offset, slot.size))
         slot.offset, slot.size, slot.state = offset, size, None
-        if kind == "answer":
+        slot.answered = kind == "answer"
+        if slot.answered:
             slot.answers += 1
             self.totals.add(line)
 

@@ -14,7 +14,7 @@ BLEU_FIGURES = ("bleu", "sentence_bleu", "bleu_signature")
 
 
 def text_figures(references: Sequence[str], texts: Sequence[str]) -> dict[str, Figure]:
-    """ROUGE-1, 2 and L (mean F1 in [0, 1], stemmed), BLEU in [0, 100], and `empty`: how many texts are.
+    """ROUGE-1, 2 and L (mean F1 in [0, 1], stemmed), BLEU in [0, 1], and `empty`: how many texts are.
 
     `bleu` is that of the whole corpus, `sentence_bleu` the mean over texts; both are None where sacrebleu is not
     installed, which is said once. Their tokenizer (13a) takes what stands between spaces for a word: where a
@@ -45,6 +45,7 @@ def bleu(references: Sequence[str], texts: Sequence[str], **options: Any) -> dic
     """BLEU (Papineni et al. 2002) by sacrebleu, with `options` of its `BLEU` (`tokenize`, `smooth_method`, ...).
 
     Returns:
+        All in [0, 1], where sacrebleu itself has percentages.
         `bleu`: counts of n-grams are summed over the corpus; `sentence_bleu`: the mean over texts, each of the
         orders that it has (`effective_order`); `bleu_signature`: how sacrebleu counted, with its version.
     """
@@ -54,7 +55,7 @@ def bleu(references: Sequence[str], texts: Sequence[str], **options: Any) -> dic
         warn_once(f"no BLEU without sacrebleu: pip install 'text2grad[{EXTRAS['sacrebleu']}]'")
         return dict.fromkeys(BLEU_FIGURES)
     corpus = BLEU(**options)
-    found = corpus.corpus_score(list(texts), [list(references)]).score
+    found = corpus.corpus_score(list(texts), [list(references)]).score / 100
     single = BLEU(**{**options, "effective_order": True})
-    each = [single.sentence_score(text, [ref]).score for text, ref in zip(texts, references, strict=True)]
+    each = [single.sentence_score(text, [ref]).score / 100 for text, ref in zip(texts, references, strict=True)]
     return {"bleu": found, "sentence_bleu": mean(each), "bleu_signature": str(corpus.get_signature())}

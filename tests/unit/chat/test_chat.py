@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chat_server import KEY, ChatServer, Reply, error, last_message, said, servers_of
-from text2grad.chat import Completion, EndpointSettings, OpenAIChat, ScriptedChat
+from text2grad.chat import Answer, Completion, EndpointSettings, OpenAIChat, ScriptedChat
+from text2grad.chat.journal import State
+from text2grad.chat.questions import Question
 from text2grad.errors import UserError
 from text2grad.feedback import Failure, Message
 
@@ -60,3 +63,19 @@ def test_scripted_chat_plays_back_and_remembers() -> None:
         chat.complete([asked("c")])
     echo = ScriptedChat(lambda conversation: conversation[-1].content.upper())
     assert echo.complete([asked("a")]) == [Completion(text="A")]
+
+
+def test_a_question_asked_twice_costs_both_answers(tmp_path: Path) -> None:
+    def verdict(question: Question, answer: Answer, last: bool) -> State | None:
+        return "ok" if getattr(answer, "text", "") == "good" else None
+
+    with servers_of(ChatServer) as start:
+        server = start(lambda _, turn, body: said(["bad", "good"][turn]), last_message)
+        settings = EndpointSettings(model="judge", base_url=server.url)
+        for _ in range(2):  # the second time from the journal alone
+            with OpenAIChat(settings, tmp_path / "answers.jsonl") as chat:
+                question = chat.asker.questioner.question(asked("hello"))
+                chat.settle([question], verdict)
+                paid = chat.paid_answer(question)
+            assert paid is not None and paid.usage["completion_tokens"] == 200.0
+    assert server.turns["hello"] == 2

@@ -49,8 +49,8 @@ def test_bleu_by_hand() -> None:
     """4 of 4, 3 of 3, 2 of 2, 1 of 1 n-grams and 4 words of 5: only the brevity counts, exp(1 - 5 / 4)."""
     pytest.importorskip("sacrebleu")
     found = bleu(["a b c d e", "x y"], ["a b c d", "x y"])
-    assert found["bleu"] == pytest.approx(100 * 2.718281828 ** -(1 / 6), rel=1e-6), "6 words of 7"
-    assert found["sentence_bleu"] == pytest.approx((100 * 2.718281828**-0.25 + 100) / 2, rel=1e-6)
+    assert found["bleu"] == pytest.approx(2.718281828 ** -(1 / 6), rel=1e-6), "6 words of 7"
+    assert found["sentence_bleu"] == pytest.approx((2.718281828**-0.25 + 1) / 2, rel=1e-6)
     assert "tok:13a" in str(found["bleu_signature"])
 
 
@@ -97,10 +97,10 @@ def test_corpus_bleu_as_sacrebleu_and_moses_publish_it() -> None:
     for system in ("sys1", "sys2"):
         found = bleu(reference, lines(f"ted.{system}.eng"), tokenize="none", force=True)
         own[system] = found
-        assert found["bleu"] == pytest.approx(expected[f"{system} tokenize=none force"], abs=1e-9)
+        assert found["bleu"] == pytest.approx(expected[f"{system} tokenize=none force"] / 100, abs=1e-9)
         found = bleu(detokenised, lines(f"ted.{system}.detok.eng"))
-        assert found["bleu"] == pytest.approx(expected[f"{system} detok 13a"], abs=1e-9)
-    assert round(number(own["sys1"]["bleu"]), 2) == 22.44, "multi-bleu.pl"
+        assert found["bleu"] == pytest.approx(expected[f"{system} detok 13a"] / 100, abs=1e-9)
+    assert round(number(own["sys1"]["bleu"]), 4) == 0.2244, "multi-bleu.pl"
 
 
 def test_sentences_of_sacrebleus_own_tests() -> None:
@@ -108,12 +108,12 @@ def test_sentences_of_sacrebleus_own_tests() -> None:
     known = published("bleu_fixtures", "sacrebleu_expected.json")
     for case in known["floor_0.01"]:
         found = bleu(case["ref"], case["hyp"], smooth_method="floor", smooth_value=0.01)
-        assert number(found["sentence_bleu"]) / 100 == pytest.approx(case["bleu"], abs=1e-9)
+        assert number(found["sentence_bleu"]) == pytest.approx(case["bleu"], abs=1e-9)
     told = known["statistics"]
     one = bleu([told["ref"]], [told["hyp"]], smooth_method="none")
-    assert one["bleu"] == told["bleu_no_smoothing"]
+    assert number(one["bleu"]) * 100 == pytest.approx(told["bleu_no_smoothing"], abs=1e-9)
     floor = bleu([told["ref"]], [told["hyp"]], smooth_method="floor")
-    assert number(floor["bleu"]) / 100 == pytest.approx(told["bleu_floor_default"], abs=1e-9)
+    assert number(floor["bleu"]) == pytest.approx(told["bleu_floor_default"], abs=1e-9)
 
 
 def test_the_installed_sacrebleu_is_the_published_one() -> None:
@@ -142,8 +142,8 @@ def test_the_installed_sacrebleu_is_the_published_one() -> None:
 def test_bleu_of_lightevals_cases(name: str, options: dict[str, Any]) -> None:
     pytest.importorskip("sacrebleu")
     for references, said, expected, tolerance in cases(name):
-        wanted = expected if name == "bleu" else 100 * expected[name]
-        near = tolerance if name == "bleu" else 100 * tolerance
+        unit = 100 if name == "bleu" else 1  # theirs is a percentage, the others are fractions
+        wanted, near = (expected if unit == 100 else expected[name]) / unit, tolerance / unit
         assert bleu(references, said, **options)["bleu"] == pytest.approx(wanted, abs=near)
 
 
