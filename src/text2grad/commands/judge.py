@@ -52,6 +52,7 @@ class Import(Stage, ConfiguredCommand):
     scales: list[str] = option(
         "--scale [NAME=]WORST..BEST", "Scale of the ratings: 1..5, stars=1..10, poor,fair,good.", UNSET
     )
+    no_prompt: bool = option("--no-prompt", "Take records that do not say what was asked.", False)
     out: Path | None = option(*OUT)
 
     def work(self) -> Work:
@@ -60,7 +61,8 @@ class Import(Stage, ConfiguredCommand):
         config = self.configuration(self.config or DEMO)
         from text2grad.stages.intake import run_import
 
-        return Work(partial(run_import, config, self.source, self.kind, self.out, self.names, self.scales))
+        options = (self.names, self.scales, self.no_prompt)
+        return Work(partial(run_import, config, self.source, self.kind, self.out, *options))
 
 
 @command("export")

@@ -1,31 +1,60 @@
-"""Conversations as others write them: a row's prompt, and its response as turns of plain text.
+"""What was asked and what was answered in a row, as others write it: one reader for all files.
 
-The formats are OpenAI's messages (`messages`, or `prompt` and `completion` as verifiers and TRL write them, also
-for rollouts of SkyRL and verl) and chat model runs of LangSmith. A turn is the text that a policy writes, so
-structured tool calls and reasoning become text, by the policy's chat template or in a default form.
+A prompt is text or messages, a response text or the turns of an assistant. Messages are those of OpenAI (chat and
+responses API), Anthropic, LangChain and LangSmith; rollouts of verifiers, TRL, SkyRL and verl have them, too.
+A turn is the text that a policy writes, so calls of tools and reasoning become text, by the policy's chat template
+or in a default form. A part of a message that is not in `PARTS` is refused by its name.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from text2grad.data.files import Row, RowError
+from text2grad.data.files import Row, RowError, cell_text, holds_text, is_filled
 from text2grad.errors import warn_once
 from text2grad.feedback import Message, Transcript
-from text2grad.json_text import from_json, to_json
+from text2grad.json_text import from_json
 
+PROMPTS = ("prompt", "question", "instruction", "query")
+"""Keys of what was asked; the first counts. Alpaca's `input` belongs to its `instruction`."""
+SYSTEMS = ("system", "system_prompt", "system_message")
 TALKS = ("messages", "conversation", "chat_history", "trajectory")
-"""Keys of a whole conversation: its first turn of the assistant begins the response."""
-ANSWERS = ("completion", "response")
-"""Keys of what was answered to `prompt`."""
+"""Keys of a whole conversation, or of what came before a response."""
+ANSWERS = ("response", "completion", "output")
+"""Keys of what was answered. `output` stands with `instruction`, or holds messages."""
 ROLES = ("system", "user", "assistant", "tool")
-_ROLES = {"developer": "system", "human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
-_TEXTS = ("text", "input_text", "output_text")
+_ROLES = {
+    **dict.fromkeys(("developer", "system_prompt"), "system"),
+    "human": "user",
+    **dict.fromkeys(("ai", "model", "function_call", "custom_tool_call", "reasoning"), "assistant"),
+    **dict.fromkeys(("function", "function_call_output", "custom_tool_call_output"), "tool"),
+}
+"""Other names of roles, and the roles of the items of OpenAI's responses API that are no messages."""
+_ITEMS = ("message", "function_call", "custom_tool_call", "reasoning")
+"""Items of one turn of the assistant; those in a row are one turn."""
+_CONTENT = ("content", "tool_calls", "function_call", "refusal", "arguments", "summary", "output")
+_REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+_KNOWN = {*_CONTENT, *_REASONING, "role", "type", "id", "name", "kwargs", "status", "created_at"}
 _REPR_OF_TURNS = re.compile(r"""\s*\[?\s*\{\s*'(?:role|content)'\s*:""")
+_AS_PARTS = "write it as text, or as a list of parts"
+_ONLY_TEXT = "only text is read: leave such records out, or say in words what it shows"
+PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("text", "input_text", "output_text"), ("text", ("text",))),
+    "refusal": ("text", ("refusal",)),
+    "thinking": ("reasoning", ("thinking",)),
+    "reasoning": ("reasoning", ("reasoning", "content", "summary")),
+    **dict.fromkeys(("reasoning.text", "reasoning_text", "summary_text"), ("reasoning", ("text",))),
+    "reasoning.summary": ("reasoning", ("summary",)),
+    **dict.fromkeys(("tool_use", "tool_call", "function_call", "custom_tool_call"), ("call", ())),
+    "tool_result": ("result", ("content",)),
+    **dict.fromkeys(("redacted_thinking", "reasoning.encrypted"), ("sealed", ())),
+}
+"""Types of parts: what each is, and the keys that hold it."""
 
 
 class AssistantTurn(NamedTuple):
@@ -55,74 +84,159 @@ def by_default(said: AssistantTurn, cure: str = "the policy's own way: --policy.
     return "\n".join(filter(None, [thoughts, said.content, *calls]))
 
 
-def with_conversation(row: Row, write: Write = by_default) -> Row:
-    """The row with its conversation as `prompt` and `response`, lists of plain messages; a response of one turn is
-    text. A row without a conversation is returned unchanged.
+# Rows.
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a row asks and answers; `others` is the rest of the row.
+
+    `response` is None where the row has none. `is_turn`: it was a chat turn or several, whose text is as it is.
+    """
+
+    prompt: tuple[Message, ...]
+    response: str | None
+    is_turn: bool
+    others: Row
+
+
+def read_exchange(row: Row, write: Write = by_default, literal: bool = False) -> Exchange:
+    """Read prompt and response of a row. A `literal` response is text, also where it looks like turns as JSON.
 
     Raises:
-        ValueError: a message is malformed, or holds something other than text.
+        ValueError: a message is malformed or holds something other than text; or two keys say different things.
+    """
+    refuse_telemetry(row)
+    row = _run_of_a_model(row)
+    prompt, used = read_prompt(row, write)
+    answers = [name for name in ANSWERS if _is_said(row.get(name)) and (name != "output" or _goes_with(row))]
+    if len(answers) > 1:
+        raise RowError(f"both a {answers[1]} and a {answers[0]}", "leave out the one that is not meant")
+    answer = row[answers[0]] if answers else row.get("response")
+    is_text = answer is None or (literal and isinstance(answer, str))
+    turns = [] if is_text else list(turns_of(answer, "response", write))
+    response = None if turns or answer is None else cell_text({"response": answer}, "response")
+    talk = next((name for name in TALKS if is_talk(row.get(name))), "")
+    before: list[Message] = []
+    if talk and not answers:
+        turns = messages_of(row[talk], write)
+    elif talk:
+        before = messages_of(row[talk], write)
+        if before[-1].role == "assistant" and before[-1].content in (response, turns[-1].content if turns else ""):
+            before.pop()
+        if not before or before[-1].role == "assistant":
+            raise RowError(f"both {talk} that end with an answer and a {answers[0]}", "leave out what is not meant")
+    if turns:
+        turns = turns[len(prompt) :] if prompt and tuple(turns[: len(prompt)]) == prompt else turns
+        first = next((place for place, turn in enumerate(turns) if turn.role == "assistant"), None)
+        if first is None:
+            cure = "leave it out: nothing in it is judged"
+            raise RowError(f"no message of the assistant in the {(talk and 'conversation') or 'response'}", cure)
+        before, turns = [*before, *turns[:first]], turns[first:]
+        response = turns[0].content if len(turns) == 1 else Transcript.of_messages(turns)
+    if before:
+        used = [*used, talk]
+        prompt = _same_prompt(prompt, tuple(before))
+    shown, used = with_system(row, prompt, used)
+    others = {name: value for name, value in row.items() if name not in (*used, *answers, talk)}
+    return Exchange(shown, response, bool(turns), others)
+
+
+def refuse_telemetry(row: Row) -> None:
+    """Refuse spans of OpenTelemetry.
+
+    Raises:
+        ValueError: the row is one.
     """
     if "resourceSpans" in row or "gen_ai." in str(row.get("attributes", list(row))):
         raise RowError("spans of OpenTelemetry are not read", 'write each conversation as {"messages": [...]}')
-    parts = _parts(row)
-    if parts is None:
-        return row
-    prompt, answer = ([plain_message(message, write) for message in messages] for messages in parts)
-    if prompt and answer[: len(prompt)] == prompt:  # the conversation from the prompt on
-        answer = answer[len(prompt) :]
-    if not prompt:
-        first = next((place for place, turn in enumerate(answer) if turn.role == "assistant"), len(answer))
-        prompt, answer = answer[:first], answer[first:]
-    if not any(turn.role == "assistant" for turn in answer):
-        raise RowError("no message of the assistant in the conversation", "leave it out: nothing in it is judged")
-    single = answer[0].content if len(answer) == 1 else [turn.model_dump() for turn in answer]
-    shown: Row = {"prompt": [turn.model_dump() for turn in prompt]} if prompt else {}
-    others = {name: value for name, value in row.items() if name not in (*TALKS, *ANSWERS) or not _is_talk(value)}
-    return {**others, **shown, "response": single}
 
 
-def response_of(row: Row) -> str:
-    """The response of a row that `with_conversation` returned."""
-    value = row["response"]
-    return value if isinstance(value, str) else Transcript.of_messages(map(Message.model_validate, value))
+def _is_said(value: Any) -> bool:
+    return is_filled(value) or (isinstance(value, str) and bool(value.strip()))
 
 
-def _parts(row: Row) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    """The messages of the prompt, and those of the answer or of the whole conversation; None if there are none."""
-    prompt: Any = row.get("prompt")
-    if isinstance(prompt, str):
-        prompt = [{"role": "user", "content": prompt}]
-    elif not _is_talk(prompt):
-        prompt = []
-    if _is_talk(row.get("completion")):
-        if row.get("response"):
-            raise RowError("both a completion and a response", "leave out the one that is not meant")
-        return prompt, row["completion"]
-    if _is_talk(row.get("response")) and _is_new(row):
-        return prompt, row["response"]
-    talk = next((row[name] for name in TALKS if _is_talk(row.get(name))), None)
-    if talk and "response" not in row:
-        return [], talk
-    if row.get("run_type") in ("llm", "chat_model"):
-        prompt, answer = (_messages_in(row.get(name)) for name in ("inputs", "outputs"))
-        return (prompt, answer) if prompt and answer else None
-    return None
-
-
-def _is_talk(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_role, value))
-
-
-def _is_new(row: Row) -> bool:
-    """True if a response is more than one plain answer after its prompt, which every reader takes.
-
-    In a published file whose responses are whole conversations (`repeats_prompt`) the last turn is meant.
+def read_prompt(
+    row: Row, write: Write = by_default, names: Sequence[str] = PROMPTS, every: bool = False
+) -> tuple[tuple[Message, ...], list[str]]:
+    """The prompt under the first of `names` (or under `every` one), as turns, and the keys that hold it; without a
+    `system` of the row.
     """
-    messages = row["response"]
-    if is_structured(messages):
-        return True
-    several = any(_role(message) in ("assistant", "tool") for message in messages[:-1])
-    return several and not repeats_prompt({"prompt": None, **row})
+    there = [name for name in names if _is_said(row.get(name))]
+    asks = [name for name in there if name == "prompt" or isinstance(row[name], str) or is_talk(row[name])]
+    used = asks if every else asks[:1]
+    if used == ["instruction"] and isinstance(row.get("input"), str) and row["input"].strip():
+        used.append("input")
+    if not used:
+        return (), []
+    if turns := turns_of(row[used[0]], "prompt", write):
+        return turns, used[:1]
+    text = "\n\n".join(cell_text(row, name, "prompt") for name in used)
+    return (Message(role="user", content=text),), used
+
+
+def _same_prompt(prompt: tuple[Message, ...], before: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The longer of a row's prompt and of what came before its response, where both end alike.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if prompt and prompt[-1].content.strip() != before[-1].content.strip():
+        problem = "the response is a conversation that begins with another prompt than the row's"
+        raise RowError(problem, "leave out the prompt that is not meant")
+    return max(prompt, before, key=len)
+
+
+def with_system(row: Row, prompt: tuple[Message, ...], used: list[str]) -> tuple[tuple[Message, ...], list[str]]:
+    """The prompt after the system message of a row, if it has one, and the keys of both.
+
+    Raises:
+        ValueError: the prompt begins with another one.
+    """
+    names = [name for name in SYSTEMS if isinstance(row.get(name), str) and row[name].strip()]
+    if not (names and prompt):
+        return prompt, used
+    system = Message(role="system", content=row[names[0]])
+    if prompt[0].role == "system" and prompt[0].content.strip() != system.content.strip():
+        raise RowError(f"{names[0]} says another thing than the system message", "leave out the one not meant")
+    return (prompt if prompt[0].role == "system" else (system, *prompt)), [*used, names[0]]
+
+
+def _goes_with(row: Row) -> bool:
+    """True if `output` is an answer: beside an instruction, or as messages. Others may hold a tool's words."""
+    return isinstance(row.get("instruction"), str) or is_talk(row["output"])
+
+
+def _run_of_a_model(row: Row) -> Row:
+    """A run of LangSmith, or a response of OpenAI's API, with `prompt` and `response`; any other row as it is."""
+    if row.get("run_type") in ("llm", "chat_model"):
+        sides = {"prompt": "inputs", "response": "outputs"}
+    elif is_talk(row.get("output")) and "input" in row and not {*PROMPTS, *TALKS} & row.keys():
+        sides = {"prompt": "input", "response": "output", "system": "instructions"}
+    else:
+        return row
+    texts = {ours: messages_in(row[name]) or row[name] for ours, name in sides.items() if row.get(name)}
+    if not is_talk(texts.get("response")):
+        return row
+    return {**{name: value for name, value in row.items() if name not in sides.values()}, **texts}
+
+
+def messages_in(value: Any) -> list[Any]:
+    """The messages in the input or output of a run, however deep: the first list of some, or the only one."""
+    if isinstance(value, dict) and _role(value):
+        return [value]
+    if is_talk(value):
+        return list(value)
+    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next(filter(None, map(messages_in, inner)), [])
+
+
+def repeats_prompt(row: Mapping[str, Any]) -> bool:
+    """True if a row's response is plain turns from the prompt on, as published, and not what was answered."""
+    response = row["response"]
+    if not (isinstance(response, list) and response) or is_structured(response):
+        return False
+    return isinstance(response[0], dict) and ("is_chosen" in row or response[0].get("content") == row["prompt"])
 
 
 def is_structured(messages: object) -> bool:
@@ -131,12 +245,77 @@ def is_structured(messages: object) -> bool:
     return any(item.keys() - {"role", "content"} or not isinstance(item.get("content"), str) for item in objects)
 
 
-def _role(message: Any) -> str:
+def turns_of(value: Any, name: str, write: Write = by_default) -> tuple[Message, ...]:
+    """The chat turns of a cell that has some: a list of them, one alone, or a list as JSON text; empty: it is text.
+
+    Raises:
+        ValueError: it is another list or object, or a turn has something else than text.
+    """
+    if isinstance(value, str):
+        if _REPR_OF_TURNS.match(value):
+            raise ValueError(f"the {name} is chat turns as Python prints them; write them as JSON")
+        content = _loaded(value) if value.lstrip().startswith(("[", "{")) else None
+        listed = [content] if isinstance(content, dict) else content if isinstance(content, list) else []
+        value = listed if all(map(is_turn, listed)) else None
+    if isinstance(value, dict):
+        value = [{"role": "assistant", **value} if name != "prompt" and "content" in value else value]
+    if isinstance(value, list) and value and not is_talk(value):
+        shape = '{"role": "assistant", "content": "..."}'
+        raise ValueError(f"the {name} is neither text nor a list of turns such as {shape}: {str(value[0])[:40]!r}")
+    return tuple(messages_of(value, write)) if isinstance(value, list) else ()
+
+
+def is_turn(value: Any) -> bool:
+    """True if this is a chat turn."""
+    return isinstance(value, dict) and value.get("role") in ROLES and "content" in value
+
+
+# Messages.
+
+
+def is_talk(value: Any) -> bool:
+    """True if this is a list of messages, or of items of the responses API."""
+    items = value if isinstance(value, list) else []
+    typed = all(isinstance(item, dict) and (_role(item) or "type" in item) for item in items)
+    return typed and any(map(_role, items))
+
+
+def messages_of(value: Iterable[Any], write: Write = by_default) -> list[Message]:
+    """Messages as plain text, under the roles of those who wrote them.
+
+    Raises:
+        ValueError: one is no message, or holds something other than text.
+    """
+    merged: list[dict[str, Any]] = []
+    for item in map(_as_message, value):
+        last = merged[-1] if merged else item
+        same_turn = item is not last and {item["role"], last["role"]} == {"assistant"}
+        if same_turn and item.get("type") in _ITEMS and last.get("type") in _ITEMS:
+            merged[-1] = {**last, "content": [*_listed(last.get("content")), *_listed(item.get("content"))]}
+        else:
+            merged.append(item)
+    return [message for item in merged for message in plain_messages(item, write)]
+
+
+def _as_message(value: Any) -> dict[str, Any]:
+    """A message without LangChain's wrapper, or an item of the responses API as one, with its role in our words."""
+    role, message = _role(value), _inner(value) if isinstance(value, dict) else {}
+    if not role:
+        named = f"an item {str(message['type'])[:40]!r}" if "type" in message else f"no message: {str(value)[:40]}"
+        raise RowError(named, _ONLY_TEXT if "type" in message else _AS_PARTS)
+    if message.get("type") in PARTS and "role" not in message:
+        return {"type": message["type"], "role": role, "content": [message]}
+    if str(message.get("type")).endswith("_output"):
+        return {"role": role, "content": message.get("output")}
+    return {**message, "role": role}
+
+
+def _role(value: Any) -> str:
     """The role of a message in our words; "" for anything that is not a message."""
-    inner = _inner(message) if isinstance(message, dict) else {}
-    if not inner.keys() & {"content", "tool_calls", "function_call"}:
+    message = _inner(value) if isinstance(value, dict) else {}
+    if not message.keys() & {*_CONTENT, *_REASONING}:
         return ""
-    name = str(inner.get("role") or inner.get("type") or "").lower()
+    name = str(message.get("role") or message.get("type") or "").lower()
     name = _ROLES.get(name, name)
     return name if name in ROLES else ""
 
@@ -147,50 +326,91 @@ def _inner(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return inner if isinstance(inner, dict) else message
 
 
-def plain_message(message: Mapping[str, Any], write: Write = by_default) -> Message:
-    """A message as plain text; calls and reasoning of the assistant as it writes them.
+def plain_messages(message: Mapping[str, Any], write: Write = by_default) -> list[Message]:
+    """A message as plain text: one message, or one for each result of a tool in it and for what stands between.
 
     Raises:
-        ValueError: it is not a message, or holds something other than text.
+        ValueError: it holds something other than text, or a part that no such role writes.
     """
-    role, inner = _role(message), _inner(message)
-    content = inner.get("content")
-    if not role or isinstance(content, dict):
-        fault = f"a message of the {role} has an object as content" if role else f"no message: {str(message)[:40]}"
-        raise RowError(fault, "write it as text, or as a list of parts")
-    thoughts, calls = [str(inner.get("reasoning_content") or inner.get("reasoning") or "")], []
-    texts: list[str] = []
+    role, content = str(message["role"]), message.get("content")
+    if isinstance(content, dict):
+        raise RowError(f"a message of the {role} has an object as content", _AS_PARTS)
+    for name in message.keys() - _KNOWN:
+        if holds_text(message[name]):
+            warn_once(f"{name!r} of messages is not read; what counts of it belongs into their content")
+    pieces: list[tuple[str, str]] = []
+    calls: list[Any] = []
     for part in content if isinstance(content, list) else [content]:
-        kind = part.get("type") or next(iter(part), "") if isinstance(part, dict) else "text"
-        if kind not in (*_TEXTS, "tool_result", "tool_use", "thinking"):
-            cure = "only text is read: leave such records out, or say in words what it shows"
-            raise RowError(f"a message of the {role} has a part {str(kind)[:40]!r}", cure)
-        if kind == "tool_use":
+        kind, text = _read_part(part, role)
+        if kind == "call":
             calls.append(part)
-        else:
-            (thoughts if kind == "thinking" else texts).append(_text_of(part))
-    calls += [*_listed(inner.get("tool_calls")), *_listed(inner.get("function_call"))]
-    turn = AssistantTurn("\n".join(filter(None, thoughts)), "".join(texts), [_call(call) for call in calls])
-    if role != "assistant" or not (turn.calls or turn.reasoning):
-        return Message.model_validate({"role": role, "content": turn.content})
-    return Message(role="assistant", content=write(turn))
+        elif kind != "sealed":
+            pieces.append((kind, text))
+    pieces.append(("text", _text_in(message.get("refusal"), role)))
+    thoughts = [text for kind, text in pieces if kind == "reasoning" and text]
+    thoughts += [_reasoning(message, role)]
+    calls += [*_listed(message.get("tool_calls")), *_listed(message.get("function_call"))]
+    if role == "assistant":
+        text = "".join(text for kind, text in pieces if kind == "text")
+        turn = AssistantTurn("\n".join(filter(None, thoughts)), text, [_call(call) for call in calls])
+        return [Message(role="assistant", content=write(turn) if turn.calls or turn.reasoning else text)]
+    return list(_by_role(role, pieces))
+
+
+def _by_role(role: str, pieces: Iterable[tuple[str, str]]) -> Iterator[Message]:
+    """The messages of a user or a tool: results of tools are the tool's, all texts between them one message."""
+    texts: list[str] = []
+    results = 0
+    for kind, text in [*pieces, ("end", "")]:
+        if kind == "text":
+            texts.append(text)
+            continue
+        if any(texts) or (kind == "end" and not results):
+            yield Message.model_validate({"role": role, "content": "".join(texts)})
+        texts = []
+        if kind == "result":
+            results += 1
+            yield Message(role="tool", content=text)
+
+
+def _read_part(part: Any, role: str) -> tuple[str, str]:
+    """What a part of a message is (see `PARTS`), and its text.
+
+    Raises:
+        ValueError: it is of another type, or of one that this role does not write.
+    """
+    if not isinstance(part, dict):
+        return "text", _text_in(part, role)
+    name = str(part.get("type") or next(iter(part), ""))
+    kind, keys = PARTS.get(name, ("", ()))
+    roles = {"text": ROLES, "result": ("user", "tool")}
+    if not kind or role not in roles.get(kind, ("assistant",)):
+        raise RowError(f"a message of the {role} has a part {name[:40]!r}", _ONLY_TEXT)
+    text = _text_in(next((part[key] for key in keys if part.get(key)), None), role)
+    if kind == "sealed" or (part.get("encrypted_content") and not text):
+        warn_once(f"parts {name!r} are encrypted: left out")
+    return kind, text
+
+
+def _text_in(value: Any, role: str) -> str:
+    """The text of a part, or of the parts in it."""
+    if isinstance(value, list):
+        inner = [_read_part(part, role) for part in value]
+        if all(kind in ("text", "reasoning") for kind, _ in inner):
+            return "".join(text for _, text in inner)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"a message has {str(value)[:40]!r} in place of text")
+    return value or ""
+
+
+def _reasoning(message: Mapping[str, Any], role: str) -> str:
+    """The reasoning beside the content of a message; the same is often there under several keys."""
+    value = next((message[name] for name in _REASONING if message.get(name)), None)
+    return _text_in(value, role) if role == "assistant" else ""
 
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value] if value else []
-
-
-def _text_of(part: Any) -> str:
-    """The text of a part, whatever its name there is; what a tool answered may be any JSON."""
-    if part is None or isinstance(part, str):
-        return part or ""
-    if not isinstance(part, dict):
-        raise ValueError(f"a message has {str(part)[:40]!r} in place of text")
-    names = ("text", "content", "thinking")
-    value = next((part[name] for name in names if part.get(name) is not None), "")
-    if not isinstance(value, str) and part.get("type") in (None, "thinking", *_TEXTS):
-        raise ValueError(f"a message has {str(value)[:40]!r} in place of text")
-    return value if isinstance(value, str) else to_json(value)
 
 
 def _call(value: Any) -> dict[str, Any]:
@@ -211,51 +431,3 @@ def _loaded(value: Any) -> Any:
         return from_json(value) if isinstance(value, str) else value
     except json.JSONDecodeError:
         return None
-
-
-def _messages_in(value: Any) -> list[Any]:
-    """The messages in the inputs or outputs of a run, however deep: the first list of some, or the only one."""
-    if isinstance(value, dict) and _role(value):
-        return [value]
-    if _is_talk(value):
-        return list(value)
-    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next(filter(None, map(_messages_in, inner)), [])
-
-
-def repeats_prompt(row: Mapping[str, Any]) -> bool:
-    """Whether a row's response is a conversation from the prompt on, as published, and not what was answered."""
-    response = row["response"]
-    first = response[0] if isinstance(response, list) and response else None
-    return isinstance(first, dict) and ("is_chosen" in row or first.get("content") == row["prompt"])
-
-
-def turns_of(value: Any, name: str) -> tuple[Message, ...]:
-    """The chat turns of a cell that has some: a list of them, one alone, or a list as JSON text; empty: it is text.
-
-    Raises:
-        ValueError: it is another list or object, or a turn has something else than text.
-    """
-    if isinstance(value, str):
-        if _REPR_OF_TURNS.match(value):
-            raise ValueError(f"the {name} is chat turns as Python prints them; write them as JSON")
-        found = _loaded(value) if value.lstrip().startswith(("[", "{")) else None
-        listed = [found] if isinstance(found, dict) else found if isinstance(found, list) else []
-        value = listed if all(map(is_turn, listed)) else None
-    if isinstance(value, dict):
-        value = [{"role": "assistant", **value} if name != "prompt" and "content" in value else value]
-    if not isinstance(value, list):
-        return ()
-    return tuple(_turn(turn, name) for turn in value)
-
-
-def is_turn(value: Any) -> bool:
-    """True if this is a chat turn."""
-    return isinstance(value, dict) and value.get("role") in ROLES and "content" in value
-
-
-def _turn(value: Any, name: str) -> Message:
-    if not is_turn(value):
-        shape = '{"role": "assistant", "content": "..."}'
-        raise ValueError(f"the {name} is neither text nor a list of turns such as {shape}: {str(value)[:40]!r}")
-    return plain_message(value)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from text2grad.data.tables import bad_rows, decode, is_table, table_rows
 from text2grad.errors import UserError, first_error, first_line, optional_packages
 from text2grad.json_text import from_json
 from text2grad.jsonl import json_lines, reading
+from text2grad.unicode_words import pieces
 
 Row = dict[str, Any]
 Placed = tuple[str, Row]
@@ -272,6 +274,52 @@ def text_of(row: Mapping[str, Any], *keys: str) -> str:
     if text := optional_text(row, *keys):
         return text
     raise ValueError(f"no text in {' or '.join(map(repr, keys))}")
+
+
+def is_filled(value: Any) -> bool:
+    """True if a cell says anything: an empty list, blank text and NaN do not."""
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return not missing and str(value).strip() not in ("", "[]")
+
+
+def holds_text(value: Any) -> bool:
+    """True if a value is text of several words."""
+    if not isinstance(value, str):
+        return False
+    words = (value[start:end] for start, end in pieces(value))
+    return len(list(islice(filter(_has_letter, words), 2))) == 2
+
+
+def texts_in(row: Mapping[str, Any], known: Collection[str] = ()) -> Row:
+    """What of a row is text of several words, without the keys that are `known`."""
+    return {name: value for name, value in row.items() if name not in known and holds_text(value)}
+
+
+def _has_letter(word: str) -> bool:
+    return any(map(str.isalpha, word))
+
+
+def cell_text(row: Mapping[str, Any], name: str, ours: str = "") -> str:
+    """The text of a cell, "" where it is empty. `ours` is what the cell is called in the error.
+
+    Raises:
+        ValueError: it is no text.
+    """
+    value = row.get(name)
+    if isinstance(value, str):
+        return value
+    if not is_filled(value):
+        return ""
+    raise ValueError(f"the {ours or name} is {kind_of(value)}, not text; write it as text, in quotation marks")
+
+
+def kind_of(value: Any) -> str:
+    """The kind of a value of JSON, in words."""
+    if isinstance(value, bool):
+        return f"the value {str(value).lower()}"
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    return "a list" if isinstance(value, list) else "an object"
 
 
 def name_text(value: Any) -> str:

@@ -194,8 +194,8 @@ def human_record(
 
 
 def as_turns(prompt: str | tuple[Message, ...]) -> tuple[Message, ...]:
-    """A prompt as turns: in plain text it is the user's."""
-    return (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+    """A prompt as turns: in plain text, or where there is none, it is the user's."""
+    return (Message(role="user", content=prompt or ""),) if isinstance(prompt, str) or not prompt else prompt
 
 
 def without_empty(**meta: object) -> dict[str, object]:

@@ -14,14 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from text2grad.data.conversations import Write, by_default, is_turn, turns_of
+from text2grad.data.conversations import (
+    PROMPTS,
+    Exchange,
+    Write,
+    by_default,
+    is_turn,
+    read_prompt,
+    turns_of,
+    with_system,
+)
 from text2grad.data.files import Placed, Row, RowError, convert_placed, name_text
 from text2grad.data.marks import HUMAN, POLARITY, Counting, Mark
 from text2grad.data.scale import Scale, verdict
 from text2grad.feedback import Label, Message, QuoteCounts, Source, Span
 
 RESPONSE_KEYS = ("response", "text", "completion", "answer", "summary", "candidate", "output")
-PROMPT_KEYS = ("prompt", "question", "instruction", "source", "post", "input")
+PROMPT_KEYS = (*PROMPTS, "source", "post", "input")
 COMMENT_KEYS = tuple(
     ["critique", "comment", "comments", "feedback", "reason", "explanation", "note", "notes", "user_input"]
 )
@@ -40,7 +49,7 @@ class Names:
     text that it is about), `scales` and `options` of questions, `written` (questions answered in words), and
     `source`, the file that declares them. `beside` is what another file beside it says (texts of questions, by
     key), `context_characters` the length of a prompt that the policy's task shows, `write` the policy's way to
-    write a turn with calls of tools.
+    write a turn with calls of tools, and `no_prompt` says that records may say nothing of what was asked.
     """
 
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -52,6 +61,7 @@ class Names:
     beside: Mapping[Any, Any] = field(default_factory=dict)
     context_characters: int | None = None
     write: Write = by_default
+    no_prompt: bool = False
 
     def key(self, row: Mapping[str, Any], ours: str, keys: Sequence[str]) -> str:
         """The key of `row` that has this text; "" if there is none."""
@@ -70,15 +80,17 @@ class Names:
         texts = ", ".join(str(name) for name, text in row.items() if isinstance(text, str))[:200] or "none"
         raise RowError(f"no text in {names}", f"say which it is: --map response=KEY; texts there: {texts}")
 
-    def prompt(self, row: Mapping[str, Any], without: str = "") -> str | tuple[Message, ...]:
-        """The prompt, as text or as turns, from another key than `without`; "" if there is none."""
-        for name in self.chosen.get("prompt", PROMPT_KEYS):
-            value = row.get(name) if name != without else None
-            if isinstance(value, list) and value and all(isinstance(turn, dict) for turn in value):
-                return turns_of(value, "prompt")
-            if isinstance(value, str) and value:
-                return value
-        return ""
+    def exchange(self, row: Mapping[str, Any], keys: Sequence[str] = RESPONSE_KEYS, field: str = "") -> Exchange:
+        """The response of a row, in `field` or under the first of `keys`, and its prompt, of all keys of `--map`.
+
+        Raises:
+            ValueError: there is no response.
+        """
+        row, field = dict(row), field or self.response(row, keys)
+        names = [name for name in self.chosen.get("prompt", PROMPT_KEYS) if name != field]
+        prompt, used = with_system(row, *read_prompt(row, self.write, names, every="prompt" in self.chosen))
+        others = {name: value for name, value in row.items() if name not in (field, *used)}
+        return Exchange(prompt, row[field], False, others)
 
     def is_comment(self, question: str) -> bool:
         """True if the answer to a question is a critique in words."""
@@ -112,8 +124,8 @@ class Opinion:
     is kept of the row. `part` is added to the id where a row has several opinions.
 
     `answer` fills in the rest; `aside` is what is neither a mark nor a rating nor words (a ranking, say), kept in
-    `meta`. `skipped` says why it is no opinion at all, `failure` why it is a
-    record without a judgement. `misplaced` counts marks on another text or on an unknown one, `losses` are lines on
+    `meta`. `skipped` says why it is no opinion at all, `failure` why it is a record without a judgement. `unread`
+    is the rest of the row, `misplaced` counts marks on another text or on an unknown one, `losses` are lines on
     what gave no span; `place` is that of the row.
     """
 
@@ -134,6 +146,7 @@ class Opinion:
     source: Source = HUMAN
     part: str | None = None
     aside: dict[str, object] = field(default_factory=dict)
+    unread: Mapping[str, object] = field(default_factory=dict)
     failure: str = ""
     skipped: str = ""
     misplaced: Counter[str] = field(default_factory=Counter)

@@ -19,10 +19,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from text2grad.data import published, remarks
-from text2grad.data.conversations import Write, by_default, is_structured, with_conversation
-from text2grad.data.files import Placed, Row, bad_record, convert_placed, rows
-from text2grad.data.marks import human_record, in_code_points, spans_of, subject_of, without_empty
-from text2grad.data.opinions import Importer, Names, Opinion, opinions
+from text2grad.data.conversations import (
+    ANSWERS,
+    TALKS,
+    Write,
+    by_default,
+    is_structured,
+    read_exchange,
+    refuse_telemetry,
+)
+from text2grad.data.files import Placed, Row, RowError, bad_record, is_filled, rows, texts_in
+from text2grad.data.marks import as_turns, human_record, in_code_points, spans_of, subject_of, without_empty
+from text2grad.data.opinions import COMMENT_KEYS, CORRECTED_KEYS, Importer, Names, Opinion, opinions
 from text2grad.data.remarks import RATINGS, SAYS, parse_map, plain_name
 from text2grad.data.scale import Scale, Scales, parse_scales
 from text2grad.data.tables import bad_rows, is_table
@@ -42,6 +50,9 @@ REMARKS = ("csv", "remarks")
 KINDS = ("auto", "feedback", *dict.fromkeys(importer.name for importer in IMPORTERS), *REMARKS)
 MAPPED = ("response", "prompt", "score", "critique", "corrected", "good", "poor")
 """What `--map` may name in the files of tools: fields, questions, and (good, poor) labels."""
+NO_PROMPT = "if nobody knows what was asked: --no-prompt"
+DECLARED = ("texts", "scales", "options", "written", "source", "beside")
+"""What a file says of itself (`Names`)."""
 OWN_KEYS = frozenset({"id", "prompt", "response", "source"})
 """Every record of our own has these."""
 
@@ -89,6 +100,7 @@ def import_feedback(
     names: Sequence[str] = (),
     scales: Sequence[str] = (),
     write: Write = by_default,
+    no_prompt: bool = False,
 ) -> ImportResult:
     """Read people's feedback as records.
 
@@ -99,21 +111,22 @@ def import_feedback(
     `names` says which columns, keys or fields are meant, where they have other names: `response=answer`.
     `scales` declares scales of ratings, the worst first: `1..5`, or of one question `helpful=1..5`.
     `write` is the policy's way to write a turn that calls tools or reasons, where a conversation has such.
+    With `no_prompt`, records may say nothing of what was asked.
 
     Raises:
         UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
     """
     path, given = Path(path), parse_scales(scales)
+    options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
     if kind not in KINDS and not is_own_name(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
     placed = [] if kind == "feedback" else list(rows(path))
     if not placed and kind == "auto":
         problem = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {problem}", "check that it is the right file")
-    talks = _with_conversations(path, placed, names, write)
-    read_as = _kind_of(talks, path, bool(names)) if kind == "auto" else _asked_for(kind, talks)
+    read_as = _kind_of(placed, path, bool(names)) if kind == "auto" else _asked_for(kind, placed)
     if read_as in REMARKS:
-        return _import_remarks(path, str(read_as), talks, names, given)
+        return _import_remarks(path, str(read_as), placed, replace(options, chosen=parse_map(names)), given)
     if read_as == "feedback" or read_as in DATA_SETS:
         option = "--map" if names else "--scale" if scales else ""
         if option:
@@ -121,14 +134,15 @@ def import_feedback(
             why = f"{option} is for tables and remarks, and for tools, not for {name}"
             raise UsageError(why, "leave it out")
     if isinstance(read_as, Importer):
-        options = Names(parse_map(names, MAPPED), context_characters=context_characters, write=write)
-        return _import_rows(path, read_as, talks, options, given)
-    own = list(_own(path, placed, talks))
+        return _import_rows(path, read_as, placed, replace(options, chosen=parse_map(names, MAPPED)), given)
+    own = list(_own(path, placed, write))
     if not own:
         raise UserError(f"{path} has no records", "check that it is the right file")
     for number, record in enumerate(own, start=1):
         if escapes_folder(record.id):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} leads out of its folder"))
+        if not (no_prompt or _is_asked(record)):
+            raise bad_record(path, number, RowError("the prompt is empty", NO_PROMPT))
     return ImportResult(records=own, report=_report("feedback", own))
 
 
@@ -141,7 +155,7 @@ def _import_rows(
     except (AttributeError, KeyError, TypeError, ValueError):  # a bad row, which is named when it is read
         declared = Names()
     chosen = options.chosen
-    names = replace(declared, chosen=chosen, context_characters=options.context_characters, write=options.write)
+    names = replace(options, **{name: getattr(declared, name) for name in DECLARED})
     found = opinions(importer, path, placed, names)
     meant = [opinion for opinion in found if not opinion.skipped]
     values: dict[str, list[object]] = {}
@@ -149,7 +163,7 @@ def _import_rows(
         values.setdefault(question, []).append(value)
     main = next(iter(chosen.get("score", ())), "")
     scales = Scales.of(values, given, names.scales, main, names.options)
-    kept, losses = records(path, importer, found, scales, names.labels())
+    kept, losses = records(path, importer, found, scales, names)
     losses += [*_left(found), *_unlabelled(meant, names.labels()), *scales.problems]
     if not kept:
         why = f"{path}: nobody's opinion is in it: {'; '.join(losses)}" if losses else f"{path} has no records"
@@ -160,14 +174,14 @@ def _import_rows(
 
 
 def _import_remarks(
-    path: Path, kind: str, placed: list[Placed], names: Sequence[str], given: Mapping[str, Scale]
+    path: Path, kind: str, placed: list[Placed], options: Names, given: Mapping[str, Scale]
 ) -> ImportResult:
     """The records of a file of remarks."""
-    columns = {ours: theirs[-1] for ours, theirs in parse_map(names).items()}
-    inside = [(place, _with_paths(row, columns)) for place, row in placed]
-    read = remarks.remarks(path, inside, columns, given)
-    kept, losses = records(path, Importer(kind, lambda row, id, names: ()), read.opinions, read.scales, {})
-    losses += read.scales.problems
+    columns = {ours: theirs[-1] for ours, theirs in options.chosen.items()}
+    inside = [(place, _with_paths(row, options.chosen)) for place, row in placed]
+    read = remarks.remarks(path, inside, columns, given, options.write)
+    kept, losses = records(path, Importer(kind, lambda row, id, names: ()), read.opinions, read.scales, options)
+    losses += [*_unread(read.opinions), *read.scales.problems]
     report = _report(kind, kept)
     return ImportResult(records=kept, report=report, scales=read.lines, losses=tuple(losses), ignored=read.ignored)
 
@@ -176,15 +190,19 @@ def _import_remarks(
 
 
 def records(
-    path: Path, importer: Importer, opinions: Sequence[Opinion], scales: Scales, labels: Mapping[str, Label]
+    path: Path, importer: Importer, opinions: Sequence[Opinion], scales: Scales, names: Names
 ) -> tuple[list[Feedback], list[str]]:
     """The records of all opinions of a file, and lines on what of them is not used.
 
     The same remark of one person twice is one record.
 
     Raises:
-        UserError: records cannot be written or their ids are taken by another text (all of them are named).
+        UserError: records have no prompt, cannot be written, or have the id of another text (all are named).
     """
+    unasked = [opinion for opinion in opinions if not (opinion.skipped or _is_asked(opinion))]
+    if unasked and not names.no_prompt:
+        raise _no_prompt(path, unasked, all(opinion.skipped or opinion in unasked for opinion in opinions))
+    labels = names.labels()
     first: dict[str, Opinion] = {}
     subjects: dict[str, tuple[object, str]] = {}
     kept: list[Feedback] = []
@@ -264,6 +282,7 @@ def _left(opinions: Sequence[Opinion]) -> Iterator[str]:
         cure = f" (if it is a critique: --map critique={name})" if name in texts else ""
         yield f"{name}: kept in meta.aside, as no verdict on the response: {count}{cure}"
     yield from (f"marks {reason}: {count}" for reason, count in misplaced.items())
+    yield from _unread(opinions)
     if empty := sum(not (opinion.skipped or opinion.says_something) for opinion in opinions):
         yield f"records in which nothing was marked, rated or written: {empty}"
 
@@ -276,6 +295,29 @@ def _unlabelled(opinions: Iterable[Opinion], labels: Mapping[str, Label]) -> Ite
         shown = ", ".join(f"{name!r} ({count})" for name, count in names.most_common(6))
         example = shlex.quote(f"poor={next(iter(names)) or 'LABEL'}")
         yield f"labels that neither praise nor blame give no span: {shown} (say which do: --map {example})"
+
+
+def _is_asked(item: Opinion | Feedback) -> bool:
+    """True if a prompt says anything."""
+    return any(turn.content.strip() for turn in as_turns(item.prompt))
+
+
+def _no_prompt(path: Path, unasked: Sequence[Opinion], none_asks: bool) -> UserError:
+    """The line on opinions without a prompt, with the texts that may be it."""
+    texts = [name for opinion in unasked for name in texts_in(opinion.unread)]
+    shown = shlex.quote(f"prompt={next(iter(texts), 'KEY')}")
+    cure = NO_PROMPT if none_asks else f"of merged cells, only the first holds the text; {NO_PROMPT}"
+    places = [(opinion.place, "the prompt is empty") for opinion in unasked]
+    return bad_rows(path, places, f"say which it is: --map {shown}; {cure}" if none_asks else cure)
+
+
+def _unread(opinions: Sequence[Opinion]) -> Iterator[str]:
+    """A line for each key whose text was not read, with the option that reads it."""
+    counts = Counter(name for opinion in opinions for name in texts_in(opinion.unread))
+    for name, count in counts.items():
+        field = "critique" if name in COMMENT_KEYS else "corrected" if name in CORRECTED_KEYS else "prompt"
+        shown = shlex.quote(f"prompt=FIRST,prompt={name}" if field == "prompt" else f"{field}={name}")
+        yield f"{name}: text that was not read: {count} (to read it: --map {shown})"
 
 
 # The kind of a file.
@@ -299,7 +341,12 @@ def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | s
     one of the kinds that take no names.
     """
     first = placed[0][1]
+    keys = set(map(plain_name, first))
     own = first.keys() >= OWN_KEYS
+    try:
+        refuse_telemetry(first)
+    except RowError as error:
+        raise bad_rows(path, [(placed[0][0], str(error))], error.cure) from error
     importer = next((importer for importer in IMPORTERS if not own and importer.knows(first)), None)
     if importer and not (mapped and importer in DATA_SETS):
         return importer
@@ -307,7 +354,7 @@ def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | s
         return "feedback"
     if is_table(path):
         return "csv"  # which says what column is missing
-    if mapped or "response" in map(plain_name, first):
+    if mapped or "response" in keys or (keys & {*TALKS, *ANSWERS} and keys & {*SAYS, *RATINGS}):
         return "remarks"
     if {"chosen", "rejected"} <= first.keys() or {"preferred_output", "non_preferred_output"} <= first.keys():
         raise UserError(f"{path}: these are pairs of answers, and no feedback on one", PAIRS_CURE)
@@ -316,41 +363,31 @@ def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | s
     raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
 
 
-def _with_conversations(path: Path, placed: Sequence[Placed], names: Sequence[str], write: Write) -> list[Placed]:
-    """The rows, those with a conversation and something said about it with its turns as prompt and response.
-
-    Raises:
-        UserError: a conversation cannot be read (whose).
-    """
-    mapped = {pair.partition("=")[0].strip() for word in names for pair in word.split(",")}
-    if "response" in mapped:
-        return list(placed)
-    says = {*SAYS, *RATINGS}
-
-    def read(row: Row, id: str) -> Iterator[Row]:
-        has_remark = mapped & says or says & set(map(plain_name, row))
-        is_read = is_structured(row.get("response")) if row.keys() >= OWN_KEYS else has_remark
-        yield with_conversation(row, write) if is_read else row
-
-    return list(convert_placed(placed, path, frozenset(), read, "conversation"))
-
-
-def _own(path: Path, placed: Sequence[Placed], talks: Sequence[Placed]) -> Iterator[Feedback]:
+def _own(path: Path, placed: Sequence[Placed], write: Write) -> Iterator[Feedback]:
     """Records of our own: as they are written, or with turns that were read off structured messages."""
-    if all(new is old for (_, new), (_, old) in zip(talks, placed, strict=True)):
+    if not any(is_structured(row.get("response")) for _, row in placed):
         yield from read_jsonl(path, Feedback)
         return
-    for number, (_, row) in enumerate(talks, start=1):
+    for number, (_, row) in enumerate(placed, start=1):
         try:
-            yield Feedback.model_validate(row)
-        except ValidationError as error:
+            asked = read_exchange(row, write)
+            yield Feedback.model_validate({**asked.others, "prompt": asked.prompt, "response": asked.response})
+        except ValueError as error:
             raise bad_record(path, number, error) from error
 
 
-def _with_paths(row: Row, names: Mapping[str, str]) -> Row:
-    """A row with what `names` reach by dots inside its values (`outputs.answer`, `feedback.0.comment`) as keys."""
-    inside = {name: _inside(row, name) for name in names.values() if name not in row and "." in name}
-    return {**row, **{name: value for name, value in inside.items() if value is not None}}
+def _with_paths(row: Row, names: Mapping[str, Sequence[str]]) -> Row:
+    """A row with what `names` reach by dots inside its values (`outputs.answer`, `feedback.0.comment`) as keys.
+
+    Of several prompts, the last key holds all. A conversation whose texts are named is not read as one.
+    """
+    paths = [name for theirs in names.values() for name in theirs if name not in row and "." in name]
+    inside = {name: value for name in paths if (value := _inside(row, name)) is not None}
+    talks = {name.partition(".")[0] for ours in ("prompt", "response") for name in names.get(ours, ())} & {*TALKS}
+    row = {name: value for name, value in row.items() if name not in talks} | inside
+    asked = [str(row[name]) for name in names.get("prompt", ()) if is_filled(row.get(name))]
+    others = {name: value for name, value in row.items() if name not in names.get("prompt", ())[:-1]}
+    return others | ({names["prompt"][-1]: "\n\n".join(asked)} if len(asked) > 1 else {})
 
 
 def _inside(value: Any, name: str) -> Any:

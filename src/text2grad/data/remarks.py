@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,14 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from text2grad.data.conversations import turns_of
-from text2grad.data.files import Placed, Row, RowError, name_text
+from text2grad.data.conversations import (
+    ANSWERS,
+    PROMPTS,
+    SYSTEMS,
+    TALKS,
+    Write,
+    by_default,
+    read_exchange,
+    turns_of,
+)
+from text2grad.data.files import Placed, Row, RowError, cell_text, is_filled, kind_of, name_text
 from text2grad.data.marks import LABELS, POLARITY, Mark, as_turns, edits, spans_of
 from text2grad.data.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.data.opinions import Importer, Names, Opinion, opinions
 from text2grad.data.scale import Scale, Scales, number_of
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Label, Message, QuoteCounts, Transcript, is_foreign, key_of
+from text2grad.feedback import Label, Message, QuoteCounts, is_foreign, key_of
 from text2grad.json_text import from_json, lines_of, to_json
 from text2grad.wire.locate import Tolerance
 from text2grad.wire.nearest import nearest
@@ -34,6 +42,8 @@ COLUMNS = ("id", "prompt", "response", "critique", "good", "poor", "score", "cor
 RATINGS = ("rating", "stars", "thumbs", "reward")
 """Columns that are read as a score where there is none, on a scale that has to be declared."""
 FIELDS = (*COLUMNS, *RATINGS)
+EXCHANGED = frozenset({*PROMPTS, *SYSTEMS, *TALKS, *ANSWERS, "input"})
+"""Other keys of what was asked and answered (`data.conversations`)."""
 SAYS = ("critique", "good", "poor", "spans", "score", "corrected")
 """The columns of which a remark fills one, or has mark-up in its response."""
 DECLARED = Scale(-1, 1, "")
@@ -85,7 +95,7 @@ def our_names(path: Path, rows: Sequence[Placed], names: Mapping[str, str]) -> d
     ours: dict[str, str] = {}
     for column in columns:
         plain = plain_name(column)
-        field = chosen.get(column) or (plain if plain in FIELDS and plain not in names else column)
+        field = chosen.get(column) or (plain if {plain} & {*FIELDS, *EXCHANGED} and plain not in names else column)
         if other := next((name for name in ours if ours[name] == field), ""):
             twice = f"the column {field!r} is there twice ({other!r} and {column!r})"
             raise UserError(f"{path}: {twice}", "rename or remove one of them")
@@ -107,19 +117,20 @@ def _column(path: Path, name: str, columns: Sequence[str]) -> str:
     raise UserError(f"{path}: no column {name!r}", hint)
 
 
-def _check_names(path: Path, rows: Sequence[Placed], guess: bool) -> list[str]:
-    """The columns that are not read, in their order. With `guess`, a name may be mistyped.
+def _check_names(path: Path, rows: Sequence[Placed], guess: bool) -> None:
+    """Check that columns say what was answered and what is said of it. With `guess`, a name may be mistyped.
 
     Raises:
         UserError: there is no response, nothing is said of one, or a name looks like a mistyped one.
     """
     names = list(dict.fromkeys(name for _, row in rows for name in row))
-    others, listed = [name for name in names if name not in FIELDS], f"columns: {', '.join(names)[:200]}"
+    others = [name for name in names if name not in (*FIELDS, *EXCHANGED)]
+    listed = f"columns: {', '.join(names)[:200]}"
     missing = [column for column in COLUMNS if column not in names]
     similar = {
         near[0]: name for name in others if (near := difflib.get_close_matches(plain_name(name), missing, 1, 0.7))
     }
-    if "response" not in names:
+    if not {*ANSWERS, *TALKS} & set(names):
         headers = (place for place, row in rows[:20] if "response" in map(plain_name, row.values()))
         if header := next(headers, ""):
             cure = f"{header} looks like the header: remove what stands above it"
@@ -131,10 +142,9 @@ def _check_names(path: Path, rows: Sequence[Placed], guess: bool) -> list[str]:
     for column, name in similar.items() if guess else ():
         cure = f"rename it, or read it by --map {column}={name}"
         raise UserError(f"{path}: unknown column {name!r}, did you mean {column!r}?", cure)
-    if not {*SAYS, *RATINGS} & set(names) and not any(_is_marked(row["response"]) for _, row in rows):
+    if not {*SAYS, *RATINGS} & set(names) and not any(_is_marked(row.get("response")) for _, row in rows):
         cure = f"one of {', '.join(SAYS)} is needed: --map critique=COLUMN; {listed}"
         raise UserError(f"{path}: nothing is said of the responses", cure)
-    return others
 
 
 def _is_marked(response: object) -> bool:
@@ -147,12 +157,6 @@ def _is_marked(response: object) -> bool:
 # Cells.
 
 
-def is_filled(value: Any) -> bool:
-    """True if a cell says anything: an empty list, blank text and NaN do not."""
-    missing = value is None or (isinstance(value, float) and math.isnan(value))
-    return not missing and str(value).strip() not in ("", "[]")
-
-
 def _text(row: Mapping[str, Any], name: str) -> str:
     """The text of a cell, "" where it is empty; of the critique, a list of texts is one in a line each.
 
@@ -160,24 +164,11 @@ def _text(row: Mapping[str, Any], name: str) -> str:
         ValueError: it is no text.
     """
     value = row.get(name)
-    if isinstance(value, str):
-        return value
-    if not is_filled(value):
-        return ""
     if name == "critique" and isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     if name in ("id", "annotator") and (written := name_text(value)):
         return written
-    raise ValueError(f"the {name} is {_kind(value)}, not text; write it as text, in quotation marks")
-
-
-def _kind(value: Any) -> str:
-    """The kind of a value of JSON, in words."""
-    if isinstance(value, bool):
-        return f"the value {str(value).lower()}"
-    if isinstance(value, int | float):
-        return f"the number {value}"
-    return "a list" if isinstance(value, list) else "an object"
+    return cell_text(row, name)
 
 
 def _spans_in(row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -208,7 +199,7 @@ def _lines(value: Any, name: str) -> list[str]:
     items = lines_of(value) if isinstance(value, str) else value if isinstance(value, list) else [value]
     items = [item for item in items if (item.strip() if isinstance(item, str) else is_filled(item))]
     if odd := [item for item in items if not isinstance(item, str)]:
-        raise ValueError(f"{name} has {_kind(odd[0])} and no quote: {str(odd[0])[:40]}; spans go into 'spans'")
+        raise ValueError(f"{name} has {kind_of(odd[0])} and no quote: {str(odd[0])[:40]}; spans go into 'spans'")
     return items
 
 
@@ -265,7 +256,13 @@ class Remarks:
         return ("scores 0 and 1 read as they are, and 0 is neither good nor bad (thumbs: --scale 0..1)",)
 
 
-def remarks(path: Path, rows: Sequence[Placed], names: Mapping[str, str], given: Mapping[str, Scale]) -> Remarks:
+def remarks(
+    path: Path,
+    rows: Sequence[Placed],
+    names: Mapping[str, str],
+    given: Mapping[str, Scale],
+    write: Write = by_default,
+) -> Remarks:
     """All remarks of a file. `names` are columns by our names, `given` scales of ratings ("": of the score).
 
     Raises:
@@ -273,27 +270,25 @@ def remarks(path: Path, rows: Sequence[Placed], names: Mapping[str, str], given:
     """
     ours = our_names(path, rows, names)
     rows = [(place, {ours[str(name)]: value for name, value in row.items()}) for place, row in rows]
-    ignored = _check_names(path, rows, guess=not names) if rows else []
+    if rows:
+        _check_names(path, rows, guess=not names)
     scales = scales_of([row for _, row in rows], {ours.get(name, plain_name(name)): given[name] for name in given})
     others = [name for name in ("score", *RATINGS) if name != scales.main]
-    ignored += [name for name in others if any(is_filled(row.get(name)) for _, row in rows)]
-    asks = any(is_filled(row.get("prompt")) for _, row in rows)
+    ignored = [name for name in others if any(is_filled(row.get(name)) for _, row in rows)]
 
     def read(row: Row, id: str, names: Names) -> Iterator[Opinion]:
-        opinion = read_row(row, _score(row, scales))
-        asked = is_filled(row.get("prompt")) or any(turn.content for turn in as_turns(opinion.prompt))
-        if asks and not (opinion.skipped or asked):
-            raise ValueError("the prompt is empty (of merged cells, only the first holds the text)")
+        opinion = read_row(row, _score(row, scales), write)
         yield from [opinion] if opinion.losses or not opinion.skipped else []
 
     found = opinions(Importer("remarks", read), path, rows, Names())
     if all(opinion.skipped for opinion in found):
         losses = [f"{opinion.place}: {loss}" for opinion in found for loss in opinion.losses]
         raise UserError(f"{path}: {[*scales.problems, *losses, 'no row says anything of a response'][0]}")
-    return Remarks(found, scales, tuple(ignored))
+    unread = dict.fromkeys(name for opinion in found for name in opinion.unread)
+    return Remarks(found, scales, (*unread, *ignored))
 
 
-def read_row(row: Row, score: float | None) -> Opinion:
+def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinion:
     """Read the opinion of a row; one that is skipped for a row that says nothing.
 
     A critique that is left out is made of the reasons. Without marks, the differences of a corrected text are the
@@ -313,14 +308,17 @@ def read_row(row: Row, score: float | None) -> Opinion:
     spans = _spans_in(row)
     placed = [_mark(span) for span in spans if _has_offsets(span)]
     exact = row.get("spans") == NO_SPANS or 0 < len(placed) == len(spans)
-    prompt, text, is_turn = _conversation(row, exact)
+    asked = read_exchange(row, write, literal=exact)
+    prompt, text = as_turns(asked.prompt), asked.response or ""
     if not (text.strip() or exact):
         raise ValueError("the response is empty")
     quotes, unlabelled = _quotes(row, [span for span in spans if not _has_offsets(span)])
     has_brackets = any(BRACKETS.search(quote.text) and quote.text in text for quote, _ in quotes)
     # A response with offsets, a turn, or quoted brackets is text as it stands.
-    marked = MarkedText(text) if exact or is_turn or placed or has_brackets else read_markup(text)
+    marked = MarkedText(text) if exact or asked.is_turn or placed or has_brackets else read_markup(text)
     opinion = Opinion("", marked.text, prompt, _text(row, "annotator"), score=score, omissions=marked.omissions)
+    others = asked.others.items()
+    opinion.unread = {name: value for name, value in others if name not in FIELDS and is_filled(value)}
     reasons = [line for label in LABELS for line in _add_quotes(opinion, quotes, label)]
     opinion.losses += map(_no_label, unlabelled)
     reasons += _add_marks(opinion, [*placed, *marked.marks])
@@ -338,27 +336,6 @@ def read_row(row: Row, score: float | None) -> Opinion:
     opinion.comments = [written]
     opinion.id = _text(row, "id") or content_id(prompt, opinion.response, opinion.annotator)
     return opinion
-
-
-def _conversation(row: Mapping[str, Any], exact: bool) -> tuple[tuple[Message, ...], str, bool]:
-    """The prompt and the response of a row, and whether that was a chat turn.
-
-    Raises:
-        ValueError: the response has no answer, or answers another prompt than the row's.
-    """
-    value, asks = row.get("response"), is_filled(row.get("prompt"))
-    prompt = turns_of(row.get("prompt"), "prompt") or as_turns(_text(row, "prompt"))
-    turns = () if exact and isinstance(value, str) else turns_of(value, "response")
-    if not turns:
-        return prompt, _text(row, "response"), False
-    first = next((place for place, turn in enumerate(turns) if turn.role == "assistant"), None)
-    if first is None:
-        raise ValueError("the response has no message of the assistant")
-    before, answer = turns[:first], turns[first:]
-    if before and asks and before[-1].content.strip() != prompt[-1].content.strip():
-        raise ValueError("the response is a conversation that begins with another prompt than the row's")
-    text = answer[0].content if len(answer) == 1 else Transcript.of_messages(answer)
-    return prompt if asks else before or prompt, text, True
 
 
 def content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:

@@ -17,11 +17,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from text2grad.data.conversations import Write, by_default, with_conversation
-from text2grad.data.files import rows
+from text2grad.data.conversations import Exchange, Write, by_default, is_structured, read_exchange
+from text2grad.data.files import holds_text, name_text, rows
 from text2grad.data.published import Response, responses_of
 from text2grad.data.tables import is_table
-from text2grad.errors import UserError, first_error
+from text2grad.errors import UserError, first_error, warn_once
 from text2grad.feedback import (
     DRAFT,
     HUMAN_FEEDBACK,
@@ -34,6 +34,8 @@ from text2grad.jsonl import json_lines, reading
 
 MOST_CHARACTERS = 100_000
 """Of a response that is judged."""
+KNOWN = ("id", "reference", "feedback", "meta")
+"""What a row may say beside its prompt and response."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def read_items(path: Path, anchor: bool = False, write: Write = by_default) -> I
         if not isinstance(row, dict):
             raise UserError(f"{place}: not an object", "one JSON object per line")
         try:
-            yield from _items(_with_turns(row, write), f"{path.stem}-{number}", anchor)
+            yield from _items(row, f"{path.stem}-{number}", anchor, write)
         except ValidationError as error:
             raise UserError(f"{place}: {first_error(error)}", f"fix or remove {where}") from error
         except ValueError as error:
@@ -112,39 +114,45 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
         yield from rows(path)
 
 
-def _with_turns(row: dict[str, Any], write: Write) -> dict[str, Any]:
-    """The row; of one with a conversation of somebody else's, what is ours of it."""
-    talk = with_conversation(row, write)
-    if talk is row or row.keys() >= {"source", "response"}:
-        return talk
-    if "prompt" in row and "response" in row:
-        _check_columns(row)
-    kinds = {"id": str | int, "reference": str, "feedback": str, "meta": dict}
-    known = {name: talk[name] for name, kind in kinds.items() if isinstance(talk.get(name), kind)}
-    known |= {"id": str(known["id"])} if "id" in known else {}
-    return {**known, "prompt": talk.get("prompt", ""), "response": talk["response"]}
-
-
-def _items(row: dict[str, Any], fallback_id: str, anchor: bool) -> Iterator[Item]:
+def _items(row: dict[str, Any], fallback_id: str, anchor: bool, write: Write) -> Iterator[Item]:
     if "source" in row and "response" in row:
+        if is_structured(row["response"]):
+            asked = read_exchange(row, write)
+            row = {**asked.others, "prompt": asked.prompt, "response": asked.response}
         yield _of_feedback(Feedback.model_validate(row), anchor)
         return
     if (published := responses_of(row)) is not None:
-        yield from (_of_row(each, fallback_id) for each in published)
+        yield from (_of_row(response, fallback_id) for response in published)
         return
-    _check_columns(row)
-    yield _of_row(Response.model_validate(row), fallback_id)
+    asked = read_exchange(row, write)
+    _check_columns(asked)
+    others = {name: asked.others[name] for name in KNOWN if name in asked.others}
+    if asked.is_turn:  # others use these names for other things
+        kinds = {"id": str | int, "reference": str, "feedback": str, "meta": dict}
+        others = {name: value for name, value in others.items() if isinstance(value, kinds[name])}
+    if "id" in others:
+        others["id"] = name_text(others["id"]) or others["id"]
+    response = Response.model_validate({**others, "prompt": asked.prompt, "response": asked.response})
+    yield _of_row(response, fallback_id)
 
 
-def _check_columns(row: dict[str, Any]) -> None:
-    known = list(Response.model_fields)
-    for name in row:
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
+def _check_columns(asked: Exchange) -> None:
+    """Check that a row has all that is judged. Another key of a chat is named if it holds text.
+
+    Raises:
+        ValueError: there is no prompt or response, or another column.
+    """
+    for name, value in asked.others.items():
+        if name in KNOWN:
+            continue
+        if not asked.is_turn:
+            near = difflib.get_close_matches(str(name), Response.model_fields, n=1)
             hint = f", did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"unknown column {str(name)[:40]!r}{hint}")
-    for name in ("prompt", "response"):
-        if name not in row:
+        if holds_text(value):
+            warn_once(f"{name!r} holds text that no critic sees: what counts of it belongs into the messages")
+    for name, value in (("response", asked.response), ("prompt", asked.prompt or None)):
+        if value is None:
             raise ValueError(f"no column {name!r}")
 
 

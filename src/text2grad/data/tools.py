@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from text2grad.data.conversations import response_of, with_conversation
-from text2grad.data.files import Row, RowError
+from text2grad.data.conversations import Exchange, messages_in, read_exchange
+from text2grad.data.files import Row, RowError, texts_in
 from text2grad.data.marks import BROWSER, CODE_POINTS, LABELS, Counting, Mark, fits, in_code_points
 from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, last_turn, skip, text_in
 from text2grad.data.scale import Scale, number_of, scale_of_numbers, verdict
 from text2grad.errors import UserError
-from text2grad.feedback import Message
 from text2grad.json_text import from_json
 from text2grad.jsonl import reading
-
-Prompt = str | tuple[Message, ...]
 
 
 class Answers(NamedTuple):
@@ -42,14 +39,16 @@ class Answers(NamedTuple):
 class Tool:
     """An entry of the table: a row is recognised by `known`, and these keys say what it holds.
 
-    Keys are looked up in the row and in its `meta`. `texts` takes the response and the prompt from a row. `marks`
-    are keys of spans, of labels, or of both; `answers` is a list of answers; `columns` begins the names of columns
-    that end in `.label`, `.score` and `.explanation`. `judge` adds what is left.
+    Keys are looked up in the row and in its `meta`. `texts` takes response and prompt from a row, and `reads` are
+    keys of other texts that are read. `marks` are keys of spans, of labels, or of both; `answers` is a list of
+    answers; `columns` begins the names of columns that end in `.label`, `.score` and `.explanation`. `judge` adds
+    what is left.
     """
 
     name: str
     known: Callable[[Row], bool]
-    texts: Callable[[Row, Names], tuple[str, Prompt]]
+    texts: Callable[[Row, Names], Exchange]
+    reads: tuple[str, ...] = ()
     id: tuple[str, ...] = ("id",)
     annotator: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
@@ -77,8 +76,11 @@ def _opinions(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[
     if row.get("answer") == "ignore":
         yield skip(id, "answers 'ignore'")
         return
-    response, prompt = tool.texts(row, names)
-    opinion = Opinion(id, response, prompt, text_in(known, *tool.annotator) or _file_of_a_user(row, fallback_id))
+    asked = tool.texts(row, names)
+    who = text_in(known, *tool.annotator) or _file_of_a_user(row, fallback_id)
+    opinion = Opinion(id, asked.response or "", asked.prompt, who)
+    reads = {*tool.reads, *tool.id, *tool.annotator, *tool.marks, *tool.comments, *sum(names.chosen.values(), ())}
+    opinion.unread = texts_in(asked.others, reads)
     for key in tool.marks:
         _add_marks(opinion, key, row.get(key), names)
     for comment in (comment for key in tool.comments for comment in row.get(key) or ()):
@@ -96,10 +98,9 @@ def _with_meta(row: Row) -> Row:
     return {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
 
 
-def _texts(keys: Sequence[str], row: Row, names: Names) -> tuple[str, Prompt]:
+def _texts(keys: Sequence[str], row: Row, names: Names) -> Exchange:
     """The response under the first of `keys`, and the prompt."""
-    field = names.response(row, keys)
-    return row[field], names.prompt(_with_meta(row), without=field)
+    return names.exchange(_with_meta(row), field=names.response(row, keys))
 
 
 def _file_of_a_user(row: Row, fallback_id: str) -> str:
@@ -153,19 +154,27 @@ def _answered(opinion: Opinion, answers: Answers, row: Row, names: Names) -> Ite
     yield from people.values()
 
 
-def _within(outputs: str, inputs: str, row: Row, names: Names) -> tuple[str, Prompt]:
-    """The response and the prompt in what went out of a traced run and what went in, as text or in objects.
+def _within(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
+    """The response and the prompt in what went out of a traced run and what went in: messages, text, or objects.
 
     Raises:
         ValueError: no text is the response.
     """
-    response, prompt = _only_text(row[outputs], names, "response"), _only_text(row.get(inputs), names, "prompt")
-    if "response" not in names.chosen and (talk := with_conversation(row, names.write)) is not row:
-        return response_of(talk), tuple(map(Message.model_validate, talk.get("prompt", ())))
-    if not response:
-        key = next(iter(row[outputs] or ()), "KEY") if isinstance(row[outputs], dict) else "KEY"
+    sides = {"response": row[outputs], "prompt": row.get(inputs)}
+    texts: Row = {}
+    unread: Row = {}
+    for ours, side in sides.items():
+        value = _decoded(side)
+        talk = [] if ours in names.chosen else messages_in(value)
+        texts[ours] = talk or _only_text(value, names, ours)
+        inner = value if isinstance(value, dict) and not talk else {}
+        where = outputs if ours == "response" else inputs
+        unread |= texts_in({f"{where}.{name}": text for name, text in inner.items() if text != texts[ours]})
+    if not texts["response"]:
+        key = next(iter(sides["response"] or ()), "KEY") if isinstance(sides["response"], dict) else "KEY"
         raise RowError(f"no text, or several, in {outputs!r}", f"say which: --map response={key}")
-    return response, prompt
+    asked = read_exchange(texts, names.write)
+    return replace(asked, others=unread)
 
 
 def _only_text(value: Any, names: Names, ours: str) -> str:
@@ -173,8 +182,7 @@ def _only_text(value: Any, names: Names, ours: str) -> str:
     if not isinstance(value, dict):
         return value if isinstance(value, str) else ""
     texts = {name: text for name, text in value.items() if isinstance(text, str) and text}
-    keys = ("question", "input", "prompt") if ours == "prompt" else ("output", "answer")
-    key = names.key(texts, ours, keys) if ours == "prompt" else names.key(texts, "response", keys)
+    key = names.key(texts, ours, ("question", "input", "prompt") if ours == "prompt" else ("output", "answer"))
     return texts[key] if key else next(iter(texts.values())) if len(texts) == 1 else ""
 
 
@@ -189,7 +197,7 @@ def _is_prodigy(row: Row) -> bool:
     return row.get("answer") in ("accept", "reject", "ignore") and bool(shown)
 
 
-def _prodigy_texts(row: Row, names: Names) -> tuple[str, Prompt]:
+def _prodigy_texts(row: Row, names: Names) -> Exchange:
     if "options" in row and not names.key(row, "response", _PRODIGY_TEXTS):
         raise RowError("these are pairs of answers: options to choose from, and no response", PAIRS_CURE)
     return _texts(_PRODIGY_TEXTS, row, names)
@@ -282,6 +290,7 @@ TOOLS = (
         _is_prodigy,
         _prodigy_texts,
         annotator=("_annotator_id", "_session_id"),
+        reads=("label", *_PRODIGY_WRITTEN),
         judge=_judge_prodigy,
         names=_prodigy_names,
         counting=CODE_POINTS,
@@ -344,13 +353,14 @@ def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]
     fields = last_turn(row["fields"])
     field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
     texts = {name: text for name, text in fields.items() if isinstance(text, str)}
-    prompt = names.prompt(fields, without=field)
+    asked = names.exchange(fields, field=field)
+    unread = texts_in(asked.others)
     people: dict[str, Opinion] = {}
     answers = [(question, answer) for question, given in (row["responses"] or {}).items() for answer in given or ()]
     for question, answer in answers:
         who, status = str(answer.get("user_id") or ""), answer.get("status") or "submitted"
         if status == "submitted":
-            opinion = people.setdefault(who, Opinion(id, texts[field], prompt, who, part=who))
+            opinion = people.setdefault(who, Opinion(id, texts[field], asked.prompt, who, part=who, unread=unread))
             _add_argilla(opinion, question, answer.get("value"), names.about(question, texts, field), field, names)
     yield from people.values()
     statuses = [answer.get("status") or "submitted" for _, answer in answers]
@@ -461,7 +471,9 @@ def _annotation(id: str, data: Mapping[str, Any], results: Sequence[Result], who
     field = names.response(data)
     texts = {name: text for name, text in data.items() if isinstance(text, str)}
     annotator = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
-    opinion = Opinion(id, texts[field], names.prompt(data), "" if annotator is None else str(annotator))
+    asked = names.exchange(data, field=field)
+    opinion = Opinion(id, texts[field], asked.prompt, "" if annotator is None else str(annotator))
+    opinion.unread = texts_in(asked.others, ["critique"])
     # A result without an id stands alone.
     results = [{"id": f"result-{number}", **result} for number, result in enumerate(results)]
     groups = _regions(results)

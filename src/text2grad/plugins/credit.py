@@ -11,7 +11,7 @@ import numpy as np
 
 from text2grad.align.rewards import Payment, Rewards, TokenCredit
 from text2grad.align.trajectory import Trajectory
-from text2grad.data.conversations import by_default, plain_message
+from text2grad.data.conversations import by_default, messages_of
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Example, Message
 
@@ -87,21 +87,20 @@ def example_of(prompt: Any, row: Mapping[str, Any]) -> Example:
     """
     turns = prompt if prompt and not isinstance(prompt, str) else [{"role": "user", "content": prompt or ""}]
     known = {name: str(row[name]) for name in ("id", "reference") if row.get(name) is not None}
-    messages = tuple(map(message_of, turns))
     meta = {name: value for name, value in row.items() if name not in known}
-    return Example(prompt=messages, meta=meta, **{"id": "-", **known})
+    return Example(prompt=tuple(read_messages(turns)), meta=meta, **{"id": "-", **known})
 
 
-def message_of(turn: Mapping[str, Any]) -> Message:
-    """Read a message of an engine as the critic is shown it.
+def read_messages(turns: Iterable[Any]) -> list[Message]:
+    """Read messages of an engine as the critic is shown them.
 
     Raises:
-        UserError: it holds what is no text.
+        UserError: one holds what is no text.
     """
     try:
-        return plain_message(turn, partial(by_default, cure="to the critic alone: ids stay as they are"))
+        return messages_of(turns, partial(by_default, cure="to the critic alone: ids stay as they are"))
     except ValueError as error:
-        problem = f"a prompt that no critic can read: {error}"
+        problem = f"a message that no critic can read: {error}"
         raise UserError(problem, getattr(error, "cure", "write it as text")) from error
 
 

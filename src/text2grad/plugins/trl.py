@@ -16,7 +16,7 @@ from text2grad.align.rewards import Payment, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Message
-from text2grad.plugins.credit import example_of, message_of, metrics_of, require, words_of
+from text2grad.plugins.credit import example_of, metrics_of, read_messages, require, words_of
 
 with optional_packages():
     import torch
@@ -141,7 +141,7 @@ def messages_between(completion: Any, mask: Sequence[int]) -> list[list[Message]
         if message["role"] == "assistant":
             between.append([])
         else:
-            between[-1].append(message_of(message))
+            between[-1] += read_messages([message])
     turns = sum(own for own, _ in groupby(map(bool, mask)))
     return between if len(between) == turns + 1 else None
 

@@ -39,17 +39,18 @@ def run_import(
     out: Path | None,
     names: Sequence[str] = (),
     scales: Sequence[str] = (),
+    no_prompt: bool = False,
 ) -> ImportSummary:
     """Add people's feedback to our records; say what was found, and what the file holds of each data set.
 
-    `names` says where remarks are, `scales` what ratings are on, as `data.records.import_feedback` takes them.
+    `names`, `scales` and `no_prompt` are as `data.records.import_feedback` takes them.
     Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
     """
     from text2grad.data.records import import_feedback, merged, reports_by_data_set
 
     run = RunFolder.of(config)
     write = run.turn_writer()
-    imported = import_feedback(source, kind, config.task.context_characters, names, scales, write)
+    imported = import_feedback(source, kind, config.task.context_characters, names, scales, write, no_prompt)
     target = out or run.feedback_file
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 def read(*rows: dict[str, Any], kind: str = "desk:OWN", **said: Any) -> Any:
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return import_feedback("rows.jsonl", kind, **said)
+    return import_feedback("rows.jsonl", kind, no_prompt=True, **said)
 
 
 def test_marks_ratings_and_people_are_read_as_of_any_tool() -> None:

@@ -24,13 +24,13 @@ ASKED = [{"role": "user", "content": "When?"}, *TURN]
 def read(folder: Path, *rows: dict[str, Any]) -> ImportResult:
     file = folder / "mine.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return import_feedback(file)
+    return import_feedback(file, no_prompt=True)
 
 
 def table(folder: Path, text: str, *names: str, scales: tuple[str, ...] = ()) -> ImportResult:
     file = folder / "mine.csv"
     file.write_text(text, encoding="utf-8")
-    return import_feedback(file, names=names, scales=scales)
+    return import_feedback(file, names=names, scales=scales, no_prompt="prompt" not in text)
 
 
 def quoted(record: Feedback) -> list[tuple[str, int, str]]:

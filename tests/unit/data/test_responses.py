@@ -86,7 +86,7 @@ NO_RESPONSES: list[tuple[Any, str]] = [
     ([{**ULTRAFEEDBACK, "response": [ASKED]}], "record 1: 'response' is not a conv"),
     ([{**ULTRAFEEDBACK, "response": [SAID, ASKED]}], "does not end with the assistant"),
     ([{**ULTRAFEEDBACK, "response": ["Why?", "So."]}], "record 1: "),
-    ([{**PLAIN, "response": {"content": "So."}}], "record 1: response: "),
+    ([{**PLAIN, "response": {"text": "So."}}], "record 1: the response is neither"),
     ({"a": SLF5K, "b": {"Post": "Why?"}}, "record 2: no text in"),
     ([1, 2], "record 1"),
 ]

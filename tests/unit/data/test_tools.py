@@ -22,7 +22,7 @@ CRLF = "one two\r\nthree four\r\nfive"
 def read(folder: Path, content: Any, name: str = "a.json", **said: Any) -> ImportResult:
     text = content if isinstance(content, str) else json.dumps(content)
     (folder / name).write_text(text, encoding="utf-8", newline="")
-    return import_feedback(folder / name, **said)
+    return import_feedback(folder / name, no_prompt=True, **said)
 
 
 def studio(*results: dict[str, Any], data: Any = D, id: int = 1) -> dict[str, Any]:
@@ -193,7 +193,11 @@ def test_two_people_are_two_opinions(tmp_path: Path) -> None:
     records = read(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl").records
     assert [record.score for record in records] == [1, -1]
     write_jsonl(tmp_path / "own.jsonl", merged([], records))
-    assert import_feedback(tmp_path / "own.jsonl").records == records == merged(records[:1], records[1:])
+    assert (
+        import_feedback(tmp_path / "own.jsonl", no_prompt=True).records
+        == records
+        == merged(records[:1], records[1:])
+    )
     row = json.dumps({"id": 1, "text": "It is so.", "label": ["bad"], "Comments": []})
     ann, ben, everyone = (read(tmp_path, row, f"{name}.jsonl").records for name in ("ann", "ben", "all"))
     assert [record.meta.get("annotator") for record in (*ann, *ben, *everyone)] == ["ann", "ben", None], "doccano"
@@ -216,7 +220,7 @@ def test_what_nobody_submitted_is_no_opinion_and_what_was_rejected_a_failure(tmp
 def test_our_own_records_come_back_as_they_are(tmp_path: Path) -> None:
     first = import_feedback(corrected_file(tmp_path / "remarks.jsonl", 3))
     write_jsonl(tmp_path / "own.jsonl", first.records)
-    again = import_feedback(tmp_path / "own.jsonl")
+    again = import_feedback(tmp_path / "own.jsonl", no_prompt=True)
     assert again.records == first.records and again.report.source == "feedback"
     assert again.report.model_copy(update={"source": "remarks"}) == first.report
 
