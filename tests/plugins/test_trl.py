@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from versions import version_of
 
 from made_tokenizers import CHATML
 from page import shown_on_page
@@ -18,6 +19,7 @@ from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span, conversation_of
 from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
+from tiny_runs import SHAPE
 
 trl = pytest.importorskip("trl", reason="the plug-in's engine: pip install 'text2grad[trl]'")
 datasets = pytest.importorskip("datasets")
@@ -42,19 +44,9 @@ def speaking(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 @pytest.fixture
 def model(speaking: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(speaking) + PADDING_ROWS,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        eos_token_id=speaking.eos_token_id,
-        pad_token_id=speaking.pad_token_id,
-        bos_token_id=None,
-    )
-    return LlamaForCausalLM(config)
+    ends = {"eos_token_id": speaking.eos_token_id, "pad_token_id": speaking.pad_token_id}
+    shape = {**SHAPE, "max_position_embeddings": 4096, "bos_token_id": None, **ends}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(speaking) + PADDING_ROWS, **shape))
 
 
 class BlamesLetter:
@@ -79,40 +71,38 @@ class FailsOnSecond(BlamesLetter):
         return [*said[:1], Failure(kind="truncated", message="cut"), *said[2:]]
 
 
-def trainer_of(
-    model: LlamaForCausalLM,
-    speaking: PreTrainedTokenizerFast,
-    folder: Path,
-    critic: Any = None,
-    rollout: Any = None,
-    weight: float = 1.0,
-    more: dict[str, Any] | None = None,
-    **args: Any,
-) -> Any:
-    from text2grad.plugins.trl import TokenCreditTrainer
+Make = Callable[..., Any]
 
-    rows = [{"prompt": [{"role": "user", "content": text}], "reference": "b"} for text in PROMPTS]
-    config = trl.GRPOConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=8,
-        num_generations=4,
-        beta=0.0,
-        max_steps=1,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        save_strategy="no",
-        **{"max_completion_length": 12, **args},
-    )
-    return TokenCreditTrainer(
-        model,
-        **{"credit": TokenCredit(critic or BlamesLetter(), speaking), **(more or {})},
-        words_weight=weight,
-        args=config,
-        processing_class=speaking,
-        train_dataset=datasets.Dataset.from_list(rows),
-        rollout_func=rollout,
-    )
+
+@pytest.fixture
+def make(model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path) -> Make:
+    """Make a trainer of TRL's with the plug-in, over the tiny model."""
+
+    def made(
+        critic: Any = None,
+        rollout: Any = None,
+        weight: float = 1.0,
+        tokenizer: Any = speaking,
+        more: dict[str, Any] | None = None,
+        **args: Any,
+    ) -> Any:
+        from text2grad.plugins.trl import TokenCreditTrainer
+
+        rows = [{"prompt": [{"role": "user", "content": text}], "reference": "b"} for text in PROMPTS]
+        sizes = {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 12}
+        common = {"report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no"}
+        config = trl.GRPOConfig(output_dir=str(tmp_path), beta=0.0, max_steps=1, **common, **{**sizes, **args})
+        return TokenCreditTrainer(
+            model,
+            **{"credit": TokenCredit(critic or BlamesLetter(), tokenizer), **(more or {})},
+            words_weight=weight,
+            args=config,
+            processing_class=tokenizer,
+            train_dataset=datasets.Dataset.from_list(rows),
+            rollout_func=rollout,
+        )
+
+    return made
 
 
 def landed(trainer: Any) -> dict[str, Any]:
@@ -144,11 +134,9 @@ def of_samples(verdicts: Any) -> Any:
 
 
 @pytest.mark.parametrize("padding_side", ["left", "right"])
-def test_words_land_on_their_tokens(
-    padding_side: str, model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
+def test_words_land_on_their_tokens(padding_side: str, make: Make, speaking: PreTrainedTokenizerFast) -> None:
     def land(credit: TokenCredit, cases: Sequence[Case]) -> list[Row]:
-        trainer = trainer_of(model, copy.deepcopy(speaking), tmp_path, rollout=cases_as_rollouts(speaking))
+        trainer = make(rollout=cases_as_rollouts(speaking), tokenizer=copy.deepcopy(speaking))
         trainer.processing_class.padding_side = padding_side
         trainer.credit = credit
         out = landed(trainer)
@@ -196,9 +184,7 @@ class Shelf:
 
 
 @pytest.mark.parametrize("kind", ["tools", "environment_factory"])
-def test_what_tools_say_is_paid_nothing(
-    kind: str, model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
+def test_what_tools_say_is_paid_nothing(kind: str, make: Make, speaking: PreTrainedTokenizerFast) -> None:
     """TRL's own tool loop; only the sampling of the tiny model, which could not call a tool, is scripted."""
     tokenizer = copy.deepcopy(speaking)
     template = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
@@ -210,7 +196,7 @@ def test_what_tools_say_is_paid_nothing(
     written = [index for ids in turns for index in ids]
     more = {kind: [look] if kind == "tools" else Shelf}
     critic = Listening()
-    trainer = trainer_of(model, tokenizer, tmp_path, critic, more=more, max_completion_length=900)
+    trainer = make(critic, tokenizer=tokenizer, more=more, max_completion_length=900)
 
     def scripted(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
         turn = turns.pop(0)
@@ -232,10 +218,9 @@ def test_what_tools_say_is_paid_nothing(
 
 
 def test_the_gradient_is_minus_advantage_over_the_tokens(
-    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, speaking: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    critic = FailsOnSecond()
-    trainer = trainer_of(model, speaking, tmp_path, critic, cases_as_rollouts(speaking), loss_type="dapo")
+    trainer = make(FailsOnSecond(), cases_as_rollouts(speaking), loss_type="dapo")
     out = landed(trainer)
     trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation
     logps = torch.randn(out["completion_ids"].shape, requires_grad=True)
@@ -250,15 +235,9 @@ def test_the_gradient_is_minus_advantage_over_the_tokens(
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "sapo", "dr_grpo", "dapo"])
-def test_a_failed_row_is_in_no_denominator(
-    loss_type: str,
-    model: LlamaForCausalLM,
-    speaking: PreTrainedTokenizerFast,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failed_row_is_in_no_denominator(loss_type: str, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Doubling a batch by failed rows changes no gradient."""
-    trainer = trainer_of(model, speaking, tmp_path, loss_type=loss_type)
+    trainer = make(loss_type=loss_type)
     out = landed(trainer)
     trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation
     half = out["completion_ids"].shape[0] // 2
@@ -284,24 +263,22 @@ def test_a_failed_row_is_in_no_denominator(
 
 
 def test_a_failed_critique_is_in_no_baseline_whatever_else_rewards_it(
-    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
+    make: Make, speaking: PreTrainedTokenizerFast
 ) -> None:
     def constant(completions: Any, **_: Any) -> list[float]:
         return [5.0] * len(completions)
 
     def verdict_parts(more: dict[str, Any]) -> Any:
-        rollout = cases_as_rollouts(speaking)
-        return landed(trainer_of(model, speaking, tmp_path, FailsOnSecond(), rollout, 0.0, more))["advantages"]
+        trainer = make(FailsOnSecond(), cases_as_rollouts(speaking), weight=0.0, more=more)
+        return landed(trainer)["advantages"]
 
     alone = verdict_parts({})
     assert alone.any()
     torch.testing.assert_close(verdict_parts({"reward_funcs": (constant,)}), alone, atol=1e-5, rtol=1e-5)
 
 
-def test_a_step_trains_and_counts_failures(
-    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    trainer = trainer_of(model, speaking, tmp_path, FailsOnSecond(), logging_steps=1)
+def test_a_step_trains_and_counts_failures(make: Make, model: LlamaForCausalLM) -> None:
+    trainer = make(FailsOnSecond(), logging_steps=1)
     before = model.lm_head.weight.detach().clone()
     trainer.train()
     logged = next(row for row in trainer.state.log_history if "text2grad/failed" in row)
@@ -311,44 +288,43 @@ def test_a_step_trains_and_counts_failures(
     assert (model.lm_head.weight != before).any()
 
 
-def test_without_words_it_is_their_grpo(
-    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    out = landed(trainer_of(model, speaking, tmp_path, weight=0.0))
+def test_without_words_it_is_their_grpo(make: Make) -> None:
+    out = landed(make(weight=0.0))
     own = out["completion_mask"].bool()
     for row, mask in zip(out["advantages"], own, strict=True):
         assert row[mask].unique().numel() <= 1
 
 
-def test_the_page_shows_what_runs(
-    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    built = trainer_of(model, speaking, tmp_path)
+def test_the_page_shows_what_runs(make: Make, model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast) -> None:
+    built = make()
     space = {"critic": BlamesLetter(), "tokenizer": speaking, "model": model}
     exec(shown_on_page("plugins.trl"), space | {"args": built.args, "rows": built.train_dataset})
 
 
-def test_losses_of_whole_sequences_are_refused(
-    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
+def test_losses_of_whole_sequences_and_other_versions_are_refused(
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("loss_type", "luspo"), ("importance_sampling_level", "sequence")):
         with pytest.raises(UserError, match=f"{value}.*whole sequences"):
-            trainer_of(model, speaking, tmp_path, **{name: value})
+            make(**{name: value})
+    version_of(monkeypatch, "1.17.0")
+    with pytest.raises(UserError, match=r"^trl 1\.17\.0: the plug-in is written for 1\.16 \(pip install 'text"):
+        make()
 
 
 def test_mistakes_of_the_call_are_named(
-    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
+    make: Make, model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast
 ) -> None:
     from text2grad.plugins.trl import TokenCreditTrainer
 
     other = copy.deepcopy(speaking)
     other.add_tokens(["another"])
     with pytest.raises(UserError, match="not the trainer's"):
-        trainer_of(model, speaking, tmp_path, more={"credit": TokenCredit(BlamesLetter(), other)})
+        make(more={"credit": TokenCredit(BlamesLetter(), other)})
     with pytest.raises(UserError, match="BlamesLetter, not a TokenCredit"):
         TokenCreditTrainer(model, credit=BlamesLetter())
     with pytest.raises(UserError, match="reward_weights has 1 entries for 2"):
-        trainer_of(model, speaking, tmp_path, more={"reward_funcs": len}, reward_weights=[1.0])
+        make(more={"reward_funcs": len}, reward_weights=[1.0])
 
 
 def test_the_methods_that_are_hooked_are_those_that_were_read() -> None:
@@ -358,17 +334,5 @@ def test_the_methods_that_are_hooked_are_those_that_were_read() -> None:
     found = {name: list(inspect.signature(getattr(GRPOTrainer, name)).parameters)[1:] for name in hooked}
     assert found == hooked
     returned = inspect.getsource(GRPOTrainer._generate).rstrip().rpartition("return ")[2].split(", ")
-    assert (returned[1], returned[2], returned[5], len(returned)) == (
-        "completion_ids",
-        "tool_mask",
-        "extra_fields",
-        8,
-    )
-
-
-def test_another_version_is_refused(
-    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("text2grad.plugins.credit.version", lambda name: "1.17.0")
-    with pytest.raises(UserError, match=r"^trl 1\.17\.0: the plug-in is written for 1\.16 \(pip install 'text"):
-        trainer_of(model, speaking, tmp_path)
+    assert [returned[place] for place in (1, 2, 5)] == ["completion_ids", "tool_mask", "extra_fields"]
+    assert len(returned) == 8

@@ -48,13 +48,6 @@ def test_without_a_browser_the_address_is_printed(command: Any, answers: Path, t
     assert "no browser" not in command(name, source, "--no-browser")[2]
 
 
-def test_the_page_of_several_runs_is_written_as_one_file(command: Any, tmp_path: Path) -> None:
-    run, other = write_run(tmp_path / "run", steps=1), write_run(tmp_path / "other", steps=1)
-    code, _, err = command("report", run, other)
-    assert code == 0 and str(run / "report.html") in err
-    assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-
-
 BAD = [
     ("mark {folder}/nothing.jsonl", 1, "cannot read .*No such file"),
     ("mark {folder}/answers.csv --out {folder}", 1, "Is a directory"),

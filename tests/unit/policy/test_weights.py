@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from made_tokenizers import byte_level_tokenizer
-from text2grad.cli import main
 from text2grad.errors import NotFinite, UserError
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.generate import generate
@@ -167,14 +166,3 @@ def test_nothing_is_sampled_from_probabilities_that_are_not_finite() -> None:
         with pytest.raises(NotFinite, match=r"--policy\.dtype float32") as caught:
             generate(policy, [[5, 6]], GenerationSettings(max_new_tokens=2, temperature=temperature))
         assert isinstance(caught.value, UserError) and isinstance(caught.value, FloatingPointError)
-
-
-def test_a_command_ends_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    change(write_model(tmp_path / "m"), lambda w: w[DOWN].fill_(torch.nan))
-    with pytest.raises(SystemExit) as ended:
-        main(["sample", "When?", "--with", "m"])
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert ended.value.code == 1 and len(said) == 1 and DOWN in said[0]
