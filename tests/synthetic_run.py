@@ -16,11 +16,7 @@ from typing import Any
 Row = dict[str, Any]
 
 SOLUTION = "def total(items):\n    result = 0\n    for x in items:\n        result += x * 2\n    return result\n"
-
-
 MISTAKES = (("result += x * 2", "result += x + 2"), ("result = 0", "result = 1"), ("return result", "return x"))
-
-
 CONFIG = "policy: {model: tiny}\nppo:\n  steps: 40\n  credit: {scheme: spans, weighting: token}\n"
 RATES = {
     **{"good_precision": 0.81, "good_recall": 0.77, "poor_precision": 0.69, "poor_recall": 0.72, "poor_f1": 0.7},

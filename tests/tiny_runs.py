@@ -25,8 +25,6 @@ SHAPE: dict[str, Any] = {
 }
 """A model of two small layers, as the configurations of most families take it."""
 TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
-
-
 SMALL = TinyShape(hidden=32, layers=2, heads=2, feed_forward=48)
 
 

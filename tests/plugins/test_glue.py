@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,13 +48,7 @@ def test_a_step_moves_what_was_paid_as_it_was_paid() -> None:
     assert plugins.tokens_moved_as_paid() == 1.0
 
 
-def test_an_environment_that_is_not_there_has_no_engine(tmp_path: Path) -> None:
-    assert plugins.installed("no-such-engine", tmp_path) is None
-
-
 CALL = {"id": "c", "type": "function", "function": {"name": "route", "arguments": '{"to": "Bern"}'}}
-
-
 ROUTE = '<tool_call>\n{"name": "route", "arguments": {"to": "Bern"}}\n</tool_call>'
 TURNS: list[tuple[Any, str, str]] = [
     ({"role": "developer", "content": "Be brief."}, "system", "Be brief."),

@@ -27,8 +27,6 @@ from text2grad.stages.paid import AnnotateOptions
 from text2grad.tasks.base import TaskSettings
 
 Run = Callable[..., tuple[int, str, str]]
-
-
 STAGES = ("annotate", "evaluate", "intake", "merge", "train", "reward_model.train", "sft")
 
 

@@ -13,7 +13,6 @@ from places import ROOT
 from text2grad.config import (
     PRESETS,
     Config,
-    describe_settings,
     dump_config,
     find_config,
     laid_over,
@@ -202,17 +201,6 @@ def test_a_section_that_contradicts_itself_is_named_and_not_printed() -> None:
     with pytest.raises(UsageError, match=r"ppo: advantage group .*set samples_per_prompt") as raised:
         load_config(find_config("demo"), ["--ppo.advantage", "group"])
     assert raised.value.exit_code == EXIT_USAGE and len(str(raised.value)) < 120
-
-
-# The reference of settings
-
-
-def test_every_setting_is_listed_once_and_can_be_set() -> None:
-    keys = [setting.key for setting in describe_settings()]
-    assert len(keys) == len(set(keys)) > 80
-    assert {"task.name", "reward_model.training.lr", "credit.scheme", "evaluate.limit"} <= set(keys)
-    defaults = {setting.key: setting.default for setting in describe_settings()}
-    assert (defaults["policy.model"], defaults["ppo.kl_coefficient"]) == ("(required)", "0.4")
 
 
 # The packaging that the commands of the README stand on

@@ -28,8 +28,6 @@ OFFERED = NAMES.split()
 NEED_TRAIN = "LocalChat Pair Policy RunOptions load_frozen load_policy make_tiny_model train_ppo train_supervised"
 """What needs the extra `train`."""
 TRAINS = NEED_TRAIN.split()
-
-
 SOURCE = ROOT / "src" / "text2grad"
 HEAVY = {"torch", "transformers", "numpy", "pydantic", "yaml", "typer", "peft", "datasets", "openai"}
 
@@ -88,8 +86,6 @@ def test_nobody_inside_imports_from_the_door() -> None:
 # --- what is not installed
 
 CORE = hiding(package for package, extra in EXTRAS.items() if extra == "train")
-
-
 EACH_NAME = """
 import sys, text2grad
 for name in sys.argv[1:]:

@@ -36,8 +36,6 @@ SAID = {
 """An answer, a person's correction, and the words of the answer that are no more."""
 CASES = pytest.mark.parametrize("said", SAID.values(), ids=SAID)
 Words = tuple[str, str, list[str]]
-
-
 WORDS = {
     "苹果是红色的": list("苹果是红色的"),
     "iPhone手机 コーヒー": ["iPhone", "手", "机", "コ", "ー", "ヒ", "ー"],

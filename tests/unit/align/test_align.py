@@ -22,8 +22,6 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Label, Span
 
 SETTINGS = CreditSettings(weighting="token", outcome_weight=0.0)
-
-
 Pair = tuple[TokenTable, PreTrainedTokenizerFast]
 
 
@@ -246,8 +244,6 @@ def test_a_token_that_a_span_covers_in_part_belongs_to_it() -> None:
 # --- labels -> rewards (literal numbers)
 
 TEXT = "The quick red fox , and a dog"  # 8 words, and an end-of-text token
-
-
 PAID: dict[str, tuple[dict[str, Any], dict[str, Any], list[float]]] = {
     "one on each token": (
         {"good": ("quick red",), "poor": ("dog",)}, {"weighting": "token"}, [0, 1, 1, 0, 0, 0, 0, -1, 0]

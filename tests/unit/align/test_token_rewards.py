@@ -23,8 +23,6 @@ from text2grad.train.rollout import judge
 TEXT = 'She asked: "Is it really twenty miles?" 🙂 Nobody knew.'
 EXAMPLES = [Example(id=str(n), prompt=(Message(role="user", content="How far?"),)) for n in range(8)]
 KINDS = ("byte", "piece", "word")
-
-
 FAILED = Failure(kind="truncated", message="cut")
 SOURCE = Source(kind="human")
 

@@ -42,8 +42,6 @@ Tables = dict[str, TokenTable]
 Heard = tuple[TokenTable, Trajectory]
 """A trajectory of two turns, and the table of its tokenizer."""
 EXAMPLE = Example(id="a", prompt=(Message(role="user", content="How far?"),))
-
-
 FAILED = Failure(kind="truncated", message="cut")
 WORDS = CreditSettings(outcome_weight=0.5)
 PIECES = ("look up", "twenty miles", "é🙂", "会议", " ", "\n", "{}", "<tool>", "twenty")

@@ -49,8 +49,6 @@ OLD = {"role": "assistant", "function_call": CALL["tool_calls"][0]["function"]}
 USE = {"role": "assistant", "content": [{"type": "tool_use", "name": "route", "input": {"to": "Bern"}}]}
 RESULT = {"role": "tool", "content": [{"type": "tool_result", "content": "95"}]}
 IN_JSON = {**CALL, "tool_calls": [json.dumps(CALL["tool_calls"][0])]}
-
-
 SHAPES: dict[str, Any] = {
     "OpenAI messages": {"messages": [ASK, CALL, TOOL, DONE]},
     "OpenAI, parts of text": {"messages": [ASK, CALL, TOOL, parts("text")]},

@@ -95,8 +95,6 @@ def test_losses_are_in_the_line_where_their_row_begins(tmp_path: Path) -> None:
 
 
 CELLS = "prompt,response,critique\n"
-
-
 SAME_ID = "row 3: the id '1' is that of another text in row 2"
 UNCLEAR: list[tuple[str, list[str], str]] = [
     ("question,answer\na,b\n", [], "no column 'response'.*--map response=COLUMN; columns: question, answer"),

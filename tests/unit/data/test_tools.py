@@ -51,8 +51,6 @@ def argilla(id: str = "x", fields: Any = D, **answers: Any) -> dict[str, Any]:
 # Ratings.
 
 EXCELLENT, GOOD = (whole("choices", [word]) for word in ("Excellent", "Good"))
-
-
 OKS = [argilla(ok=True), argilla("y", ok=False), argilla("z", ok=None)]
 RATED: list[tuple[list[Any], list[str], list[float | None], str]] = [
     ([studio(whole("number", 1))], [], [None], "--scale q=WORST..BEST"),
@@ -228,8 +226,6 @@ def test_our_own_records_come_back_as_they_are(tmp_path: Path) -> None:
 PAIR = {"prompt": "p", "chosen": "a", "rejected": "b"}
 FLAT_TABLE = "id,prompt,response,q.responses,q.responses.users,q.responses.status\n1,p,r,\"['bad']\",\"['u']\",x\n"
 PLACELESS = {"type": "hypertextlabels", "value": {"start": "/p[1]/text()[1]", "end": "/p[1]"}}
-
-
 LABELS = [{"text": "a", "label": [[0]]}, {"text": "a", "label": [["x", 1, "bad"]]}]
 FOUR = [studio(whole("rating", 4))]
 UNREADABLE: list[tuple[Any, dict[str, Any], str]] = [

@@ -22,16 +22,19 @@ from text2grad.page.runs import read_run
 
 
 class Parsed(HTMLParser):
-    """The elements of a page with their attributes, and the text of scripts and styles."""
+    """The elements of a page with their attributes, its text, that of scripts and styles, and its data."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.raw: dict[str, list[str]] = {"script": [], "style": []}
-        self.words: list[str] = []
+        self._words: list[str] = []
         self._inside = ""
         self.feed(page)
         self.close()
+        self.text = " ".join(" ".join(self._words).split())
+        self.data: dict[str, Any] = json.loads(self.raw["script"][0])
+        self.samples: list[dict[str, Any]] = self.data["samples"]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, {name: value or "" for name, value in attrs}))
@@ -46,19 +49,7 @@ class Parsed(HTMLParser):
         if self._inside:
             self.raw[self._inside][-1] += data
         else:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-    @property
-    def data(self) -> dict[str, Any]:
-        return json.loads(self.raw["script"][0])
-
-    @property
-    def samples(self) -> list[dict[str, Any]]:
-        return self.data["samples"]
+            self._words.append(data)
 
 
 @pytest.fixture(scope="module")

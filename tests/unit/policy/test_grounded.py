@@ -126,26 +126,19 @@ TALK = Transcript.of(
 )
 
 
-@pytest.mark.parametrize(
-    ("item", "allowed"),
-    [
-        ('"I said"', True),
-        ('{"quote": "20 miles", "turn": 3, "reason": "no"}', True),
-        ('{"quote": "miles", "turn": 2, "occurrence": 1}', True),
-        ('{"quote": "mil", "occurrence": 3, "part": true}', True),
-        ('"30 kilometres"', False),
-        ('"up. 20 miles\\n\\nmiles, I said"', False),
-        ('"mil"', False),
-        ('{"quote": "mil"}', False),
-    ],
-)
-def test_of_a_conversation_the_policys_words_alone_are_quoted(
-    vocabulary: Vocabulary, item: str, allowed: bool
-) -> None:
-    z = f'{{"critique": "", "good_spans": [{item}], "poor_spans": []}}'
-    matcher = Row(vocabulary, TALK).matcher
-    ids = vocabulary.spell(z.encode())
-    assert (matcher.validate_tokens(ids) == len(ids)) == allowed
+def test_of_a_conversation_the_policys_words_alone_are_quoted(vocabulary: Vocabulary) -> None:
+    allowed = (
+        '"I said"',
+        '{"quote": "20 miles", "turn": 3, "reason": "no"}',
+        '{"quote": "miles", "turn": 2, "occurrence": 1}',
+        '{"quote": "mil", "occurrence": 3, "part": true}',
+    )
+    forbidden = ('"30 kilometres"', '"up. 20 miles\\n\\nmiles, I said"', '"mil"', '{"quote": "mil"}')
+    for item in (*allowed, *forbidden):
+        z = f'{{"critique": "", "good_spans": [{item}], "poor_spans": []}}'
+        ids = vocabulary.spell(z.encode())
+        valid = Row(vocabulary, TALK).matcher.validate_tokens(ids) == len(ids)
+        assert valid == (item in allowed), item
 
 
 @pytest.mark.parametrize("room", [64, 200])

@@ -32,8 +32,6 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 
 SHAPE = {**tiny_runs.SHAPE, "initializer_range": 0.6}  # attention must matter
-
-
 GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.6}
 SHARING: dict[str, tuple[type, dict[str, Any]]] = {
     "llama": (LlamaConfig, SHAPE),
@@ -47,8 +45,6 @@ APART: dict[str, tuple[type, dict[str, Any]]] = {
     "alibi": (BloomConfig, {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.6}),
 }
 """Models that read answers behind one copy of their prompt as they read them apart, and models that do not."""
-
-
 LONG, SHORT = [5, 6, 7, 8, 9, 10, 11, 12, 13], [14, 15, 16, 17, 18]
 PROMPTS = [LONG, SHORT, LONG, LONG, SHORT]
 ANSWERS = [[20, 21, 22], [23, 24], [25], [26, 27, 28, 29], [23, 30]]

@@ -152,26 +152,20 @@ def test_a_day_that_ends_between_two_answers_refuses_none(monkeypatch: pytest.Mo
     assert "01 Jan" in made.decode(encode_prompt(made, turns("Say it.")))
 
 
-ALONE = "it belongs to the prompt, and is neither trained nor judged"
-SAID = {
-    "qwen3": (f"writes {EMPTY!r} before an answer: {ALONE}", "set enable_thinking to false"),
-    "qwen3-2507-thinking": (r"writes '\n</think>\n\n' before an answer: ", "serve the policy with the same"),
-    "deepseek-r1": (
-        r"writes nothing before an answer that is there, and '<think>\n' before one that is asked for; the first",
-        "serve the policy with the same",
-    ),
-    "glm-4.7": ("writes '</think>' before an answer that is there, and '<think>'", "set enable_thinking to false"),
-    "llama-2": (),
-    "phi-4": (),
-    "smollm3": (),
+BEFORE_ANSWERS = {
+    "qwen3": (repr(EMPTY), "enable_thinking"),
+    "qwen3-2507-thinking": (repr("\n</think>\n\n"), "serve the policy with the same"),
+    "deepseek-r1": (repr("<think>\n"), "serve the policy with the same"),
+    "glm-4.7": ("'</think>'", "'<think>'", "enable_thinking"),
+    **dict.fromkeys(("llama-2", "phi-4", "smollm3"), ()),
 }
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_loading_says_what_the_template_writes(
+@pytest.mark.parametrize("name", BEFORE_ANSWERS)
+def test_loading_says_what_the_template_writes_before_an_answer(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     MADE[name].save_pretrained(tmp_path)
     load_tokenizer(str(tmp_path))
     err = capsys.readouterr().err
-    assert all(part in err for part in SAID[name]) and bool(err) == bool(SAID[name]), err
+    assert all(part in err for part in BEFORE_ANSWERS[name]) and bool(err) == bool(BEFORE_ANSWERS[name]), err

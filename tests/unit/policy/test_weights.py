@@ -140,13 +140,14 @@ def test_an_adapter_of_another_base_is_refused(settings: dict[str, Any], problem
 
 def test_an_adapter_without_its_base_or_with_numbers_that_are_none(tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "adapter", tmp_path / "base")
+    settings = PolicySettings(model=str(folder))
     with pytest.raises(UserError, match=r"does not fit its base .*base: there is no such folder"):
-        load_frozen(PolicySettings(model=str(folder)))
+        load_frozen(settings)
     write_model(tmp_path / "base")
-    load_frozen(PolicySettings(model=str(folder)))
+    load_frozen(settings)
     change(folder, lambda weights: next(iter(weights.values())).fill_(torch.nan), ADAPTER)
     with pytest.raises(UserError, match=rf"{ADAPTER}: 1 weight \(.*lora_A.weight\) is not finite"):
-        load_frozen(PolicySettings(model=str(folder)))
+        load_frozen(settings)
 
 
 @pytest.mark.parametrize("kind", ["a word", "never written", "in the template"])

@@ -10,8 +10,6 @@ from text2grad.wire.nearest import LEAST_ALIKE, nearest
 
 DUE = "It is due next week, says the mail. Ann signs it on Monday."
 CJK = "报告下周到期，邮件里说是星期五。安娜星期一签字。"
-
-
 NEAREST = [
     ("next month", DUE, "next week"),
     ("NEXT weak!", DUE, "next week"),
