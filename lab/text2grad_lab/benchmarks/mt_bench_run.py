@@ -14,7 +14,7 @@ from text2grad.json_text import to_json
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages import Summary, inlined
-from text2grad.stages.answers import open_judge, refuse_no_judge
+from text2grad.stages.answers import Judge, refuse_no_judge
 from text2grad.stages.run_folder import (
     RunFolder,
     target_name,
@@ -96,8 +96,9 @@ def _rated(
     config: Config, name: str, questions: Sequence[Example], answers: Mapping[str, list[str]], place: Path
 ) -> MTBenchSummary:
     prompts = read_prompts(Path(config.task.data))
-    with open_judge(config, lambda answer: rating_of(answer) is not None, LONGEST_RATING) as judge:
-        rows = [{"model": name, **row} for row in rate(judge, prompts, questions, answers)]
+    judge = Judge.of(config, "", lambda answer: rating_of(answer) is not None, LONGEST_RATING)
+    with judge.open() as chat:
+        rows = [{"model": name, **row} for row in rate(chat, prompts, questions, answers)]
     judgements = _place(config, name, "judgement")
     write_whole(judgements, "".join(to_json(row) + "\n" for row in rows))
     summary = MTBenchSummary(

@@ -55,8 +55,8 @@ _NAMES = {
 """What the judge's settings are called, where an endpoint's errors name the critic's."""
 
 
-class Judge:
-    """A chat model of which only `readable` answers count: another is asked for once more, and then kept as it is.
+class ReadableChat:
+    """A chat model of which only `readable` answers count: another is asked for once, and then kept as it is.
 
     What was answered is in the journal, so that the same questions, asked again, cost nothing; those that had no
     answer at all are sent again.
@@ -82,65 +82,76 @@ class Judge:
         return "invalid" if last else None
 
 
-@contextmanager
-def open_judge(config: Config, readable: Callable[[Answer], bool], max_tokens: int) -> Iterator[Chat]:
-    """The judge of `evaluate.judge`, with its journal in `evaluation/judge.journal`."""
-    settings = config.evaluate
-    limit = config.judge.max_tokens or max_tokens
-    asked = EndpointSettings(model=settings.judge, base_url=settings.judge_url, max_tokens=limit)
-    try:
-        with OpenAIChat(asked, config.run.folder / "evaluation" / "judge.journal", progress=True) as chat:
-            yield Judge(chat, readable)
-    except UserError as error:
-        line = str(error)
-        for name, own in _NAMES.items():
-            line = line.replace(name, own)
-        raise UserError(line, exit_code=error.exit_code) from error
-
-
 @dataclass(frozen=True)
-class Comparison:
-    """The question for a judge that compares two answers: prompt, readable answers, and their maximum length."""
+class Judge:
+    """The configured judge (`evaluate.judge`): its endpoint and journal, its prompt, and which answers count."""
 
+    endpoint: EndpointSettings
+    journal: Path
     prompt: str
     readable: Callable[[Answer], bool]
-    longest: int
+
+    @staticmethod
+    def of(config: Config, prompt: str, readable: Callable[[Answer], bool], longest: int) -> Judge:
+        """The judge of a configuration, whose answers have at most `longest` tokens unless it says otherwise."""
+        settings, limit = config.evaluate, config.judge.max_tokens or longest
+        endpoint = EndpointSettings(model=settings.judge, base_url=settings.judge_url, max_tokens=limit)
+        return Judge(endpoint, RunFolder.of(config).evaluation / "judge.journal", prompt, readable)
+
+    @contextmanager
+    def open(self) -> Iterator[Chat]:
+        """The chat model, with its journal; errors name the judge's settings."""
+        try:
+            with OpenAIChat(self.endpoint, self.journal, progress=True) as chat:
+                yield ReadableChat(chat, self.readable)
+        except UserError as error:
+            line = str(error)
+            for name, judge_setting in _NAMES.items():
+                line = line.replace(name, judge_setting)
+            raise UserError(line, exit_code=error.exit_code) from error
 
 
-def comparison(config: Config, usual: str, parts: Sequence[str]) -> Comparison:
-    """As `judge.prompt` has it, else by the prompt `usual`. `parts` are the placeholders of what is compared.
+def comparing_judge(config: Config, usual: str, parts: Sequence[str]) -> Judge:
+    """The judge that compares by `judge.prompt`, else by the prompt `usual`.
+
+    `parts` are the placeholders of what is compared.
 
     Raises:
         UserError: there is no such prompt, or it cannot be used (`eval.judge.refuse_judge_prompt`).
     """
     prompt = read_prompt(config.judge.prompt or usual)
     refuse_judge_prompt(prompt, parts)
-    return (
-        Comparison(prompt, is_rating, LONGEST_RATINGS)
-        if rates(prompt)
-        else Comparison(prompt, is_verdict, LONGEST_VERDICT)
-    )
+    if rates(prompt):
+        return Judge.of(config, prompt, is_rating, LONGEST_RATINGS)
+    return Judge.of(config, prompt, is_verdict, LONGEST_VERDICT)
 
 
 def refuse_no_judge(config: Config, what: str) -> None:
-    """Before anything is loaded or spent.
+    """Refuse before anything is loaded or spent.
 
     Raises:
-        UsageError: `what` needs a judge, and none is named. UserError: its prompt cannot be used.
+        UsageError: `what` needs a judge, and none is named.
     """
     if not config.evaluate.judge:
         raise UsageError(f"{what} needs a judge", "--evaluate.judge MODEL, and --evaluate.judge_url if not OpenAI")
-    if config.judge.prompt:
-        comparison(config, COMPARE_PROMPT, ANSWER_PARTS)
 
 
-def judged_against(config: Config, against: str, pairs: Sequence[AnswerPair]) -> dict[str, float | str]:
+def judge_of_answers(config: Config) -> Judge:
+    """The judge that compares answers (`--against`).
+
+    Raises:
+        UsageError: none is named. UserError: its prompt cannot be used.
+    """
+    refuse_no_judge(config, "--against")
+    return comparing_judge(config, COMPARE_PROMPT, ANSWER_PARTS)
+
+
+def judged_against(judge: Judge, against: str, pairs: Sequence[AnswerPair]) -> dict[str, float | str]:
     """Return the figures `judge_*` of a judge that compares pairs of answers (`eval.judge.compare_answers`)."""
-    asked = comparison(config, COMPARE_PROMPT, ANSWER_PARTS)
-    with open_judge(config, asked.readable, asked.longest) as judge:
-        found = compare_answers(judge, asked.prompt, pairs)
-    named = {"judge_model": config.evaluate.judge, "judge_against": Path(against).name}
-    return {**named, **{f"judge_{name.removeprefix('judge_')}": value for name, value in found.items()}}
+    with judge.open() as chat:
+        figures = compare_answers(chat, judge.prompt, pairs)
+    named = {"judge_model": judge.endpoint.model, "judge_against": Path(against).name}
+    return {**named, **{f"judge_{name.removeprefix('judge_')}": value for name, value in figures.items()}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,17 +178,16 @@ def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | N
     names = [name_of(file) for file in files]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two files of answers are called {repeated!r}", "rename one: the name is that of the row")
-    if against is not None:
-        refuse_no_judge(config, "--against")
+    judge = judge_of_answers(config) if against is not None else None
     run = RunFolder.of(config)
     run.refuse_unwritable()
     known = cache(lambda: heldout_of(run, config.evaluate.limit))
     systems = [read_answers(file, known) for file in files]
     pairs = {} if against is None else _pairs(systems, files, against, known)
     figures = {system.name: _figures(system) for system in systems}
-    if against is not None:
+    if judge and against:
         for name in names:
-            figures[name] |= judged_against(config, against, pairs[name])
+            figures[name] |= judged_against(judge, against, pairs[name])
     outs = [_written(run, file, system, figures[system.name]) for file, system in zip(files, systems, strict=True)]
     failed = sum(int(each.get("judge_failed") or 0) for each in figures.values())
     return AnswersSummary(

@@ -31,7 +31,7 @@ from text2grad.page import signs
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.answers import judged_against, refuse_no_judge
+from text2grad.stages.answers import judge_of_answers, judged_against
 from text2grad.stages.critics import critic_factory
 from text2grad.stages.run_folder import (
     ANSWERS,
@@ -164,8 +164,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
 
     With `against` a judge compares its greedy answers with those in that file, or with the "references".
     """
-    if against is not None:
-        refuse_no_judge(config, "--against")
+    judge = judge_of_answers(config) if against is not None else None
     prepare(config)
     with critic_factory(config) as factory:
         run = factory.run
@@ -192,9 +191,9 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
     write_json(run.results / f"{name}{SCORES}", measured.scores)
     summary = replace(measured.summary, signs=_warned_signs(run, name) or None)
     run.write_results(name, summary.as_dict(), measured.answers)
-    if against is not None:
+    if judge and against:
         texts = [str(row["response"]) for row in measured.answers]
-        judged = judged_against(config, against, pair_with(name, against, heldout, texts, others))
+        judged = judged_against(judge, against, pair_with(name, against, heldout, texts, others))
         summary = replace(summary, judged=judged | {"failed_records": judged["judge_failed"]})
         run.write_results(name, summary.as_dict(), measured.answers)
     write_before_after(run, heldout)

@@ -100,13 +100,13 @@ def _card(config: Config, run: RunFolder, target: str, license_name: str) -> str
         origin=origin.get("text", ""),
         license=license_name,
         data=config.task.data or f"the task {config.task.name!r}",
-        command=_command(config, target),
+        command=_command(target),
         versions={name: version(name) for name in PACKAGES},
         metrics=_metrics(run, target),
     )
 
 
-def _command(config: Config, target: str) -> str:
+def _command(target: str) -> str:
     stages = {REWARD_MODEL: "train-reward", "sft": "sft"}
     words = [f"text2grad {stages.get(target, 'train')} --config {SETTINGS_FILE}"]
     return " ".join([*words, *([] if target in stages else [f"--name {target}"])])

@@ -17,7 +17,7 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.files.save import make_readable
 from text2grad.policy.load import choose_device, load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.settings import PolicySettings
+from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
@@ -73,7 +73,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
             warn_if_loss_flat(stage.place, "sft", settings.lr)
             say_if_ended("sft", settings, len(pairs), metrics)
             if not ranks.sharded:
-                alike = word_for_word(policy, run.config, task.examples("heldout"), environment_of(task))
+                alike = word_for_word(policy, run.config.generation, task.examples("heldout"), environment_of(task))
     return SFTSummary(
         examples=len(pairs),
         heldout=len(alike) or None,
@@ -95,7 +95,10 @@ def say_if_ended(name: str, settings: SFTSettings, examples: int, metrics: Mappi
 
 
 def word_for_word(
-    policy: Policy, config: Config, heldout: Sequence[Example], environment: MakeEnvironment | None = None
+    policy: Policy,
+    generation: GenerationSettings,
+    heldout: Sequence[Example],
+    environment: MakeEnvironment | None = None,
 ) -> list[bool]:
     """Whether the likeliest answer to each of the first held-out prompts is its reference answer, word for word.
 
@@ -108,7 +111,7 @@ def word_for_word(
     asked = asked[:ASKED]
     if not asked:
         return []
-    greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
+    greedy = generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
     told = [text for _, text in sample(policy, asked, greedy, environment)]
     alike = [text.split() == each.reference.split() for text, each in zip(told, asked, strict=True)]
     kind = "corrections" if all(each.meta.get("corrected") for each in asked) else "reference answers"

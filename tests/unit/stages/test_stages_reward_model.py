@@ -15,6 +15,7 @@ from text2grad.errors import UserError
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Source
 from text2grad.jsonl import read_jsonl, write_jsonl
+from text2grad.stages.answers import Judge
 from text2grad.stages.reward_model import train as reward_model
 from text2grad.stages.run_folder import RunFolder
 
@@ -85,7 +86,7 @@ def judge(*_: object) -> AbstractContextManager[ScriptedChat]:
 
 
 def test_the_judge_compares_with_the_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_model, "open_judge", judge)
+    monkeypatch.setattr(Judge, "open", judge)
     report = reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.judge", "judge"))
     assert (
         report.report["judge"]["win"],
@@ -95,7 +96,7 @@ def test_the_judge_compares_with_the_annotations(tmp_path: Path, monkeypatch: py
 
 
 def test_the_others_must_have_judged_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_model, "open_judge", judge)
+    monkeypatch.setattr(Judge, "open", judge)
     others = tmp_path / "others.jsonl"
     options = ("--evaluate.judge", "judge")
     write_jsonl(others, [record("a"), record("a#2"), record("b")])
@@ -126,7 +127,7 @@ def test_several_answers_to_a_prompt_are_each_compared_with_their_own(
         seen.append(conversation[-1].content)
         return Completion(text="tie")
 
-    monkeypatch.setattr(reward_model, "open_judge", lambda *_: nullcontext(ScriptedChat(by_response)))
+    monkeypatch.setattr(Judge, "open", lambda *_: nullcontext(ScriptedChat(by_response)))
     others = tmp_path / "others.jsonl"
     kept = [3, 1, 0]  # in another order, and that of one answer failed
     ids = ["a", "a#2", "a#3"] if numbered else ["a"] * 3

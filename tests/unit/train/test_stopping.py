@@ -117,8 +117,8 @@ def test_a_policy_that_writes_every_held_out_answer_has_little_to_gain(
         asked[0].model_copy(update={"id": id, "reference": text}) for id, text in (("a", ""), ("b", "x y " * 200))
     ]
     monkeypatch.setattr(sft, "sample", lambda _, each, *__: [([], f" {one.reference}\n") for one in each])
-    assert sft.word_for_word(policy, config, [*others, *asked]) == [True] * sft.ASKED
+    assert sft.word_for_word(policy, config.generation, [*others, *asked]) == [True] * sft.ASKED
     assert capsys.readouterr().err == (
         "sft: it writes 32 of 32 held-out reference answers word for word; train can hardly gain\n"
     )
-    assert sft.word_for_word(policy, config, others) == []
+    assert sft.word_for_word(policy, config.generation, others) == []

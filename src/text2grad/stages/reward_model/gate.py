@@ -51,8 +51,14 @@ def gate_file(run: RunFolder) -> Path:
     return run.reward_model_folder.parent / GATE_FILE
 
 
-def check_reward_model(trained: RewardModel, config: Config, cases: Sequence[SpanCase]) -> Gate:
-    """The verdict on a reward model, given its critiques of held-out records.
+def check_reward_model(
+    trained: RewardModel,
+    cases: Sequence[SpanCase],
+    generation: GenerationSettings,
+    credit: CreditSettings,
+    seed: int,
+) -> Gate:
+    """The verdict on a reward model that is paid by these settings, given its critiques of held-out records.
 
     Has it judge answers that the policy samples now, corrupted answers, and held-out answers as people corrected
     them. Writes the verdict to `reward_model/gate.json` and the critiques of the fresh answers to
@@ -61,7 +67,7 @@ def check_reward_model(trained: RewardModel, config: Config, cases: Sequence[Spa
     run = trained.run
     train, heldout = reward_data(run)
     records = _one_of_each_question(train, heldout)
-    fresh = _fresh_answers(run, config.generation, records)
+    fresh = _fresh_answers(run, generation, records)
     release()
     critic, table = trained.over(trained.load()), token_table(run)
 
@@ -72,7 +78,7 @@ def check_reward_model(trained: RewardModel, config: Config, cases: Sequence[Spa
         aligned = (recorded_tokens(table, answer.text, answer.ids) for answer in answers)
         return list(zip(judgements, aligned, strict=True))
 
-    corrupted = spoiled(records, SPOILED, config.run.seed)
+    corrupted = spoiled(records, SPOILED, seed)
     corrected = [Answer(example_of(record), text) for record, text in corrections(heldout)[:CORRECTED]]
     judgements = GateJudgements(
         cases,
@@ -80,7 +86,7 @@ def check_reward_model(trained: RewardModel, config: Config, cases: Sequence[Spa
         judged([Answer(example_of(record), record.response) for record in corrupted]),
         [judgement for judgement, _ in judged(corrected)],
     )
-    verdict = check(judgements, config.credit, config.run.seed)
+    verdict = check(judgements, credit, seed)
     critiques = zip(fresh, judgements.fresh, strict=True)
     write_jsonl(
         run.evaluation / FRESH,

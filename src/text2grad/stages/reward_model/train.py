@@ -27,7 +27,7 @@ from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
 from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.answers import CRITIQUE_PARTS, comparison, open_judge
+from text2grad.stages.answers import CRITIQUE_PARTS, comparing_judge
 from text2grad.stages.critics import RewardModel
 from text2grad.stages.reward_model.corrections import with_corrections
 from text2grad.stages.reward_model.data import (
@@ -83,7 +83,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
         model = RewardModel(stage.folder, settings.reward_model, settings.generation.batch_size)
         cases = [case for _, case in heldout_cases(model)]
         rates = measure_reward_model(model.run, cases)
-        gate = check_reward_model(model, settings, cases)
+        gate = check_reward_model(model, cases, settings.generation, settings.credit, settings.run.seed)
     return replace(summary, rates=rates, gate=asdict(gate))
 
 
@@ -189,7 +189,7 @@ def run_evaluate_reward_model(
     """
     if config.judge.prompt and not config.evaluate.judge:
         raise UsageError("judge.prompt needs a judge", "--evaluate.judge MODEL")
-    asked = comparison(config, JUDGE_PROMPT, CRITIQUE_PARTS)
+    judge = comparing_judge(config, JUDGE_PROMPT, CRITIQUE_PARTS)
     prepare(config)
     model = RewardModel(RunFolder.of(config), config.reward_model, config.generation.batch_size)
     if marks:
@@ -206,8 +206,8 @@ def run_evaluate_reward_model(
 
         report["people"] = people(marks, critiques, length)
     if config.evaluate.judge:
-        with open_judge(config, asked.readable, asked.longest) as judge:
-            report["judge"] = compared(against, asked.prompt, judge, gold, critiques)
+        with judge.open() as chat:
+            report["judge"] = compared(against, judge.prompt, chat, gold, critiques)
     _say_signs(report)
     write_json(model.run.evaluation / "reward_model.full.json", report)
     return RewardModelEvaluation(report=report)
