@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from human_data import corrected_file, small_config
+from human_data import small_config
+from human_run import Trained
 from text2grad.config import Config
 from text2grad.critics.damage import DAMAGE
 from text2grad.data.marks import human_record
@@ -16,13 +17,10 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback
 from text2grad.jsonl import read_jsonl
 from text2grad.stages.critics import critic_inputs
-from text2grad.stages.intake import run_import
 from text2grad.stages.reward_model.corrections import corrections, with_corrections
 from text2grad.stages.reward_model.data import with_damage
 from text2grad.stages.reward_model.gate import FRESH, gate_file, read_gate, refuse_unfit_reward_model, verdict_line
-from text2grad.stages.reward_model.train import run_train_reward
 from text2grad.stages.run_folder import RunFolder
-from text2grad.stages.sft import run_sft
 
 REFUSING = ("--critic.reward_model.gate", "true")
 
@@ -34,24 +32,20 @@ def with_gate(folder: Path, text: str, *settings: str) -> Config:
     return config
 
 
-def test_a_reward_model_is_checked_when_it_is_trained(tmp_path: Path) -> None:
-    config = small_config(tmp_path / "run", *REFUSING)
-    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
-    run_sft(config)
-    summary = run_train_reward(config)
-    written = read_gate(RunFolder.of(config))
-    assert written is not None and summary.gate is not None
-    assert summary.damaged and summary.corrections == summary.records, "each answer was corrected"
+def test_a_reward_model_is_checked_when_it_is_trained(trained: Trained) -> None:
+    summary, folder = trained.reward_model, trained.config.run.folder
+    written = read_gate(RunFolder.of(trained.config))
+    assert written is not None and asdict(written) == summary.gate
+    assert summary.damaged and summary.corrections == 26, "each answer to a training prompt was corrected"
     assert summary.trained_on == summary.records + summary.corrections + summary.damaged
     figures = written.figures
-    assert figures.corrected <= figures.heldout == 30 - summary.records, "held-out corrections are measured"
-    assert asdict(written) == summary.gate
+    assert figures.corrected <= figures.heldout == 90 - summary.records, "held-out corrections are measured"
     assert not written.fit, "a model of 16 dimensions that saw each record once"
     assert 0 <= figures.fresh <= 16 and 0 <= figures.spoiled <= 32
-    fresh = list(read_jsonl(config.run.folder / "evaluation" / FRESH, Feedback))
+    fresh = list(read_jsonl(folder / "evaluation" / FRESH, Feedback))
     assert len({record.id for record in fresh}) == 16
     with pytest.raises(UserError, match=r"not fit to train against: .*critic\.reward_model\.gate false"):
-        refuse_unfit_reward_model(config)
+        refuse_unfit_reward_model(small_config(folder, *REFUSING))
 
 
 FIT, FAILED = {"fit": True, "reasons": []}, {"fit": False, "reasons": ["verdict"]}
@@ -171,14 +165,12 @@ def test_the_setting_does_not_change_what_a_run_depends_on(tmp_path: Path) -> No
     assert critic_inputs(on) == critic_inputs(off)
 
 
-def test_a_few_records_are_joined_by_spoiled_ones(tmp_path: Path) -> None:
-    config = small_config(tmp_path / "run")
-    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
-    records = list(read_jsonl(config.run.folder / "feedback.jsonl", Feedback))
-    few = with_damage(records, config.reward_model, seed=0)
+def test_a_few_records_are_joined_by_spoiled_ones(imported: Config, tmp_path: Path) -> None:
+    records = list(read_jsonl(imported.run.folder / "feedback.jsonl", Feedback))[:30]
+    few = with_damage(records, imported.reward_model, seed=0)
     assert few[:30] == records and {each.meta["damage"] for each in few[30:]} == set(DAMAGE)
     assert 13 <= len(few[30:]) <= 15, "half as many, less those that would be as they were"
-    assert with_damage(records * 17, config.reward_model, seed=0) == records * 17, "from 500 on: none"
+    assert with_damage(records * 17, imported.reward_model, seed=0) == records * 17, "from 500 on: none"
     none = small_config(tmp_path / "run", "--reward_model.damaged", "0")
     assert with_damage(records, none.reward_model, seed=0) == records
     twice = small_config(tmp_path / "run", "--reward_model.damaged", "2")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from human_data import corrected_file, reviews_file, small_config
+from human_run import Trained
 from text2grad import wire
 from text2grad.config import Config, RewardModelSettings, load_config
 from text2grad.critics.prompted import CUT
@@ -22,26 +21,13 @@ from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages import evaluate, run_folder, sft, train
-from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages import evaluate, run_folder
 from text2grad.stages.intake import run_import
 from text2grad.stages.reward_model import data as reward_data
-from text2grad.stages.reward_model import train as reward_model
-from text2grad.stages.reward_model.train import run_train_reward
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import run_sft
-from text2grad.stages.train import run_train
 from text2grad.tasks.base import TaskSettings, question_of
 from text2grad.train.pairs import Pair
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    """A run folder with both kinds of feedback in it."""
-    chosen = small_config(tmp_path / "run")
-    run_import(chosen, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
-    run_import(chosen, reviews_file(tmp_path / "reviews.jsonl"), "csv", None)
-    return chosen
 
 
 def feedback(config: Config) -> list[Feedback]:
@@ -56,37 +42,37 @@ def import_figures(config: Config) -> dict[str, Any]:
 # Import
 
 
-def test_a_second_import_adds_to_the_first(config: Config) -> None:
-    data_sets = [record.meta["dataset"] for record in feedback(config)]
+def test_a_second_import_adds_to_the_first(imported: Config) -> None:
+    data_sets = [record.meta["dataset"] for record in feedback(imported)]
     assert data_sets == ["remarks"] * 30 + ["csv"] * 60
-    figures = import_figures(config)
+    figures = import_figures(imported)
     assert set(figures) == {"import_remarks", "import_csv"}
     assert (figures["import_remarks"]["records"], figures["import_remarks"]["spans"]) == (30, 30)
     assert (figures["import_csv"]["records"], figures["import_csv"]["unmatched"]) == (60, 0)
 
 
-def test_importing_a_file_twice_changes_nothing(config: Config, tmp_path: Path) -> None:
-    before, figures = feedback(config), import_figures(config)
-    report = run_import(config, tmp_path / "dev_feedback.jsonl", "auto", None)
-    assert (feedback(config), import_figures(config)) == (before, figures)
+def test_importing_a_file_twice_changes_nothing(imported: Config, tmp_path: Path) -> None:
+    before, figures = feedback(imported), import_figures(imported)
+    report = run_import(imported, tmp_path / "dev_feedback.jsonl", "auto", None)
+    assert (feedback(imported), import_figures(imported)) == (before, figures)
     assert (report.report["records"], report.added, report.replaced) == (30, 0, 30)
     assert report.file_holds == {"remarks": 30, "csv": 60}
 
 
-def test_a_record_imported_again_takes_the_place_of_the_old_one(config: Config, tmp_path: Path) -> None:
+def test_a_record_imported_again_takes_the_place_of_the_old_one(imported: Config, tmp_path: Path) -> None:
     corrected_file(tmp_path / "dev_feedback.jsonl", corrected="Mended: {n}.")
-    run_import(config, tmp_path / "dev_feedback.jsonl", "auto", None)
-    again = feedback(config)
+    run_import(imported, tmp_path / "dev_feedback.jsonl", "auto", None)
+    again = feedback(imported)
     assert len(again) == 90
     assert [record.meta["corrected"] for record in again[:2]] == ["Mended: 0.", "Mended: 1."]
 
 
-def test_a_file_that_cannot_be_read_leaves_the_earlier_import_intact(config: Config, tmp_path: Path) -> None:
-    before = feedback(config)
+def test_a_file_that_cannot_be_read_leaves_the_earlier_import_intact(imported: Config, tmp_path: Path) -> None:
+    before = feedback(imported)
     (tmp_path / "broken.json").write_text('[{"question": "What"}]', encoding="utf-8")
     with pytest.raises(UserError):
-        run_import(config, tmp_path / "broken.json", "remarks", None)
-    assert feedback(config) == before
+        run_import(imported, tmp_path / "broken.json", "remarks", None)
+    assert feedback(imported) == before
 
 
 def test_figures_stay_out_of_the_run_when_the_records_do(tmp_path: Path) -> None:
@@ -99,11 +85,11 @@ def test_figures_stay_out_of_the_run_when_the_records_do(tmp_path: Path) -> None
 # The prompts of the task
 
 
-def test_only_answers_that_people_corrected_become_prompts(config: Config) -> None:
-    task = run_folder.RunFolder.of(config).task()
+def test_only_answers_that_people_corrected_become_prompts(imported: Config) -> None:
+    task = run_folder.RunFolder.of(imported).task()
     examples = [example for split in ("train", "heldout") for example in task.examples(split)]
     assert sorted(example.reference for example in examples) == sorted(f"It was {n}." for n in range(30))
-    records = {record.id: record.prompt for record in feedback(config)}
+    records = {record.id: record.prompt for record in feedback(imported)}
     assert all(example.prompt == records[example.id] for example in examples)
 
 
@@ -122,62 +108,18 @@ def test_reviews_alone_are_no_prompts(tmp_path: Path) -> None:
 # The split
 
 
-class Seen:
-    """The questions that each stage was given, taken down at the doors of the training loops."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, question_by_id: dict[str, str]) -> None:
-        self.questions: dict[str, set[str]] = {}
-        self._question = question_by_id
-        for stage in (sft, reward_model):
-            self._tap(monkeypatch, stage, "train_supervised", lambda pairs, title: (title, [p.id for p in pairs]))
-        self._tap(monkeypatch, train, "train_ppo", lambda examples, _: ("ppo", [e.id for e in examples]))
-        self._tap(
-            monkeypatch, evaluate, "evaluate_policy", lambda exam, _: ("policy", [e.id for e in exam.prompts])
-        )
-
-    def _tap(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        stage: ModuleType,
-        name: str,
-        read: Callable[..., tuple[str, list[str]]],
-    ) -> None:
-        original = getattr(stage, name)
-
-        def tapped(policy: Any, given: Any, *rest: Any, **options: Any) -> Any:
-            title, ids = read(given, getattr(rest[-1], "title", ""))
-            asked = (self._question[id.removesuffix(":corrected")] for id in ids)
-            self.questions.setdefault(title, set()).update(asked)
-            return original(policy, given, *rest, **options)
-
-        monkeypatch.setattr(stage, name, tapped)
+def test_a_held_out_question_is_in_no_training_set_of_any_stage(trained: Trained) -> None:
+    counts = {name: len(questions) for name, questions in trained.questions.items()}
+    assert counts == {"sft": 26, "reward model": 26 + 22, "ppo": 26, "policy": 4}, "both train the reward model"
+    _, measured_on = reward_data.reward_data(RunFolder.of(trained.config))
+    heldout = trained.questions["policy"] | {question_of(record) for record in measured_on}
+    training = set().union(*(trained.questions[name] for name in ("sft", "reward model", "ppo")))
+    assert heldout and training and not heldout & training
 
 
-@pytest.fixture
-def seen(config: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
-    yield Seen(monkeypatch, {record.id: question_of(record) for record in feedback(config)})
-
-
-def test_a_held_out_question_is_in_no_training_set_of_any_stage(config: Config, seen: Seen) -> None:
-    run_sft(config)
-    run_train_reward(config)
-    run_train(config, "text2grad")
-    run_evaluate(config, "text2grad")
-    assert {name: len(found) for name, found in seen.questions.items()} == {
-        "sft": 26,
-        "reward model": 26 + 22,
-        "ppo": 26,
-        "policy": 4,
-    }, "both data sets train the reward model"
-    _, measured_on = reward_data.reward_data(RunFolder.of(config))
-    heldout = seen.questions["policy"] | {question_of(record) for record in measured_on}
-    trained = seen.questions["sft"] | seen.questions["reward model"] | seen.questions["ppo"]
-    assert heldout and trained and not heldout & trained
-
-
-def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Config) -> None:
-    records = feedback(config)
-    alone = reward_data.reward_data(RunFolder.of(config))
+def test_human_records_beside_sampled_ones_are_split_by_question_too(imported: Config) -> None:
+    records = feedback(imported)
+    alone = reward_data.reward_data(RunFolder.of(imported))
     program = {"kind": "program"}
     sampled = [
         Feedback.model_validate({**records[0].model_dump(), "id": f"s{n}", "source": program, "meta": {}})
@@ -185,9 +127,9 @@ def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Con
     ]
     trained_on = sampled[0].model_copy(update={"meta": {"question": "a training question"}})
     asked = sampled[1].model_copy(update={"meta": {"question": question_of(alone[0][0]).upper()}})
-    write_jsonl(config.run.folder / "feedback.jsonl", [*records, trained_on])
-    write_jsonl(config.run.folder / "feedback_heldout.jsonl", [asked])
-    train, heldout = reward_data.reward_data(RunFolder.of(config))
+    write_jsonl(imported.run.folder / "feedback.jsonl", [*records, trained_on])
+    write_jsonl(imported.run.folder / "feedback_heldout.jsonl", [asked])
+    train, heldout = reward_data.reward_data(RunFolder.of(imported))
     assert trained_on in train and asked in heldout
     moved = [record for record in alone[0] if question_of(record) == question_of(alone[0][0])]
     assert moved and all(record in heldout and record not in train for record in moved)
@@ -198,9 +140,9 @@ def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Con
 
 
 def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
-    config: Config, capsys: pytest.CaptureFixture[str]
+    trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_sft(config)
+    config = trained.config
     policy = load_policy(RunFolder.of(config).policy())
     train, _ = reward_data.reward_data(RunFolder.of(config))
     whole = reward_data.fitting(policy, train, config.reward_model)
@@ -230,27 +172,18 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
     assert left in capsys.readouterr().err
 
 
-# Settings
-
-
-def test_the_configuration_of_a_run_is_written_as_given(config: Config) -> None:
-    run_sft(config)
-    assert load_config(config.run.folder / "config.yaml") == config
+def test_the_configuration_of_a_run_is_written_as_given(trained: Trained) -> None:
+    assert load_config(trained.config.run.folder / "config.yaml") == trained.config
 
 
 # Held-out token reward
 
 
-def test_evaluation_adds_the_reward_models_view_of_the_same_answers(config: Config) -> None:
-    run_sft(config)
-    without = run_evaluate(config, "sft").as_dict()
-    run_train_reward(config)
-    with_reward = run_evaluate(config, "sft").as_dict()
-    assert without == {key: value for key, value in with_reward.items() if key in without}
+def test_evaluation_adds_the_reward_models_view_of_the_same_answers(trained: Trained) -> None:
+    without, asked, off = trained.evaluations
+    assert without == off == {key: value for key, value in asked.items() if key in without}
     added = {f"{way}_{name}" for way in ("greedy", "sampled") for name in ("token_reward", "critic_failed")}
-    assert added <= set(with_reward) - set(without)
-    off = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"token_reward": False})})
-    assert run_evaluate(off, "sft").as_dict() == without
+    assert added <= set(asked) - set(without)
 
 
 def qa_run(folder: Path) -> RunFolder:
@@ -300,9 +233,9 @@ def test_answers_that_come_while_the_others_are_written_are_not_missed(
     assert [answer["name"] for answer in json.loads(line)["answers"]] == ["SFT", "late"]
 
 
-def test_a_reward_model_is_taught_suggestions(config: Config) -> None:
+def test_a_reward_model_is_taught_suggestions(imported: Config) -> None:
     better = Span(start=0, end=8, label=0, text="Moreover", reason="drop it")
-    record = feedback(config)[0]
+    record = feedback(imported)[0]
     record = record.model_copy(update={"response": f"Moreover {record.response}", "spans": (better,)})
     taught = reward_data.reward_pair(record, RewardModelSettings())
     assert isinstance(taught, Pair)
@@ -311,14 +244,14 @@ def test_a_reward_model_is_taught_suggestions(config: Config) -> None:
     assert isinstance(read, Critique) and read.spans == (better,)
 
 
-def test_reward_pairs_hold_what_people_wrote(config: Config) -> None:
-    pair = reward_data.reward_pair(feedback(config)[0], RewardModelSettings())
+def test_reward_pairs_hold_what_people_wrote(imported: Config) -> None:
+    pair = reward_data.reward_pair(feedback(imported)[0], RewardModelSettings())
     assert isinstance(pair, Pair)
     assert '"poor_spans": [{"quote": ", long ago.", "reason": "Unverifiable"' in pair.target
 
 
-def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(config: Config) -> None:
-    found = next(record for record in feedback(config) if record.spans)
+def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(imported: Config) -> None:
+    found = next(record for record in feedback(imported) if record.spans)
     spans = [span.model_copy(update={"reason": "Unverifiable: nobody says so"}) for span in found.spans]
     record = found.model_copy(update={"spans": tuple(spans)})
 
@@ -339,14 +272,14 @@ def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(config: Con
 @pytest.mark.parametrize(
     ("score", "taught"), [(-5 / 7, "-0.7"), (1.0, "1.0"), (-0.04, "0.0"), (0.25, "0.2"), (None, None)]
 )
-def test_a_score_is_taught_with_one_digit(config: Config, score: float | None, taught: str | None) -> None:
-    record = next(each for each in feedback(config) if each.spans).model_copy(update={"score": score})
+def test_a_score_is_taught_with_one_digit(imported: Config, score: float | None, taught: str | None) -> None:
+    record = next(each for each in feedback(imported) if each.spans).model_copy(update={"score": score})
     pair = reward_data.reward_pair(record, RewardModelSettings())
     assert pair and re.findall(r'"score": ([^}]*)}', pair.target) == ([] if taught is None else [taught])
 
 
-def test_a_grounded_model_is_not_taught_a_list_it_cannot_write(config: Config) -> None:
-    record = next(each for each in feedback(config) if each.spans).model_copy(
+def test_a_grounded_model_is_not_taught_a_list_it_cannot_write(imported: Config) -> None:
+    record = next(each for each in feedback(imported) if each.spans).model_copy(
         update={"meta": {"omissions": ["how"]}}
     )
     targets = {
@@ -359,9 +292,9 @@ def test_a_grounded_model_is_not_taught_a_list_it_cannot_write(config: Config) -
     }
 
 
-def test_annotating_keeps_what_others_said_and_replaces_its_own(config: Config) -> None:
-    path = config.run.folder / "feedback.jsonl"
-    people = feedback(config)
+def test_annotating_keeps_what_others_said_and_replaces_its_own(imported: Config) -> None:
+    path = imported.run.folder / "feedback.jsonl"
+    people = feedback(imported)
     program = people[0].model_copy(update={"id": "p", "source": Source(kind="program")})
     write_jsonl(path, [*people, program])
     assert list(other_feedback(path, "program")) == people
