@@ -574,66 +574,59 @@ def test_a_second_signal_ends_it_at_once_and_one_after_the_last_boundary_when_al
     assert leftovers(tmp_path / "b") == ["policy"]
 
 
-def test_a_damaged_checkpoint_is_named_and_passed_over(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(Killed):
-        by_ppo(model, tmp_path / "stopped", Stops(5, killed))
-    newest = tmp_path / "stopped" / "checkpoints" / "checkpoint-4"
-    data = bytearray((newest / "tensors.safetensors").read_bytes())
-    data[len(data) // 2] ^= 1
-    (newest / "tensors.safetensors").write_bytes(data)
-    by_ppo(model, tmp_path / "stopped", Lots())
-    told = capsys.readouterr().err.splitlines()
-    assert (
-        f"{newest} is damaged (tensors.safetensors: its bytes are not those that were saved) and passed over"
-        in told
-    )
-    assert f"x: resumes after step 3 of {STEPS}" in told
-    assert_same(straight(), (tmp_path / "stopped", seen[-1]))
+@pytest.fixture(scope="module")
+def killed_run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed in its fourth step. Do not write to it."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(learner, "due", lambda *_: False)
+        by_ppo(model, folder, Stops(4, killed))
+    return folder
 
 
 @pytest.fixture
-def unfinished(model: Path, tmp_path: Path) -> Path:
-    """A run that was killed in its fourth step."""
-    with pytest.raises(Killed):
-        by_ppo(model, tmp_path / "run", Stops(4, killed))
-    return tmp_path / "run"
+def unfinished(killed_run: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(killed_run, tmp_path / "run"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_changed_settings_are_refused_by_name(
-    model: Path, unfinished: Path, seen: list[Training], straight: Straight
+def test_what_has_changed_is_refused_by_name_and_nothing_is_written(
+    model: Path, unfinished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = contents(unfinished)
-    with pytest.raises(UserError, match=r"ppo\.lr 0\.001 -> 0\.002, ppo\.gamma 0\.7 -> 0\.5 \(--restart .*--force"):
-        by_ppo(model, unfinished, Lots(), lr=2e-3, gamma=0.5)
-    with pytest.raises(UserError, match="the reward model"):
-        by_ppo(model, unfinished, Lots(), inputs={"the reward model": "another"})
+    before, asked = contents(unfinished), examples()
+    other = make_tiny_model(tmp_path / "other", TEXTS, 300, 128, SMALL, seed=4) or tmp_path / "other"
+    shutil.copytree(unfinished, tmp_path / "sft")
+
+    def refused(words: str, start: Path = model, **changes: Any) -> None:
+        with pytest.raises(UserError, match=words):
+            by_ppo(start, unfinished, Lots(), **changes)
+
+    refused(r"ppo\.lr 0\.001 -> 0\.002, ppo\.gamma 0\.7 -> 0\.5 \(--restart .*--force", lr=2e-3, gamma=0.5)
+    refused("the reward model", inputs={"the reward model": "another"})
+    refused(r"inputs: the starting policy \(", other)
+    with monkeypatch.context() as patch:
+        patch.setattr(Halves, "source", Source(kind="human"))
+        refused(r"inputs: the critic \(")
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "examples", lambda: asked[:-1])
+        refused(r"inputs: the prompts \(")
+    with pytest.raises(UserError, match=r"run\.name x -> sft"):
+        by_supervision(model, tmp_path / "sft")
     assert contents(unfinished) == before
+    (unfinished / "metrics.jsonl").write_text('{"step": 0}\n')
+    refused(r"metrics\.jsonl is not the file that .*checkpoint-3 was saved beside")
+    assert (unfinished / "metrics.jsonl").read_text() == '{"step": 0}\n', "of another run"
+
+
+def test_a_forced_run_takes_the_new_settings(model: Path, unfinished: Path, seen: list[Training]) -> None:
     by_ppo(model, unfinished, Lots(), lr=2e-3, resume="force")
     assert len(logged(unfinished)[0]) == STEPS
     assert seen[-1].schedule.base_lrs == [2e-3]
     assert seen[-1].schedule.get_last_lr()[0] == pytest.approx(0.0)
-
-
-def test_another_policy_or_other_prompts_are_refused(
-    model: Path, unfinished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_tiny_model(tmp_path / "other", TEXTS, 300, 128, SMALL, seed=4)
-    with pytest.raises(UserError, match=r"inputs: the starting policy \("):
-        by_ppo(tmp_path / "other", unfinished, Lots())
-    monkeypatch.setattr(Halves, "source", Source(kind="human"))
-    with pytest.raises(UserError, match=r"inputs: the critic \("):
-        by_ppo(model, unfinished, Lots())
-    monkeypatch.undo()
-    asked = examples()
-    monkeypatch.setitem(globals(), "examples", lambda: asked[:-1])
-    with pytest.raises(UserError, match=r"inputs: the prompts \("):
-        by_ppo(model, unfinished, Lots())
 
 
 class Clock:
@@ -681,15 +674,17 @@ def test_a_run_whose_template_has_a_date_resumes_on_another_day(
     assert len(logged(folder)[0]) == STEPS
 
 
-def test_another_runs_checkpoints_are_refused(model: Path, unfinished: Path, tmp_path: Path) -> None:
-    """The same settings and another name; and the same name beside logs of another run."""
-    shutil.copytree(unfinished, tmp_path / "sft")
-    with pytest.raises(UserError, match=r"run\.name x -> sft"):
-        by_supervision(model, tmp_path / "sft")
-    (unfinished / "metrics.jsonl").write_text('{"step": 0}\n')
-    with pytest.raises(UserError, match=r"metrics\.jsonl is not the file that .*checkpoint-3 was saved beside"):
-        by_ppo(model, unfinished, Lots())
-    assert (unfinished / "metrics.jsonl").read_text() == '{"step": 0}\n'
+def test_a_damaged_checkpoint_is_named_and_passed_over(
+    model: Path, unfinished: Path, seen: list[Training], straight: Straight, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = unfinished / "checkpoints" / "checkpoint-3"
+    data = bytearray((newest / "tensors.safetensors").read_bytes())
+    data[len(data) // 2] ^= 1
+    (newest / "tensors.safetensors").write_bytes(data)
+    by_ppo(model, unfinished, Lots())
+    told = capsys.readouterr().err
+    assert f"{newest} is damaged (tensors.safetensors" in told and f"x: resumes after step 2 of {STEPS}\n" in told
+    assert_same(straight(), (unfinished, seen[-1]))
 
 
 def test_two_runs_in_one_folder_are_refused(model: Path, tmp_path: Path) -> None:
@@ -747,40 +742,34 @@ def dying(act: Any, left: list[int], folder: Path) -> Any:
 # What can go wrong in a step.
 
 
-def test_a_learning_rate_that_diverges_leaves_its_batch_and_a_hint(model: Path, tmp_path: Path) -> None:
-    said = r"x: step \d of 6: .*diverged\.jsonl\) \(lower ppo\.lr \(1e\+30\), or raise ppo\.kl_coefficient"
-    with pytest.raises(UserError, match=said):
-        by_ppo(model, tmp_path / "a", Lots(), lr=1e30, value_warmup=0)
-    rows = [json.loads(line) for line in (tmp_path / "a" / "diverged.jsonl").read_text().splitlines()]
-    assert len(rows) == 4
-    assert all({"response", "tokens", "delta", "logp", "advantage"} <= row.keys() for row in rows)
-    with pytest.raises(
-        UserError, match=r"sft: step \d of 6: .*no parameter was changed .*lower sft\.lr \(1e\+30\)"
-    ):
-        by_supervision(model, tmp_path / "b", lr=1e30, lora=False)
-    rows = [json.loads(line) for line in (tmp_path / "b" / "diverged.jsonl").read_text().splitlines()]
-    assert len(rows) == 2 and all(row["prompt"] and row["target"] and "loss" in row for row in rows)
-    assert not (tmp_path / "a" / "policy").exists() and not (tmp_path / "b" / "policy").exists()
+DIVERGED: dict[str, tuple[Callable[..., object], float, str, int]] = {
+    # the loop, its learning rate, what is said, and the rows of the batch that is kept
+    "a PPO step": (by_ppo, 1e30, r"x: step \d of 6: .*lower ppo\.lr \(1e\+30\), or raise ppo\.kl", 4),
+    "far from the reference": (by_ppo, 1.0, r"x: step \d of 6: .*\(ppo\.max_kl 3\).*lower ppo\.lr \(1\)", 4),
+    "an SFT step": (by_supervision, 1e30, r"sft: step \d of 6: .*no parameter was changed .*sft\.lr", 2),
+    "worse than guessing": (by_supervision, 3.0, r"sft: step \d of 6: .* a loss of \d.*lower sft\.lr", 2),
+}
 
 
-def test_a_policy_far_from_its_reference_has_diverged(model: Path, tmp_path: Path) -> None:
-    """All its numbers are finite; the batch is kept, and no policy is written."""
-    said = r"x: step \d of 6: the policy has diverged, \d+\.\d nats a token .*\(ppo\.max_kl 3\) .*diverged\.jsonl"
-    with pytest.raises(Diverged, match=said + r"\) \(lower ppo\.lr \(1\)"):
-        by_ppo(model, tmp_path / "a", Lots(), lr=1.0, value_warmup=0)
-    rows = [json.loads(line) for line in (tmp_path / "a" / "diverged.jsonl").read_text().splitlines()]
-    assert len(rows) == 4 and all(all(x is not None for x in row["kl"]) for row in rows)
-    assert not (tmp_path / "a" / "policy").exists()
+@pytest.mark.parametrize("name", DIVERGED)
+def test_a_run_that_diverges_leaves_its_batch_a_hint_and_no_policy(model: Path, tmp_path: Path, name: str) -> None:
+    begin, lr, told, count = DIVERGED[name]
+    ppo_run = begin is by_ppo
+    words: dict[str, Any] = {"value_warmup": 0, "critic": Lots()} if ppo_run else {"lora": False}
+    with pytest.raises(Diverged, match=told) as caught:
+        begin(model, tmp_path / "run", lr=lr, **words)
+    assert "diverged.jsonl" in str(caught.value) and not (tmp_path / "run" / "policy").exists()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "diverged.jsonl").read_text().splitlines()]
+    names = {"response", "tokens", "delta", "logp", "advantage", "kl"} if ppo_run else {"prompt", "target", "loss"}
+    assert len(rows) == count and all(names <= row.keys() for row in rows)
+    if name == "far from the reference":
+        assert all(value is not None for row in rows for value in row["kl"]), "all its numbers are finite"
+
+
+def test_a_policy_may_go_as_far_from_its_reference_as_max_kl_says(model: Path, tmp_path: Path) -> None:
     by_ppo(model, tmp_path / "b", Lots(), lr=1.0, value_warmup=0, max_kl=None)
-    with pytest.raises(UserError, match=r"step [23] of 6: the policy has diverged"):
+    with pytest.raises(Diverged, match=r"step [23] of 6"):
         by_ppo(model, tmp_path / "d", Lots(), lora=True, max_kl=1e-9, kl="full")
-
-
-def test_a_training_that_is_worse_than_guessing_has_diverged(model: Path, tmp_path: Path) -> None:
-    said = r"sft: step \d of 6: the training has diverged: a loss of \d.*lower sft\.lr"
-    with pytest.raises(UserError, match=said):
-        by_supervision(model, tmp_path / "b", lr=3.0, lora=False)
-    assert (tmp_path / "b" / "diverged.jsonl").exists() and not (tmp_path / "b" / "policy").exists()
 
 
 def test_probabilities_that_are_not_numbers_are_one_line(

@@ -64,50 +64,37 @@ def settled(
     return TrainingStage(config, stage, place, "", resume, ALONE).settle(policy, data).config
 
 
+@pytest.mark.parametrize("stage", RULES)
 def test_what_is_derived_is_told_kept_and_found_again(
+    stage: Stage,
     tmp_path: Path,
     folder: Path,
     policy: Policy,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = settle_sft(config(tmp_path, folder), policy)
-    assert (first.sft.lr, first.sft.batch_size, first.sft.epochs) == (1e-3, 4, 10.0)
-    said = capsys.readouterr().err
-    assert "sft.lr 0.001 (adapters on 0M parameters)" in said and "sft.epochs 10 (100 updates)" in said
-    assert said.count("\n") == 2 and str(tmp_path / "sft" / DERIVED_FILE) in said
+    def settle(examples: int = 40, resume: str = "auto") -> Config:
+        data = replace(DATA, examples=examples)
+        return settled(config(tmp_path, folder), stage, tmp_path / stage, policy, data, resume)
 
-    def cramped(policy: Policy) -> MachineFacts:
-        return MachineFacts("cpu", 1, 0)
-
-    monkeypatch.setattr(training, "machine_facts", cramped)
-    assert settle_sft(config(tmp_path, folder), policy) == first
-    assert settle_sft(config(tmp_path, folder), policy, resume="restart") == first
-    other = settle_sft(config(tmp_path, folder), policy, replace(DATA, examples=400))
-    assert (other.sft.batch_size, other.sft.micro_batch_size) == (8, 1), "other data: derived anew"
+    first, section = settle(), section_of(stage)
+    told, kept = capsys.readouterr().err, tmp_path / stage / DERIVED_FILE
+    assert value_at(first, f"{section}.lr") == RULES[stage].lr
+    assert f"{section}.lr {RULES[stage].lr:g} (adapters on 0M parameters), {section}.batch_size 4 (40" in told
+    assert told.count("\n") == 2 and str(kept) in told
+    monkeypatch.setattr(training, "machine_facts", lambda policy: MachineFacts("cpu", 1, 0))  # a smaller machine
+    assert settle() == settle(resume="restart") == first
+    kept.write_text(kept.read_text().replace(str(RULES[stage].lr), "0.125"))
+    assert value_at(settle(), f"{section}.lr") == 0.125, "what was kept is what is taken"
+    other = settle(examples=400)
+    sizes = [value_at(other, f"{section}.{name}") for name in ("batch_size", "micro_batch_size")]
+    assert sizes == [8, 1], "other data: derived anew"
 
 
 def test_a_setting_given_later_wins_over_what_was_kept(tmp_path: Path, folder: Path, policy: Policy) -> None:
     settle_sft(config(tmp_path, folder), policy)
     mine = settle_sft(config(tmp_path, folder, "--sft.lr", "1e-5"), policy)
     assert (mine.sft.lr, mine.sft.epochs) == (1e-5, 10.0)
-
-
-@pytest.mark.parametrize("stage", [each for each in RULES if each != "sft"])
-def test_every_stage_is_told_kept_and_found_again(
-    stage: Stage, tmp_path: Path, folder: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def settle() -> Config:
-        return settled(config(tmp_path, folder), stage, tmp_path / stage, policy)
-
-    first, section = settle(), section_of(stage)
-    assert value_at(first, f"{section}.lr") == RULES[stage].lr
-    said = capsys.readouterr().err
-    assert f"{section}.lr {RULES[stage].lr:g} (adapters on 0M parameters), {section}.batch_size 4 (40" in said
-    assert settle() == first and capsys.readouterr().err == said
-    kept = tmp_path / stage / DERIVED_FILE
-    kept.write_text(kept.read_text().replace(str(RULES[stage].lr), "0.125"))
-    assert value_at(settle(), f"{section}.lr") == 0.125, "what was kept is what is taken"
 
 
 def test_two_stages_in_one_folder_do_not_take_each_others_settings(
