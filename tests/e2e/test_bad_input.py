@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import safetensors.torch
 import torch
 from commands import TOY, Command, Ended
 
-FAILED = 1
+FAILED, USAGE = 1, 2
 RECORD: dict[str, Any] = {
     "id": "a",
     "prompt": [{"role": "user", "content": "Say it."}],
@@ -59,19 +60,69 @@ def test_the_real_program_says_the_same_on_stderr_alone(tmp_path: Path) -> None:
     assert len(process.stderr.splitlines()) == 1
 
 
-# The order of the stages.
+# Beside a run. golden/test_messages.py has the mistakes that need none.
+
+
+FILES = {
+    "rows.jsonl": "".join(f'{{"prompt": "ask {n}", "response": "say {n}"}}\n' for n in range(13)),
+    "questions.jsonl": "".join(f'{{"prompt": "question {number}"}}\n' for number in range(13)),
+    "keys.jsonl": '{"q": "a"}\n',
+    "empty.jsonl": "",
+}
+MISTAKES = [
+    ("train --critic.kind program --task.name qa --task.data rows.jsonl", FAILED, "no prompt has tests"),
+    ("annotate --annotate.critic program --task.name qa --task.data rows.jsonl", FAILED, "has tests"),
+    ("train --critic.kind reference --task.name qa --task.data questions.jsonl", FAILED, "reference answer"),
+    ("sft TOY", FAILED, "--restart"),
+    ("evaluate sft TOY --policy.device cuda:99", FAILED, "cuda:99"),
+    ("evaluate ok.jsonl", FAILED, "known: sft, text2grad"),
+    ("evaluate nosuch TOY", FAILED, "'nosuch'"),
+    ("evaluate --answers nosuch.jsonl --task summarization", FAILED, "nosuch.jsonl"),
+    ("evaluate --answers a.jsonl --task reward-model", USAGE, "exclude each other"),
+    ("evaluate --marks a.jsonl", USAGE, "--marks"),
+    ("evaluate --answers a.jsonl --against b.jsonl", USAGE, "--evaluate.judge"),
+    ("evaluate sft --evaluate.judge m --judge.prompt code_e2", USAGE, "--against"),
+    ("evaluate --answers a.jsonl --judge.prompt=code_e2", USAGE, "--against"),
+    ("merge nosuch --out o", FAILED, "'nosuch'"),
+    ("sample hi --with nosuch", FAILED, "known: sft"),
+    ("sample --prompts keys.jsonl", FAILED, "no 'prompt'"),
+    ("sample --prompts empty.jsonl", FAILED, "empty.jsonl"),
+    ("sample hi --critique --critic.kind program", FAILED, "no prompt has tests"),
+    ("train --critic.kind program TOY --generation.max_new_tokens 500", FAILED, "the model's 512"),
+    ("annotate TOY --generation.max_new_tokens 500", FAILED, "the model's 512"),
+    ("evaluate sft TOY --generation.max_new_tokens 500", FAILED, "the model's 512"),
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of a beginner, which is the current one."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_mistake_beside_a_run_is_one_line_and_writes_nothing(
+    command: Command, finished: Path, place: Path
+) -> None:
+    before = contents(place), contents(finished)
+    for line, code, word in MISTAKES:
+        words = [part for word in line.split() for part in (TOY if word == "TOY" else [word])]
+        ended = command(*words, "--run.folder", finished)
+        one_line(ended, code, word)
+        assert len(ended.err.splitlines()) == 1, line
+    assert (contents(place), contents(finished)) == before
 
 
 def test_a_stage_before_its_turn_names_the_one_before(command: Command, tmp_path: Path, run: Path) -> None:
-    empty = ("--run.folder", tmp_path / "new", *TOY)
+    new = tmp_path / "new"
     for stage in ("train", "annotate"):
-        one_line(command(stage, *empty), FAILED, "no policy in", f"text2grad sft --run.folder {tmp_path / 'new'}")
-    one_line(command("train-reward", *empty), FAILED, "no feedback in", "text2grad annotate")
-    one_line(command("evaluate", "sft", *empty), FAILED, "no policy 'sft'")
-    assert not (tmp_path / "new").exists()
+        ended = command(stage, "--run.folder", new, *TOY)
+        one_line(ended, FAILED, "no policy in", f"text2grad sft --run.folder {new}")
+    assert not new.exists()
     shutil.rmtree(run / "reward_model")
     one_line(command("train", "--run.folder", run, *TOY), FAILED, "no reward model in", "text2grad train-reward")
-    one_line(command("evaluate", "nosuch", "--run.folder", run, *TOY), FAILED, "'nosuch'", "sft, text2grad")
 
 
 # Records.
@@ -111,16 +162,6 @@ def test_a_feedback_file_that_is_no_text_or_empty(command: Command, run: Path) -
     one_line(command("train-reward", "--run.folder", run, *TOY), FAILED, str(file), "not UTF-8")
     file.write_text("")
     one_line(command("train-reward", "--run.folder", run, *TOY), FAILED, "holds no records", "text2grad annotate")
-    file.unlink()
-    one_line(command("train-reward", "--run.folder", run, *TOY), FAILED, "no feedback in", "text2grad annotate")
-
-
-def test_an_empty_data_set(command: Command, tmp_path: Path) -> None:
-    data = tmp_path / "data.jsonl"
-    data.write_text("")
-    words = ("sft", "--run.folder", tmp_path / "run", *TOY, "--task.name", "code", "--task.data", data)
-    one_line(command(*words), FAILED, "data.jsonl")
-    assert not (tmp_path / "run").exists()
 
 
 # Models.
@@ -152,21 +193,20 @@ def test_a_model_whose_weights_are_no_numbers(command: Command, run: Path) -> No
     assert not (run / "feedback.jsonl").exists()
 
 
-def test_a_model_folder_that_is_not_there(command: Command, tmp_path: Path) -> None:
-    words = ("sft", "--run.folder", tmp_path / "run", *TOY, "--policy.model", tmp_path / "typo")
-    one_line(command(*words), FAILED, "no model folder", "check policy.model")
+def test_a_mistyped_model_without_a_network_is_told_at_once(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
 
-
-def test_a_prompt_longer_than_the_model(command: Command, run: Path) -> None:
-    before = contents(run)
-    long = ("--run.folder", run, *TOY, "--generation.max_new_tokens", "500")
-    for words in (["train", "--critic.kind", "program"], ["annotate"], ["evaluate", "sft"]):
-        one_line(command(*words, *long), FAILED, "prompts are too long", "the model's 512", "max_new_tokens")
-    assert contents(run) == before
-
-
-def test_a_device_that_is_not_there(command: Command, run: Path) -> None:
-    one_line(command("train", "--run.folder", run, *TOY, "--policy.device", "cuda:99"), FAILED, "cuda:99", "auto")
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    for name in ("https_proxy", "http_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    words = ("sft", "--run.folder", "new", "--policy.model")
+    one_line(command(*words, "owner/no-such-model"), FAILED, "'owner/no-such-model'", "no network to")
+    one_line(command(*words, "smolm2"), FAILED, "did you mean smollm2?")
+    assert not Path("new").exists()
 
 
 # Earlier results.
@@ -174,10 +214,8 @@ def test_a_device_that_is_not_there(command: Command, run: Path) -> None:
 
 def test_a_folder_nothing_can_be_written_to(command: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    one_line(
-        command("sft", "--run.folder", tmp_path / "file" / "run", *TOY), FAILED, "cannot write", "--run.folder"
-    )
-    one_line(command("sft", "--run.folder", tmp_path / "file", *TOY), FAILED, "cannot write", "--run.folder")
+    for folder in (tmp_path / "file" / "run", tmp_path / "file"):
+        one_line(command("sft", "--run.folder", folder, *TOY), FAILED, "cannot write", "--run.folder")
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -1,4 +1,4 @@
-"""Programs through the command line: judged answers become preference pairs."""
+"""Stages through the command line: programs become pairs, plain rows are imitated, files are measured."""
 
 from __future__ import annotations
 
@@ -30,3 +30,23 @@ def test_judged_programs_become_pairs_of_one_question(command: Command, run: Pat
     for pair in pairs:
         assert verdicts[pair["id"], pair["chosen"][0]["content"]] == 1.0
         assert verdicts[pair["id"], pair["rejected"][0]["content"]] == -1.0
+
+
+def test_questions_and_answers_in_plain_text_are_imitated(command: Command, tmp_path: Path) -> None:
+    rows = [{"prompt": f"Say {n}.", "response": f"It is {n}."} for n in range(12)]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tiny = (*TOY, "--task.name", "qa", "--sft.epochs", "1", "--task.heldout_share", "0")
+    data = ("--task.data", tmp_path / "answers.jsonl", "--run.folder", tmp_path / "new")
+    ended = command("sft", *tiny, *data, "--json")
+    assert ended.code == 0 and json.loads(ended.out.splitlines()[-1])["examples"] == 12
+
+
+def test_a_file_of_answers_is_one_json_object(command: Command, tmp_path: Path) -> None:
+    row = {"id": "1", "prompt": "Sum up.", "response": "the cat sat", "reference": "the cat sat down"}
+    (tmp_path / "gpt.jsonl").write_text(json.dumps(row) + "\n")
+    words = ("--task", "summarization", "--run.folder", tmp_path / "run", "--json")
+    ended = command("evaluate", "--answers", tmp_path / "gpt.jsonl", *words)
+    assert ended.code == 0, ended.err
+    figures = json.loads(ended.out.splitlines()[-1])
+    assert {"rouge1", "rouge2", "rouge_l", "bleu", "empty"} <= figures.keys()
+    assert (figures["rouge1"], figures["empty"]) == (6 / 7, 0)
