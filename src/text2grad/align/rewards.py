@@ -8,6 +8,7 @@ would grow with the length of an answer.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from text2grad.align.credit import Credit, CreditSettings, credit, scored
+from text2grad.align.critic_queue import CriticFunction, CriticQueue
 from text2grad.align.pieces import is_plain
 from text2grad.align.tokens import Aligned, Offsets, TokenTable
-from text2grad.align.trajectory import OwnTokens, Trajectory, own_tokens
-from text2grad.errors import UserError
+from text2grad.align.trajectory import OwnTokens, StrangeIdsError, Trajectory, own_tokens
+from text2grad.errors import CritiquesFailed, UserError
 from text2grad.feedback import (
     Critic,
     Critique,
@@ -30,7 +32,6 @@ from text2grad.feedback import (
     Judgement,
     Message,
     conversation_of,
-    judgements_of,
     turns_of,
 )
 
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 Unit = Literal["trajectory", "turn"]
 Rewards = NDArray[np.float32]
 DEFAULTS = CreditSettings()
-WAITING = 0.05
-"""Seconds that `TokenCredit.aof` waits for others to join its batch."""
+RECENT, FEWEST = 128, 16
+"""Trajectories over which the share of failures is taken, and the fewest that it is taken over."""
 _NOBODY = Example(id="-", prompt=(Message(role="user", content=""),))
 
 
@@ -116,55 +117,107 @@ class TokenCredit:
     are shown that as a conversation; one that takes the response for plain text reads the policy's own words
     alone. With `unit="turn"` it judges each turn by itself, as the answer to the conversation before it, and every
     critic can do that.
+
+    Args:
+        critic: a `Critic`, or a function of an example and a response that returns (or awaits) a `Critique` or a
+            `Failure`.
+        tokenizer: the policy's.
+        settings: how words become rewards.
+        unit: what the critic judges, the whole trajectory or each of its turns.
+        timeout: seconds that a request to the critic may take.
+        retries: how often a request that raised is sent again.
+        max_in_flight: trajectories in one request to a critic, or calls of a function at once.
+        max_failed: share of failed critiques, over the last 128, above which a `CritiquesFailed` ends the run.
     """
 
     def __init__(
         self,
-        critic: Critic,
+        critic: Critic | CriticFunction,
         tokenizer: AnyTokenizer | TokenTable,
         settings: CreditSettings = DEFAULTS,
         unit: Unit = "trajectory",
+        *,
+        timeout: float = 120.0,
+        retries: int = 2,
+        max_in_flight: int = 64,
+        max_failed: float = 0.2,
     ) -> None:
-        self.critic, self.table, self.settings, self.unit = critic, table_of(tokenizer), settings, unit
-        self._open: tuple[list[Trajectory], asyncio.Task[list[Payment]]] | None = None
+        self.table, self.settings, self.unit, self.max_failed = table_of(tokenizer), settings, unit, max_failed
+        self._queue = CriticQueue(critic, timeout, retries, max_in_flight)
+        self._failed: deque[bool] = deque(maxlen=RECENT)
 
     def of(self, batch: Sequence[Trajectory]) -> list[Payment]:
         """What each trajectory is paid; the critic is asked once, about all of them.
 
+        A trajectory whose critique failed, or does not fit its text, or whose ids are of another tokenizer, is
+        paid None, and no other is.
+
         Raises:
-            UserError: a mask does not fit its ids, ids are of another tokenizer, or the critic did not give one
-                judgement for each question. A critique that fails is no error: its trajectory is paid None.
+            UserError: a mask does not fit its ids, or the critic raised a mistake of its set-up.
+            CritiquesFailed: more than `max_failed` of the last trajectories failed.
         """
-        owns = [own_tokens(self.table, trajectory) for trajectory in batch]
-        asked = [_questions(trajectory, own, self.unit) for trajectory, own in zip(batch, owns, strict=True)]
-        examples = [example for questions in asked for example, _ in questions]
-        responses = [response for questions in asked for _, response in questions]
-        answers = iter(judgements_of(self.critic, examples, responses) if examples else [])
-        judgements = [[scored(next(answers), self.settings) for _ in questions] for questions in asked]
-        return [
-            self._payment(len(trajectory.ids), own, said)
-            for trajectory, own, said in zip(batch, owns, judgements, strict=True)
-        ]
+        owns = self._read(batch)
+        judgements = self._queue.submit(self._questions(batch, owns)).result()
+        return self._paid(batch, owns, judgements)
 
     async def aof(self, batch: Sequence[Trajectory]) -> list[Payment]:
-        """As `of`, for rollouts that end one by one: what is asked within some 50 ms is judged as one batch."""
-        loop = asyncio.get_running_loop()
-        waiting, judging = self._open or ([], None)
-        if judging is None or judging.done() or judging.get_loop() is not loop:  # a loop may end at any time
-            waiting = []
-            judging = loop.create_task(self._judged(waiting))
-            self._open = waiting, judging
-        first = len(waiting)
-        waiting += batch
-        payments = await asyncio.shield(judging)  # who stops waiting stops nobody else
-        return payments[first : first + len(batch)]
+        """As `of`, for rollouts that end one by one: what is asked while the critic is busy is its next batch."""
+        owns = await asyncio.to_thread(self._read, batch)
+        judgements = await asyncio.wrap_future(self._queue.submit(self._questions(batch, owns)))
+        return await asyncio.to_thread(self._paid, batch, owns, judgements)
 
-    async def _judged(self, waiting: list[Trajectory]) -> list[Payment]:
-        await asyncio.sleep(WAITING)
-        self._open = None
-        return await asyncio.to_thread(self.of, waiting)
+    def _read(self, batch: Sequence[Trajectory]) -> list[OwnTokens | Failure]:
+        return [self._own_tokens(trajectory) for trajectory in batch]
 
-    def _payment(self, length: int, own: OwnTokens, judgements: Sequence[Judgement]) -> Payment:
+    def _own_tokens(self, trajectory: Trajectory) -> OwnTokens | Failure:
+        try:
+            return own_tokens(self.table, trajectory)
+        except StrangeIdsError as error:
+            return Failure(kind="invalid", message=str(error))
+
+    def _questions(
+        self, batch: Sequence[Trajectory], owns: Sequence[OwnTokens | Failure]
+    ) -> list[tuple[Example, str]]:
+        """What the critic is asked, of all trajectories in their order."""
+        asked = (
+            _questions(trajectory, own, self.unit)
+            for trajectory, own in zip(batch, owns, strict=True)
+            if isinstance(own, OwnTokens)
+        )
+        return [question for questions in asked for question in questions]
+
+    def _paid(
+        self, batch: Sequence[Trajectory], owns: Sequence[OwnTokens | Failure], judgements: Sequence[Judgement]
+    ) -> list[Payment]:
+        answers = iter(judgements)
+        payments = []
+        for trajectory, own in zip(batch, owns, strict=True):
+            if isinstance(own, Failure):
+                payments.append(Payment(failures=(own,)))
+                continue
+            questions = _questions(trajectory, own, self.unit)
+            payments.append(self._payment(len(trajectory.ids), own, [next(answers) for _ in questions]))
+        self._refuse_failures(payments)
+        return payments
+
+    def _refuse_failures(self, payments: Sequence[Payment]) -> None:
+        self._failed.extend(bool(payment.failures) for payment in payments)
+        failed = sum(self._failed)
+        if failed > self.max_failed * max(len(self._failed), FEWEST):
+            failure = next(payment.failures[0] for payment in reversed(payments) if payment.failures)
+            raise CritiquesFailed(
+                f"{failed} of the last {len(self._failed)} critiques failed, the last: {failure.kind}:"
+                f" {failure.message}",
+                "fix the critic, or raise TokenCredit(..., max_failed=...)",
+            )
+
+    def _payment(self, length: int, own: OwnTokens, answers: Sequence[Judgement]) -> Payment:
+        try:
+            return self._payment_of(length, own, [scored(answer, self.settings) for answer in answers])
+        except UserError as error:  # a span beyond the text, say
+            return Payment(failures=(Failure(kind="invalid", message=str(error)),))
+
+    def _payment_of(self, length: int, own: OwnTokens, judgements: Sequence[Judgement]) -> Payment:
         quotes = [quote for each in judgements if isinstance(each, Critique) for quote in each.lost]
         foreign = _foreign(own.response, quotes)
         lost = len(quotes) - foreign

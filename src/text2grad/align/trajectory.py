@@ -21,6 +21,10 @@ PADDED = 16_384
 further beyond the vocabulary are of another tokenizer."""
 
 
+class StrangeIdsError(UserError):
+    """Ids that are not of the tokenizer."""
+
+
 @dataclass(frozen=True)
 class Trajectory:
     """One sampled trajectory of T ids after the prompt of `example`, as the engine holds them.
@@ -67,7 +71,7 @@ def own_tokens(table: TokenTable, trajectory: Trajectory) -> OwnTokens:
     mask = _checked_mask(trajectory)
     strange = next((index for index in ids if not 0 <= index < table.vocabulary + PADDED), None)
     if strange is not None:
-        raise UserError(
+        raise StrangeIdsError(
             f"ids of another tokenizer: {strange} is not among the {table.vocabulary:,} ids of this one",
             "hand in the tokenizer of the policy that sampled them",
         )

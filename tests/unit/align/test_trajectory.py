@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -361,75 +359,7 @@ def test_what_does_not_fit_is_one_line(heard: Heard) -> None:
     for change, problem in (
         ({"mask": [1, 0]}, "a mask of 2 for .* ids"),
         ({"between": [[]]}, "messages between turns for 1 places, and there are 3"),
-        ({"ids": [600_000], "mask": [1]}, "ids of another tokenizer: 600000"),
     ):
         whole = {"example": EXAMPLE, "ids": trajectory.ids, "mask": trajectory.mask}
         with pytest.raises(UserError, match=problem):
             TokenCredit(Says(blamed("thirty")), table).of([Trajectory(**{**whole, **change})])  # type: ignore[arg-type]
-    critic = Says(lambda _: Critique(text="", turn_scores=(1.0,) * 7))
-    with pytest.raises(UserError, match="verdicts on 7 turns, and the response has"):
-        TokenCredit(critic, table).of([trajectory])
-
-
-def test_rollouts_that_end_one_by_one_are_judged_together(heard: Heard) -> None:
-    table, trajectory = heard
-    critic = Says(blamed("thirty"))
-    paying = TokenCredit(critic, table, WORDS)
-
-    async def rollouts() -> list[Any]:
-        first = await asyncio.gather(*(paying.aof([trajectory]) for _ in range(3)))
-        return [*first, await paying.aof([trajectory, trajectory])]
-
-    found = asyncio.run(rollouts())
-    assert critic.calls == [3, 2] and [len(each) for each in found] == [1, 1, 1, 2]
-    assert found[0][0].words.tolist() == paying.of([trajectory])[0].words.tolist()  # type: ignore[union-attr]
-    strange = Trajectory(EXAMPLE, [600_000])
-    with pytest.raises(UserError, match="another tokenizer"):
-        asyncio.run(paying.aof([strange]))
-
-
-def test_a_loop_that_ends_leaves_nobody_waiting(heard: Heard) -> None:
-    table, trajectory = heard
-    paying = TokenCredit(Says(blamed("thirty")), table, WORDS)
-
-    async def leaves() -> None:
-        waiting = asyncio.ensure_future(paying.aof([trajectory]))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-
-    async def waits() -> Any:
-        return await asyncio.wait_for(paying.aof([trajectory]), 30)
-
-    async def stopped(moment: float) -> None:
-        waiting = asyncio.ensure_future(paying.aof([trajectory]))
-        await asyncio.sleep(moment)
-        for task in asyncio.all_tasks() - {asyncio.current_task(), waiting}:
-            task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(waiting, 30)
-        assert (await waits())[0].words is not None
-
-    asyncio.run(leaves())
-    assert asyncio.run(waits())[0].words is not None
-    for moment in (0, 0.01):  # before the task has begun, and while it waits
-        asyncio.run(stopped(moment))
-
-
-def test_each_loop_has_its_own_batch_and_who_stops_waiting_stops_nobody_else(heard: Heard) -> None:
-    table, trajectory = heard
-    critic = Says(blamed("thirty"))
-    paying = TokenCredit(critic, table, WORDS)
-
-    async def waits() -> Any:
-        return await asyncio.wait_for(paying.aof([trajectory]), 30)
-
-    async def one_leaves() -> Any:
-        leaving, staying = (asyncio.ensure_future(paying.aof([trajectory])) for _ in range(2))
-        await asyncio.sleep(0)
-        leaving.cancel()
-        return await asyncio.wait_for(staying, 30)
-
-    with ThreadPoolExecutor(2) as pool:
-        found = [job.result() for job in [pool.submit(asyncio.run, waits()) for _ in range(2)]]
-    assert all(paid.words is not None for (paid,) in found) and critic.calls == [1, 1]
-    assert asyncio.run(one_leaves())[0].words is not None

@@ -1,0 +1,149 @@
+"""A critic that is asked with a time limit and retries, and by whom many rollouts are judged as one batch.
+
+Requests are settled in one event loop in a thread of its own. So a caller may be synchronous, or have an event
+loop that ends at any time, and who stops waiting stops nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from functools import cache
+from threading import Thread
+from typing import Any
+
+from text2grad.errors import UserError
+from text2grad.feedback import Critic, Critique, Example, Failure, Judgement
+
+Question = tuple[Example, str]
+"""What was asked, and the response to judge."""
+CriticFunction = Callable[[Example, str], Judgement | Awaitable[Judgement]]
+MERGE_SECONDS = 0.02
+"""An idle critic waits this long for rollouts that end together."""
+
+
+class CriticQueue:
+    """Questions to a critic, or to a function of one question, in the order in which they come.
+
+    A `Critic` has one request open at a time; what is asked meanwhile is its next batch, of at most
+    `max_in_flight`. A function is called for each question by itself, `max_in_flight` at once. A request that
+    raises is sent again up to `retries` times; then its questions are asked one by one, so that a question that
+    no critic can answer fails alone. A request that takes more than `timeout` seconds fails, and is given up.
+    """
+
+    def __init__(self, critic: Critic | CriticFunction, timeout: float, retries: int, max_in_flight: int) -> None:
+        self._critic: Any = critic
+        self._is_function = not hasattr(critic, "critique")
+        self._timeout, self._retries, self._max_in_flight = timeout, retries, max_in_flight
+        self._waiting: list[tuple[Question, asyncio.Future[Judgement]]] = []
+        self._worker: asyncio.Task[None] | None = None
+        self._places = asyncio.Semaphore(max_in_flight)
+
+    def submit(self, questions: Sequence[Question]) -> Future[list[Judgement]]:
+        """Have questions judged; a failure stands for each that the critic did not judge.
+
+        The future raises what the critic raises as a `UserError`: a mistake of the set-up, which every question
+        would meet.
+        """
+        return asyncio.run_coroutine_threadsafe(self._judge(questions), _event_loop())
+
+    async def _judge(self, questions: Sequence[Question]) -> list[Judgement]:
+        if self._is_function:
+            return await asyncio.gather(*(self._ask_function(question) for question in questions))
+        loop = asyncio.get_running_loop()
+        judgements: list[asyncio.Future[Judgement]] = [loop.create_future() for _ in questions]
+        self._waiting += zip(questions, judgements, strict=True)
+        if self._worker is None or self._worker.done():
+            self._worker = loop.create_task(self._work())
+        return await asyncio.gather(*judgements)
+
+    async def _work(self) -> None:
+        """Ask about everything that waits, batch after batch."""
+        await asyncio.sleep(MERGE_SECONDS)
+        while self._waiting:
+            batch = self._waiting[: self._max_in_flight]
+            del self._waiting[: len(batch)]
+            try:
+                judgements = await self._ask([question for question, _ in batch])
+            except Exception as error:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), judgement in zip(batch, judgements, strict=True):
+                if not future.done():  # its rollout was cancelled
+                    future.set_result(judgement)
+
+    async def _ask_function(self, question: Question) -> Judgement:
+        async with self._places:
+            (judgement,) = await self._ask([question])
+            return judgement
+
+    async def _ask(self, questions: Sequence[Question]) -> list[Judgement]:
+        problem: Exception | None = None
+        for _ in range(1 + self._retries):
+            limit = asyncio.timeout(self._timeout)
+            try:
+                async with limit:
+                    return await self._answers(questions)
+            except UserError:
+                raise
+            except Exception as error:
+                if limit.expired():
+                    failure = Failure(kind="exhausted", message=f"no critique within {self._timeout:g} s")
+                    return [failure] * len(questions)
+                problem = error
+        if len(questions) > 1:
+            return [judgement for question in questions for judgement in await self._ask([question])]
+        return [Failure(kind="exhausted", message=f"the critic raised {type(problem).__name__}: {problem}")]
+
+    async def _answers(self, questions: Sequence[Question]) -> list[Judgement]:
+        if self._is_function:
+            ((example, response),) = questions
+            return [_judgement(await _call(self._critic, example, response))]
+        examples, responses = map(list, zip(*questions, strict=True))
+        answers = await _call(self._critic.critique, examples, responses)
+        if len(answers) != len(questions):
+            raise ValueError(f"{len(answers)} judgements of {len(questions)} responses")
+        return [_judgement(answer) for answer in answers]
+
+
+def _judgement(answer: object) -> Judgement:
+    if isinstance(answer, Critique | Failure):
+        return answer
+    message = f"the critic returned a {type(answer).__name__}, not a Critique or a Failure"
+    return Failure(kind="invalid", message=message)
+
+
+async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Await a coroutine function; call any other in a thread that nothing waits for once it is given up."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        return await function(*arguments)
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Any] = loop.create_future()
+
+    def settle(settle_as: Callable[[Any], None], value: Any) -> None:
+        if not result.done():
+            settle_as(value)
+
+    def run() -> None:
+        try:
+            value = function(*arguments)
+        except BaseException as error:
+            problem = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            loop.call_soon_threadsafe(settle, result.set_exception, problem)
+        else:
+            loop.call_soon_threadsafe(settle, result.set_result, value)
+
+    Thread(target=run, daemon=True).start()
+    return await result
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of all queues of this process, which runs until the process ends."""
+    loop = asyncio.new_event_loop()
+    Thread(target=loop.run_forever, daemon=True).start()
+    return loop
