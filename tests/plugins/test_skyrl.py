@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
-from versions import version_of
+from versions import Listening, version_of
 
 from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
@@ -66,17 +66,12 @@ def test_rewards_land_on_their_tokens(tokenizer: PreTrainedTokenizerFast) -> Non
 
 
 def test_the_critic_sees_the_row(tokenizer: PreTrainedTokenizerFast) -> None:
-    seen: list[Any] = []
-
-    class Looks(LandingCritic):
-        def critique(self, examples: Any, responses: Any) -> Any:
-            seen.extend(examples)
-            return super().critique(examples, responses)
-
+    critic = Listening()
     extras = [{"reference": "b", "tests": "c"}] * 2
-    generated(TokenCredit(Looks(), tokenizer), landing_cases(tokenizer)[:2], extras)
-    assert [each.reference for each in seen] == ["b", "b"] and seen[0].meta == {"tests": "c"}
-    assert seen[1].prompt[0].content == "Say it, nothing blamed."
+    generated(TokenCredit(critic, tokenizer), landing_cases(tokenizer)[:2], extras)
+    first, second = critic.examples
+    assert (first.reference, second.reference, first.meta) == ("b", "b", {"tests": "c"})
+    assert second.prompt[0].content == "Say it, nothing blamed."
 
 
 def test_estimators_that_add_up_and_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from versions import version_of
+from versions import Listening, version_of
 
 from made_tokenizers import CHATML
 from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span, conversation_of
-from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
+from text2grad.plugins.landing import Case, Row, check_landing, landing_cases
 from tiny_runs import SHAPE
 
 trl = pytest.importorskip("trl", reason="the plug-in's engine: pip install 'text2grad[trl]'")
@@ -155,17 +155,6 @@ def look(key: str) -> str:
         key: What to look up.
     """
     return f"wrong {key} " * 20
-
-
-class Listening(LandingCritic):
-    """Remembers what it was shown."""
-
-    def __init__(self) -> None:
-        self.responses: list[str] = []
-
-    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        self.responses += responses
-        return super().critique(examples, responses)
 
 
 class Shelf:

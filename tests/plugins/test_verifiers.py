@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
-from versions import version_of
+from versions import Listening, version_of
 
 from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
@@ -86,17 +86,11 @@ def test_advantages_land_on_what_was_sampled(tokenizer: PreTrainedTokenizerFast)
 
 
 def test_the_critic_sees_the_prompt_and_the_tasks_data(tokenizer: PreTrainedTokenizerFast) -> None:
-    seen = []
-
-    class Looks(LandingCritic):
-        def critique(self, examples: Any, responses: Any) -> Any:
-            seen.extend(examples)
-            return super().critique(examples, responses)
-
+    critic = Listening()
     trace = trace_of(landing_cases(tokenizer)[2], fake_node)
     trace.nodes[0].message.content = [{"type": "text", "text": "In "}, {"type": "text", "text": "parts."}]
-    (payment,) = assign_credit([trace], TokenCredit(Looks(), tokenizer))
-    (example,) = seen
+    (payment,) = assign_credit([trace], TokenCredit(critic, tokenizer))
+    (example,) = critic.examples
     assert example.prompt[0].content == "In parts." and len(example.prompt) == 1
     assert (example.id, example.meta) == ("a tool between", {"answer": "b"})
     assert payment.verdict == pytest.approx(1 / 3)

@@ -12,11 +12,11 @@ import pytest
 import torch
 from pydantic import BaseModel
 from transformers import PreTrainedTokenizerFast
-from versions import version_of
+from versions import Listening, version_of
 
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
-from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
+from text2grad.plugins.landing import Case, Row, check_landing, landing_cases
 
 
 class AgentLoopOutput(BaseModel):
@@ -116,31 +116,18 @@ def test_rewards_land_on_their_tokens(plugin: Any, tokenizer: PreTrainedTokenize
 
 
 def test_outputs_of_a_rewritten_context_are_judged_each(plugin: Any, tokenizer: PreTrainedTokenizerFast) -> None:
-    seen: list[Any] = []
-
-    class Looks(LandingCritic):
-        def critique(self, examples: Any, responses: Any) -> Any:
-            seen.extend(examples)
-            return super().critique(examples, responses)
-
-    cases = landing_cases(tokenizer)[:2]
-    loop = loop_of(plugin, TokenCredit(Looks(), tokenizer), cases)
+    critic = Listening()
+    loop = loop_of(plugin, TokenCredit(critic, tokenizer), landing_cases(tokenizer)[:2])
     first, last = asyncio.run(loop.run({}, several=True, **ROW))
     assert (min(first.token_rewards), min(last.token_rewards)) == (-1, 0)
-    assert len(seen) == 2 and (seen[0].id, seen[0].reference, seen[0].meta) == ("u-1", "b", {"tests": "c"})
+    example, _ = critic.examples
+    assert (example.id, example.reference, example.meta) == ("u-1", "b", {"tests": "c"})
 
 
 def test_loops_of_a_worker_ask_the_critic_in_batches(plugin: Any, tokenizer: PreTrainedTokenizerFast) -> None:
     """verl makes a loop for each rollout."""
-    sizes: list[int] = []
-
-    class Counts(LandingCritic):
-        def critique(self, examples: Any, responses: Any) -> Any:
-            sizes.append(len(responses))
-            return super().critique(examples, responses)
-
-    cases = landing_cases(tokenizer)
-    first = loop_of(plugin, TokenCredit(Counts(), tokenizer), cases)
+    critic, cases = Listening(), landing_cases(tokenizer)
+    first = loop_of(plugin, TokenCredit(critic, tokenizer), cases)
     loops = [
         plugin.TokenCreditToolLoop(config(), first.tokenizer, cases, credit=f"{__name__}:credit") for _ in "ab"
     ]
@@ -149,7 +136,7 @@ def test_loops_of_a_worker_ask_the_critic_in_batches(plugin: Any, tokenizer: Pre
         await asyncio.gather(*(loop.run({}, index=number, **ROW) for number, loop in enumerate([first, *loops])))
 
     asyncio.run(rollouts())
-    assert sizes == [3]
+    assert critic.sizes == [3]
 
 
 def test_what_cannot_be_trained_is_refused_in_one_line(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from hypothesis import example, given
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from text2grad.align import Aligned
@@ -20,6 +20,8 @@ credit = import_module("text2grad.align.credit")  # the package has a function o
 
 SPACES = " \n\t\u3000"
 FUNCTION = "def f(x):\n    y = x\n    return y\n"
+QUICK = settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
+"""Every planted fault makes these fail: nobody waits for the smallest example of each."""
 PIECES = ["def", " f", "(x", "):\n", "   ", " y", " =", " x", "\n", "   ", " return", " y", "\n", ""]
 """As byte-level tokenizers cut it: the last space of an indentation goes with the word. The end is empty."""
 
@@ -62,6 +64,7 @@ def cases(draw: st.DrawFn) -> tuple[Aligned, list[Span]]:
     return aligned(pieces), [span(text, min(a, b), max(a, b), label) for a, b, label in drawn if a != b]
 
 
+@QUICK
 @given(cases())
 @example((aligned(["a", "\n", " ", "b"]), [span("a\n b", 0, 4)]))
 @example((aligned(["a", "  ", " b"]), [span("a   b", 1, 4)]))
@@ -78,6 +81,7 @@ def check_members(case: tuple[Aligned, list[Span]]) -> None:
     assert found.tolist() == [sum(each) for each in signs]
 
 
+@QUICK
 @given(cases())
 def check_cover(case: tuple[Aligned, list[Span]]) -> None:
     """Every labelled character is in a token that is paid, and every paid token has a labelled character."""
