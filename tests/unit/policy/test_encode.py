@@ -220,16 +220,13 @@ def test_a_tokenizers_own_space_is_no_part_of_a_target_and_a_templates_is() -> N
 # Refusals.
 
 
-def test_a_template_without_a_system_turn_names_the_cure() -> None:
+def test_a_template_that_fails_or_has_no_system_turn_is_one_line_with_the_cure() -> None:
     turns = [Message(role="system", content="Be brief."), *user("Say it.")]
     silent = copy.deepcopy(TOKENIZERS["first"])
     silent.chat_template = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
     for made, reason in ((TOKENIZERS["gemma-3"], "not supported"), (silent, "drops the system turn")):
         with pytest.raises(UserError, match=rf"{reason}.*first user turn.*--policy\.chat_template"):
             encode_prompt(made, turns)
-
-
-def test_a_template_that_fails_is_one_line() -> None:
     made = copy.deepcopy(TOKENIZERS["chatml"])
     wide, long = "{% for i in range(10000000) %}x{% endfor %}", "{{ 'x' * 10 ** 15 }}"
     for template in (wide, long, "{{ range('a') }}", "{{ 1 // 0 }}"):
