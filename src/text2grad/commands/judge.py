@@ -205,6 +205,5 @@ class Annotate(Stage, ConfiguredCommand):
         from text2grad.stages.annotate import run_annotate
         from text2grad.stages.paid import AnnotateOptions
 
-        names = {each.name for each in fields(AnnotateOptions)} & set(vars(self))
-        options = AnnotateOptions(**{name: getattr(self, name) for name in names})
+        options = AnnotateOptions(**{option.name: getattr(self, option.name) for option in fields(AnnotateOptions)})
         return Work(partial(run_annotate, config, self.responses, self.out, options))

@@ -147,7 +147,7 @@ class Exam:
     def answers(
         self, policy: Policy, temperature: float, samples: int, prompts: Sequence[Example] | None = None
     ) -> Answers:
-        """So many answers to each prompt, by default those of the exam; in an environment answers are episodes."""
+        """Sample answers to each prompt, by default to those of the exam; in an environment, episodes."""
         examples = [example for example in prompts or self.prompts for _ in range(samples)]
         generation = self.generation.model_copy(update={"temperature": temperature})
         environment = environment_of(self.measure.task)
@@ -183,7 +183,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
         )
         policy = run.load_policy(target)
         critic = factory.heldout_critic()
-        if critic and environment_of(task):
+        if critic is not None and environment_of(task):
             problem = "evaluate.token_reward reads single answers, and this task has an environment"
             raise UserError(problem, "--evaluate.token_reward false")
         measured = evaluate_policy(policy, exam, further_figures(policy, critic, config.credit))

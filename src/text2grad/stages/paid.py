@@ -36,8 +36,7 @@ class AnnotateOptions:
     """What the command line says beside the settings: how far to go this time.
 
     All but `limit` and `start` (the policy that answers; "": the SFT policy) are for a critic behind an endpoint.
-    `canaries` None: wherever it is asked now, not where requests or answers are a file. `add_requests`: the file of
-    requests keeps those it holds.
+    `canaries` None: wherever it is asked now, not where requests or answers are a file.
     """
 
     plan: bool = False
@@ -50,7 +49,6 @@ class AnnotateOptions:
     requests: Path | None = None
     answers: Path | None = None
     canaries: bool | None = None
-    add_requests: bool = False
     start: str = ""
 
     @property
@@ -142,7 +140,7 @@ class PaidJob:
             UserError: a mistake that fails every question.
         """
         if not self.options.with_canaries:
-            return self._annotate(items, target, {})
+            return self._annotate(items, target)
         canaries = self._try_canaries(target)
         return self._after(canaries.pop("canaries_spent"))._annotate(items, target, canaries)
 
@@ -152,8 +150,8 @@ class PaidJob:
         if not heldout:
             return summary
         job = self._after(summary.spent + (summary.canaries.get("canaries_usd") or 0.0))
-        job = replace(job, options=replace(job.options, canaries=False, add_requests=True))
-        return summary.with_heldout(job.annotate(lambda: heldout, target.with_name(HELDOUT_FEEDBACK)))
+        others = job._annotate(lambda: heldout, target.with_name(HELDOUT_FEEDBACK), add_requests=True)
+        return summary.with_heldout(others)
 
     def plan(self, items: Items, target: Path) -> PlanSummary:
         """What the job would still cost; nothing is sent, and nothing is written."""
@@ -163,20 +161,23 @@ class PaidJob:
             critic = prompted_critic(chat, self.prompt, known=True)
             return PlanSummary(records=sum(1 for _ in items()), cost=chat.plan(_questions(critic, items())))
 
-    def _annotate(self, items: Items, target: Path, canaries: Mapping[str, Any]) -> PaidSummary:
+    def _annotate(
+        self, items: Items, target: Path, canaries: Mapping[str, Any] | None = None, add_requests: bool = False
+    ) -> PaidSummary:
+        """Annotate without trying canaries; with `add_requests` the file of requests keeps those it holds."""
         journal = journal_of(target)
         if not self.options.resume:
             _set_aside(journal)
         with self._chat(journal) as chat:
             critic = prompted_critic(chat, self.prompt, known=True)
             try:
-                done = _ask(critic, items, self.options)
+                done = self._ask(chat, critic, items, add_requests)
             finally:
                 written, _ = write_feedback(target, critic.feedback(_pairs(items())))
             tally = chat.tally(_questions(critic, items()))
             return PaidSummary(
                 tally=tally,
-                canaries=canaries,
+                canaries=canaries or {},
                 records=written,
                 sent=chat.asker.sent,
                 left_out=sorted(chat.asker.questioner.refused),
@@ -185,6 +186,27 @@ class PaidJob:
                 out=str(target),
                 exit_code=_exit_code(chat, tally, done),
             )
+
+    def _ask(self, chat: OpenAIChat, critic: PromptedCritic, items: Items, add_requests: bool) -> bool:
+        """Ask as the options say; False while answers are still to come from elsewhere."""
+        options = self.options
+
+        def questions() -> Iterator[Question]:
+            return _questions(critic, items())
+
+        if options.requests is not None:
+            count = write_requests(chat, questions, options.requests, add=add_requests)
+            more = " more" if add_requests else ""
+            _say(f"{count}{more} requests in {options.requests}: run them, then --read-answers FILE")
+            return not count
+        if options.answers is not None:
+            with reading(options.answers), options.answers.open(encoding="utf-8", errors="replace") as lines:
+                read_answers(chat, questions, critic.verdict, lines)
+            return True
+        if options.batch:
+            return not run_batch(chat, questions, critic.verdict, _say)
+        chat.settle(questions(), critic.verdict)
+        return True
 
     def _chat(self, journal: Path | None) -> OpenAIChat:
         options = self.options
@@ -204,11 +226,9 @@ class PaidJob:
         A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else.
         """
         canaries = [Item(*pair) for pair in canary_items(self.prompt.rpartition(":")[2])]
-        options, place = (
-            AnnotateOptions(resume=self.options.resume, again=self.options.again),
-            canaries_path(target),
-        )
-        summary = replace(self, options=options)._annotate(lambda: canaries, place, {})
+        place, options = canaries_path(target), self.options
+        once = replace(self, options=AnnotateOptions(resume=options.resume, again=options.again))
+        summary = once._annotate(lambda: canaries, place)
         figures = measure((), read_jsonl(place, Feedback))
         moved, judged = figures["canaries_moved"], figures["canaries"]
         cure = f"read {place}; another model or prompt, or --no-canaries"
@@ -239,29 +259,6 @@ def _pairs(items: Iterable[Item]) -> Iterator[Pair]:
 
 def _questions(critic: PromptedCritic, items: Iterable[Item]) -> Iterator[Question]:
     return (critic.question(*pair) for pair in _pairs(items))
-
-
-def _ask(critic: PromptedCritic, items: Items, options: AnnotateOptions) -> bool:
-    """Ask as the options say; False while answers are still to come from elsewhere."""
-    chat, verdict = critic.chat, critic.verdict
-    assert isinstance(chat, OpenAIChat)
-
-    def questions() -> Iterator[Question]:
-        return _questions(critic, items())
-
-    if options.requests is not None:
-        count = write_requests(chat, questions, options.requests, add=options.add_requests)
-        more = " more" if options.add_requests else ""
-        _say(f"{count}{more} requests in {options.requests}: run them, then --read-answers FILE")
-        return not count
-    if options.answers is not None:
-        with reading(options.answers), options.answers.open(encoding="utf-8", errors="replace") as lines:
-            read_answers(chat, questions, verdict, lines)
-        return True
-    if options.batch:
-        return not run_batch(chat, questions, verdict, _say)
-    chat.settle(questions(), verdict)
-    return True
 
 
 def _exit_code(chat: OpenAIChat, tally: Mapping[str, float | None], done: bool) -> int:
