@@ -155,13 +155,13 @@ def test_the_table_of_a_reward_model_is_shown_and_its_report_printed(run: Run, s
     stages.summary = PolicyAnswer(report=reward_model_report([case(gold, gold)]))
     code, out, err = run("evaluate", "some/folder", "--task", "reward-model", "--json")
     assert [name for name, _ in stages.calls] == ["run_evaluate_reward_model"]
-    assert (code, json.loads(out)["records"]) == (0, 1)
-    assert "Reward model against 1 held-out critiques" in err
+    assert (code, json.loads(out)["records"], err) == (0, 1, "")
     figures = {"fresh_paid": 0.0, "fresh": 0, "spoiled_paid": 0.0, "spoiled": 0}
     gate = {"fit": False, "reasons": ["why"], "cautions": [], "figures": figures}
     stages.summary = PolicyAnswer(report={**reward_model_report([case(gold, gold)]), "gate": gate})
     code, _, err = run("evaluate", "some/folder", "--task", "reward-model")
-    assert code == 0 and "Not fit to train against:\n- why" in err
+    assert code == 0 and "Reward model against 1 held-out critiques" in err
+    assert "Not fit to train against:\n- why" in err
 
 
 def test_report_takes_a_folder_and_no_settings(run: Run, stages: Stages) -> None:

@@ -154,6 +154,18 @@ def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
     _print(*describe_gate(summary["gate"]))
 
 
+def show_reward_report(report: Mapping[str, Any]) -> None:
+    """Print the table of a reward model on held-out feedback, and the gate's verdict."""
+    from rich.console import Console
+
+    from text2grad.page.signs import describe_gate
+    from text2grad.page.terminal import evaluation_table, show_table
+
+    show_table(Console(stderr=True), evaluation_table(report))
+    if gate := report["gate"]:
+        _print(*describe_gate(gate))
+
+
 def show_policy(config: Config, summary: Mapping[str, Any]) -> None:
     """Print the table of a policy, and the gate's verdict on the reward model it may have learned from."""
     from rich.console import Console

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from text2grad.commands.base import ConfiguredAsRun, Stage, Work, argument, command, option
-from text2grad.commands.console import quiet, show_policy, typed_lines
+from text2grad.commands.console import show_policy, show_reward_report, typed_lines
 from text2grad.errors import EXIT_DONE, UsageError
-from text2grad.stages import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
@@ -74,7 +73,10 @@ class Evaluate(Stage, ConfiguredAsRun):
 
             return Work(partial(run_evaluate_answers, config, self.answers, self.against))
         if self.what == REWARD_MODEL:
-            return Work(partial(_measure_reward_model, config, self.against, self.marks), quiet)
+            from text2grad.stages.reward_model.train import run_evaluate_reward_model
+
+            against = Path(self.against) if self.against else None
+            return Work(partial(run_evaluate_reward_model, config, against, self.marks), show_reward_report)
         from text2grad.stages.evaluate import run_evaluate
 
         return Work(partial(run_evaluate, config, self.target, self.against), partial(show_policy, config))
@@ -105,21 +107,6 @@ class Evaluate(Stage, ConfiguredAsRun):
         if prompt and self.against is None and not reward_model:
             problem = "--judge.prompt compares answers, and there are no others"
             raise UsageError(problem, "--against FILE or references")
-
-
-def _measure_reward_model(config: Config, against: str | None, marks: Path | None) -> Summary:
-    """Measure the reward model, and print its table, with --json too."""
-    from rich.console import Console
-
-    from text2grad.page.signs import describe_gate
-    from text2grad.page.terminal import evaluation_table, show_table
-    from text2grad.stages.reward_model.train import run_evaluate_reward_model
-
-    summary = run_evaluate_reward_model(config, Path(against) if against else None, marks)
-    show_table(Console(stderr=True), evaluation_table(summary.report))
-    if (gate := summary.report.get("gate")) and gate.get("figures"):
-        typer.echo("\n".join(describe_gate(gate)), err=True)
-    return summary
 
 
 @command("sample")

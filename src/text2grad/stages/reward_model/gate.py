@@ -27,7 +27,6 @@ from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Example, Feedback, judgements_of
 from text2grad.jsonl import write_jsonl
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.load import load_frozen
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.critics import RewardModel
 from text2grad.stages.reward_model.corrections import corrections
@@ -41,8 +40,6 @@ FRESH = "reward_model.fresh.jsonl"
 """In `evaluation`: the critiques of fresh answers of the policy."""
 ANSWERS, SPOILED, CORRECTED = 16, 32, 32
 """Fresh answers, spoiled ones, and held-out corrections that are judged at most."""
-
-
 SPLITS: tuple[Split, ...] = ("heldout", "train")
 
 
@@ -116,7 +113,7 @@ def _fresh_answers(run: RunFolder, generation: GenerationSettings, records: Sequ
 
     Where the task has an environment these are episodes, of the records whose question is one of the task's.
     """
-    policy, task = load_frozen(run.policy()), run.task()
+    policy, task = run.load_policy(), run.task()
     room = None if policy.context is None else policy.context - generation.max_new_tokens
     examples, environment = [example_of(record) for record in records], environment_of(task)
     if room is not None:
