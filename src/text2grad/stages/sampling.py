@@ -19,7 +19,7 @@ from text2grad.feedback import (
     Transcript,
     human_feedback_on,
 )
-from text2grad.policy.encode import encode_prompts
+from text2grad.policy.encode import encode_prompt, encode_prompts
 from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
@@ -54,6 +54,14 @@ def sample(
         turns = [[index for index, _ in run] for own, run in runs if own]
         episodes.append((turns, words_and_tokens(table, example, item)[0]))
     return episodes
+
+
+def with_room(policy: Policy, examples: Sequence[Example], tokens: int) -> list[Example]:
+    """The examples whose prompts leave room for an answer of this many tokens."""
+    if policy.context is None:
+        return list(examples)
+    room = policy.context - tokens
+    return [example for example in examples if len(encode_prompt(policy.tokenizer, example.prompt)) <= room]
 
 
 def sampled_items(

@@ -12,7 +12,7 @@ from text2grad.critics.prompted import judge_messages
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Span, within_turns
-from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.encode import encode_target
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.files.save import make_readable
 from text2grad.policy.load import choose_device, load_policy
@@ -23,7 +23,7 @@ from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.reward_model.data import reward_data, reward_pair
 from text2grad.stages.run_folder import BASE, RunFolder
-from text2grad.stages.sampling import sample
+from text2grad.stages.sampling import sample, with_room
 from text2grad.stages.training import TrainingStage, facts_of_pairs, training, warn_if_loss_flat
 from text2grad.tasks.base import Task, environment_of, read_prompt
 from text2grad.train.pairs import Pair, updates_of
@@ -106,9 +106,7 @@ def word_for_word(
     """
     short = [each for each in heldout if each.reference and _tokens(policy, each) <= LONGEST]
     tokens = max((_tokens(policy, each) for each in short), default=0)
-    room = None if policy.context is None else policy.context - tokens
-    asked = [each for each in short if room is None or len(encode_prompt(policy.tokenizer, each.prompt)) <= room]
-    asked = asked[:ASKED]
+    asked = with_room(policy, short, tokens)[:ASKED]
     if not asked:
         return []
     greedy = generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})

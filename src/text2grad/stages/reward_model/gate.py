@@ -26,13 +26,12 @@ from text2grad.eval.critics.gate import Gate, GateJudgements, Paid, check
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Example, Feedback, judgements_of
 from text2grad.jsonl import write_jsonl
-from text2grad.policy.encode import encode_prompt
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.critics import RewardModel
 from text2grad.stages.reward_model.corrections import corrections
 from text2grad.stages.reward_model.data import example_of, reward_data, token_table
 from text2grad.stages.run_folder import RunFolder, write_json
-from text2grad.stages.sampling import sample
+from text2grad.stages.sampling import sample, with_room
 from text2grad.tasks.base import Split, environment_of, question_of, words_of
 
 GATE_FILE = "gate.json"
@@ -114,10 +113,8 @@ def _fresh_answers(run: RunFolder, generation: GenerationSettings, records: Sequ
     Where the task has an environment these are episodes, of the records whose question is one of the task's.
     """
     policy, task = run.load_policy(), run.task()
-    room = None if policy.context is None else policy.context - generation.max_new_tokens
     examples, environment = [example_of(record) for record in records], environment_of(task)
-    if room is not None:
-        examples = [each for each in examples if len(encode_prompt(policy.tokenizer, each.prompt)) <= room]
+    examples = with_room(policy, examples, generation.max_new_tokens)
     if environment is not None:
         known = (example for split in SPLITS for example in task.examples(split))
         by_question = {words_of(question_of(example)): example for example in known}
