@@ -12,9 +12,9 @@ The last line of stdout is one JSON object. Wanted on two idle cores: namespace_
 landlock_jobs_per_second at least 200, hostile_passed 0, hostile_escaped 0, forging_passed 0 (and 0 forging programs
 without a verdict, printed on stderr), right_wrong 0, right_unsupported at most 15 % of what was tried,
 passed_here_failed_in_pytest 0, weak_tests_gated at least 95 % of weak_tests, secrets_found_in_memory 0,
-lent_classes 0, leftover_processes 0, grown_kib (of a server that did 1,000 jobs) about 0. The figures of programs
-are of both tiers together, the numbers of programs are those of the files. Where other work runs on the same cores,
-the processor time of a job, all its processes and ours together (`*_cpu_ms`), says more: a core does
+scripts_wrong 0, lent_classes 0, leftover_processes 0, grown_kib (of a server that did 1,000 jobs) about 0. The
+figures of programs are of both tiers together, the numbers of programs are those of the files. Where other work
+runs on the same cores, the processor time of a job, all its processes and ours together (`*_cpu_ms`), says more: a core does
 1000 / that a second, and less where it is shared.
 """
 
@@ -32,7 +32,18 @@ import codeverdict
 from codeverdict import NO_VERDICT, Job, Runner, Tier, probe_tiers, stub_gate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "codeverdict"))
-from corpus import FAMILIES, FORGING, HOSTILE, RIGHT, WEAK, judged, lent_classes, passes_really, secrets_found
+from corpus import (
+    FAMILIES,
+    FORGING,
+    HOSTILE,
+    RIGHT,
+    SCRIPTS,
+    WEAK,
+    judged,
+    lent_classes,
+    passes_really,
+    secrets_found,
+)
 from hostile import Machine, below, left_over
 
 CODE = "def f(xs):\n    ys = [x for x in xs if x >= 2]\n    return sum(ys)\n"
@@ -53,6 +64,7 @@ def main() -> None:
     result |= {"forging_programs": len(FORGING), "forging_passed": 0, "secrets_found_in_memory": 0}
     result |= {"right_programs": len(RIGHT), "right_wrong": 0, "right_unsupported": 0}
     result |= {"leftover_processes": 0, "grown_kib": 0, "lines": lines(), "lent_classes": 0}
+    result |= {"scripts": len(SCRIPTS), "scripts_wrong": 0}
     result |= {"families": len(FAMILIES), "passed_here_failed_in_pytest": 0}
     for probe in probe_tiers(MEMORY_MB):
         if not probe.works:
@@ -74,6 +86,7 @@ def main() -> None:
         wrong, unsupported = right(probe.tier)
         result["right_wrong"] += wrong
         result["right_unsupported"] += unsupported
+        result["scripts_wrong"] += scripts(probe.tier)
         result["secrets_found_in_memory"] += in_memory(probe.tier)
         result["lent_classes"] += classes(probe.tier)
         say(f"{probe.tier}: jobs a second, {words.workers} workers", f"{speed:.1f}; 99 % within {p99:.1f} ms")
@@ -216,6 +229,15 @@ def classes(tier: Tier) -> int:
         found = lent_classes(runner)
     say(f"{tier}: classes lent", f"{found}")
     return found
+
+
+def scripts(tier: Tier) -> int:
+    """How many right scripts did not pass."""
+    with Runner(seconds=5.0, workers=2, tier=tier, memory_mb=512) as runner:
+        verdicts = judged(runner, [program.job() for program in SCRIPTS])
+    wrong = [program.name for program in SCRIPTS if not verdicts[program.job()].passed]
+    say(f"{tier}: scripts", f"{len(wrong)} of {len(SCRIPTS)} wrong {wrong}")
+    return len(wrong)
 
 
 def in_memory(tier: Tier) -> int:

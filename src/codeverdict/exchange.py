@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ from codeverdict.results import Outcome, TestResult, Verdict, clean
 SWALLOWED = "the program swallowed an exception of its tests"
 WALL_TIMES = 5.0
 """Wall clock of a job, in limits of its processor time: on a busy machine a right program waits for its turn."""
+OUTPUT_BYTES = 32 << 20
+"""What a script may print, in bytes."""
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+([\w., \t]+)", re.MULTILINE)
 _WORDS = re.compile(r"[, \t]+")
 
@@ -54,7 +57,7 @@ def judge_tests(
     files = [frames.held({"code": solution, "coverage": how["coverage"]}), file.frame(**how), key]
     words = {"start": "tests", "seconds": seconds, "wall": WALL_TIMES * seconds}
     words["modules"] = _modules(solution, tests)
-    said = _run(server, words, files, 1)
+    said = _run(server, words, files)
     return _judged(said, frames.Seal(key), solution.count("\n") + 1, seconds)
 
 
@@ -69,8 +72,10 @@ def judge_script(server: Server, solution: str, cases: Sequence[tuple[str, str]]
     for number, (given, expected) in enumerate(cases, start=1):
         left = max(0.0, deadline - time.monotonic())
         words = {"start": "script", "seconds": seconds, "wall": left, "modules": _modules(solution)}
-        feed = frames.held({"code": solution, "given": given})
-        said = _run(server, words, [feed, b"", b""], 2)
+        contents = [frames.held({"code": solution}), given.encode("utf-8", "surrogatepass"), b""]
+        with _Printed() as printed:
+            said = _run(server, words, contents, printed.writer)
+        said = said._replace(data=printed.data(), errors=said.data)
         result, outcome = _compared(said, f"case_{number}", given, expected, seconds)
         results.append(result)
         if outcome is not None:
@@ -85,20 +90,46 @@ def _modules(*sources: str) -> list[str]:
     return sorted(words & WARM)
 
 
-def _run(server: Server, words: dict[str, Any], contents: list[bytes], outputs: int) -> _Said:
-    """Have a job done. `contents`: of the files that its processes have; the last ones are `outputs`, of which the
-    second is what it says of its errors."""
+def _run(server: Server, words: dict[str, Any], contents: list[bytes], *more: int) -> _Said:
+    """Have a job done. `contents`: of the files that its processes have, of which the last one is read in the end;
+    `more` descriptors are theirs as well."""
     files = [os.memfd_create("job") for _ in contents]
     try:
         for file, content in zip(files, contents, strict=True):
             os.write(file, content)
             os.lseek(file, 0, os.SEEK_SET)
-        ends, broken = server.run(words, tuple(files), words["wall"])
-        said = [os.pread(file, os.fstat(file).st_size, 0) for file in files[-outputs:]]
+        ends, broken = server.run(words, (*files, *more), words["wall"])
+        data = os.pread(files[-1], os.fstat(files[-1]).st_size, 0)
     finally:
         for file in files:
             os.close(file)
-    return _Said(said[0], b"".join(said[1:]), ends, broken)
+    return _Said(data, b"", ends, broken)
+
+
+class _Printed:
+    """What a script prints, read while it runs: a pipe, as no file of its may be that long."""
+
+    def __enter__(self) -> _Printed:
+        self._reader, self.writer = os.pipe()
+        self._data = bytearray()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        return self
+
+    def _read(self) -> None:
+        with open(
+            self._reader, "rb", buffering=0
+        ) as pipe:  # closed when it is enough: who prints more gets an error
+            while len(self._data) <= OUTPUT_BYTES and (piece := pipe.read(1 << 16)):
+                self._data += piece
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.writer)
+
+    def data(self) -> bytes:
+        """All of it, once its processes have ended."""
+        self._thread.join()
+        return bytes(self._data)
 
 
 # What it comes to
@@ -155,6 +186,8 @@ def _compared(
         return TestResult(name, False, _ended(said, seconds)), why
     if death := _death(said.ends):
         return TestResult(name, False, death), "crashed"
+    if len(said.data) > OUTPUT_BYTES:
+        return TestResult(name, False, f"more than {OUTPUT_BYTES} bytes of output"), None
     output = said.data.decode("utf-8", "replace")
     if error := clean(said.errors.decode("utf-8", "replace")) or _left_with(said.ends):
         return TestResult(name, False, error), None

@@ -71,6 +71,7 @@ class Server:
         """
         self.tier = tier
         _compile()
+        scratch.remove_stale()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = frames.Channel(here.detach())
         with there:

@@ -104,7 +104,7 @@ def read_programs(file: str) -> tuple[Program, ...]:
 
 def _case(line: str) -> tuple[str, str]:
     given, expected = line.split(" -> ")
-    return ast.literal_eval(given), ast.literal_eval(expected)
+    return ast.literal_eval(given), ast.literal_eval(expected).replace("@long", 2000 * f"{'x' * 1000}\n")
 
 
 FORGING = read_programs("forging.txt")
@@ -112,6 +112,7 @@ FAMILIES = read_programs("families.txt")
 WEAK = read_programs("weak.txt")
 RIGHT = read_programs("right_programs.txt")
 LIMITS = read_programs("right_limits.txt")
+SCRIPTS = read_programs("scripts.txt")
 HOSTILE = read_programs("hostile.txt")
 SEARCH = _parts("forging.txt")["@search"]["program"]
 LENT = _parts("forging.txt")["@classes"]

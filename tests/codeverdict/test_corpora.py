@@ -21,6 +21,7 @@ from corpus import (
     HOSTILE,
     LIMITS,
     RIGHT,
+    SCRIPTS,
     WEAK,
     Program,
     judged,
@@ -47,7 +48,14 @@ RIGHT_SQUARE = "def f(x):\n    return x * x\n"
 
 
 def test_the_corpora_are_complete() -> None:
-    sizes = {FORGING: (80, 10), FAMILIES: (80, 6), WEAK: (40, 6), RIGHT: (220, 1), HOSTILE: (60, 1)}
+    sizes = {
+        FORGING: (80, 10),
+        FAMILIES: (80, 6),
+        WEAK: (40, 6),
+        RIGHT: (220, 1),
+        HOSTILE: (60, 1),
+        SCRIPTS: (15, 5),
+    }
     for programs, (count, families) in sizes.items():
         assert len({(program.code, program.tests) for program in programs}) == len(programs) >= count
         assert len({program.family for program in programs}) >= families
@@ -147,6 +155,12 @@ def test_no_right_program_is_scored_wrong(right: Verdicts) -> None:
     assert not {name: error for name, error in unsupported.items() if not BY_NATURE.search(error)}
     assert len(unsupported) <= MOST_UNSUPPORTED_RIGHT * len(RIGHT), unsupported
     assert [program.name for program in LIMITS if right[program.job()].passed] == []
+
+
+def test_no_right_script_is_scored_wrong(tier: Tier) -> None:
+    with Runner(seconds=5.0, tier=tier, memory_mb=512) as runner:
+        verdicts = judged(runner, [program.job() for program in SCRIPTS])
+    assert not {program.name: it for program in SCRIPTS if not (it := verdicts[program.job()]).passed}
 
 
 @pytest.mark.nightly

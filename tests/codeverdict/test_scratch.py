@@ -210,6 +210,26 @@ def test_what_another_user_put_under_such_a_name_is_left() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def test_folders_of_servers_that_were_killed_are_removed_at_the_next_start() -> None:
+    """A server that lives keeps its folder, and what only has such a name is left alone."""
+    other = Path(f"/tmp/codeverdict-{os.getpid()}-results")
+    other.mkdir()
+    with Runner(tier="none") as runner:
+        assert runner.run(RIGHT, TESTS).passed
+        [server] = runner._servers
+        [folder] = folders_of(server.process)
+        with Runner(tier="none") as following:
+            assert following.run(RIGHT, TESTS).passed
+        assert folders_of(server.process) == [folder]
+        os.kill(server.process, signal.SIGKILL)
+        server._process.wait()
+        assert folders_of(server.process) == [folder]
+        with Runner(tier="none") as following:
+            assert following.run(RIGHT, TESTS).passed
+        assert folders_of(server.process) == [] and other.is_dir()
+    other.rmdir()
+
+
 def test_bytes_and_entries_are_counted_at_any_depth(own: Scratch) -> None:
     deep = Path(own.folder, *"abcdefgh")
     deep.mkdir(parents=True)

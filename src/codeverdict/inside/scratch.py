@@ -1,13 +1,14 @@
 """The folders that programs write in: a new one for every job.
 
-A server makes a folder of its own, and in it one for each job. All work is done from descriptors of folders, and no
-link is ever followed: what a program puts in the place of a folder leads nowhere.
+A server makes a folder of its own, which it locks, and in it one for each job. All work is done from descriptors of
+folders, and no link is ever followed: what a program puts in the place of a folder leads nowhere.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import time
@@ -20,6 +21,7 @@ ENTRIES = 256
 _PARENT = "/tmp"
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _JOB = "job"
+_NAME = re.compile(r"codeverdict-\d+-[0-9a-f]{16}")
 _COUNTS = 100
 _DYING_SECONDS = 1.0
 
@@ -37,6 +39,7 @@ class Scratch:
         path = os.path.join(_PARENT, f"{_prefix(os.getpid())}{os.urandom(8).hex()}")
         os.mkdir(path, 0o700)  # never one that exists
         self._own = _opened(path)
+        fcntl.flock(self._own, fcntl.LOCK_SH)  # as long as this process lives: see `remove_stale`
         os.fchmod(self._own, 0o700 if self._user is None else 0o711)
         self.folder = os.path.join(path, _JOB)
         self._removed = re.compile(rb" (\d+) +%s/.* \(deleted\)\n" % self.folder.encode())
@@ -127,6 +130,20 @@ def remove_of(process: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             if entry.name.startswith(_prefix(process)) and _owner(entry) == os.geteuid():
                 _remove(entry.path, _DYING_SECONDS)
+
+
+def remove_stale() -> None:
+    """Remove the folders of servers that were killed together with who started them: nobody holds their lock."""
+    for entry in os.scandir(_PARENT):
+        if _NAME.fullmatch(entry.name):
+            with contextlib.suppress(OSError):  # another user's, gone, or of a server that lives
+                folder = os.open(entry.path, os.O_RDONLY | _FOLDER)
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if _owner(entry) == os.geteuid():
+                        _remove(entry.path)
+                finally:
+                    os.close(folder)
 
 
 def _owner(entry: os.DirEntry[str]) -> int:

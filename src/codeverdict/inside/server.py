@@ -8,6 +8,7 @@ files it reads and writes, answered by `{"ends": [wait status, ...], "broken": w
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import gc
@@ -15,6 +16,7 @@ import os
 import select
 import signal
 import sys
+from _sitebuiltins import Quitter
 from typing import Any
 
 from codeverdict.inside import frames, probes, solution_side, test_side
@@ -42,6 +44,7 @@ def main() -> None:
     """Serve until the other side closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = frames.Channel(os.dup(0))
+    del sys.argv[1:]  # ours
     jail.silence_streams()
     setup, _ = channel.receive()
     try:
@@ -90,6 +93,8 @@ class Server:
         sys.path += [path for path in libraries if path not in sys.path]
         for name in preload:
             __import__(name)
+        for name in ("exit", "quit"):  # of the module site, which is left out
+            setattr(builtins, name, Quitter(name, "Ctrl-D (i.e. EOF)"))
 
     def _warm_up_with(self, modules: list[str]) -> None:
         """Import what a job is about to import, so that it happens once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import io
 import os
@@ -47,14 +48,16 @@ def serve(source: int, reader: int, writer: int) -> None:
     tests.serve_forever()
 
 
-def script(source: int, output: int, errors: int) -> None:
-    """Run the program that comes from `source` with its input; what it prints goes to `output`, and one line about
-    an exception that ends it to `errors`."""
+def script(source: int, given: int, errors: int, output: int) -> None:
+    """Run the program that comes from `source` with `given` as its standard input; what it prints goes to `output`,
+    and one line about an exception that ends it to `errors`."""
     job = frames.read_once(source)
-    os.dup2(output, 1)
-    os.close(output)
+    for standard, descriptor in enumerate((given, output)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    builtins.open = io.open = _opening(io.open)
     try:
-        _run_program(job.pop("code"), job.pop("given"))
+        _run_program(job.pop("code"))
     except SystemExit as stop:
         if stop.code not in (None, 0):
             os.write(errors, f"SystemExit: {stop.code}"[:ERROR_CHARACTERS].encode("utf-8", "replace"))
@@ -62,9 +65,17 @@ def script(source: int, output: int, errors: int) -> None:
         os.write(errors, values.describe(error).encode("utf-8", "replace"))
 
 
-def _run_program(code: str, given: str) -> None:
-    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode("utf-8", "surrogatepass")), encoding="utf-8")
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+def _opening(plain: Any) -> Any:
+    """`open`, to which `/dev/stdin` is descriptor 0: there need not be a /proc, where that name leads."""
+
+    def open(file: Any, *args: Any, **kwargs: Any) -> Any:
+        return plain(os.dup(0) if str(file) in ("/dev/stdin", "/dev/fd/0") else file, *args, **kwargs)
+
+    return open
+
+
+def _run_program(code: str) -> None:
+    sys.stdin, sys.stdout = (open(n, "rw"[n], encoding="utf-8", closefd=False) for n in (0, 1))  # noqa: SIM115
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     try:
