@@ -14,8 +14,8 @@ without a verdict, printed on stderr), right_wrong 0, right_unsupported at most 
 passed_here_failed_in_pytest 0, weak_tests_gated at least 95 % of weak_tests, secrets_found_in_memory 0,
 scripts_wrong 0, lent_classes 0, leftover_processes 0, grown_kib (of a server that did 1,000 jobs) about 0. The
 figures of programs are of both tiers together, the numbers of programs are those of the files. Where other work
-runs on the same cores, the processor time of a job, all its processes and ours together (`*_cpu_ms`), says more: a core does
-1000 / that a second, and less where it is shared.
+runs on the same cores, the processor time of a job, all its processes and ours together (`*_cpu_ms`), says more: a
+core does 1000 / that a second, and less where it is shared.
 """
 
 from __future__ import annotations

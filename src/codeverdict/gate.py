@@ -47,7 +47,7 @@ def _gate(runner: Runner, tests: str, taken: tuple[str, ...], reference: str) ->
     return Gate(True)
 
 
-_CONSTANTS = ("None", "True", "False", "0", "1", "''", "[]", "{}")
+_CONSTANTS = ("None", "True", "False", "0", "1", "-1", "''", "[]", "{}", "float('nan')")
 _OF_ARGUMENTS = {
     "its first argument": "first",
     "its first argument, sorted": "sorted(first)",
@@ -61,6 +61,8 @@ _OF_ARGUMENTS = {
     "text that contains everything": "FullText()",
     "an object that lies between all bounds": "Between()",
     "an always-equal object": "Yes()",
+    "an object that is equal to everything, and nothing else": "Equal()",
+    "an empty array": "__import__('numpy').array([])",
 }
 _ERRORS = (
     *("ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError"),
@@ -86,6 +88,8 @@ class FullText(str):
     def __contains__(self, x): return True
     def startswith(self, *args): return True
     endswith = startswith
+class Equal:
+    def __eq__(self, other): return True
 class Idle:
     def __init__(self, *args, **kwargs): pass
     def __getattr__(self, name): return lambda *args, **kwargs: None

@@ -72,7 +72,7 @@ def may_call(value: Any) -> bool:
         return True
     if kind is types.FunctionType or kind.__name__ == "_lru_cache_wrapper":
         return hasattr(value, "__wrapped__") and may_call(value.__wrapped__)
-    if kind is types.MethodType and may_call(value.__func__):
+    if kind is types.MethodType and (may_call(value.__func__) or value.__name__ in _OF_TUPLES):
         return True
     if kind in (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType):
         owner, name = type(value.__self__), value.__name__

@@ -24,7 +24,7 @@ _LINKS: dict[int, Link] = {}  # by identity: what has a link is kept by its peer
 _MADE: set[int] = set()
 _MEASURED: set[int] = set()
 _COMPUTED: set[int] = set()
-_FIXED: dict[int, Any] = {}  # the value that cannot change which an object was first compared as
+_FIXED: dict[int, Any] = {}  # whether an object was first compared as a value, and as which if it cannot change
 _LOOKED_FOR = (
     "__array__ __array_interface__ __array_struct__ __array_ufunc__ __test__ __bases__ _mock_name "
     "_pytestfixturefunction __pytest_wrapped__"
@@ -94,7 +94,7 @@ class Object:
     """What every object of the other side has here."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name[:2] == "__" or (isinstance(self, BaseException) and name in _OF_ERRORS):
+        if name[:2] == "__" or (isinstance(self, BaseException) and name in _OF_ERRORS) or _is_plain(self, name):
             return object.__getattribute__(self, name)
         if name in _NOT_ASKED:
             raise AttributeError(name)
@@ -119,6 +119,15 @@ class Object:
 
     def __deepcopy__(self, memo: Any) -> Any:
         return _ask(self, "__deepcopy__", {})
+
+
+def _is_plain(value: Any, name: str) -> bool:
+    """True for an attribute of the plain value that an object is."""
+    return isinstance(value, perform.BASES) and hasattr(_plain_type(type(value)), name)
+
+
+def _plain_type(kind: type) -> Any:
+    return next((each for each in kind.__mro__ if each in perform.BASES), object)
 
 
 class _Asked:
@@ -195,15 +204,16 @@ def _compared(self: Any, name: str, other: Any) -> Any:
         return NotImplemented
     if peer.lenient and (name not in ("__eq__", "__ne__") or id(self) in _MADE):
         return bool(peer.request(name, self, (other,)))
-    sample = (type(other)(),) if type(other) in (*values.PLAIN, bool, type(None)) else ()
-    is_plain, plain = peer.request("plain", self, sample) or (None, None)
+    is_plain, plain = peer.request("plain", self) or (None, None)
+    answer = (is_plain, plain if is_plain and type(plain).__hash__ is not None else None)
+    if _FIXED.setdefault(id(self), answer) != answer:
+        return peer.refuse(f"an object of {type(self).__name__} that is now this and now that", True)
     if is_plain is True and link_of(plain) is None:
-        if type(plain).__hash__ is not None and _FIXED.setdefault(id(self), plain) != plain:
-            return peer.refuse(f"an object of {type(self).__name__} that is now this and now that", True)
         return perform.COMPARISONS[name](plain, other)
     if name in ("__eq__", "__ne__"):
         differs = name == "__ne__"
-        if is_plain is False or (other is None and peer.request(name, self, (None,)) is differs):
+        unknown = is_plain is False and (plain is None or type(other).__name__ in plain)
+        if unknown or (other is None and peer.request(name, self, (None,)) is differs):
             return differs
     by_nature = id(self) in _MADE or id(self) in _COMPUTED
     return peer.refuse(f"{name} of an object of {type(self).__name__} and a plain value", by_nature)
@@ -260,13 +270,23 @@ def make_class(peer: Any, name: str, bases: tuple[type, ...], methods: list[str]
     """
     above = bases if any(issubclass(each, Object) for each in bases) else (Object, *bases)
     space: dict[str, Any] = {each: _METHODS[each] for each in methods}
+    for base in (_plain_type(each) for each in above):
+        if base is not object and any(hasattr(base, each) for each in {*methods} - perform.ALTERED):
+            raise TypeError("a plain value that is another to some")
     asked = {each: _Asked(each) for each in ("__doc__", "__dict__")}
     return Remote(name, above, {**space, **asked, "__module__": "solution"}, peer=peer)
 
 
-def made_of(kind: Any, peer: Any, number: int) -> Any:
-    """An object of a class of the other side."""
-    return lives_at(object.__new__(kind), peer, number)
+def made_of(kind: Any, peer: Any, number: int, *plain: Any) -> Any:
+    """An object of a class of the other side, and of the plain value that it derives from.
+
+    Raises:
+        TypeError: not of the type that the class derives from.
+    """
+    base = _plain_type(kind)
+    if any(type(value) is not base for value in plain):
+        raise TypeError("another value than that of its class")
+    return lives_at(base.__new__(kind, *plain), peer, number)
 
 
 def lives_at(value: Any, peer: Any, number: int) -> Any:

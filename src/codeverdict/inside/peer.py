@@ -26,6 +26,9 @@ _CATCH_ALL = (AssertionError, Exception, BaseException)
 _INNER = ("__dataclass_fields__", "__signature__")
 _NAMES = ("__module__", "__qualname__", "__doc__", "__name__")
 _ENDS = ("__next__", "item")
+_PARTS = ("filename", "filename2", "name", "path")  # of exceptions of Python's, beside their arguments
+_QUIET = frozenset({"plain", "__hash__", "__bool__", *perform.COMPARISONS})
+"""What Python asks while it compares containers, which may not change meanwhile: an empty one would equal any."""
 SILENT = frozenset({"StopIteration", "StopAsyncIteration", "CancelledError", "GeneratorExit", "SystemExit"})
 """Exceptions that end an iteration, a task or a thread in silence: not the solution's to raise in its callers,
 unless the tests speak of them."""
@@ -74,6 +77,9 @@ class Peer:
         """Numbers of classes that the other side may know, and do nothing to."""
         self._theirs: dict[int, Any] = {}
         self._shared = values.Table(first)
+        self._changes: list[tuple[int, Any]] = []
+        """Of shared containers, not made yet."""
+        self._doing: list[str] = []
 
     # Messages
 
@@ -106,10 +112,14 @@ class Peer:
             link = objects.link_of(target)
             pairs = [[self.pack(key), self.pack(value)] for key, value in kwargs.items()]
             packed = [None if link is None else link.number, [self.pack(each) for each in args], pairs]
-        self._send({"do": do, "v": packed})
-        del args, kwargs, packed
-        while "do" in (message := self.receive()):
-            self._serve(message)
+        self._doing.append(do)
+        try:
+            self._send({"do": do, "v": packed})
+            del args, kwargs, packed
+            while "do" in (message := self.receive()):
+                self._serve(message)
+        finally:
+            self._doing.pop()
         return message
 
     def serve_forever(self) -> None:
@@ -159,6 +169,7 @@ class Peer:
     def _send(self, message: dict[str, Any]) -> None:
         try:
             with _Deep():
+                self._make_changes()
                 message["s"] = [
                     [number, values.contents(value, self.pack)] for number, value in self._shared.changed()
                 ]
@@ -190,15 +201,31 @@ class Peer:
             message["v"] = self.unpack(message["v"])
         elif "e" not in message:
             raise ValueError("neither request nor reply")
-        for number, packed in message.pop("s"):
-            entry = self._shared[number]
-            values.fill(entry.value, packed, self.unpack)
-            entry.agree()
-        for number in message.pop("d"):  # last: what is new may be dropped at once
-            self._shared.drop(number)
+        changes = [(number, packed) for number, packed in message.pop("s")]
+        self._changes += [*changes, *((number, None) for number in message.pop("d"))]
+        self._make_changes()
         said = message.pop("w", [])
         self.heard([each if type(each[0]) in (bool, int) else self._unpack_error(each) for each in said])
         return message
+
+    def _make_changes(self) -> None:
+        """Change shared containers as the other side did, and drop what it dropped; not while they are compared."""
+        if not self._changes or (self.wary and self._is_comparing()):
+            return
+        changes, self._changes = self._changes, []
+        for number, packed in changes:
+            if packed is None:
+                self._shared.drop(number)
+            else:
+                entry = self._shared[number]
+                values.fill(entry.value, packed, self.unpack)
+                entry.agree()
+
+    def _is_comparing(self) -> bool:
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name not in _QUIET:
+            frame = frame.f_back
+        return frame is not None or not _QUIET.isdisjoint(self._doing)
 
     def _guarded(self, read: Callable[[], Any]) -> Any:
         """What is read from the other side's message; a message that makes no sense ends the connection."""
@@ -235,6 +262,8 @@ class Peer:
         """
         kind = type(value)
         if kind in values.SCALARS:
+            if kind is str and not value.isascii() and values.SURROGATE.search(value):
+                return ["u", value.encode("utf-32-le", "surrogatepass").decode("latin-1")]
             return value
         if kind is int:
             return value if -values.SMALL_INT < value < values.SMALL_INT else ["i", hex(value)]
@@ -281,8 +310,12 @@ class Peer:
             return None  # leads to the test file
         if not lends:
             self.refuse(f"a {type(value).__module__}.{type(value).__name__} cannot cross to the solution", True)
+        kind: Any = type(value)
+        following, base = len(self._objects), perform.base_of(kind)
         tag = "k" if isinstance(value, types.CoroutineType) else "o"
-        return [tag, self._export(value), self._pack_class(type(value))]
+        number = self._export(value)
+        plain = [] if base is None or number < following else [self.pack(values.exactly(value, base))]
+        return [tag, number, self._pack_class(kind), *plain]
 
     def _name_of(self, value: Any) -> tuple[str, str] | None:
         """The name by which a type or a function of the standard library crosses."""
@@ -292,7 +325,7 @@ class Peer:
         self._given.add(public)
         return public
 
-    def _pack_class(self, kind: type, by_name: bool = False) -> Any:
+    def _pack_class(self, kind: Any, by_name: bool = False) -> Any:
         """A class, with its special methods, and those above it that are not Python's, or are exceptions."""
         if by_name and (public := self._name_of(kind)) is not None:
             return ["n", *public]
@@ -306,6 +339,11 @@ class Peer:
         above = [
             each for each in kind.__bases__ if values.public_name(each) is None or issubclass(each, BaseException)
         ]
+        base = perform.base_of(kind)
+        if base is None:
+            above = [each for each in above if perform.base_of(each) is None]
+        elif not any(issubclass(each, base) for each in above):
+            above.append(base)
         bases = [self._pack_class(each, True) for each in above]
         return ["c", number, kind.__name__, bases, perform.special_methods(kind)]
 
@@ -333,6 +371,7 @@ class Peer:
         own = {
             name: value for name, value in vars(error).items() if name == "__notes__" or (known and name[0] != "_")
         }
+        own |= {name: part for name in _PARTS if known and (part := getattr(error, name, None)) is not None}
         return [
             self._pack_class(type(error), True),
             [] if hidden else [self._pack_argument(arg) for arg in error.args],
@@ -400,12 +439,12 @@ class Peer:
             self._theirs[int(number)] = objects.lives_at(made, self, int(number))
         return self._theirs[int(number)]
 
-    def _unpack_object(self, number: Any, packed: Any) -> Any:
+    def _unpack_object(self, number: Any, packed: Any, *plain: Any) -> Any:
         kind: Any = self.unpack(packed)
         if int(number) not in self._theirs:
             if not isinstance(kind, objects.Remote):
                 raise ValueError("an object of no class")
-            self._theirs[int(number)] = objects.made_of(kind, self, int(number))
+            self._theirs[int(number)] = objects.made_of(kind, self, int(number), *map(self.unpack, plain))
         return self._theirs[int(number)]
 
     def _mine(self, number: Any) -> Any:
@@ -442,6 +481,7 @@ def _error(value: Any) -> BaseException:
 
 
 _UNPACK: dict[str, Callable[..., Any]] = {
+    "u": lambda peer, text: text.encode("latin-1").decode("utf-32-le", "surrogatepass"),
     "i": lambda peer, text: int(text, 16),
     "T": lambda peer, *parts: tuple(map(peer.unpack, parts)),
     "F": lambda peer, *parts: frozenset(map(peer.unpack, parts)),

@@ -73,9 +73,10 @@ def _get(target: Any, name: str) -> Any:
     return dict(found) if name in ("__members__", "__annotations__") else found
 
 
-def _plain(target: Any, *sample: Any) -> Any:
-    """(True, the plain value an object is compared as); (False, None) if it differs from every plain value, or
-    knows none of the type of the sample; None if it has a comparison of its own."""
+def _plain(target: Any) -> tuple[bool, Any]:
+    """(True, the plain value an object is compared as); (False, None) if it differs from every plain value; and
+    (False, names of types) of which it knows no value, if it has a comparison of its own: nobody tells it which of
+    them it is compared with."""
     kind = type(target)
     base: Any = next(each for each in kind.__mro__ if "__eq__" in vars(each))
     equal = vars(base)["__eq__"]
@@ -88,14 +89,37 @@ def _plain(target: Any, *sample: Any) -> Any:
     if base.__module__ in _HOMES and (made := values.exactly(target, base)) is not None:
         return True, made
     generated = getattr(getattr(equal, "__code__", None), "co_filename", "") == "<string>"
-    unknown = base is object or (sample and equal(target, *sample) is NotImplemented)
-    return (False, None) if unknown or (generated and hasattr(kind, "__dataclass_fields__")) else None
+    if base is object or (generated and hasattr(kind, "__dataclass_fields__")):
+        return False, None
+    kinds: tuple[Any, ...] = (*values.PLAIN, bool, type(None))
+    return False, [each.__name__ for each in kinds if _differs(equal, target, each())]
+
+
+def _differs(equal: Any, target: Any, empty: Any) -> bool:
+    try:
+        return equal(target, empty) is NotImplemented
+    except Exception:  # it looks into what it is compared with
+        return False
+
+
+@functools.cache
+def base_of(kind: Any) -> Any:
+    """The type of plain values that a class derives from, if it alters nothing but text and arithmetic: its objects
+    (members of an enumeration, named tuples) are such values on the other side too. Else None."""
+    order = kind.__mro__
+    base = next((each for each in order if each in BASES), None)
+    above = order[: order.index(base)] if base is not None else ()
+    altered = {name for each in above for name in vars(each) if hasattr(base, name)}
+    return base if altered <= ALTERED else None
 
 
 def _method(kind: type, name: str) -> Any:
     return next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
 
 
+BASES = (int, float, complex, str, bytes, tuple)
+_OF_CLASSES = "__new__ __init__ __doc__ __module__ __dict__ __dir__ __getnewargs__ __reduce_ex__"
+ALTERED = frozenset([*_OF_CLASSES.split(), "__repr__", "__str__", "__format__", "__hash__", *ARITHMETIC])
 _HOMES = {"builtins", "collections", "datetime", "decimal", "fractions"}
 
 
@@ -152,10 +176,10 @@ def perform(do: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def special_methods(kind: type) -> list[str]:
-    """The special methods of a class that are passed on: not those of `object`, or of an exception of Python's,
-    which do the same on the other side."""
+    """The special methods of a class that are passed on: not those of `object`, of a plain value or an
+    exception of Python's, which do the same on the other side."""
     errors = (each for each in kind.__mro__ if each.__module__ == "builtins" and issubclass(each, BaseException))
-    above = next(errors, object)
+    above = base_of(kind) or next(errors, object)
     found = [name for name in OPERATIONS if _method(kind, name) is not _method(above, name)]
     found += ["__await__"] if hasattr(kind, "__await__") else []
     return [*found, "__get__"] if kind is types.FunctionType else found

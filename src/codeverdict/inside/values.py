@@ -16,6 +16,7 @@ import builtins
 import collections
 import functools
 import operator
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from typing import Any
 SCALARS = frozenset({str, bool, float, type(None)})
 SMALL_INT = 1 << 62
 TEXT_LIMIT = 300
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 _UNSAFE_MODULES = {"antigravity", "this", "idlelib", "turtledemo", "test", "lib2to3"}
 STDLIB = frozenset(sys.stdlib_module_names) - _UNSAFE_MODULES
@@ -136,6 +138,11 @@ def array_parts(value: Any) -> list[Any] | None:
     if value.dtype.kind not in _KINDS or value.dtype.names is not None:
         return None
     return [value.dtype.str, list(value.shape), value.tobytes().decode("latin-1")]
+
+
+def is_empty_array(value: Any) -> bool:
+    """True for a numpy array without elements."""
+    return numpy() is not None and type(value) is numpy().ndarray and value.size == 0
 
 
 def array_from(dtype: str, shape: list[int], data: str) -> Any:
