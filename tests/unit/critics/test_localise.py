@@ -70,19 +70,6 @@ def test_cleared_lines_are_run_by_passing_tests_only() -> None:
 # The ranking.
 
 
-def test_the_line_that_only_failing_tests_run_comes_first() -> None:
-    found = localise(code(PROGRAM), verdict(result(False, 2, 3, 4, 5, 6), result(True, 2, 3, 4, 6)))
-    assert found[0].line == 5
-    assert [clue.kind for clue in found[0].clues] == ["spectrum"]
-    assert PROGRAM[found[0].start : found[0].end] == "total += x"
-
-
-def test_the_line_of_the_traceback_comes_before_others_that_failing_tests_run() -> None:
-    found = localise(code(PROGRAM), verdict(result(False, 2, 3, 4, error="TypeError: x", line=3)))
-    assert found[0].line == 3
-    assert {clue.kind for clue in found[0].clues} == {"spectrum", "traceback"}
-
-
 def test_a_function_that_ends_without_a_value_is_suspected_at_its_end() -> None:
     text = PROGRAM.replace("    return total\n", "")
     got = TestResult("test", False, "AssertionError", got="None", expected="5", lines=(2, 3, 4, 5))

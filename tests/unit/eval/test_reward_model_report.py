@@ -7,7 +7,7 @@ import json
 import pytest
 from pytest import approx
 
-from span_cases import TEXT, UNREADABLE, case, critique, word_span
+from span_cases import UNREADABLE, case, critique, word_span
 from text2grad.eval.critics.reward_model import (
     accuracy_by_length,
     baselines,
@@ -16,7 +16,7 @@ from text2grad.eval.critics.reward_model import (
     verdict_order,
 )
 from text2grad.eval.critics.spans import SpanCase, span_report
-from text2grad.feedback import Critique, Span
+from text2grad.feedback import Critique
 
 SPANS = (word_span(1, 0, 0), word_span(1, 1, 2), word_span(-1, 4, 4), word_span(1, 5, 9))
 GOLD = Critique(text="The dog sleeps too early.", spans=SPANS)
@@ -106,13 +106,6 @@ def test_rouge_of_critiques_leaves_out_what_has_no_text() -> None:
 def test_nothing_to_compare_is_not_a_score() -> None:
     with pytest.raises(ValueError, match="no critiques"):
         reward_model_report([])
-
-
-def test_a_repeated_word_is_a_position_here_too() -> None:
-    other = Span(start=23, end=26, label=1, text="and")
-    assert TEXT[other.start : other.end] == other.text
-    report = reward_model_report([case(critique(word_span(1, 0, 0)), critique(word_span(1, 7, 7)))])
-    assert (report["good"]["f1"], report["good"]["exact"], report["good"]["characters"]["f1"]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,13 @@ def signs(config: Config, name: str) -> list[str]:
 LOW, HIGH = {str(n): 0.2 for n in range(20)}, {str(n): 0.7 for n in range(20)}
 
 
+def beside(config: Config, ours: Mapping[str, float], scalars: Mapping[str, float], measure: str = "pass") -> None:
+    """A run on token rewards and scalar PPO, both measured."""
+    for name, recipe, passed in (("mine", "", ours), ("scalar", "scalar", scalars)):
+        trained(config, name, recipe)
+        measured(config, name, passed, measure)
+
+
 @pytest.mark.parametrize("target", ["text2grad", "scalar_ppo"])
 def test_a_run_below_scalar_ppo_is_named_whichever_is_measured_last(config: Config, target: str) -> None:
     trained(config, "text2grad")
@@ -56,10 +63,7 @@ def test_a_run_below_scalar_ppo_is_named_whichever_is_measured_last(config: Conf
 
 @pytest.mark.parametrize("measure", ["rouge_l", "named"])
 def test_it_goes_by_the_main_measure_of_the_task(config: Config, measure: str) -> None:
-    trained(config, "mine")
-    trained(config, "scalar", "scalar")
-    measured(config, "mine", LOW, measure)
-    measured(config, "scalar", HIGH, measure)
+    beside(config, LOW, HIGH, measure)
     assert len(signs(config, "mine")) == 1
 
 
@@ -70,24 +74,24 @@ def test_it_goes_by_the_main_measure_of_the_task(config: Config, measure: str) -
 def test_what_is_better_or_within_chance_or_on_other_problems_is_no_sign(
     config: Config, ours: dict[str, float], scalars: dict[str, float]
 ) -> None:
-    trained(config, "text2grad")
-    trained(config, "scalar", "scalar")
-    measured(config, "text2grad", ours)
-    measured(config, "scalar", scalars)
-    assert signs(config, "text2grad") == []
+    beside(config, ours, scalars)
+    assert signs(config, "mine") == []
 
 
 @pytest.mark.parametrize(
-    ("metrics", "settings"),
-    [('{"step": 0, "loss": 1.0}\n', ""), ("", ""), (PPO, "of_another_version: {}\n")],
+    ("recipe", "metrics", "settings"),
+    [
+        ("", '{"step": 0, "loss": 1.0}\n', ""),
+        ("", "", ""),
+        ("", PPO, "of_another_version: {}\n"),
+        ("grpo", PPO, ""),
+    ],
 )
-def test_runs_of_another_kind_are_not_compared(config: Config, metrics: str, settings: str) -> None:
-    trained(config, "dpo", metrics=metrics, settings=settings)
-    trained(config, "grpo", "grpo")
-    trained(config, "scalar", "scalar")
-    for name, passed in (("dpo", LOW), ("grpo", LOW), ("scalar", HIGH)):
-        measured(config, name, passed)
-    assert signs(config, "dpo") == [] and signs(config, "grpo") == []
+def test_runs_of_another_kind_are_not_compared(config: Config, recipe: str, metrics: str, settings: str) -> None:
+    beside(config, LOW, HIGH)
+    trained(config, "other", recipe, metrics, settings)
+    measured(config, "other", LOW)
+    assert signs(config, "other") == []
 
 
 @pytest.mark.parametrize(("advantage", "named"), [("returns", 1), ("group", 0)])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from span_cases import TEXT, critique, word_span, words_aligned
-from text2grad.chat import Completion, Conversation, ScriptedChat
-from text2grad.config import PRESETS, Config, load_config
+from text2grad.chat import Conversation, ScriptedChat
+from text2grad.config import PRESETS, load_config
 from text2grad.errors import UserError
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Source
@@ -24,37 +26,38 @@ SAID: list[Judgement] = [GOLD, Critique(text="No."), Failure(kind="truncated", m
 
 
 def record(id: str) -> Feedback:
-    source = Source(kind="human")
-    return Feedback(
-        id=id,
-        prompt=(Message(role="user", content="Q"),),
-        response=TEXT,
-        critique=GOLD.text,
-        spans=GOLD.spans,
-        source=source,
-    )
-
-
-def config(folder: Path, *settings: str) -> Config:
-    return load_config(PRESETS / "demo.yaml", ["--run.folder", str(folder), *settings])
+    asked = (Message(role="user", content="Q"),)
+    said = {"critique": GOLD.text, "spans": GOLD.spans, "source": Source(kind="human")}
+    return Feedback(id=id, prompt=asked, response=TEXT, **said)
 
 
 @pytest.fixture(autouse=True)
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three responses, two of them to one prompt."""
+    """Three responses, two of them to one prompt, and a judge that `prefers`."""
     cases = [
         (record(id), SpanCase(GOLD, judgement, words_aligned(TEXT)))
         for id, judgement in zip(("a", "a", "b"), SAID, strict=True)
     ]
     monkeypatch.setattr(reward_model, "heldout_cases", lambda *_: cases)
+    monkeypatch.setattr(Judge, "open", lambda *_: nullcontext(ScriptedChat(prefers)))
+
+
+def evaluated(
+    folder: Path, others: Path | None = None, marks: Sequence[Mapping[str, Any]] = ()
+) -> Mapping[str, Any]:
+    """The report on the reward model of a run in `folder`, with marks of people if there are some."""
+    place = folder / "marks.jsonl"
+    place.write_text("".join(json.dumps(mark) + "\n" for mark in marks), encoding="utf-8")
+    config = load_config(PRESETS / "demo.yaml", ["--run.folder", str(folder), "--evaluate.judge", "judge"])
+    return reward_model.run_evaluate_reward_model(config, others, place if marks else None).report
 
 
 def test_what_is_left_in_the_run_folder(tmp_path: Path) -> None:
-    report = reward_model.run_evaluate_reward_model(config(tmp_path))
+    report = evaluated(tmp_path)
     folder = tmp_path / "evaluation"
     assert json.loads((folder / "reward_model.full.json").read_text())["records"] == 3
     rates = json.loads((folder / "reward_model.json").read_text())
-    assert rates["good_recall"] == report.report["good"]["recall"] == pytest.approx(1 / 3)
+    assert rates["good_recall"] == report["good"]["recall"] == pytest.approx(1 / 3)
     for name in ("always_neutral", "always_good", "always_poor", "random_spans"):
         assert list(json.loads((folder / f"reward_model_{name}.json").read_text())) == list(rates)
     said = list(read_jsonl(folder / "reward_model.said.jsonl", Feedback))
@@ -62,110 +65,71 @@ def test_what_is_left_in_the_run_folder(tmp_path: Path) -> None:
     assert [each.judgement() for each in said] == SAID
 
 
-def test_marks_of_people(tmp_path: Path) -> None:
-    marks = tmp_path / "marks.jsonl"
-    marks.write_text('{"id": "a", "correct": true}\n{"id": "a#2", "correct": false}\n', encoding="utf-8")
-    report = reward_model.run_evaluate_reward_model(config(tmp_path), marks=marks)
-    assert report.report["people"]["spans"]["accuracy"] == 0.5
-    marks.write_text('{"id": "c", "correct": true}\n', encoding="utf-8")
+def test_marks_of_people_and_a_sign_where_they_disagree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, poor = GOLD.spans
+    row = {"spans": 1, "from": 1, "to": 1}
+    for accuracy in (1.0, 0.0):
+        marks = [{"id": "a", "start": at.start, "end": at.end, "correct": bool(accuracy)} for at in (good, poor)]
+        found = evaluated(tmp_path, marks=marks)["people"]["spans"]
+        by_length = [{**row, "accuracy": accuracy}]
+        for label in ("good", "poor"):
+            assert found[label] == {"spans": 1, "accuracy": accuracy, "by_length": by_length}
+        assert ("warning: people find 0%" in capsys.readouterr().err) == (accuracy == 0)
     with pytest.raises(UserError, match="'c' first"):
-        reward_model.run_evaluate_reward_model(config(tmp_path), marks=marks)
+        evaluated(tmp_path, marks=[{"id": "c", "correct": True}])
 
 
-def prefers(conversation: Conversation) -> Completion:
+def prefers(conversation: Conversation) -> str:
     """Prefers the annotations, which have spans, to silence."""
     first, second = conversation[-1].content.split('<critique number="second">')
-    preferred = (
-        "tie" if ("because" in first) == ("because" in second) else "first" if "because" in first else "second"
-    )
-    return Completion(text=preferred)
+    silent = ("because" in first) == ("because" in second)
+    return "tie" if silent else "first" if "because" in first else "second"
 
 
-def judge(*_: object) -> AbstractContextManager[ScriptedChat]:
-    return nullcontext(ScriptedChat(prefers))
-
-
-def test_the_judge_compares_with_the_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Judge, "open", judge)
-    report = reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.judge", "judge"))
-    assert (
-        report.report["judge"]["win"],
-        report.report["judge"]["tie"],
-        report.report["judge"]["loss"],
-    ) == pytest.approx((0, 1 / 3, 2 / 3))
-
-
-def test_the_others_must_have_judged_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Judge, "open", judge)
+def test_the_judge_compares_with_the_annotations_or_with_others_on_the_same_answers(tmp_path: Path) -> None:
     others = tmp_path / "others.jsonl"
-    options = ("--evaluate.judge", "judge")
     write_jsonl(others, [record("a"), record("a#2"), record("b")])
-    assert reward_model.run_evaluate_reward_model(config(tmp_path, *options), others).report["judge"][
-        "loss"
-    ] == pytest.approx(2 / 3)
+    for judged in (evaluated(tmp_path)["judge"], evaluated(tmp_path, others)["judge"]):
+        rates = [judged[name] for name in ("win", "tie", "loss")]
+        assert rates == pytest.approx([0, 1 / 3, 2 / 3])
     write_jsonl(others, [record("a"), record("b")])  # the annotation of a#2 failed there
-    judged = reward_model.run_evaluate_reward_model(config(tmp_path, *options), others).report["judge"]
+    judged = evaluated(tmp_path, others)["judge"]
     assert (judged["judged"], judged["left_out"]) == (2, 1)
     for wrong in ([record("a"), record("b").model_copy(update={"response": TEXT + "!"})], [record("z")]):
         write_jsonl(others, wrong)
         with pytest.raises(UserError, match="evaluate both on the same records"):
-            reward_model.run_evaluate_reward_model(config(tmp_path, *options), others)
+            evaluated(tmp_path, others)
 
 
-@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("ids", [["a", "a#2", "a#3"], ["a"] * 3], ids=["numbered", "not numbered"])
 def test_several_answers_to_a_prompt_are_each_compared_with_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbered: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str]
 ) -> None:
-    def answer(id: str, number: int) -> Feedback:
-        return record(id).model_copy(update={"response": f"{TEXT} {number}"})
+    def answer(id: str, number: int, **changes: Any) -> Feedback:
+        return record(id).model_copy(update={"response": f"{TEXT} {number}", **changes})
 
     cases = [(answer("a", n), SpanCase(GOLD, GOLD, words_aligned(f"{TEXT} {n}"))) for n in range(4)]
     monkeypatch.setattr(reward_model, "heldout_cases", lambda *_: cases)
     seen: list[str] = []
 
-    def by_response(conversation: Conversation) -> Completion:
+    def by_response(conversation: Conversation) -> str:
         seen.append(conversation[-1].content)
-        return Completion(text="tie")
+        return "tie"
 
     monkeypatch.setattr(Judge, "open", lambda *_: nullcontext(ScriptedChat(by_response)))
-    others = tmp_path / "others.jsonl"
-    kept = [3, 1, 0]  # in another order, and that of one answer failed
-    ids = ["a", "a#2", "a#3"] if numbered else ["a"] * 3
-    silent = {"spans": (), "critique": "No."}
-    theirs = [
-        answer(id, n).model_copy(update={**silent, "critique": f"No {n}."}) for id, n in zip(ids, kept, strict=True)
-    ]
-    write_jsonl(others, theirs)
-    options = ("--evaluate.judge", "judge")
-    judged = reward_model.run_evaluate_reward_model(config(tmp_path, *options), others).report["judge"]
+    numbers = [3, 1, 0]  # in another order, and that of one answer failed
+    theirs = [answer(id, n, spans=(), critique=f"No {n}.") for id, n in zip(ids, numbers, strict=True)]
+    write_jsonl(tmp_path / "others.jsonl", theirs)
+    judged = evaluated(tmp_path, tmp_path / "others.jsonl")["judge"]
     assert (judged["judged"], judged["left_out"]) == (3, 1)
     for text in seen:
         (number,) = {n for n in range(4) if f"{TEXT} {n}" in text}
         assert f"No {number}." in text
 
 
-def test_marks_that_name_a_span(tmp_path: Path) -> None:
-    good, poor = GOLD.spans
-    rows = [{"id": "a", "start": span.start, "end": span.end, "correct": span.label > 0} for span in (good, poor)]
-    marks = tmp_path / "marks.jsonl"
-    marks.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    report = reward_model.run_evaluate_reward_model(config(tmp_path), marks=marks)
-    found = report.report["people"]["spans"]
-    row = {"spans": 1, "from": 1, "to": 1}
-    assert found["good"] == {"spans": 1, "accuracy": 1.0, "by_length": [{**row, "accuracy": 1.0}]}
-    assert found["poor"] == {"spans": 1, "accuracy": 0.0, "by_length": [{**row, "accuracy": 0.0}]}
-
-
-def test_people_who_disagree_are_a_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    marks = tmp_path / "marks.jsonl"
-    for correct in (False, True):
-        marks.write_text(json.dumps({"id": "a", "correct": correct}) + "\n", encoding="utf-8")
-        reward_model.run_evaluate_reward_model(config(tmp_path), marks=marks)
-        assert ("warning: people find 0%" in capsys.readouterr().err) == (not correct)
-
-
 def test_without_held_out_records_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reward_model, "heldout_cases", lambda *_: [])
     with pytest.raises(UserError, match="heldout_share"):
-        reward_model.run_evaluate_reward_model(config(tmp_path))
-    assert reward_model.measure_reward_model(RunFolder.of(config(tmp_path)), []) == {}
+        evaluated(tmp_path)
+    run = RunFolder.of(load_config(PRESETS / "demo.yaml", ["--run.folder", str(tmp_path)]))
+    assert reward_model.measure_reward_model(run, []) == {}

@@ -172,10 +172,3 @@ def test_the_reward_model_learns_from_its_own_share_alone(tmp_path: Path, own_fi
 def test_the_preset_of_ultrafeedback_has_the_papers_shares() -> None:
     config = load_config(find_config("ultrafeedback"))
     assert config.task.split == PAPER
-
-
-def test_a_question_that_people_and_a_program_answered_falls_on_one_side(tmp_path: Path) -> None:
-    config = load_config(find_config("human_qa"), ["--run.folder", str(tmp_path)])
-    write_jsonl(tmp_path / "feedback.jsonl", records(*range(40)))
-    train, heldout = (questions([r.example() for r in part]) for part in reward_data(RunFolder.of(config)))
-    assert len(train) + len(heldout) == 40 and heldout

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from places import DATA, SHARED
 from text2grad.data.published import question_example
@@ -21,7 +19,6 @@ from text2grad.tasks.base import (
     prompt_version,
     read_prompt,
     rouge_l_scores,
-    split_of,
 )
 from text2grad.tasks.code import CodeTask
 
@@ -34,16 +31,9 @@ def settings(**changes: object) -> TaskSettings:
     return TaskSettings.model_validate({"name": "qa", **changes})
 
 
-@given(st.text(min_size=1), st.integers(0, 5))
-def test_equal_questions_fall_into_one_split_whatever_their_case_and_white_space(question: str, seed: int) -> None:
-    chosen = settings(seed=seed, heldout_share=0.5)
-    assert split_of(question, chosen) == split_of(f"  {question}\n", chosen)
-
-
 def test_splits_share_no_question_and_have_about_the_share_asked_for() -> None:
     examples = [example(str(n), f"context {n}", question=f"question {n // 2}") for n in range(2000)]
     train, heldout = (in_split(examples, split, settings()) for split in ("train", "heldout"))
-    assert len(train) + len(heldout) == 2000
     assert not {e.meta["question"] for e in train} & {e.meta["question"] for e in heldout}
     assert 0.17 < len(heldout) / 2000 < 0.23
     assert in_split(examples, "sft", settings()) == train

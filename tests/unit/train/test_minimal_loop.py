@@ -29,10 +29,6 @@ def page() -> ModuleType:
     return module
 
 
-def test_it_is_one_page() -> None:
-    assert len(EXAMPLE.read_text("utf-8").splitlines()) <= 90
-
-
 def test_its_first_step_is_that_of_train_ppo(
     page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

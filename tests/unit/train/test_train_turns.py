@@ -10,18 +10,17 @@ import pytest
 import torch
 
 from text2grad.align import CreditSettings
-from text2grad.durable.run import RunOptions
 from text2grad.feedback import Critique, Message, Span, Transcript, turns_of
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.train import offline
-from text2grad.train.offline import LoggedAnswer, encode_logged, train_offline, with_start
+from text2grad.train.offline import LoggedAnswer, encode_logged, with_start
 from text2grad.train.pairs import Pair, encode_pairs
 from text2grad.train.passes import PassSize
-from text2grad.train.settings import OfflineSettings, SupervisedSettings
-from text2grad.train.supervised import accumulate_gradient, train_supervised
+from text2grad.train.settings import SupervisedSettings
+from text2grad.train.supervised import accumulate_gradient
 from tiny_runs import tiny_model
 
 ASK = (Message(role="user", content="How many?"),)
@@ -111,16 +110,6 @@ def test_the_offline_loss_is_over_own_tokens_alone(policy: Policy, size: int) ->
     (-logps.mean()).backward()  # type: ignore[no-untyped-call]
     assert metrics["loss"] == pytest.approx(-float(logps.mean().detach()), abs=1e-5)
     torch.testing.assert_close(ours, gradient(policy), rtol=1e-4, atol=1e-6)
-
-
-def test_both_trainings_run_and_write_a_policy(policy: Policy, tmp_path: Path) -> None:
-    settings = OfflineSettings(epochs=1, batch_size=2, micro_batch_size=1, lr=1e-3)
-    train_supervised(
-        policy, [Pair("1", ASK, TURNS), Pair("2", ASK, OTHER)], TRAINING, RunOptions(tmp_path / "s", "sft")
-    )
-    answers = [logged(TURNS, ("7", -1)), logged(OTHER, ("up", 1))]
-    train_offline(policy, answers, settings, CreditSettings(), RunOptions(tmp_path / "o", "offline"))
-    assert (tmp_path / "s" / "policy").is_dir() and (tmp_path / "o" / "policy").is_dir()
 
 
 def rewriting(policy: Policy) -> Policy:
