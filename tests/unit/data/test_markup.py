@@ -21,6 +21,7 @@ CORRECTIONS: list[tuple[str, str, str, tuple[str, ...]]] = [
     ("It is late[-, very-]{+.+}", "It is late, very", "It is late.", ()),
     ("x [+is+] y[--]", "x is y[--]", "", ()),
     ("[-a-]{why} and [-b-]{+c+}", "a and b", "", ()),
+    ("due [-a-]{+b+}{+c+} d", "due a d", "due bc d", ("c",)),
     ("f(x){+1", "f(x){+1", "", ()),
 ]
 MARKS: list[tuple[str, list[tuple[str, str, str]]]] = [

@@ -45,12 +45,12 @@ FORMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_a_published_row_is_read_in_every_form(tmp_path: Path, name: str) -> None:
-    for row in (PLAIN, ULTRAFEEDBACK, KODCODE, COMPLETIONS, {"id": "s", **SLF5K}):
-        (tmp_path / name).write_text(FORMS[name]([row]), encoding="utf-8")
-        (item,) = read(tmp_path / name)
-        assert item.response == "So." and "Why?" in item.example.prompt[-1].content and item.example.id
+def test_a_published_row_is_read_in_every_form(tmp_path: Path) -> None:
+    for name, form in FORMS.items():
+        for row in (PLAIN, ULTRAFEEDBACK, KODCODE, COMPLETIONS, {"id": "s", **SLF5K}):
+            (tmp_path / name).write_text(form([row]), encoding="utf-8")
+            (item,) = read(tmp_path / name)
+            assert item.response == "So." and "Why?" in item.example.prompt[-1].content and item.example.id, name
 
 
 def test_objects_by_id_keep_their_ids(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from text2grad.data.scale import Reading, Scale, Scales, number_of, parse_scale,
 from text2grad.errors import UsageError
 
 SCALES: dict[str, dict[Any, float | None]] = {
-    "1..5": {1: -1, 3: 0, 4: 0.5, 5: 1, "4.0": 0.5, 3.5: 0.25, 0: None, 6: None, "many": None},
+    "1..5": {1: -1, 3: 0, 4: 0.5, 5: 1, "4.0": 0.5, 3.5: 0.25, "4/5": 0.5, "4/10": None, 0: None, "many": None},
     "0..1": {0: -1, 1: 1, 0.5: 0, -1: None},
     "-1..1": {-1: -1, 0: 0, 0.25: 0.25, 1: 1},
     "6..1": {6: -1, 1: 1, 3.5: 0},
