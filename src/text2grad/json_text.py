@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,6 +13,8 @@ from pydantic_core import PydanticSerializationError
 DEEPEST_JSON = 100
 """Open brackets around a value that is read; pydantic cannot write deeper values."""
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]')
+
+_NOT_BLANK = re.compile(r"\S")
 
 
 class ExcessiveJSONError(json.JSONDecodeError):
@@ -52,6 +55,25 @@ def from_json(text: str, keys_once: bool = False) -> Any:
         raise
     except ValueError as error:
         raise ExcessiveJSONError("an integer of thousands of digits", text, 0) from error
+
+
+def json_values(text: str) -> Iterator[Any]:
+    """Yield the values of a text that has several, one after another.
+
+    Raises:
+        json.JSONDecodeError: as `from_json` with `keys_once`.
+    """
+    decoder, place = json.JSONDecoder(object_pairs_hook=_unique_keys), 0
+    if _depth(text) > DEEPEST_JSON:
+        raise ExcessiveJSONError("nested too deeply", text, 0)
+    while found := _NOT_BLANK.search(text, place):
+        try:
+            value, place = decoder.raw_decode(text, found.start())
+        except json.JSONDecodeError:
+            raise
+        except ValueError as error:
+            raise ExcessiveJSONError("an integer of thousands of digits", text, place) from error
+        yield value
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

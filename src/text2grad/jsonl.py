@@ -50,10 +50,10 @@ def json_lines(
         UserError: a line is not JSON; names it, with this cure.
     """
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        if not line.strip("\ufeff \t\r\n"):
             continue
         try:
-            yield number, from_json(line, keys_once=True)
+            yield number, from_json(line.lstrip("\ufeff"), keys_once=True)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{number}: not JSON: {error.msg}", cure) from error
 

@@ -18,6 +18,7 @@ from text2grad.data.opinions import Importer
 from text2grad.data.records import record_of
 from text2grad.data.remarks import AS_IT_IS, COLUMNS, DECLARED, NO_SPANS, read_row
 from text2grad.data.scale import Scales
+from text2grad.data.tables import plain_cell
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import (
     Feedback,
@@ -84,7 +85,8 @@ def _rows(record: Feedback) -> Iterator[Row]:
 
 
 def _response(response: str) -> str:
-    return to_json(as_messages(response)) if isinstance(response, Transcript) else response
+    is_artefact = isinstance(response, str) and plain_cell(response) != response
+    return to_json(as_messages(response)) if is_artefact or isinstance(response, Transcript) else response
 
 
 def _named(quote: Quote, label: Label) -> Row:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from text2grad.data.tables import bad_rows, decode, is_table, table_rows
 from text2grad.errors import UserError, first_error, first_line, optional_packages
-from text2grad.json_text import from_json
+from text2grad.json_text import from_json, json_values
 from text2grad.jsonl import json_lines, reading
 from text2grad.unicode_words import pieces
 
@@ -27,22 +28,63 @@ Placed = tuple[str, Row]
 """A row behind its place in the file: `line 3`, `record 3` of a .json file, `row 3` of a table."""
 T = TypeVar("T")
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
-_OTHER_KINDS: Mapping[str, tuple[str, str]] = {
-    **dict.fromkeys(SPREADSHEETS, ("is a spreadsheet, not text", "save it as CSV (UTF-8) first")),
-    **dict.fromkeys(
-        (".diff", ".patch"), ("is a diff", "write the text before it as response, after it as corrected")
+TO_LINES = "to_json('{path}.jsonl', orient='records', lines=True)"
+
+
+class OtherKind(NamedTuple):
+    """Files that are not read: their suffixes, the bytes they begin with, what they are, and the cure."""
+
+    suffixes: tuple[str, ...]
+    magic: tuple[bytes, ...]
+    what: str
+    cure: str
+
+
+_OTHER_KINDS = (
+    OtherKind(SPREADSHEETS, (b"\xd0\xcf\x11\xe0",), "is a spreadsheet, not text", "save it as CSV (UTF-8) first"),
+    OtherKind((".diff", ".patch"), (), "is a diff", "write the text before it as response, after it as corrected"),
+    OtherKind(
+        (".zip", ".tar", ".tgz", ".7z"), (b"PK\x03\x04",), "is an archive", "unpack it, and give one of its files"
     ),
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z"), ("is an archive", "unpack it, and give one of its files")),
-    **dict.fromkeys((".docx", ".doc", ".odt", ".pdf", ".html", ".htm"), ("is a document", "save its table as CSV")),
-    **dict.fromkeys((".md", ".markdown"), ("is Markdown", "save its table as CSV (UTF-8)")),
-    **dict.fromkeys((".xml", ".xmi"), ("is XML", "export JSON")),
-    **dict.fromkeys((".conll", ".iob", ".bio", ".conllu"), ("has tokens and no text", "export JSON with offsets")),
-    ".parquet": (
+    OtherKind(
+        (".docx", ".doc", ".odt", ".pdf", ".html", ".htm"), (b"%PDF",), "is a document", "save its table as CSV"
+    ),
+    OtherKind((".md", ".markdown"), (), "is Markdown", "save its table as CSV (UTF-8)"),
+    OtherKind((".xml", ".xmi"), (), "is XML", "export JSON"),
+    OtherKind((".conll", ".iob", ".bio", ".conllu"), (), "has tokens and no text", "export JSON with offsets"),
+    OtherKind(
+        (".parquet",),
+        (b"PAR1",),
         "is a Parquet file, not text",
-        "python -c \"import pandas; pandas.read_parquet('{path}').to_json("
-        "'{path}.jsonl', orient='records', lines=True)\"",
+        f"python -c \"import pandas; pandas.read_parquet('{{path}}').{TO_LINES}\"",
     ),
-}
+    OtherKind(
+        (".arrow", ".feather"),
+        (b"ARROW1", b"\xff\xff\xff\xff"),
+        "is an Arrow file, not text",
+        "python -c \"from datasets import Dataset; Dataset.from_file('{path}').to_json('{path}.jsonl')\"",
+    ),
+    OtherKind(
+        (".pkl", ".pickle", ".pt", ".pth", ".joblib"),
+        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+        "is a pickle, which can run code",
+        f"where it was made, write JSON Lines: {TO_LINES}",
+    ),
+    OtherKind((".zst",), (b"\x28\xb5\x2f\xfd",), "is packed by zstd", "zstd -d '{path}'"),
+    OtherKind((".bz2",), (b"BZh",), "is packed by bzip2", "bunzip2 -k '{path}'"),
+    OtherKind((".xz",), (b"\xfd7zXZ",), "is packed by xz", "unxz -k '{path}'"),
+    OtherKind(
+        (".sqlite", ".sqlite3", ".db"),
+        (b"SQLite format 3",),
+        "is a database, not text",
+        "sqlite3 -json '{path}' 'SELECT * FROM TABLE' > '{path}.json'",
+    ),
+)
+_NO_FEEDBACK = re.compile(
+    r"[~.].*|.*~|.*\.(part|partial|crdownload|download|tmp|lock|bak|xml)|(desktop\.ini|thumbs\.db|settings\.json)",
+    re.IGNORECASE,
+)
+"""Names of files that systems, editors and browsers leave in folders, and of those that declare what others ask."""
 _LISTS = ("examples", "records", "rows", "items", "tasks", "runs", "results", "annotations", "conversations")
 """Keys under which tools put the one list of an export."""
 LEAST_UNPACKED, MOST_TIMES = 64 << 20, 100
@@ -111,15 +153,14 @@ def rows(path: Path) -> Iterator[Placed]:
         UserError: the file is missing, is not UTF-8 or not of its kind, has something else than objects, or unpacks
             to more than `LEAST_UNPACKED` and `MOST_TIMES` allow; says where.
     """
-    suffix = path.suffix.lower()
-    if suffix in _OTHER_KINDS:
-        kind, cure = _OTHER_KINDS[suffix]
-        raise UserError(f"{path} {kind}", cure.replace("{path}", str(path)))
     if path.is_dir():
-        inside = ", ".join(sorted(file.name for file in path.iterdir() if file.is_file())[:6]) or "there are none"
-        raise UserError(f"cannot read {path}: Is a directory", f"give one of its files: {inside}")
+        raise _is_folder(path)
     with reading(path):
-        text = decode(path, _unpacked(path) if suffix == ".gz" else path.read_bytes())
+        data = path.read_bytes()
+    for kind in _OTHER_KINDS:
+        if path.suffix.lower() in kind.suffixes or data.startswith(kind.magic):
+            raise UserError(f"{path} {kind.what}", kind.cure.replace("{path}", str(path)))
+    text = decode(path, _unpacked(path) if data.startswith(b"\x1f\x8b") or path.suffix == ".gz" else data)
     if is_table(path, text):
         yield from table_rows(path, text)
         return
@@ -127,6 +168,29 @@ def rows(path: Path) -> Iterator[Placed]:
         if not isinstance(row, dict):
             raise UserError(f"{path}: {noun} {number} is not an object", "one object per record")
         yield f"{noun} {number}", row
+
+
+def _is_folder(path: Path) -> UserError:
+    names = sorted(file.name for file in path.iterdir() if file.is_file())
+    if any(name in ("dataset_info.json", "dataset_dict.json") or name.endswith(".arrow") for name in names):
+        load = f"from datasets import load_from_disk; load_from_disk('{path}').to_json('{path}.jsonl')"
+        return UserError(f"{path} is a data set that `datasets` saved", f'python -c "{load}" (of one split)')
+    return UserError(
+        f"cannot read {path}: Is a directory", f"give one of its files: {', '.join(names[:6]) or 'there are none'}"
+    )
+
+
+def files_in(folder: Path) -> tuple[list[Path], list[str]]:
+    """The files of a folder that may have feedback, and the names of others: half a download, an editor's lock.
+
+    Raises:
+        UserError: there are none, or the folder is a data set.
+    """
+    paths = sorted(folder.iterdir())
+    files = [path for path in paths if path.is_file() and not _NO_FEEDBACK.fullmatch(path.name)]
+    if not files or any(path.suffix == ".arrow" or path.name == "dataset_dict.json" for path in paths):
+        raise _is_folder(folder)
+    return files, [path.name for path in paths if path not in files]
 
 
 def _objects(path: Path, text: str) -> Iterator[tuple[str, int, Any]]:
@@ -148,8 +212,14 @@ def _json_rows(path: Path, text: str) -> list[Any]:
     try:
         content = from_json(text, keys_once=True)
     except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            return _one_after_another(path, text)
         raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", _not_json(path)) from error
+    if isinstance(content, dict) and (table := _table_of_pandas(content)) is not None:
+        return table
     if isinstance(content, dict):
+        if content.keys() == {"data", "meta"} and isinstance(content["data"], list):  # a page of an API
+            return list(content["data"])
         listed = next((content[key] for key in _LISTS if _is_list_of_objects(content.get(key))), None)
         if listed is not None and not {"data", "content", "response", "text"} & content.keys():
             return list(listed)
@@ -159,6 +229,27 @@ def _json_rows(path: Path, text: str) -> list[Any]:
     if not isinstance(content, list):
         raise UserError(f"{path} is neither a list nor an object", "a list of objects is expected")
     return content
+
+
+def _one_after_another(path: Path, text: str) -> list[Any]:
+    """The values of a text that has several, over as many lines as they like, as `jq` prints them."""
+    try:
+        return list(json_values(text))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", _not_json(path)) from error
+
+
+def _table_of_pandas(content: Mapping[str, Any]) -> list[Row] | None:
+    """The rows of a table as pandas writes it: `to_json()` by columns, or with `orient` "split" or "table"."""
+    if {"columns", "data"} <= content.keys() and isinstance(content["columns"], list):
+        return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
+    if {"schema", "data"} == content.keys():
+        return list(content["data"])
+    columns = [column for column in content.values() if isinstance(column, dict) and column]
+    numbers = [str(number) for number in range(len(columns[0]))] if columns else []
+    if not columns or len(columns) < len(content) or any(list(column) != numbers for column in columns):
+        return None
+    return [{name: column[number] for name, column in content.items()} for number in numbers]
 
 
 def _is_list_of_objects(value: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
@@ -28,7 +28,7 @@ from text2grad.data.conversations import (
     read_exchange,
     refuse_telemetry,
 )
-from text2grad.data.files import Placed, Row, RowError, bad_record, is_filled, rows, texts_in
+from text2grad.data.files import Placed, Row, RowError, bad_record, files_in, is_filled, rows, texts_in
 from text2grad.data.marks import as_turns, human_record, in_code_points, spans_of, subject_of, without_empty
 from text2grad.data.opinions import COMMENT_KEYS, CORRECTED_KEYS, Importer, Names, Opinion, opinions
 from text2grad.data.remarks import RATINGS, SAYS, parse_map, plain_name
@@ -116,6 +116,9 @@ def import_feedback(
     Raises:
         UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
     """
+    if Path(path).is_dir():
+        others = (kind, context_characters, names, scales, write, no_prompt)
+        return _import_folder(Path(path), lambda file: import_feedback(file, *others))
     path, given = Path(path), parse_scales(scales)
     options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
     if kind not in KINDS and not is_own_name(kind):
@@ -144,6 +147,22 @@ def import_feedback(
         if not (no_prompt or _is_asked(record)):
             raise bad_record(path, number, RowError("the prompt is empty", NO_PROMPT))
     return ImportResult(records=own, report=_report("feedback", own))
+
+
+def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> ImportResult:
+    """All records of the files in a folder; lines on them begin with the file's name."""
+    files, others = files_in(folder)
+    results = [(file.name, read(file)) for file in files]
+    kept = [record for _, result in results for record in result.records]
+    losses = [f"{name}: no feedback, not read" for name in others]
+    losses += [f"{name}: {line}" for name, result in results for line in result.losses]
+    scales = [f"{name}: {line}" for name, result in results for line in result.scales]
+    ignored = dict.fromkeys(name for _, result in results for name in result.ignored)
+    kinds = dict.fromkeys(result.report.source for _, result in results)
+    report = _report(", ".join(kinds), kept)
+    return ImportResult(
+        records=kept, report=report, scales=tuple(scales), losses=tuple(losses), ignored=tuple(ignored)
+    )
 
 
 def _import_rows(

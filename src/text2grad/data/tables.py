@@ -12,15 +12,20 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.errors import UserError
+from text2grad.errors import UserError, warn_once
 
 _TABBED = (".tsv", ".tab", ".txt")
 _MOST_NAMED = 5
+_SHEET_ERROR = re.compile(
+    r"#(NAME\?|REF!|VALUE!|DIV/0!|N/A|NUM!|NULL!|SPILL!|CALC!|FIELD!|BLOCKED!|ERROR!|GETTING_DATA)|Err:5\d\d"
+)
+_SHORTENED = re.compile(r"\d[.,]\d+E\+\d+", re.IGNORECASE)
+_IMPORT_ID = re.compile(r'\s*$|\{"ImportId":')
 _SEPARATOR = re.compile(r"sep=([^\r\n])(?:\r\n|\r|\n)", re.IGNORECASE)
 
 
@@ -56,7 +61,7 @@ def decode(path: Path, data: bytes) -> str:
         UserError: it is in a code page, which no file names; says how the first word would read in the commonest.
     """
     try:
-        return data.decode(json.detect_encoding(data)).removeprefix("\ufeff")
+        return data.decode(json.detect_encoding(data)).lstrip("\ufeff")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         around = data[max(0, error.start - 20) : error.start + 20].decode("cp1252", "replace")
@@ -75,13 +80,48 @@ def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         UserError: the table cannot be read, a column is there twice, or rows have too many or few cells (which).
     """
-    lines = _delimited(path, text)
+    lines = _without_qualtrics(path, _delimited(path, text))
     if not lines:
         return
     names = _names(path, lines)
     _refuse_ragged(path, lines)
+    _refuse_artefacts(path, lines, names)
     for line in lines[1:]:
-        yield line.place, {name: line.cells[column] for column, name in names.items()}
+        yield line.place, {name: plain_cell(line.cells[column]) for column, name in names.items()}
+
+
+def plain_cell(cell: str) -> str:
+    """A cell without the formula that keeps a spreadsheet from reading it as a number: `="0012"`."""
+    return cell[2:-1] if is_formula_of_text(cell) else cell
+
+
+def is_formula_of_text(cell: str) -> bool:
+    """True for `="..."`."""
+    return len(cell) > 2 and cell.startswith('="') and cell.endswith('"') and '"' not in cell[2:-1]
+
+
+def _without_qualtrics(path: Path, lines: list[Line]) -> list[Line]:
+    """The rows without the two below the header in which Qualtrics has its questions and their ids."""
+    ids = [
+        n for n, line in enumerate(lines[:3]) if n and line.cells and all(_IMPORT_ID.match(c) for c in line.cells)
+    ]
+    if ids:
+        warn_once(f"{path}: {lines[1].place} to {lines[ids[0]].place}: Qualtrics' own headers, not read")
+    return lines[:1] + lines[ids[0] + 1 :] if ids else lines
+
+
+def _refuse_artefacts(path: Path, lines: Sequence[Line], names: Mapping[int, str]) -> None:
+    """Refuse what a spreadsheet wrote in place of a person's words: errors of formulas, and shortened ids."""
+    bad = []
+    for line in lines[1:]:
+        for column, name in names.items():
+            cell = line.cells[column].strip()
+            if _SHEET_ERROR.fullmatch(cell):
+                bad.append((line.place, f"{name!r} is the spreadsheet's error {cell}"))
+            elif name.casefold() in ("id", "annotator") and _SHORTENED.fullmatch(cell):
+                bad.append((line.place, f"{name!r} is a number that the spreadsheet shortened: {cell}"))
+    if bad:
+        raise bad_rows(path, bad, "correct the formula, or make the column text, and export again")
 
 
 def bad_rows(path: str | Path, found: Sequence[tuple[str, str]], cure: str) -> UserError:

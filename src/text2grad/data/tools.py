@@ -8,7 +8,8 @@ answers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -18,21 +19,22 @@ from xml.etree import ElementTree
 
 from text2grad.data.conversations import Exchange, messages_in, read_exchange
 from text2grad.data.files import Row, RowError, texts_in
-from text2grad.data.marks import BROWSER, CODE_POINTS, LABELS, Counting, Mark, fits, in_code_points
+from text2grad.data.marks import BROWSER, CODE_POINTS, HUMAN, LABELS, Counting, Mark, fits, in_code_points
 from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, last_turn, skip, text_in
 from text2grad.data.scale import Scale, number_of, scale_of_numbers, verdict
 from text2grad.errors import UserError
+from text2grad.feedback import Source
 from text2grad.json_text import from_json
 from text2grad.jsonl import reading
 
 
 class Answers(NamedTuple):
-    """A list of answers in a row, by their keys: `list` names it, `value` and `comment` are tried in order."""
+    """A list of answers in a row, by their keys: `list` names it, those in `value` and `who` are tried in order."""
 
     list: str
     question: str
     value: tuple[str, ...]
-    who: str = ""
+    who: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Tool:
 
     Keys are looked up in the row and in its `meta`. `texts` takes response and prompt from a row, and `reads` are
     keys of other texts that are read. `marks` are keys of spans, of labels, or of both; `answers` is a list of
-    answers; `columns` begins the names of columns that end in `.label`, `.score` and `.explanation`. `judge` adds
-    what is left.
+    answers; `columns` begins the names of columns that end in `.label`, `.score` and `.explanation`. `rows` are the
+    answers in a row that are judged apart. `judge` adds what is left.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Tool:
     answers: Answers | None = None
     columns: str = ""
     aside: tuple[str, ...] = ()
+    rows: Callable[[Row], Iterable[Row]] = lambda row: [row]
     judge: Callable[[Opinion, Row, Names], None] | None = None
     names: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names()
     counting: Counting | None = None
@@ -67,10 +70,16 @@ def importer(tool: Tool) -> Importer:
 
 
 def _opinions(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinions on one row: one for each person where its answers name them, else one."""
+    """The opinions on what is judged in a row."""
+    for judged in tool.rows(row):
+        yield from _opinions_on(tool, judged, fallback_id, names)
+
+
+def _opinions_on(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """The opinions on one answer: one for each person where there are names, else one."""
     known = _with_meta(row)
     id = text_in(known, *tool.id) or fallback_id
-    if tool.answers and not row[tool.answers.list]:
+    if tool.answers and not (row[tool.answers.list] or row.get("comments")):
         yield skip(id, "runs without feedback")
         return
     if row.get("answer") == "ignore":
@@ -142,16 +151,32 @@ def _answered(opinion: Opinion, answers: Answers, row: Row, names: Names) -> Ite
     """One opinion for each person who answered."""
     people: dict[str, Opinion] = {}
     for answer in row[answers.list]:
-        who = text_in(answer, answers.who) if answers.who else ""
-        person = people.setdefault(
-            who, Opinion(opinion.id, opinion.response, opinion.prompt, who, part=who or None)
-        )
+        if "elsewhere" in answer:
+            yield skip(opinion.id, "scores and comments on observations that are not in the file")
+            continue
+        person = _person(people, opinion, answer, answers)
         value = next((answer[key] for key in answers.value if answer.get(key) is not None), None)
+        if answer.get("dataType") == "CORRECTION":
+            person.corrected, value = str(value), None
         person.answer(text_in(answer, answers.question) or answers.list, value, names)
         person.comments += filter(None, [text_in(answer, "comment")])
         if isinstance(answer.get("correction"), dict):
             person.corrected = _only_text(answer["correction"], names, "corrected")
+    for comment in row.get("comments") or ():
+        if isinstance(comment, dict) and text_in(comment, "content"):
+            _add_comment(_person(people, opinion, comment, answers), comment, row)
     yield from people.values()
+
+
+def _person(people: dict[str, Opinion], opinion: Opinion, answer: Row, answers: Answers) -> Opinion:
+    """The opinion of the person who gave an answer; a judge of the tool's own is a model."""
+    who = text_in(answer, *answers.who)
+    by_model = answer.get("source") == "EVAL"
+    source = Source(kind="llm", model=text_in(answer, answers.question)) if by_model else HUMAN
+    part = source.model if by_model else who
+    fresh = Opinion(opinion.id, opinion.response, opinion.prompt, who, source=source, part=part or None)
+    fresh.unread = opinion.unread
+    return people.setdefault(part, fresh)
 
 
 def _within(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
@@ -240,6 +265,80 @@ def _prodigy_names(path: Path, rows: Sequence[Row]) -> Names:
     return Names(scales={"choice": scale} if scale else {}, source=str(path))
 
 
+# Langfuse: traces and observations of its API, its JSON download, and its tables as JSON or CSV (a column for each
+# score). A score or comment is on the trace or on one of its observations. A comment may be on ranges of the
+# output: lists of JSON paths and of UTF-16 offsets in the texts there; its words alone say whether they are praise.
+
+_LANGFUSE_COLUMNS = """
+id timestamp name userId sessionId release version environment tags bookmarked public input output metadata latency
+usage inputCost outputCost totalCost level errorCount warningCount defaultCount debugCount observationCount
+inputTokens outputTokens totalTokens promptTokens completionTokens comments traceId traceName traceTags
+traceTimestamp type startTime endTime completionStartTime parentObservationId statusMessage model modelId
+modelParameters promptId promptName promptVersion unit timeToFirstToken usageDetails costDetails
+providedUsageDetails providedCostDetails toolDefinitions toolCalls toolCallNames inputPrice outputPrice totalPrice
+createdAt updatedAt projectId externalId htmlPath observations scores
+"""
+_LANGFUSE_TABLE = frozenset(_LANGFUSE_COLUMNS.split())
+_STEP = re.compile(r"\.([\w-]+)|\[(\d+)\]|\[['\"]([^'\"]+)['\"]\]")
+
+
+def _langfuse_rows(row: Row) -> Iterator[Row]:
+    """The trace and those of its observations that are judged, each with its own `scores` and `comments`."""
+    trace = {**row, **row["trace"]} if isinstance(row.get("trace"), dict) else row
+    trace = {name: _decoded(value) for name, value in trace.items()}
+    if not isinstance(trace.get("scores"), list):
+        columns = ((name, _values(value)) for name, value in trace.items() if name not in _LANGFUSE_TABLE)
+        trace["scores"] = [{"name": name, "value": value} for name, values in columns for value in values]
+    parts = {part["id"]: part for part in _objects(trace.get("observations")) if "id" in part and "output" in part}
+    judged: dict[str, Row] = {}
+    for key in ("scores", "comments"):
+        for entry in _objects(trace.get(key)):
+            on_part = entry.get("observationId")
+            on_part = entry.get("objectId") if entry.get("objectType") == "OBSERVATION" else on_part
+            part = str(on_part) if on_part in parts else ""
+            about = judged.setdefault(part, {**parts.get(part, trace), "scores": [], "comments": []})
+            elsewhere = on_part and not part and on_part != trace.get("id")
+            about["scores" if elsewhere else key].append({"elsewhere": on_part} if elsewhere else entry)
+    yield from judged.values() or [{**trace, "scores": []}]
+
+
+def _values(value: Any) -> list[Any]:
+    entries = value if isinstance(value, list) else [value]
+    return [entry for entry in entries if entry not in (None, "") and not isinstance(entry, dict | list)]
+
+
+def _objects(value: Any) -> list[Row]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _add_comment(opinion: Opinion, comment: Row, row: Row) -> None:
+    """Add a comment, and its ranges as marks: praise or criticism only where its words are a verdict."""
+    words = text_in(comment, "content")
+    ranges = [_values(comment.get(name)) for name in ("path", "rangeStart", "rangeEnd")]
+    label = words.strip() if verdict(words) else "comment"
+    quotes = []
+    for path, start, end in zip(*ranges, strict=True):
+        text = _at_path(row.get(text_in(comment, "dataField") or "output"), path)
+        if comment.get("dataField", "output") != "output" or text != opinion.response:
+            opinion.misplace(f"{comment.get('dataField')} {path}")
+            continue
+        mark = Mark.of({"start": start, "end": end, "label": label, "reason": words})
+        (placed,) = in_code_points([mark], text, BROWSER)
+        quotes.append(text[placed.start : placed.end] if placed.start >= 0 else "")
+        opinion.marks.append(mark)
+    opinion.comments.append(f"{', '.join(map(repr, filter(None, quotes)))}: {words}" if any(quotes) else words)
+
+
+def _at_path(value: Any, path: str) -> Any:
+    """The value at a JSON path (`$`, `$.answer`, `$[0].text`); None where there is none."""
+    for name, number, quoted in _STEP.findall(path):
+        try:
+            value = value[int(number)] if number else value[name or quoted]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
 # Recognition.
 
 _DOCCANO = ("label", "labels", "entities", "cats", "annotations")
@@ -257,7 +356,11 @@ def _is_langsmith(row: Row) -> bool:
 
 
 def _is_langfuse(row: Row) -> bool:
-    return {"input", "output"} <= row.keys() and isinstance(row.get("scores"), list)
+    trace = row.get("trace")
+    if isinstance(trace, dict) and isinstance(row.get("observations"), list):
+        row = trace
+    lists = any(isinstance(row.get(name), list) for name in ("scores", "comments"))
+    return {"input", "output"} <= row.keys() and (lists or len(row.keys() & _LANGFUSE_TABLE) > 5)
 
 
 def _is_phoenix(row: Row) -> bool:
@@ -276,7 +379,9 @@ TOOLS = (
         "langfuse",
         _is_langfuse,
         partial(_within, "output", "input"),
-        answers=Answers("scores", question="name", value=("stringValue", "value"), who="authorUserId"),
+        answers=Answers("scores", "name", ("stringValue", "value"), ("authorUserId", "author_user_id")),
+        rows=_langfuse_rows,
+        counting=BROWSER,
     ),
     Tool(
         "phoenix",

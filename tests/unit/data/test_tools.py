@@ -268,8 +268,9 @@ def test_a_folder_and_a_broken_configuration_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.xml").write_text("<View", encoding="utf-8")
     with pytest.raises(UserError, match=r"config.xml: not a labelling configuration: .*move it away"):
         read(tmp_path, [studio(whole("rating", 4))])
-    with pytest.raises(UserError, match=r"Is a directory .*give one of its files: a.json, config.xml"):
-        import_feedback(tmp_path)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UserError, match=r"Is a directory .*give one of its files: there are none"):
+        import_feedback(tmp_path / "none")
 
 
 def test_labels_may_be_said_to_praise_or_blame(tmp_path: Path) -> None:
