@@ -14,9 +14,9 @@ S = TypeVar("S", bound="Settings")
 
 
 class Settings(BaseModel):
-    """Base of all settings: immutable, unknown keys refused."""
+    """Base of all settings: immutable, unknown keys refused, and numbers that are not finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field
 
-from text2grad.data.conversations import repeats_prompt
+from text2grad.data.conversations import read_prompt, repeats_prompt, with_system
 from text2grad.data.files import Row, convert_rows, load_rows, optional_text, reference_of, text_of
 from text2grad.data.opinions import Importer, Names, Opinion, text_in
 from text2grad.errors import UserError, warn_once
@@ -148,9 +148,9 @@ def question_example(row: Row, fallback_id: str) -> Example:
     """A question, as text or chat turns, with its reference answer: `reference`, else `response` where nothing is
     said against it, else as it was corrected.
     """
-    value = row["prompt"]
-    prompt = [Message.model_validate(turn) for turn in value] if isinstance(value, list) and value else None
-    prompt = prompt or [Message(role="user", content=text_of(row, "prompt"))]
+    prompt, _ = with_system(row, *read_prompt(row))
+    if not prompt:
+        raise ValueError("no text in 'prompt'")
     turns = isinstance(row.get("response"), list) and any(isinstance(each, dict) for each in row["response"])
     plain = () if turns or any(row.get(name) for name in REMARKED) else ("response",)
     return _example(row, fallback_id, prompt, reference_of(row, "reference", "corrected", *plain))

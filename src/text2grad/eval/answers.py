@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from text2grad.data.files import Row, bad_record, load_rows, reference_of
+from text2grad.data.conversations import Exchange, read_exchange
+from text2grad.data.files import Row, bad_record, load_rows, name_text, reference_of, texts_in
+from text2grad.data.marks import as_turns
 from text2grad.data.published import refuse_shared_ids
-from text2grad.errors import UserError
+from text2grad.errors import UserError, warn_once
 from text2grad.eval.judge import AnswerPair
-from text2grad.feedback import Example, Message
+from text2grad.feedback import Example
 
 REFERENCES = "references"
 """In the place of a file to compare with: the reference answers."""
-RESPONSE_COLUMNS = ("response", "output")
-PROMPT_COLUMNS = ("prompt", "instruction")
 Known = Callable[[], Mapping[str, Example]]
 """The held-out prompts of the task by id; read only where a file needs them."""
 
@@ -53,8 +53,11 @@ def read_answers(file: Path, known: Known) -> SystemAnswers:
     examples, texts = [], []
     for number, row in enumerate(rows, start=1):
         try:
-            texts.append(_response(row))
-            examples.append(_own_example(row, f"{file.stem}-{number}") if own else _known_example(row, known()))
+            asked = _read(row)
+            texts.append(asked.response or "")
+            examples.append(
+                _own_example(asked, f"{file.stem}-{number}") if own else _known_example(asked.others, known())
+            )
         except ValueError as error:
             raise bad_record(file, number, error) from error
     answered = {example.id for example in examples}
@@ -77,22 +80,23 @@ def theirs_of(against: str, examples: Sequence[Example], known: Known) -> dict[s
     return found
 
 
-def _response(row: Row) -> str:
-    found = next((row[name] for name in RESPONSE_COLUMNS if name in row), None)
-    if found is None:
-        raise ValueError(f"no column {RESPONSE_COLUMNS[0]!r}")
-    if not isinstance(found, str):
-        raise ValueError("the response is not text")
-    return found
+def _read(row: Row) -> Exchange:
+    """Prompt and response of a row, which may call its response `output`; other texts are named on stderr, once."""
+    others = {name: value for name, value in row.items() if name != "output"}
+    asked = read_exchange({"response": row["output"], **others} if "output" in row else row)
+    if asked.response is None:
+        raise ValueError("no column 'response'")
+    for name in texts_in(asked.others, ("id", "reference")):
+        warn_once(f"{name!r} holds text that is not read: what was asked belongs into the prompt")
+    return asked
 
 
-def _own_example(row: Row, fallback: str) -> Example:
-    reference = reference_of(row, "reference")
+def _own_example(asked: Exchange, fallback: str) -> Example:
+    reference = reference_of(asked.others, "reference")
     if not reference:
         raise ValueError("the reference is empty")
-    prompt: Any = next((row[name] for name in PROMPT_COLUMNS if row.get(name)), "")
-    turns = [Message(role="user", content=prompt)] if isinstance(prompt, str) else prompt
-    return Example.model_validate({"id": str(row.get("id") or fallback), "prompt": turns, "reference": reference})
+    id = name_text(asked.others.get("id")) or fallback
+    return Example(id=id, prompt=as_turns(asked.prompt), reference=reference)
 
 
 def _known_example(row: Row, known: Mapping[str, Example]) -> Example:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from text2grad.critics.program import Attempt, run_attempts
+from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.eval.texts import text_figures
 from text2grad.feedback import Example
@@ -31,13 +32,26 @@ class TaskMeasure:
         rows: list[Row] = []
         for each in attempts:
             if not each.tests:
-                rows.append({"scores": self.task.scores(each.example, each.response)})
+                rows.append({"scores": self._scores(each)})
                 continue
             verdict = next(verdicts)
             passed = passed_or_none(verdict, each.example)
             scores = {} if passed is None else {"pass": float(passed)}
             rows.append({"scores": scores, **verdict.facts})
         return rows
+
+    def _scores(self, attempt: Attempt) -> dict[str, float]:
+        """The task's own scores of an answer.
+
+        Raises:
+            UserError: one is not a number from 0 to 1.
+        """
+        scores = self.task.scores(attempt.example, attempt.response)
+        for name, score in scores.items():
+            if not (isinstance(score, int | float) and 0 <= score <= 1):
+                problem = f"{type(self.task).__name__}.scores gave {name} = {score!r} for {attempt.example.id!r}"
+                raise UserError(problem, "a score is a number from 0 to 1, higher is better")
+        return scores
 
 
 def passed_or_none(verdict: Verdict, example: Example) -> bool | None:

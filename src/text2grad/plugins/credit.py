@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -178,7 +179,12 @@ def advantages_of(
     `groups` says which answer one prompt, in any order; the baseline is the group's, of whole trajectories. Ids
     that the policy did not sample get exactly 0. None where the critique failed, which counts in no baseline;
     without a verdict a trajectory is in no group, and its words count alone.
+
+    Raises:
+        UserError: `words_weight` is not a finite number.
     """
+    if not math.isfinite(words_weight):
+        raise UserError(f"words_weight is {words_weight}", "give a finite number: 1 is the paper's, 0 GRPO's")
     own = [each.mask if each.mask is not None else [1] * len(each.ids) for each in batch]
     members: dict[Hashable, list[int]] = {}
     for row, (payment, group) in enumerate(zip(payments, groups, strict=True)):

@@ -192,9 +192,11 @@ def _answer(environment: Environment, turn: Message) -> tuple[tuple[Message, ...
 def _messages(environment: Environment, method: str, messages: Any) -> tuple[Message, ...]:
     if not isinstance(messages, Sequence) or not all(isinstance(each, Message) for each in messages):
         raise _odd(environment, method, messages, "return a list of text2grad.Message")
+    if any(each.role == "assistant" for each in messages):
+        raise _odd(environment, method, "a message of the assistant", "only the policy speaks as the assistant")
     return tuple(messages)
 
 
 def _odd(environment: Environment, method: str, answer: object, cure: str) -> UserError:
-    shown = answer if answer == "nothing" else type(answer).__name__
+    shown = answer if isinstance(answer, str) else type(answer).__name__
     return UserError(f"{type(environment).__name__}.{method} gave {shown}", cure)

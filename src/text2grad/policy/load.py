@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,9 @@ from text2grad.policy.settings import LoraSettings, PolicySettings
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 BASE = "base_model_name_or_path"
+
+_OF_TOKENS = re.compile(r"(embed_tokens|lm_head|wte|embed_out)\.(?!.*lora_).*weight$")
+"""Names of matrices with a row for each token, in adapters that learned them whole."""
 
 
 def load_policy(settings: PolicySettings) -> Policy:
@@ -130,8 +134,9 @@ def base_of(name: str) -> str:
 def _adapter_config(folder: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-        config[BASE] = config[BASE] + ""
-    except (ValueError, KeyError, TypeError) as error:
+        if not config[BASE].strip():  # a folder of that name would be the current one
+            raise ValueError("empty")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         cure = "put the model's name or folder there"
         raise UserError(f"{folder / ADAPTER_CONFIG} names no {BASE}", cure) from error
     return config
@@ -170,6 +175,7 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
     if Path(base).is_absolute() and not Path(base).is_dir():
         raise _other_base(folder, base, "there is no such folder")
     model = load_model(base, dtype)
+    _refuse_added_tokens(folder, base, model.get_input_embeddings().weight.shape[0])
     config = None
     if lora:
         config = LoraConfig.from_pretrained(str(folder))
@@ -189,6 +195,20 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
     if unused := sorted(saved.keys() - loaded.keys()):
         raise _other_base(folder, base, f"{len(unused)} of its weights have no place there, such as {unused[0]}")
     return adapted
+
+
+def _refuse_added_tokens(folder: Path, base: str, tokens: int) -> None:
+    """Refuse an adapter that was trained with another number of tokens than its base has.
+
+    Raises:
+        UserError: one of its matrices of tokens has another size.
+    """
+    with safe_open(str(folder / ADAPTER_FILE), "pt") as file:
+        named = [name for name in file.keys() if _OF_TOKENS.search(name)]  # noqa: SIM118
+        sizes = {file.get_slice(name).get_shape()[0] for name in named}
+    if others := sorted(sizes - {tokens}):
+        problem = f"the adapter in {folder} was trained with {others[0]} tokens, and its base {base} has {tokens}"
+        raise UserError(problem, "resize the base as then, merge the adapter, and give the merged folder")
 
 
 def _other_base(folder: Path, base: str, reason: str) -> UserError:

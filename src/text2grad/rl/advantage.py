@@ -10,6 +10,7 @@ float32. A wrong rank, shape or dtype raises `ValueError` with the name of the o
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -259,9 +260,11 @@ def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping
         (B, T), 0 outside `learned`. The first term is 0 in a group whose responses gained the same.
 
     Raises:
-        ValueError: the batch is not a multiple of the group size.
+        ValueError: the batch is not a multiple of the group size, or `by.span_weight` is not finite.
     """
     check_shapes(2, words=words, learned=learned)
+    if not math.isfinite(by.span_weight):
+        raise ValueError(f"span_weight is {by.span_weight}, not a finite number")
     centred, spread = _standing(gains, learned, by.size)
     outcome = (centred / (spread + GROUP_EPSILON) if by.scaled else centred).view(-1, 1)
     return with_words(outcome, words, learned, by.span_weight)

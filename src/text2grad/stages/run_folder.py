@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -249,11 +250,13 @@ def heldout_prompts(task: Task, limit: int | None) -> list[Example]:
     """The prompts that are measured on, at most `limit`.
 
     Raises:
-        UserError: there are none.
+        UserError: there are none, or two have one id.
     """
     examples = task.examples("heldout")[:limit]
     if not examples:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
+    if repeated := next((id for id, count in Counter(each.id for each in examples).items() if count > 1), None):
+        raise UserError(f"{task.name}: two held-out prompts have the id {repeated!r}", "give each an id of its own")
     return examples
 
 

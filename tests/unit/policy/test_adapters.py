@@ -209,9 +209,25 @@ def test_a_damaged_adapter_is_one_line(sft: Path, base: Path, tmp_path: Path) ->
     with pytest.raises(UserError, match="does not fit its base") as told:
         load_frozen(settings(tmp_path / "half"))
     assert "\n" not in str(told.value)
-    (tmp_path / "half" / ADAPTER_CONFIG).write_text("{}")
+    tokens = {"base_model.model.model.embed_tokens.weight": torch.zeros(7, 8)}
+    save_file({**weights, **tokens}, tmp_path / "half" / ADAPTER_FILE)
+    with pytest.raises(UserError, match="trained with 7 tokens"):
+        load_frozen(settings(tmp_path / "half"))
+    (tmp_path / "half" / "tokenizer.json").unlink()
+    (tmp_path / "half" / "tokenizer_config.json").unlink()
+    with pytest.raises(UserError, match=r"the adapter in .* has no tokenizer"):
+        load_frozen(settings(tmp_path / "half"))
+
+
+@pytest.mark.parametrize("config", [{}, {"base_model_name_or_path": ""}, {"base_model_name_or_path": None}])
+def test_an_adapter_without_a_base_takes_no_model_of_the_current_folder(
+    config: dict[str, object], base: Path, sft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_policy(load_policy(settings(sft)), tmp_path / "adapter")
+    (tmp_path / "adapter" / ADAPTER_CONFIG).write_text(json.dumps(config))
+    monkeypatch.chdir(base)
     with pytest.raises(UserError, match="names no base_model_name_or_path"):
-        load_policy(settings(tmp_path / "half"))
+        load_policy(settings(tmp_path / "adapter"))
 
 
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")

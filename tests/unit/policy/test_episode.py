@@ -127,7 +127,8 @@ def test_an_episode_ends_where_the_model_can_read_no_more(policy: Policy) -> Non
 
 
 def test_an_odd_answer_of_an_environment_is_one_line(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: tuple[object, ...] = (None, "done", (["text"], True), ([], False), ("text", True))
+    posing = [Message(role="assistant", content="I am you.")]
+    answers: tuple[object, ...] = (None, "done", (["text"], True), ([], False), ("text", True), (posing, False))
     for answer in answers:
         monkeypatch.setattr(Echo, "step", lambda self, turn, answer=answer: answer)
         torch.manual_seed(0)

@@ -42,6 +42,8 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         local = "put the model's tokenizer.json and tokenizer_config.json into the folder"
+        if (Path(model) / "adapter_config.json").is_file():
+            raise UserError(f"the adapter in {model!r} has no tokenizer", f"{local}: those of its base") from error
         cure = local if Path(model).is_dir() else "check the name and the connection, or give a folder"
         raise UserError(f"no tokenizer in {model!r}: {first_line(error)}", cure) from error
     if chat_template is not None:
