@@ -98,6 +98,8 @@ def _shown(record: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": record["id"],
         "prompt": record["prompt"][-1]["content"],
+        "asked": [[turn["role"], turn["content"]] for turn in record["prompt"]],
+        "corrected": record["meta"].get("corrected", ""),
         "response": record["response"],
         "spans": [[span["start"], span["text"], span["label"]] for span in record.get("spans", [])],
         "score": record.get("score"),

@@ -87,7 +87,7 @@ def judges_programs(folder: Path) -> None:
 
 def imports_and_exports(folder: Path) -> None:
     for name, count in (("prodigy-spans/annotations.jsonl", 2), ("google-sheets/Replies - Sheet1.csv", 2)):
-        found = text2grad.import_feedback(DATA.parent / "formats" / name)
+        found = text2grad.import_feedback(DATA.parent / "formats" / name, no_prompt=True)
         assert len(found.records) == count
         for kind in sorted(WRITERS.keys() - {"preference"}):  # one answer to a prompt makes no pair
             text2grad.export(found.records, kind, folder / f"{kind}.out")

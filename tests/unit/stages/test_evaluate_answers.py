@@ -96,7 +96,7 @@ BAD: list[tuple[list[Row], str]] = [
     ([ROWS[0], {**ROWS[1], "reference": " "}], "record 2: the reference is empty"),
     ([{**ROWS[0], "reference": ["x", "y"]}], "'reference' is a list of 2 answers: put the one to learn or compare"),
     ([{**ROWS[0], "reference": []}], "the reference is empty"),
-    ([{**ROWS[0], "response": 3}], "the response is not text"),
+    ([{**ROWS[0], "response": 3}], "the response is "),
     ([{"response": "x"}], "neither a 'reference' nor the 'id' of a prompt"),
     ([{"id": "humaneval-1", "response": "x"}], "no held-out prompt 'humaneval-1'.*answers of another task"),
     ([{"task_id": "HumanEval/0", "completion": "x"}], "holds programs"),
