@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from text2grad.data.tables import bad_rows, decode, is_table, table_rows
 from text2grad.errors import UserError, first_error, first_line, optional_packages
-from text2grad.json_text import from_json, json_values
+from text2grad.json_text import json_values
 from text2grad.jsonl import json_lines, reading
 from text2grad.unicode_words import pieces
 
@@ -28,58 +28,29 @@ Placed = tuple[str, Row]
 """A row behind its place in the file: `line 3`, `record 3` of a .json file, `row 3` of a table."""
 T = TypeVar("T")
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
-TO_LINES = "to_json('{path}.jsonl', orient='records', lines=True)"
-
-
-class OtherKind(NamedTuple):
-    """Files that are not read: their suffixes, the bytes they begin with, what they are, and the cure."""
-
-    suffixes: tuple[str, ...]
-    magic: tuple[bytes, ...]
-    what: str
-    cure: str
-
-
-_OTHER_KINDS = (
-    OtherKind(SPREADSHEETS, (b"\xd0\xcf\x11\xe0",), "is a spreadsheet, not text", "save it as CSV (UTF-8) first"),
-    OtherKind((".diff", ".patch"), (), "is a diff", "write the text before it as response, after it as corrected"),
-    OtherKind(
-        (".zip", ".tar", ".tgz", ".7z"), (b"PK\x03\x04",), "is an archive", "unpack it, and give one of its files"
-    ),
-    OtherKind(
-        (".docx", ".doc", ".odt", ".pdf", ".html", ".htm"), (b"%PDF",), "is a document", "save its table as CSV"
-    ),
-    OtherKind((".md", ".markdown"), (), "is Markdown", "save its table as CSV (UTF-8)"),
-    OtherKind((".xml", ".xmi"), (), "is XML", "export JSON"),
-    OtherKind((".conll", ".iob", ".bio", ".conllu"), (), "has tokens and no text", "export JSON with offsets"),
-    OtherKind(
-        (".parquet",),
-        (b"PAR1",),
-        "is a Parquet file, not text",
-        f"python -c \"import pandas; pandas.read_parquet('{{path}}').{TO_LINES}\"",
-    ),
-    OtherKind(
-        (".arrow", ".feather"),
-        (b"ARROW1", b"\xff\xff\xff\xff"),
-        "is an Arrow file, not text",
-        "python -c \"from datasets import Dataset; Dataset.from_file('{path}').to_json('{path}.jsonl')\"",
-    ),
-    OtherKind(
-        (".pkl", ".pickle", ".pt", ".pth", ".joblib"),
-        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
-        "is a pickle, which can run code",
-        f"where it was made, write JSON Lines: {TO_LINES}",
-    ),
-    OtherKind((".zst",), (b"\x28\xb5\x2f\xfd",), "is packed by zstd", "zstd -d '{path}'"),
-    OtherKind((".bz2",), (b"BZh",), "is packed by bzip2", "bunzip2 -k '{path}'"),
-    OtherKind((".xz",), (b"\xfd7zXZ",), "is packed by xz", "unxz -k '{path}'"),
-    OtherKind(
-        (".sqlite", ".sqlite3", ".db"),
-        (b"SQLite format 3",),
-        "is a database, not text",
-        "sqlite3 -json '{path}' 'SELECT * FROM TABLE' > '{path}.json'",
-    ),
+_LINES = "to_json('{path}.jsonl', orient='records', lines=True)"
+_LOAD = "python -c \"from datasets import Dataset; Dataset.from_file('{path}').to_json('{path}.jsonl')\""
+_PANDAS = "python -c \"import pandas; pandas.read_%s('{path}').%s\""
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_SQLITE = "sqlite3 -json '{path}' 'SELECT * FROM TABLE' > '{path}.json'"
+_OTHER_KINDS: Sequence[tuple[str, tuple[bytes, ...], str, str]] = (
+    (".feather", (b"ARROW1",), "is an Arrow file, not text", _PANDAS % ("feather", _LINES)),
+    (".arrow", (b"\xff\xff\xff\xff",), "is an Arrow file, not text", _LOAD),
+    (".parquet", (b"PAR1",), "is a Parquet file, not text", _PANDAS % ("parquet", _LINES)),
+    (".pkl .pickle .pt .pth .joblib", _PICKLES, "is a pickle, which can run code", f"where it was made: {_LINES}"),
+    (".sqlite .sqlite3 .db", (b"SQLite format 3",), "is a database, not text", _SQLITE),
+    (".zst", (b"\x28\xb5\x2f\xfd",), "is packed by zstd", "zstd -d '{path}'"),
+    (".bz2", (b"BZh",), "is packed by bzip2", "bunzip2 -k '{path}'"),
+    (".xz", (b"\xfd7zXZ",), "is packed by xz", "unxz -k '{path}'"),
+    (" ".join(SPREADSHEETS), (b"\xd0\xcf\x11\xe0",), "is a spreadsheet, not text", "save it as CSV (UTF-8) first"),
+    (".zip .tar .tgz .7z", (b"PK\x03\x04",), "is an archive", "unpack it, and give one of its files"),
+    (".docx .doc .odt .pdf .html .htm", (b"%PDF",), "is a document", "save its table as CSV"),
+    (".diff .patch", (), "is a diff", "write the text before it as response, after it as corrected"),
+    (".md .markdown", (), "is Markdown", "save its table as CSV (UTF-8)"),
+    (".xml .xmi", (), "is XML", "export JSON"),
+    (".conll .iob .bio .conllu", (), "has tokens and no text", "export JSON with offsets"),
 )
+"""Files that are not read: their suffixes, the bytes they begin with, what they are, and the cure."""
 _NO_FEEDBACK = re.compile(
     r"[~.].*|.*~|.*\.(part|partial|crdownload|download|tmp|lock|bak|xml)|(desktop\.ini|thumbs\.db|settings\.json)",
     re.IGNORECASE,
@@ -157,9 +128,11 @@ def rows(path: Path) -> Iterator[Placed]:
         raise _is_folder(path)
     with reading(path):
         data = path.read_bytes()
-    for kind in _OTHER_KINDS:
-        if path.suffix.lower() in kind.suffixes or data.startswith(kind.magic):
-            raise UserError(f"{path} {kind.what}", kind.cure.replace("{path}", str(path)))
+    suffix = path.suffix.lower() or "-"
+    known = [kind for kind in _OTHER_KINDS if data.startswith(kind[1])]
+    known += [kind for kind in _OTHER_KINDS if suffix in kind[0].split()]
+    for _, _, what, cure in known[-1:] if suffix in SPREADSHEETS else known[:1]:
+        raise UserError(f"{path} {what}", cure.replace("{path}", str(path)))
     text = decode(path, _unpacked(path) if data.startswith(b"\x1f\x8b") or path.suffix == ".gz" else data)
     if is_table(path, text):
         yield from table_rows(path, text)
@@ -210,11 +183,12 @@ def _objects(path: Path, text: str) -> Iterator[tuple[str, int, Any]]:
 
 def _json_rows(path: Path, text: str) -> list[Any]:
     try:
-        content = from_json(text, keys_once=True)
+        values = list(json_values(text))
     except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
-            return _one_after_another(path, text)
         raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", _not_json(path)) from error
+    if len(values) != 1:  # one after another, over as many lines as they like, as jq prints them
+        return values
+    content = values[0]
     if isinstance(content, dict) and (table := _table_of_pandas(content)) is not None:
         return table
     if isinstance(content, dict):
@@ -229,14 +203,6 @@ def _json_rows(path: Path, text: str) -> list[Any]:
     if not isinstance(content, list):
         raise UserError(f"{path} is neither a list nor an object", "a list of objects is expected")
     return content
-
-
-def _one_after_another(path: Path, text: str) -> list[Any]:
-    """The values of a text that has several, over as many lines as they like, as `jq` prints them."""
-    try:
-        return list(json_values(text))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", _not_json(path)) from error
 
 
 def _table_of_pandas(content: Mapping[str, Any]) -> list[Row] | None:

@@ -63,6 +63,8 @@ def decode(path: Path, data: bytes) -> str:
     try:
         return data.decode(json.detect_encoding(data)).lstrip("\ufeff")
     except UnicodeDecodeError as error:
+        if b"\0" in data:
+            raise UserError(f"{path} is not text", "export it as CSV, JSON or JSON Lines") from error
         line = data.count(b"\n", 0, error.start) + 1
         around = data[max(0, error.start - 20) : error.start + 20].decode("cp1252", "replace")
         word = next((word for word in re.split(r'[\s,;"]+', around) if not word.isascii()), around)

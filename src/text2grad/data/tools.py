@@ -683,15 +683,10 @@ def _read_flat_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opin
     field = names.response({name: value for name, value in data.items() if name not in names.scales})
     shown = {field, names.key(data, "prompt", ("prompt", "question", "instruction"))}
     texts = {name: value for name, value in data.items() if isinstance(value, str) and name in shown}
-    answers = {name: value for name, value in data.items() if name not in shown}
-    asked = [name for name in answers if name in names.texts or names.is_comment(name) or names.is_corrected(name)]
-    unread = texts_in(answers, asked)  # a text of the task, as likely as an answer
-    answers = {name: value for name, value in answers.items() if name not in unread}
-    results = [result for name, value in answers.items() for result in _flat_results(name, value, names)]
+    answers = [(name, value) for name, value in data.items() if name not in shown]
+    results = [result for name, value in answers for result in _flat_results(name, value, names)]
     id = str(row.get("id") or fallback_id)
-    opinion = _annotation(id, texts, results, _decoded(row.get("annotator")), names)
-    opinion.unread = unread
-    yield opinion
+    yield _annotation(id, texts, results, _decoded(row.get("annotator")), names)
 
 
 def _decoded(value: Any) -> Any:

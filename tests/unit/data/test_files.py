@@ -17,8 +17,8 @@ from text2grad.jsonl import read_jsonl
 
 ROWS = [{"prompt": "When?", "response": f"In {n} days.", "critique": "No."} for n in (1, 2)]
 OTHERS = {
-    "a.arrow": (b"ARROW1\0\0", "from_file"),
-    "b.jsonl": (b"\xff\xff\xff\xff\x10\0", "Arrow"),
+    "a.arrow": (b"ARROW1\0\0", "read_feather"),
+    "b.jsonl": (b"\xff\xff\xff\xff\x10\0", "from_file"),
     "c.pkl": (b"\x80\x04\x95", "pickle"),
     "d.csv.zst": (b"\x28\xb5\x2f\xfd", "zstd -d"),
     "e.jsonl.bz2": (b"BZh9", "bunzip2"),
