@@ -120,7 +120,7 @@ def found_by(words: Sequence[str], config: Config | None) -> list[str]:
     models = {
         "reward_model": (critic.reward_model.folder, "reward_model"),
         "text2grad_lab.baselines.scalar:SCALAR_MODEL": (None, "scalar_model"),
-        UNIT_MODEL: (None, f"unit_model/{config.extra.get('unit_model', {}).get('units')}"),
+        UNIT_MODEL: (None, f"unit_model/{config.extra.get('unit_model', {}).get('units')}/reward_model"),
     }
     named, own = models[critic.kind]
     return [str(named or folder / own / "policy")]
@@ -142,7 +142,7 @@ def made_by(words: Sequence[str], config: Config | None) -> list[str]:
     elif words[0] == "train-reward":
         names = ["reward_model/policy"]
     elif words[0] == "train-units":
-        names = [f"unit_model/{words[1]}/policy"]
+        names = [f"unit_model/{words[1]}/reward_model/policy"]
     elif words[0] == "sft":
         names = ["sft/policy"]
     elif words[0] == "train-scalar":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import pytest
 from places import DATA
 from text2grad.config import find_config, load_config
 from text2grad.errors import EXIT_USAGE, UsageError
-from text2grad.feedback import Failure, Feedback, Message, Source, Span
-from text2grad_lab.baselines.train_units import judged_answer, refuse_no_steps, run_train_units
-from text2grad_lab.baselines.unit_model import JudgedAnswer
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
+from text2grad_lab.baselines.train_units import labelled_record, refuse_no_steps, run_train_units
+from text2grad_lab.baselines.units import StepCritic
 
 CODE = "def f(x):\n    y = x\n    return y\n"
 POOR = Span(start=28, end=29, label=-1, text=CODE[28:29])
@@ -32,17 +33,19 @@ def record(**changes: Any) -> Feedback:
     return Feedback.model_validate(known | changes)
 
 
+def labels(record: Feedback | str) -> list[tuple[str, int]]:
+    assert isinstance(record, Feedback)
+    return [(span.text, span.label) for span in record.spans]
+
+
 def test_every_step_is_good_but_those_with_a_poor_span() -> None:
-    found = judged_answer(record(), "steps")
-    assert isinstance(found, JudgedAnswer) and found.places == ((14, 19), (24, 32))
-    assert [(span.text, span.label) for span in found.spans] == [("y = x", 1), ("return y", -1)]
-    passed = judged_answer(record(spans=(), score=1.0), "steps")
-    assert isinstance(passed, JudgedAnswer) and [span.label for span in passed.spans] == [1, 1]
+    assert labels(labelled_record(record(), "steps")) == [("y = x", 1), ("return y", -1)]
+    assert labels(labelled_record(record(spans=(), score=1.0), "steps")) == [("y = x", 1), ("return y", 1)]
 
 
 def test_tokens_have_the_labels_of_the_spans_as_they_are() -> None:
-    found = judged_answer(record(), "tokens")
-    assert isinstance(found, JudgedAnswer) and found.places is None and found.spans == (GOOD, POOR)
+    assert labelled_record(record(), "tokens") == record()
+    assert labels(labelled_record(record(spans=(GOOD,)), "tokens")) == [("y = x", 1)]
 
 
 @pytest.mark.parametrize(
@@ -54,11 +57,7 @@ def test_tokens_have_the_labels_of_the_spans_as_they_are() -> None:
     ],
 )
 def test_a_record_that_labels_no_step_says_why(changes: dict[str, Any], reason: str) -> None:
-    assert judged_answer(record(**changes), "steps") == reason
-
-
-def test_a_poor_answer_without_a_place_still_labels_tokens() -> None:
-    assert isinstance(judged_answer(record(spans=(GOOD,)), "tokens"), JudgedAnswer)
+    assert labelled_record(record(**changes), "steps") == reason
 
 
 def test_steps_of_ultrafeedback_are_refused_before_anything_is_read(tmp_path: Path) -> None:
@@ -114,7 +113,29 @@ def test_steps_that_overlap_are_cut_and_a_record_without_steps_says_so() -> None
     record = Feedback.model_validate(
         {"id": "1", "prompt": turns, "response": TOTAL, "source": source, "spans": spans, "score": -1.0}
     )
-    found = judged_answer(record, "steps")
-    assert isinstance(found, JudgedAnswer)
-    assert [(span.text, span.label) for span in found.spans] == [("t = 0", 1), ("for x in xs:"[:12], -1)]
-    assert judged_answer(record.model_copy(update={"spans": (), "score": 1.0}), "steps") == "without_steps"
+    assert labels(labelled_record(record, "steps")) == [("t = 0", 1), ("for x in xs:", -1)]
+    assert labelled_record(record.model_copy(update={"spans": (), "score": 1.0}), "steps") == "without_steps"
+
+
+TWO = "One two. Three four."
+FAILED = Failure(kind="unsupported", message="too long")
+
+
+@pytest.mark.parametrize(
+    ("marks", "signs"),
+    [((), [1, 1]), (((0, 3, -1),), [-1, 1]), (((0, 3, 1), (4, 8, -1)), [-1, 1]), (((4, 14, -1),), [-1, -1])],
+)
+def test_a_step_has_the_label_of_most_of_its_characters(marks: tuple[Any, ...], signs: list[int]) -> None:
+    class Known:
+        source = Source(kind="reward_model")
+
+        def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+            return [Critique(text="", spans=spans, score=0.5), FAILED]
+
+    spans = tuple(Span(start=start, end=end, label=label, text=TWO[start:end]) for start, end, label in marks)
+    asked = Example(id="1", prompt=(Message(role="user", content="?"),))
+    found, failed = StepCritic(Known()).critique([asked, asked], [TWO, TWO])
+    assert isinstance(found, Critique) and failed == FAILED and found.score == 0.5
+    assert [(span.text, span.label) for span in found.spans] == list(
+        zip(("One two.", "Three four."), signs, strict=True)
+    )

@@ -6,8 +6,7 @@ import pytest
 
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
-from text2grad_lab.baselines.train_units import unit_report
-from text2grad_lab.baselines.unit_model import Unit, as_tokens
+from text2grad_lab.baselines.train_units import as_tokens, unit_report
 
 TEXT = "one two three"
 PLACES = ((0, 3), (4, 7), (8, 13))
@@ -22,7 +21,7 @@ def critique(*labels: Label) -> Critique:
 
 
 def case(gold: Critique, said: Judgement) -> SpanCase:
-    return SpanCase(gold, said, as_tokens(TEXT, [Unit(start, end, 0) for start, end in PLACES]))
+    return SpanCase(gold, said, as_tokens(TEXT, PLACES))
 
 
 def test_figures_by_hand() -> None:

@@ -12,8 +12,7 @@ from text2grad.errors import EXIT_FAILED, EXIT_USAGE
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, write_jsonl
 
-TRAINING = ("--extra.unit_model.training.epochs", "3", "--extra.unit_model.training.batch_size", "4")
-ALL_POOR = ("--extra.unit_model.poor_threshold", "1e-30")
+TRAINING = ("--reward_model.training.epochs", "3", "--reward_model.training.batch_size", "4")
 
 
 @pytest.mark.parametrize(("units", "recipe"), [("steps", "prm"), ("tokens", "dense")])
@@ -31,12 +30,10 @@ def test_a_unit_model_and_ppo_on_it(command: Command, run: Path, units: str, rec
         assert [0, *(values := list(bounds)), 1] == sorted([0, *values, 1])
     beside = json.loads((Path(found["out"]) / "units.json").read_text(encoding="utf-8"))
     assert beside["units"] == units and beside["heldout"]["units"] == found["heldout_units"]
-    again = command("train-units", units, "--run.folder", run, *TOY, *TRAINING, *ALL_POOR, "--json")
-    assert json.loads(again.out.splitlines()[-1])["heldout_poor_recall"] == 1, again.err
     ended = command(*training)
     assert ended.code == 0, ended.err
     metrics = (run / "ppo" / recipe / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len(metrics) == 2 and all(json.loads(line)["critic_tokens"] > 0 for line in metrics)
+    assert len(metrics) == 2
     for line in (run / "ppo" / recipe / "samples.jsonl").read_text(encoding="utf-8").splitlines():
         sample = json.loads(line)
         assert sample["critique"] == "" and -1 <= sample["score"] <= 1 and sample["spans"]

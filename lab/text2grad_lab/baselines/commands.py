@@ -102,7 +102,7 @@ class TrainUnits(Stage, ConfiguredAsDemo, Resumable):
 
     Steps (statements of a program, sentences and clauses) are right or wrong; tokens are good, poor or neither. The
     model writes nothing and learns from <run.folder>/feedback.jsonl. PPO on it: train --config text2grad_lab:prm
-    for steps, --config text2grad_lab:dense for tokens. The settings are in extra.unit_model.
+    for steps, --config text2grad_lab:dense for tokens.
 
     \b
     Example:

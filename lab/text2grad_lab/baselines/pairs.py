@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,6 @@ from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.training import training
 from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.train.settings import SupervisedSettings
-from text2grad_lab.baselines.records import SplitData
 from text2grad_lab.readers.preference import read_pairs
 
 METRICS = {
@@ -70,6 +70,15 @@ class DPOSettings(Settings):
 
     beta: float = Field(default=0.1, gt=0, description="strength of the KL to the SFT policy")
     training: DPOTrainingSettings = DPOTrainingSettings()
+
+
+@dataclass(frozen=True)
+class SplitPairs:
+    """Pairs to train on and to measure on, no question in both, and how many records gave none, by the reason."""
+
+    train: list[Preference]
+    heldout: list[Preference]
+    left_out: Counter[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +191,7 @@ def dataset_of(policy: Policy, pairs: Sequence[Preference]) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def policy_and_pairs(config: Config, data: str) -> tuple[Policy, SplitData[Preference]]:
+def policy_and_pairs(config: Config, data: str) -> tuple[Policy, SplitPairs]:
     """Return the policy to train and the pairs that fit it; the pairs are read first."""
     pairs = preference_data(config, data)
     policy = load_policy(RunFolder.of(config).policy())
@@ -191,10 +200,27 @@ def policy_and_pairs(config: Config, data: str) -> tuple[Policy, SplitData[Prefe
         rows = dataset_of(policy, part)
         return [len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in rows]
 
-    return policy, pairs.fitting(tokens, policy.context, "pairs")
+    return policy, fitting(pairs, tokens, policy.context)
 
 
-def preference_data(config: Config, data: str) -> SplitData[Preference]:
+def fitting(
+    pairs: SplitPairs, tokens: Callable[[Sequence[Preference]], Sequence[int]], limit: int | None
+) -> SplitPairs:
+    """Return the pairs that fit the model whole, and report the others: half an answer teaches to stop early."""
+
+    def short(data: Sequence[Preference]) -> list[Preference]:
+        return [pair for pair, count in zip(data, tokens(data), strict=True) if limit is None or count <= limit]
+
+    train, heldout = short(pairs.train), short(pairs.heldout)
+    long = len(pairs.train) + len(pairs.heldout) - len(train) - len(heldout)
+    left_out = pairs.left_out + Counter({"too_long": long})
+    if left_out:
+        words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in left_out.items())
+        print(f"left out of the pairs: {words}", file=sys.stderr)
+    return SplitPairs(train, heldout, left_out)
+
+
+def preference_data(config: Config, data: str) -> SplitPairs:
     """Return the pairs of a file or hub data set, split by question, by the task's own rule.
 
     Held-out pairs that come with them (`pairs_heldout.jsonl` beside `pairs.jsonl`, the held-out split of a data
@@ -217,7 +243,7 @@ def preference_data(config: Config, data: str) -> SplitData[Preference]:
     train = [pair for pair in read.pairs if _words(pair) not in heldout]
     if not train:
         raise UserError(f"{data}: all {len(read.pairs)} pairs are held out", "lower task.heldout_share")
-    return SplitData(
+    return SplitPairs(
         train, [pair for pair in read.pairs if _words(pair) in heldout] + heldout_pairs, Counter(read.left_out)
     )
 
@@ -233,11 +259,11 @@ def heldout_beside(data: str) -> Pairs | None:
 
 
 def summary_of(
-    pairs: SplitData[Preference], metrics: Mapping[str, float], figures: Mapping[str, float], place: Path
+    pairs: SplitPairs, metrics: Mapping[str, float], figures: Mapping[str, float], place: Path
 ) -> PreferenceSummary:
     """Return what was read, trained and measured."""
     return PreferenceSummary(
-        pairs=pairs.records,
+        pairs=len(pairs.train) + len(pairs.heldout) + pairs.left_out.total(),
         trained_on=len(pairs.train),
         heldout=len(pairs.heldout),
         left_out=dict(pairs.left_out) or None,

@@ -1,38 +1,34 @@
-"""`train-units`: train a model that labels each step (PRM-PPO) or each token (dense reward) of an answer."""
+"""`train-units`: train a tagger on the steps (PRM-PPO) or the tokens (dense reward) of the run's feedback.
+
+The run folder `unit_model/<units>` gets the records with labelled units and the reward model.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from text2grad.config import Config, extra_settings
+import numpy as np
+
+from text2grad.align import Aligned
+from text2grad.config import Config
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError
 from text2grad.eval.critics.reward_model import baselines
 from text2grad.eval.critics.spans import SpanCase, intervals, span_report, tally
-from text2grad.feedback import Critique, Failure, Feedback
-from text2grad.policy.load import load_frozen, load_policy
-from text2grad.policy.model import Policy
-from text2grad.policy.settings import PolicySettings
+from text2grad.feedback import Failure, Feedback, Place
+from text2grad.jsonl import write_jsonl
 from text2grad.stages import Summary, inlined
 from text2grad.stages.reward_model.data import reward_data
 from text2grad.stages.reward_model.gate import release
+from text2grad.stages.reward_model.train import heldout_cases, train_reward_model
 from text2grad.stages.run_folder import RunFolder, write_json
 from text2grad.stages.training import training
-from text2grad_lab.baselines.records import SplitData, refuse_transcripts
+from text2grad_lab.baselines.records import refuse_transcripts
 from text2grad_lab.baselines.steps import PROMPT, is_ultrafeedback, labelled_steps, own_steps, steps_of
-from text2grad_lab.baselines.unit_model import (
-    JudgedAnswer,
-    UnitModel,
-    as_tokens,
-    encode_units,
-    load_unit_head,
-    train_unit_model,
-    units_of,
-)
-from text2grad_lab.baselines.units import UNITS_FILE, UnitKind, UnitModelSettings, judgement_of
+from text2grad_lab.baselines.units import TAGGER, UNITS_FILE, UnitKind, by_step
 
 UNINFORMED = {"random": "random_spans", "always": "always_poor"}
 RATES = [f"{name}_{rate}" for name in ("poor", "good") for rate in ("precision", "recall", "f1")]
@@ -53,30 +49,28 @@ class UnitModelSummary(Summary):
 
 
 def run_train_units(config: Config, units: UnitKind, resume: ResumeMode = "auto") -> UnitModelSummary:
-    """Train a unit model on the run's feedback; write `unit_model/<units>/policy` and its figures.
+    """Train a unit model on the run's feedback; write `unit_model/<units>/reward_model/policy` and its figures.
 
     Raises:
         UsageError: the answers of the task have no such units.
     """
     refuse_no_steps(config, units)
-    settings = extra_settings(config, "unit_model", UnitModelSettings)
-    with training(config, None, f"unit_model/{units}", resume, f"unit model of {units}") as stage:
+    left_out = write_labelled(config, units)
+    own = tagger_config(config, units)
+    with training(own, "reward_model", "reward_model", resume, f"unit model of {units}") as stage:
+        trained = train_reward_model(stage)
+        release()  # the trained model is freed before the written one is loaded
+        cases = unit_cases(own, units) if stage.ranks.first else []
+        figures = unit_report(cases, config.run.seed) if cases else {}
         place = stage.place / "policy"
-        with stage.preparing():
-            policy, data = policy_and_answers(config, units)
-        with stage.settle().begin() as options:
-            metrics = train_unit_model(policy, data.train, settings.training, options)
-            del policy
-            release()  # the trained model is freed before the written one is loaded
-            figures = measure(config, place, data.heldout, settings.poor_threshold) if stage.ranks.first else {}
-            if stage.ranks.first:
-                write_json(place / UNITS_FILE, {"units": units, "heldout": figures})
+        if stage.ranks.first:
+            write_json(place / UNITS_FILE, {"units": units, "heldout": figures})
     return UnitModelSummary(
-        records=data.records,
-        trained_on=len(data.train),
-        heldout=len(data.heldout),
-        left_out=dict(data.left_out) or None,
-        metrics=metrics,
+        records=trained.records + len(cases) + left_out.total(),
+        trained_on=trained.pairs,
+        heldout=len(cases),
+        left_out=dict(left_out) or None,
+        metrics=trained.metrics,
         figures={f"heldout_{name}": value for name, value in figures.items()},
         out=str(place),
     )
@@ -92,31 +86,36 @@ def refuse_no_steps(config: Config, units: UnitKind) -> None:
         raise UsageError("the answers of UltraFeedback have no steps to label", "train-units tokens")
 
 
-def policy_and_answers(config: Config, units: UnitKind) -> tuple[Policy, SplitData[JudgedAnswer]]:
-    """Return the policy to train and the answers that fit it; the feedback is read first."""
-    data = judged_answers(config, units)
-    policy = load_policy(RunFolder.of(config).policy())
+def tagger_config(config: Config, units: UnitKind) -> Config:
+    """Return the configuration of the run that trains the unit model, from the policy that training starts from."""
+    sections = {
+        "run": {"folder": config.run.folder / "unit_model" / units},
+        "policy": {"model": RunFolder.of(config).policy().model},
+        "reward_model": TAGGER,
+    }
+    changed = {name: getattr(config, name).model_copy(update=values) for name, values in sections.items()}
+    critic = config.critic.model_copy(update={"reward_model": type(config.critic.reward_model)()})
+    return config.model_copy(update={**changed, "critic": critic})
 
-    def tokens(answers: Sequence[JudgedAnswer]) -> list[int]:
-        return [encoded.tokens for encoded in encode_units(policy, answers)]
 
-    return policy, data.fitting(tokens, policy.context, "feedback")
-
-
-def judged_answers(config: Config, units: UnitKind) -> SplitData[JudgedAnswer]:
-    """Return the records of the run as answers with labelled units, split as those of the reward model."""
+def write_labelled(config: Config, units: UnitKind) -> Counter[str]:
+    """Write the run's records with labelled units beside the unit model; count those that label none."""
     left_out: Counter[str] = Counter()
-    splits: list[list[JudgedAnswer]] = []
-    for records in reward_data(RunFolder.of(config)):
+    folder = config.run.folder / "unit_model" / units
+    for name, records in zip(("feedback", "feedback_heldout"), reward_data(RunFolder.of(config)), strict=True):
         refuse_transcripts(records, "a unit model")
-        answers = [judged_answer(record, units) for record in records]
-        left_out.update(reason for reason in answers if isinstance(reason, str))
-        splits.append([answer for answer in answers if isinstance(answer, JudgedAnswer)])
-    return SplitData(splits[0], splits[1], left_out)
+        labelled = [labelled_record(record, units) for record in records]
+        left_out.update(reason for reason in labelled if isinstance(reason, str))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_jsonl(folder / f"{name}.jsonl", [record for record in labelled if isinstance(record, Feedback)])
+    if left_out:
+        words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in left_out.items())
+        print(f"left out of the feedback: {words}", file=sys.stderr)
+    return left_out
 
 
-def judged_answer(record: Feedback, units: UnitKind) -> JudgedAnswer | str:
-    """Return a record as an answer with labelled units, or the reason why it labels none.
+def labelled_record(record: Feedback, units: UnitKind) -> Feedback | str:
+    """Return a record whose spans are its labelled units, or the reason why it labels none.
 
     Steps are good unless a poor span overlaps them; a critic that was asked for steps has labelled each itself. A
     poor answer without a poor span labels no step: one of them is wrong, but which is unknown.
@@ -127,43 +126,32 @@ def judged_answer(record: Feedback, units: UnitKind) -> JudgedAnswer | str:
     if not record.response.strip():
         return "blank"
     if units == "tokens":
-        return JudgedAnswer(record.id, record.prompt, record.response, record.spans)
+        return record
     if (judgement.score or 0) < 0 and not any(span.label < 0 for span in record.spans):
         return "poor_without_a_place"
     if record.source.prompt_version.startswith(f"{PROMPT}@"):
-        if not (spans := own_steps(record.spans)):
-            return "without_steps"
-        places = [(span.start, span.end) for span in spans]
+        spans = own_steps(record.spans)
     else:
-        places = steps_of(record.example(), record.response)
-        spans = labelled_steps(places, record.response, record.spans)
-    return JudgedAnswer(record.id, record.prompt, record.response, tuple(spans), tuple(places))
+        spans = labelled_steps(steps_of(record.example(), record.response), record.response, record.spans)
+    return record.model_copy(update={"spans": tuple(spans)}) if spans else "without_steps"
 
 
-def measure(
-    config: Config, folder: Path, answers: Sequence[JudgedAnswer], poor_threshold: float | None
-) -> dict[str, float]:
-    """Return the figures of a new unit model on held-out answers; none without answers."""
-    if not answers:
-        return {}
-    settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    policy = load_unit_head(load_frozen(settings), folder)
-    model = UnitModel(policy, poor_threshold=poor_threshold)  # it is measured as it criticises
-    return unit_report(cases_of(model, answers), config.run.seed)
+def unit_cases(config: Config, units: UnitKind) -> list[SpanCase]:
+    """Return what the unit model says of the held-out answers beside their labels; of steps, step by step."""
+    cases = []
+    for record, case in heldout_cases(RunFolder.of(config), config):
+        if units == "steps":
+            places = [(span.start, span.end) for span in record.spans]
+            predicted = by_step(case.predicted, places, record.response)
+            case = case._replace(predicted=predicted, aligned=as_tokens(record.response, places))
+        cases.append(case)
+    return cases
 
 
-def cases_of(model: UnitModel, answers: Sequence[JudgedAnswer]) -> list[SpanCase]:
-    """Return the labels of a unit model beside the answers' own; the tokens of a case are the answer's units."""
-    places = None if answers[0].places is None else [answer.places or () for answer in answers]
-    labelled = model.label([answer.prompt for answer in answers], [answer.response for answer in answers], places)
-    return [
-        SpanCase(
-            Critique(text="", spans=answer.spans),
-            judgement_of(answer.response, units),
-            as_tokens(answer.response, units_of(model.divide, answer).units),
-        )
-        for answer, units in zip(answers, labelled, strict=True)
-    ]
+def as_tokens(response: str, places: Sequence[Place]) -> Aligned:
+    """Align a response as if each place were one token, for functions of tokens."""
+    starts, ends = (np.array([place[edge] for place in places], dtype=np.int64) for edge in (0, 1))
+    return Aligned.of(response, starts, ends)
 
 
 def unit_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, float]:

@@ -61,8 +61,8 @@ SHARED = {
         restart=False,
     ),
     "scalar model": Work(("train-scalar", PAIRS), "", ("pairs",), ("extra",), restart=False),
-    "step model": Work(("train-units", "steps"), "", ("annotate",), ("extra",)),
-    "token model": Work(("train-units", "tokens"), "", ("annotate",), ("extra",)),
+    "step model": Work(("train-units", "steps"), "", ("annotate",), ("reward_model",)),
+    "token model": Work(("train-units", "tokens"), "", ("annotate",), ("reward_model",)),
     "refiner": Work(("imitate", FEEDBACK, "--name", "refiner", "--revise"), "", ("annotate",), ("sft", "extra")),
     "refine": Work(
         ("refine", FEEDBACK, "--from", "refiner", "--out", REFINED), "", ("refiner",), ("extra",), restart=False
