@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from text2grad.config import find_config, load_config
 from text2grad.errors import UserError
 from text2grad.tasks import library
 from text2grad.tasks.base import TaskSettings, load_task, split_of
@@ -192,6 +193,10 @@ def test_installed_packages_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
     (cache,) = (tmp_path / "cache" / "text2grad").glob(f"*{library._installed([roots])}*")
     cache.write_text("torn", encoding="utf-8")
     assert [item.package for item in installed_functions()] == ["another"]
+
+
+def test_the_preset_names_the_task() -> None:
+    assert load_config(find_config("text2grad_lab:docstrings")).task.name == NAME
 
 
 def test_a_folder_without_packages_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from places import DATA
 from text2grad.config import find_config, load_config
 from text2grad.errors import EXIT_USAGE, UsageError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
@@ -68,36 +67,8 @@ def test_steps_of_ultrafeedback_are_refused_before_anything_is_read(tmp_path: Pa
     assert "train-units tokens" in str(refused.value) and "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
     refuse_no_steps(config, "tokens")
-
-
-@pytest.mark.parametrize(
-    ("name", "refused"),
-    [
-        ("ultrafeedback.jsonl", True),
-        ("ultrafeedback_binarized.jsonl", True),
-        ("ultrafeedback_text2grad.json", True),
-        ("slf5k.jsonl", False),
-        ("questions", False),
-        ("answers", False),
-    ],
-)
-def test_files_are_ultrafeedback_by_their_rows_whatever_they_are_called(
-    name: str, refused: bool, tmp_path: Path
-) -> None:
-    own = {
-        "questions": '{"prompt": "Why?", "reference": "So."}',
-        "answers": '{"prompt": "Why?", "response": "So."}',
-    }
-    file = tmp_path / f"mine{Path(name).suffix or '.jsonl'}"
-    file.write_text(own.get(name) or (DATA / name).read_text(encoding="utf-8"), encoding="utf-8")
-    config = load_config(None, ["--task.name", "qa", "--task.data", str(file), "--policy.model", "tiny"])
-    refuse_no_steps(config, "tokens")
-    if not refused:
-        refuse_no_steps(config, "steps")
-        return
-    with pytest.raises(UsageError, match="no steps") as said:
-        refuse_no_steps(config, "steps")
-    assert "\n" not in str(said.value)
+    other = load_config(None, ["--task.name", "qa", "--task.data", "mine.jsonl", "--policy.model", "tiny"])
+    refuse_no_steps(other, "steps")
 
 
 TOTAL = "def f(xs):\n    t = 0\n    for x in xs:\n        t -= x\n    return t\n"

@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -69,19 +68,6 @@ def test_a_sign_is_wrong_where_a_right_token_is_pushed_down() -> None:
     passing = dict(credit_signs.tokens_of(strip, Critique(text="", spans=spans[:1], score=1.0)))
     assert passing["passing"].tolist() == [-2.0]
     assert not list(credit_signs.tokens_of(strip | {"failure": {"kind": "invalid"}}, Critique(text="")))
-
-
-def test_the_picture_of_an_answer_has_a_ground_for_every_token() -> None:
-    drawn = credit_signs.tokens_svg(
-        [credit_signs.Strip("a <b>", ["def ", "f", ":\n  ", "x<1", ""], [1.0, -0.5, 0.0, -1.0, 2.0])]
-    )
-    tree = ElementTree.fromstring(drawn)
-    texts = ["".join(each.itertext()) for each in tree.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts == ["a <b>", "def ", "f", ":", "x<1"]
-    fills = [each.get("fill") for each in tree.iter("{http://www.w3.org/2000/svg}rect")]
-    assert (
-        len(fills) == 1 + 5 and str(fills[1]).startswith("rgba(11,110,79") and str(fills[2]).startswith("rgba(190")
-    )
 
 
 def record(number: int, response: str, *quotes: str) -> Feedback:

@@ -10,8 +10,6 @@ from pathlib import Path
 from text2grad.critics.program import Attempt
 from text2grad.critics.program.extract import Program
 from text2grad.critics.program.source import Lines, read_code
-from text2grad.data.files import load_rows
-from text2grad.data.published import QUESTIONS
 from text2grad.feedback import Example, Place, Span
 from text2grad.tasks.base import TaskSettings
 from text2grad.tasks.qa import DEFAULT_DATA, QATask
@@ -26,19 +24,8 @@ _BREAK = re.compile(
 
 
 def is_ultrafeedback(settings: TaskSettings) -> bool:
-    """Return whether a task's data is UltraFeedback: by its name, or of a file by the shape of its rows.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    data = settings.data or DEFAULT_DATA
-    if settings.name != QATask.name or "ultrafeedback" in Path(data).name.lower():
-        return settings.name == QATask.name
-    if not Path(data).is_file():
-        return False
-    (row,) = load_rows(data, limit=1)
-    shape = next((shape for shape in QUESTIONS if shape.keys <= row.keys()), None)
-    return shape is not None and "UltraFeedback" in shape.name and not isinstance(row.get("response"), str)
+    """True if a task's data is UltraFeedback, by its name."""
+    return settings.name == QATask.name and "ultrafeedback" in Path(settings.data or DEFAULT_DATA).name.lower()
 
 
 def steps_of(example: Example, response: str) -> list[Place]:
