@@ -21,6 +21,7 @@ from text2grad.eval.critics.spans import SpanCase, intervals, span_report, tally
 from text2grad.feedback import Failure, Feedback, Place
 from text2grad.jsonl import write_jsonl
 from text2grad.stages import Summary, inlined
+from text2grad.stages.critics import RewardModel
 from text2grad.stages.reward_model.data import reward_data
 from text2grad.stages.reward_model.gate import release
 from text2grad.stages.reward_model.train import heldout_cases, train_reward_model
@@ -139,7 +140,8 @@ def labelled_record(record: Feedback, units: UnitKind) -> Feedback | str:
 def unit_cases(config: Config, units: UnitKind) -> list[SpanCase]:
     """Return what the unit model says of the held-out answers beside their labels; of steps, step by step."""
     cases = []
-    for record, case in heldout_cases(RunFolder.of(config), config):
+    model = RewardModel(RunFolder.of(config), config.reward_model, config.generation.batch_size)
+    for record, case in heldout_cases(model):
         if units == "steps":
             places = [(span.start, span.end) for span in record.spans]
             predicted = by_step(case.predicted, places, record.response)

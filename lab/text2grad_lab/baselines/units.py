@@ -12,12 +12,14 @@ from typing import Literal
 
 from pydantic import Field
 
+from text2grad.critics.prompted import TaggerCritic
 from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Example, Failure, Judgement, Place, Span, tokens_of
+from text2grad.feedback import Critic, Example, Failure, Judgement, Place, Source, Span, tokens_of
 from text2grad.json_text import from_json
 from text2grad.policy.settings import GenerationSettings
 from text2grad.settings import Settings
+from text2grad.tasks.base import read_prompt
 from text2grad_lab.baselines.steps import steps_of
 
 UnitKind = Literal["steps", "tokens"]
@@ -79,8 +81,8 @@ def make_critic(settings: UnitModelSettings, ready: Ready) -> Critic:
     Raises:
         UserError: there is none, its training was not finished, or it labels other units.
     """
-    from text2grad.config import RewardModelSettings
-    from text2grad.stages.critics import critic_over
+    from text2grad.policy.heads.tagger import Tagger
+    from text2grad.stages.critics import REWARD_MODEL_PROMPT
 
     folder = model_folder(settings, ready.run.path)
     file = folder / UNITS_FILE
@@ -90,8 +92,9 @@ def make_critic(settings: UnitModelSettings, ready: Ready) -> Critic:
     units = from_json(file.read_text(encoding="utf-8"))["units"]
     if units != settings.units:
         raise UserError(f"the unit model in {folder} labels {units}", f"--extra.unit_model.units {units}")
-    tagger = RewardModelSettings.model_validate(TAGGER)
-    critic = critic_over(tagger, ready.run.load_model(folder), str(folder), GenerationSettings().batch_size)
+    source = Source(kind="reward_model", model=str(folder), prompt_version=units)
+    tagger = Tagger(ready.run.load_model(folder), GenerationSettings().batch_size)
+    critic = TaggerCritic(tagger, read_prompt(REWARD_MODEL_PROMPT), source)
     return StepCritic(critic) if units == "steps" else critic
 
 
