@@ -94,9 +94,9 @@ FAILED = Failure(kind="unsupported", message="too long")
 
 @pytest.mark.parametrize(
     ("marks", "signs"),
-    [((), [1, 1]), (((0, 3, -1),), [-1, 1]), (((0, 3, 1), (4, 8, -1)), [-1, 1]), (((4, 14, -1),), [-1, -1])],
+    [((), [1, 1]), (((0, 3, -1),), [-1, 1]), (((0, 7, 1), (7, 8, -1)), [-1, 1]), (((4, 14, -1),), [-1, -1])],
 )
-def test_a_step_has_the_label_of_most_of_its_characters(marks: tuple[Any, ...], signs: list[int]) -> None:
+def test_a_step_has_the_label_of_its_last_labelled_token(marks: tuple[Any, ...], signs: list[int]) -> None:
     class Known:
         source = Source(kind="reward_model")
 

@@ -1,7 +1,7 @@
 """The unit critic: a reward model that labels the steps (PRM-PPO, appendix N) or the tokens of answers.
 
-It is the product's tagger (`reward_model.kind: tagger`), trained by `train-units`. A step has the label of most of
-its characters.
+It is the product's tagger (`reward_model.kind: tagger`), trained by `train-units`. A step has the label
+of its last labelled token.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ class UnitModelSettings(Settings):
 
 
 def by_step(judgement: Judgement, places: Sequence[Place], response: str) -> Judgement:
-    """Return a span for every step with the sign of most of its labelled characters; good without any."""
+    """Return a span for every step with the label of its last labelled token, which has seen all of the step.
+
+    A step without a labelled token is good.
+    """
     if isinstance(judgement, Failure):
         return judgement
     spans = []
     for start, end in places:
-        signs = sum(
-            span.label * (min(end, span.end) - max(start, span.start))
-            for span in judgement.spans
-            if span.start < end and span.end > start
-        )
-        spans.append(Span(start=start, end=end, label=-1 if signs < 0 else 1, text=response[start:end]))
+        labels = [span.label for span in judgement.spans if span.label and span.start < end and span.end > start]
+        spans.append(Span(start=start, end=end, label=(labels or [1])[-1], text=response[start:end]))
     return judgement.model_copy(update={"spans": tuple(spans)})
 
 
