@@ -68,7 +68,7 @@ def run_train_units(config: Config, units: UnitKind, resume: ResumeMode = "auto"
             write_json(place / UNITS_FILE, {"units": units, "heldout": figures})
     return UnitModelSummary(
         records=trained.records + len(cases) + left_out.total(),
-        trained_on=trained.pairs,
+        trained_on=trained.trained_on,
         heldout=len(cases),
         left_out=dict(left_out) or None,
         metrics=trained.metrics,
