@@ -126,8 +126,9 @@ class PaidJob:
     @staticmethod
     def of(settings: PromptedSettings, task: TaskSettings, options: AnnotateOptions) -> PaidJob:
         """The job of a configured chat model; the options may give it another budget."""
-        job = PaidJob(settings, prompt_name(settings, task), options)
-        return job if options.budget_usd is None else job._with_budget(options.budget_usd)
+        budget = settings.budget_usd if options.budget_usd is None else options.budget_usd
+        endpoint = settings.model_copy(update={"budget_usd": budget})
+        return PaidJob(endpoint, prompt_name(settings, task), options)
 
     def annotate(self, items: Items, target: Path) -> PaidSummary:
         """Have every item judged once, and write the records to `target`.
