@@ -29,28 +29,21 @@ RING["src/text2grad/rl/ring.py"] = "import text2grad.rl\n"
 SETTINGS = "def describe_settings():\n    return iter('abc')\n"
 
 
-@pytest.mark.parametrize(
-    ("files", "changed"),
-    [
-        ({}, {}),
-        ({"src/text2grad/errors.py": "\n# only lines\n\n"}, {"src_lines": 3, "longest_function": 0}),
-        ({"src/text2grad/config/reference.py": SETTINGS}, {"src_lines": 9, "settings": 3}),
-        (
-            {"src/text2grad/train/ppo.py": "import os\nfrom text2grad import errors\n"},
-            {"src_lines": 9, "lines_imported_by_train_ppo": 9},
-        ),
-        (
-            {"src/text2grad/feedback.py": "class A:\n    async def f():\n" + "        x = 1\n" * 90},
-            {"src_lines": 99, "longest_function": 91, "largest_folder": 3},
-        ),
-        (RING, {"src_lines": 9, "cycles": 1}),
-        (
-            {"src/text2grad/errors.py": "import text2grad.rl\n"},
-            {"src_lines": 1, "longest_function": 0, "upward": 1},
-        ),
-        ({".pytest_cache/text2grad_suite_seconds": "12.5"}, {"suite_seconds": 12.5}),
-    ],
-)
+LOOP = "import os\nfrom text2grad import errors\n"
+LONG = "class A:\n    async def f():\n" + "        x = 1\n" * 90
+CHANGES: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({}, {}),
+    ({"src/text2grad/errors.py": "\n# only lines\n\n"}, {"src_lines": 3, "longest_function": 0}),
+    ({"src/text2grad/config/reference.py": SETTINGS}, {"src_lines": 9, "settings": 3}),
+    ({"src/text2grad/train/ppo.py": LOOP}, {"src_lines": 9, "lines_imported_by_train_ppo": 9}),
+    ({"src/text2grad/feedback.py": LONG}, {"src_lines": 99, "longest_function": 91, "largest_folder": 3}),
+    (RING, {"src_lines": 9, "cycles": 1}),
+    ({"src/text2grad/errors.py": "import text2grad.rl\n"}, {"src_lines": 1, "longest_function": 0, "upward": 1}),
+    ({".pytest_cache/text2grad_suite_seconds": "12.5"}, {"suite_seconds": 12.5}),
+]
+
+
+@pytest.mark.parametrize(("files", "changed"), CHANGES)
 def test_every_figure_changes_with_what_it_counts(
     tmp_path: Path, files: dict[str, str], changed: dict[str, Any]
 ) -> None:

@@ -98,12 +98,16 @@ def test_prompts_are_padded_left_and_responses_right_and_a_part_is_trimmed_to_it
     assert alone.input_ids.tolist() == [[6, 7, 8, 13]] and alone.mask.tolist() == [[True]]
 
 
-def test_rows_of_similar_length_share_a_pass() -> None:
+def test_rows_of_similar_length_or_of_one_prompt_share_a_pass() -> None:
     prompts, responses = [[1] * n for n in (2, 30, 3, 31)], [[1] * n for n in (4, 1, 5, 2)]
     batch = pack(prompts, responses, pad=0, device="cpu")
-    found = [rows.tolist() for rows in batch.passes(torch.tensor([3, 0, 1, 2]), 2)]
-    assert found == [[0, 2], [1, 3]]
+    passes = [rows.tolist() for rows in batch.passes(torch.tensor([3, 0, 1, 2]), 2)]
+    assert passes == [[0, 2], [1, 3]]
     assert sorted(row for rows in batch.passes(torch.tensor([3, 0, 2]), 2) for row in rows.tolist()) == [0, 2, 3]
+    prompts = [[5, 6, 7], [8, 9, 10], [11]] * 2
+    given = pack(prompts, [[20, 21], [22], [23, 24, 25], [26], [27, 28, 29], [30]], pad=0, device="cpu")
+    first, *others = (set(rows.tolist()) for rows in given.passes(torch.arange(6), 2, grouped=True))
+    assert first == {2, 5} and sorted(map(sorted, others)) == [[0, 3], [1, 4]]
 
 
 def test_log_probabilities_and_values_stand_before_the_token_they_belong_to(model_folder: Path) -> None:

@@ -124,14 +124,6 @@ def test_a_model_that_overlooks_positions_or_mask_is_refused(ignored: str, polic
     assert not can_share(policy.model, states)
 
 
-def test_passes_keep_answers_to_one_prompt_together() -> None:
-    one, other, short = [5, 6, 7], [8, 9, 10], [11]
-    prompts = [one, other, short, one, other, short]
-    given = pack(prompts, [[20, 21], [22], [23, 24, 25], [26], [27, 28, 29], [30]], pad=0, device="cpu")
-    passes = [set(rows.tolist()) for rows in given.passes(torch.arange(6), 2, grouped=True)]
-    assert passes[0] == {2, 5} and sorted(map(sorted, passes[1:])) == [[0, 3], [1, 4]]
-
-
 SAMPLED = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=8)
 
 
