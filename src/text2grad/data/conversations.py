@@ -23,7 +23,7 @@ from text2grad.json_text import from_json
 PROMPTS = ("prompt", "question", "instruction", "query")
 """Keys of what was asked; the first counts. Alpaca's `input` belongs to its `instruction`."""
 SYSTEMS = ("system", "system_prompt", "system_message")
-TALKS = ("messages", "conversation", "chat_history", "trajectory")
+TALKS = ("messages", "conversation", "chat_history", "history", "trajectory")
 """Keys of a whole conversation, or of what came before a response."""
 ANSWERS = ("response", "completion", "output")
 """Keys of what was answered. `output` stands with `instruction`, or holds messages."""
@@ -118,12 +118,17 @@ def read_exchange(row: Row, write: Write = by_default, literal: bool = False) ->
     response = None if turns or answer is None else cell_text({"response": answer}, "response")
     talk = next((name for name in TALKS if is_talk(row.get(name))), "")
     before: list[Message] = []
+    if not (talk or answers or "prompt" in row):
+        for name in TALKS:
+            messages_of(row[name] if isinstance(row.get(name), list) else (), write)  # says what is wrong there
     if talk and not answers:
         turns = messages_of(row[talk], write)
     elif talk:
         before = messages_of(row[talk], write)
         if before[-1].role == "assistant" and before[-1].content in (response, turns[-1].content if turns else ""):
             before.pop()
+        if before and before[-1].role == "assistant" and prompt and prompt[-1].role == "user":
+            before += prompt  # what was said before the question
         if not before or before[-1].role == "assistant":
             raise RowError(f"both {talk} that end with an answer and a {answers[0]}", "leave out what is not meant")
     if turns:
@@ -335,6 +340,8 @@ def plain_messages(message: Mapping[str, Any], write: Write = by_default) -> lis
     role, content = str(message["role"]), message.get("content")
     if isinstance(content, dict):
         raise RowError(f"a message of the {role} has an object as content", _AS_PARTS)
+    if message.get("audio"):
+        raise RowError(f"a message of the {role} has a part 'audio'", _ONLY_TEXT)
     for name in message.keys() - _KNOWN:
         if holds_text(message[name]):
             warn_once(f"{name!r} of messages is not read; what counts of it belongs into their content")

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import Field
 
-from text2grad.data.conversations import read_prompt, repeats_prompt, with_system
-from text2grad.data.files import Row, convert_rows, load_rows, optional_text, reference_of, text_of
+from text2grad.data.conversations import SYSTEMS, read_prompt, repeats_prompt, with_system
+from text2grad.data.files import Row, convert_rows, load_rows, optional_text, reference_of, text_of, texts_in
 from text2grad.data.opinions import Importer, Names, Opinion, text_in
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import (
@@ -128,6 +128,7 @@ SLF5K = (
 IMPORTED_KEYS = frozenset({"id", "prompt", "response", "spans", "source"})
 REMARKED = ("critique", "good", "poor", "spans", "score")
 """Keys of rows that say something about their response: it is not a reference answer."""
+_OF_A_QUESTION = {*REMARKED, *SYSTEMS, "prompt", "id", "prompt_id", "response", "reference", "corrected"}
 TURNS = "Text2Grad's UltraFeedback file"
 
 
@@ -151,6 +152,8 @@ def question_example(row: Row, fallback_id: str) -> Example:
     prompt, _ = with_system(row, *read_prompt(row))
     if not prompt:
         raise ValueError("no text in 'prompt'")
+    for name in texts_in(row, _OF_A_QUESTION):
+        warn_once(f"{name!r} holds text that is no part of the prompt: what counts of it belongs there")
     turns = isinstance(row.get("response"), list) and any(isinstance(each, dict) for each in row["response"])
     plain = () if turns or any(row.get(name) for name in REMARKED) else ("response",)
     return _example(row, fallback_id, prompt, reference_of(row, "reference", "corrected", *plain))

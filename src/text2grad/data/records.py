@@ -334,8 +334,9 @@ def _unread(opinions: Sequence[Opinion]) -> Iterator[str]:
     """A line for each key whose text was not read, with the option that reads it."""
     counts = Counter(name for opinion in opinions for name in texts_in(opinion.unread))
     for name, count in counts.items():
-        field = "critique" if name in COMMENT_KEYS else "corrected" if name in CORRECTED_KEYS else "prompt"
-        shown = shlex.quote(f"prompt=FIRST,prompt={name}" if field == "prompt" else f"{field}={name}")
+        corrects = name in (*CORRECTED_KEYS, "reference")
+        ours = "critique" if name in COMMENT_KEYS else "corrected" if corrects else "prompt=FIRST,prompt"
+        shown = shlex.quote(f"{ours}={name}")
         yield f"{name}: text that was not read: {count} (to read it: --map {shown})"
 
 

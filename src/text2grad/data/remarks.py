@@ -29,7 +29,7 @@ from text2grad.data.conversations import (
 from text2grad.data.files import Placed, Row, RowError, cell_text, is_filled, kind_of, name_text
 from text2grad.data.marks import LABELS, POLARITY, Mark, as_turns, edits, spans_of
 from text2grad.data.markup import BRACKETS, MarkedText, has_markup, read_markup
-from text2grad.data.opinions import Importer, Names, Opinion, opinions
+from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, opinions
 from text2grad.data.scale import Scale, Scales, number_of
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Label, Message, QuoteCounts, is_foreign, key_of
@@ -310,6 +310,9 @@ def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinio
     exact = row.get("spans") == NO_SPANS or 0 < len(placed) == len(spans)
     asked = read_exchange(row, write, literal=exact)
     prompt, text = as_turns(asked.prompt), asked.response or ""
+    if asked.response is None and "response" not in row:
+        there = [name for name in RESPONSE_KEYS if isinstance(row.get(name), str)] or ["KEY"]
+        raise RowError("there is no response", f"say which it is: --map response={there[0]}")
     if not (text.strip() or exact):
         raise ValueError("the response is empty")
     quotes, unlabelled = _quotes(row, [span for span in spans if not _has_offsets(span)])

@@ -143,7 +143,7 @@ def _check_columns(asked: Exchange) -> None:
         ValueError: there is no prompt or response, or another column.
     """
     for name, value in asked.others.items():
-        if name in KNOWN:
+        if name in (*KNOWN, "prompt", "response"):
             continue
         if not asked.is_turn:
             near = difflib.get_close_matches(str(name), Response.model_fields, n=1)
@@ -151,9 +151,10 @@ def _check_columns(asked: Exchange) -> None:
             raise ValueError(f"unknown column {str(name)[:40]!r}{hint}")
         if holds_text(value):
             warn_once(f"{name!r} holds text that no critic sees: what counts of it belongs into the messages")
-    for name, value in (("response", asked.response), ("prompt", asked.prompt or None)):
-        if value is None:
-            raise ValueError(f"no column {name!r}")
+    if asked.response is None:
+        raise ValueError("no column 'response'")
+    if not any(turn.content.strip() for turn in asked.prompt):
+        raise ValueError("no column 'prompt', or an empty one")
 
 
 def _of_row(row: Response, fallback_id: str) -> Item:

@@ -21,9 +21,8 @@ from text2grad.errors import UserError, warn_once
 
 _TABBED = (".tsv", ".tab", ".txt")
 _MOST_NAMED = 5
-_SHEET_ERROR = re.compile(
-    r"#(NAME\?|REF!|VALUE!|DIV/0!|N/A|NUM!|NULL!|SPILL!|CALC!|FIELD!|BLOCKED!|ERROR!|GETTING_DATA)|Err:5\d\d"
-)
+_SHEET_ERROR = re.compile(r"#[A-ZÀ-Ý0/¿_]+[!?]|#N/?[ADV]|Err:5\d\d")
+"""What a formula that fails shows, in the languages of Excel, Sheets and LibreOffice."""
 _SHORTENED = re.compile(r"\d[.,]\d+E\+\d+", re.IGNORECASE)
 _IMPORT_ID = re.compile(r'\s*$|\{"ImportId":')
 _SEPARATOR = re.compile(r"sep=([^\r\n])(?:\r\n|\r|\n)", re.IGNORECASE)

@@ -173,3 +173,17 @@ def test_a_part_of_another_type_is_refused_by_its_name(messages: Any, tmp_path: 
     with pytest.raises(UserError) as caught:
         read(tmp_path, [{"messages": messages, "critique": "c"}])
     assert any(name in str(caught.value) for name in kind)
+
+
+@pytest.mark.parametrize("key", ["messages", "history"])
+def test_turns_before_the_question_belong_to_the_prompt(key: str, tmp_path: Path) -> None:
+    row = {key: [ASK, DONE], "prompt": "And Basel?", "response": "9 km.", "critique": "c"}
+    (record,) = read(tmp_path, [row]).records
+    assert [turn.content for turn in record.prompt] == ["How far is Bern?", "95 km.", "And Basel?"]
+
+
+def test_a_row_without_a_response_says_which_column_it_may_be(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--map response=output"):
+        read(tmp_path, [{"input": "How far?", "output": "95 km.", "critique": "c"}])
+    with pytest.raises(UserError, match="no message: "):
+        read(tmp_path, [{"messages": [{"role": "user", "parts": []}], "critique": "c"}])

@@ -71,7 +71,9 @@ def test_the_headers_of_qualtrics_are_no_answers(tmp_path: Path, capsys: pytest.
     assert record.response == "Soon." and "Qualtrics" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("cells", ["p,#NAME?,c,1", "p,r,#N/A,1", "p,r,Err:508,1", "p,r,c,1.23457E+18"])
+@pytest.mark.parametrize(
+    "cells", ["p,#NAME?,c,1", "p,r,#N/A,1", "p,r,#BEZUG!,1", "p,r,Err:508,1", "p,r,c,1.23457E+18"]
+)
 def test_what_a_spreadsheet_wrote_is_nobodys_words(cells: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="row 3: "):
         import_feedback(table(tmp_path, f"prompt,response,critique,annotator\np,r,c,1\n{cells}\n"))
