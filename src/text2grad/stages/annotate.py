@@ -24,7 +24,7 @@ from text2grad.feedback import Critic, Example, Failure, Feedback, judgements_of
 from text2grad.jsonl import refuse_folder
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.critics import CriticFactory, critic_factory
+from text2grad.stages.critics import CriticFactory, critic_factory, prompt_name
 from text2grad.stages.paid import AnnotateOptions, PaidJob, refuse_endpoint_options
 from text2grad.stages.run_folder import HELDOUT_FEEDBACK, RunFolder
 from text2grad.tasks.base import Task, environment_of, feedback_split
@@ -94,24 +94,34 @@ def run_annotate(
         refuse_endpoint_options(options)
     if options.start and (responses is not None or options.anchor):
         raise UsageError("--from names the policy that answers, and none is sampled", "leave out --from")
+    job = None
+    if kind == "prompted":
+        endpoint = config.critic.prompted
+        if options.budget_usd is not None:
+            endpoint = endpoint.model_copy(update={"budget_usd": options.budget_usd})
+        job = PaidJob(endpoint, prompt_name(endpoint, config.task), options)
     with critic_factory(config, kind) as factory:
         if responses is None:
-            return annotate_samples(config, factory, target, options)
-        return annotate_file(config, factory, responses, target, options)
+            return annotate_samples(config, factory, target, options, job)
+        return annotate_file(config, factory, responses, target, options, job)
 
 
 def annotate_file(
-    config: Config, factory: CriticFactory, responses: Path, target: Path, options: AnnotateOptions
+    config: Config,
+    factory: CriticFactory,
+    responses: Path,
+    target: Path,
+    options: AnnotateOptions,
+    job: PaidJob | None,
 ) -> Summary:
-    """Have the critic judge the responses in a file."""
+    """Have the responses in a file judged, by a paid job or by the critic of the factory."""
     write = factory.run.turn_writer()
 
     def items() -> Iterator[Item]:
         return islice(read_items(responses, options.anchor, write), options.limit)
 
     refuse_none(items)
-    if factory.kind == "prompted":
-        job = PaidJob.of(config.critic.prompted, config.task, options)
+    if job is not None:
         return job.plan(items, target) if options.plan else job.annotate(items, target)
     if factory.kind == "reward_model":
         from text2grad.stages.training import prepare
@@ -152,8 +162,10 @@ def warn_without_reference(items: Items) -> None:
         print(f"{counted}: faults are found by tests alone ({cure})", file=sys.stderr)
 
 
-def annotate_samples(config: Config, factory: CriticFactory, target: Path, options: AnnotateOptions) -> Summary:
-    """Have the critic judge samples of the policy, or with `options.anchor` the data set's own drafts."""
+def annotate_samples(
+    config: Config, factory: CriticFactory, target: Path, options: AnnotateOptions, job: PaidJob | None
+) -> Summary:
+    """Have samples of the policy judged, or with `options.anchor` the data set's own drafts."""
     from text2grad.stages.sampling import tested_items
     from text2grad.stages.training import note_settings, prepare
 
@@ -162,13 +174,13 @@ def annotate_samples(config: Config, factory: CriticFactory, target: Path, optio
     train = task.examples(feedback_split(config.task))
     factory.refuse_unfit(train)
     heldout = task.examples("heldout")[: settings.heldout or config.evaluate.limit]
-    paid = factory.kind == "prompted"
-    with nullcontext() if paid else factory.open(task) as critic:  # before anything is sampled
+    with nullcontext() if job else factory.open(task) as critic:  # before anything is sampled
         prompts = [factory.admitted(part) for part in (train[: settings.prompts], heldout)]
         items, held = _responses(
             factory.run, task, prompts, settings.samples_per_prompt, config.generation, options
         )
-        if critic is not None:
+        if job is None:
+            assert critic is not None
             note_settings(config, config.run.folder)
             tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
             heldout_target = target.with_name(HELDOUT_FEEDBACK)
@@ -176,7 +188,6 @@ def annotate_samples(config: Config, factory: CriticFactory, target: Path, optio
             return summary_of(target, tally, others)
     refuse_none(lambda: items)
     check_items(held)
-    job = PaidJob.of(config.critic.prompted, config.task, options)
     if options.plan:
         return job.plan(lambda: [*items, *held], target)
     note_settings(config, config.run.folder)

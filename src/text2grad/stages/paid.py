@@ -15,7 +15,6 @@ from text2grad.chat.questions import Question
 from text2grad.chat.settings import EndpointSettings
 from text2grad.critics.canaries import canaries_path, canary_items
 from text2grad.critics.prompted import Pair, PromptedCritic
-from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.data.records import write_feedback
 from text2grad.data.responses import Item, Items
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
@@ -23,9 +22,8 @@ from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, reading
 from text2grad.page.quality import measure
 from text2grad.stages import Summary, inlined
-from text2grad.stages.critics import prompt_name, prompted_critic
+from text2grad.stages.critics import prompted_critic
 from text2grad.stages.run_folder import HELDOUT_FEEDBACK
-from text2grad.tasks.base import TaskSettings
 
 MOST_MOVED = 0.5
 """Share of the canaries that a critic may misjudge."""
@@ -122,13 +120,6 @@ class PaidJob:
     endpoint: EndpointSettings
     prompt: str
     options: AnnotateOptions
-
-    @staticmethod
-    def of(settings: PromptedSettings, task: TaskSettings, options: AnnotateOptions) -> PaidJob:
-        """The job of a configured chat model; the options may give it another budget."""
-        budget = settings.budget_usd if options.budget_usd is None else options.budget_usd
-        endpoint = settings.model_copy(update={"budget_usd": budget})
-        return PaidJob(endpoint, prompt_name(settings, task), options)
 
     def annotate(self, items: Items, target: Path) -> PaidSummary:
         """Have every item judged once, and write the records to `target`.
