@@ -111,6 +111,10 @@ def test_an_episode_that_was_cut_is_truncated(policy: Policy, max_turns: int, en
     torch.manual_seed(1)
     settings = SETTINGS.model_copy(update={"max_turns": max_turns})
     samples = play(policy, EXAMPLES * 4, lambda: Echo(environment_turns), settings)
+    for sample in samples:  # a turn that was cut is the last
+        *earlier, last = turns(sample)
+        assert all(each[-1] in policy.stop_ids for each in earlier)
+        assert sample.truncated or last[-1] in policy.stop_ids
     by_itself = [each for each in samples if whole_episode(policy, each)]
     most = min(max_turns, environment_turns)
     assert by_itself and all(len(turns(each)) <= most for each in samples)
