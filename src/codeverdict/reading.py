@@ -36,7 +36,18 @@ _MODULES_AWAY = "subprocess multiprocessing socket ctypes signal pexpect pickle 
 _NOT_HERE = frozenset(_MODULES_AWAY.split())
 _READ = "getsource getsourcelines getsourcefile getfile reload get_type_hints signature __annotations__"
 _SOURCES = frozenset(_READ.split())
-_OF_PROCESS = frozenset(["setenv", "delenv", "chdir", "syspath_prepend"])
+_OF_PROCESS = {"setenv": "os.environ", "delenv": "os.environ", "chdir": "os.curdir", "syspath_prepend": "sys.path"}
+_CHANGES = frozenset(["update", "pop", "setdefault", "clear", "append", "extend", "insert", "popitem"])
+_STATES = ("os.environ", "sys.argv")
+_IMPORTED_STATES = {name.partition(".")[2]: name for name in _STATES}
+_MIRRORED = re.compile(
+    r"builtins\.(?:input|print|open)|sys\.(?:stdin|argv)|os\.(?:environ|curdir|getcwd|getenv|listdir|makedirs|remove|urandom)|"
+    r"os\.path\.\w+|(?:time|random|secrets|getpass|shutil|platform|urllib\.request|subprocess|webbrowser)\.\w+|"
+    r"uuid\.uuid[14]"
+)
+"""What of the standard library tests may replace: it is replaced where the solution is as well."""
+_OUTPUT = ("sys.stdout", "sys.stderr")
+"""What the solution prints comes to whatever stands there."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +97,14 @@ def _read(tests: str) -> TestFile:
     tree = ast.parse(tests)
     nodes = nodes_of(tree)
     wanted = wanted_names(tree, nodes)
-    if what := _refusal(tree, nodes, {*wanted, *_imported(nodes, "solution"), "solution"}):
+    replaced = {name for node in nodes for name in _replaced(node, _modules(nodes))} - {*_OUTPUT}
+    if what := _refusal(tree, nodes, {*wanted, *_imported(nodes, "solution"), "solution"}, replaced):
         return TestFile(outcome="unsupported", error=what)
-    words: dict[str, Any] = {"mentions": [each for each in _MENTIONS if each in tests], "wanted": wanted}
+    words: dict[str, Any] = {
+        "replaced": sorted(replaced),
+        "mentions": [each for each in _MENTIONS if each in tests],
+        "wanted": wanted,
+    }
     words["own"] = _own_lines(nodes)
     words["modules"] = [each for each in wanted if each in _COMMON and _only_for_attributes(each, nodes)]
     words |= {"plain": _is_plain(tests, tree, nodes), "fixed": _has_static_skips(tree, nodes)}
@@ -238,12 +254,14 @@ def _loads(node: ast.AST) -> set[str]:
 # What cannot be judged
 
 
-def _refusal(tree: ast.Module, nodes: list[ast.AST], taken: set[str]) -> str:
+def _refusal(tree: ast.Module, nodes: list[ast.AST], taken: set[str], replaced: set[str]) -> str:
     """What in a test file cannot be judged with the solution in another process, "" if nothing."""
-    modules = _modules(nodes)
-    return next((why for node in nodes if (why := _refused(node, taken, modules))), "") or next(
-        (why for node in tree.body if (why := _not_a_test(node, taken))), ""
+    reasons = (
+        *(why for node in nodes if (why := _refused(node, taken))),
+        *(f"tests that replace {name}" for name in sorted(replaced) if not _MIRRORED.fullmatch(name)),
+        *(why for node in tree.body if (why := _not_a_test(node, taken))),
     )
+    return next(iter(reasons), "")
 
 
 def _imported(nodes: list[ast.AST], module: str) -> set[str]:
@@ -251,14 +269,13 @@ def _imported(nodes: list[ast.AST], module: str) -> set[str]:
     return {alias.asname or alias.name for node in froms for alias in node.names}
 
 
-def _modules(nodes: list[ast.AST]) -> set[str]:
-    """The names by which the test file knows modules of the standard library."""
-    found = {"builtins"}
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            names = [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
-            wanted = [alias.name.partition(".")[0] for alias in node.names]
-            found |= {name for name, real in zip(names, wanted, strict=True) if real in sys.stdlib_module_names}
+def _modules(nodes: list[ast.AST]) -> dict[str, str]:
+    """The names by which the test file knows modules of the standard library -> their own."""
+    found = {"builtins": "builtins"}
+    for alias in (each for node in nodes if isinstance(node, ast.Import) for each in node.names):
+        first = alias.name.partition(".")[0]
+        if first in sys.stdlib_module_names:
+            found |= {alias.asname: alias.name} if alias.asname else {first: first}
     return found
 
 
@@ -272,7 +289,7 @@ def root(node: ast.expr) -> str:
     return node.id
 
 
-def _refused(node: ast.AST, taken: set[str], modules: set[str]) -> str:
+def _refused(node: ast.AST, taken: set[str]) -> str:
     if isinstance(node, ast.Import | ast.ImportFrom):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         bad = next((name for name in names if name.partition(".")[0] in _NOT_HERE), "")
@@ -284,24 +301,52 @@ def _refused(node: ast.AST, taken: set[str], modules: set[str]) -> str:
         return "generators that are driven from outside"
     if isinstance(node, ast.ClassDef) and any(root(base) in taken for base in node.bases):
         return "classes derived from one of the solution"
-    return _replaces(node, modules) if isinstance(node, ast.Call) else ""
-
-
-def _replaces(node: ast.Call, modules: set[str]) -> str:
-    """What a call replaces that the solution would see in one process, and does not see here."""
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    owner = root(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-    if name == "create_autospec" or any(each.arg == "autospec" for each in node.keywords):
+    if isinstance(node, ast.Call) and (
+        _called(node) == "create_autospec" or any(each.arg == "autospec" for each in node.keywords)
+    ):
         return "tests that use autospec"
-    if name in _OF_PROCESS and owner not in ("self", "cls"):
-        return f"tests that use {name}"
+    return ""
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _replaced(node: ast.AST, modules: dict[str, str]) -> list[str]:
+    """The full names of what a statement or a call replaces that the solution would see in one process."""
+    if isinstance(node, ast.Call):
+        name = _replaced_by_call(node, modules)
+        return [name] if name and name.partition(".")[0] != "solution" else []
+    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+    if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
+        return []
+    parts = [part for target in targets for part in getattr(target, "elts", [target])]
+    return [name for part in parts if not isinstance(part, ast.Name) and (name := _full_name(part, modules))]
+
+
+def _replaced_by_call(node: ast.Call, modules: dict[str, str]) -> str:
+    name, owner = _called(node), getattr(node.func, "value", None)
+    if name in _OF_PROCESS and root(node.func) not in ("self", "cls"):
+        return _OF_PROCESS[name]
+    if name in _CHANGES and owner is not None and (changed := _full_name(owner, modules)) in _STATES:
+        return changed
     of_patch = name in ("dict", "object") and "patch" in ast.dump(node.func)
     if not node.args or not (of_patch or name in ("patch", "setattr", "delattr", "setitem", "delitem")):
         return ""
-    target = getattr(node.args[0], "value", None)
+    target, *others = (getattr(each, "value", None) for each in node.args)
     if isinstance(target, str):
-        return "" if target.partition(".")[0] == "solution" else f"tests that replace {target}"
-    return f"tests that replace parts of {root(node.args[0])}" if root(node.args[0]) in modules else ""
+        return target
+    replaced = _full_name(node.args[0], modules)
+    part = "" if name in ("dict", "setitem", "delitem") or not replaced else f".{next(iter(others), None)}"
+    return replaced + part
+
+
+def _full_name(node: ast.expr, modules: dict[str, str]) -> str:
+    """The full name of a part of a module, also where something in it is meant; "" of anything else."""
+    if isinstance(node, ast.Name):
+        return modules.get(node.id, _IMPORTED_STATES.get(node.id, ""))
+    above = _full_name(node.value, modules) if isinstance(node, ast.Attribute | ast.Subscript) else ""
+    return f"{above}.{node.attr}" if above and isinstance(node, ast.Attribute) else above
 
 
 def _not_a_test(node: ast.stmt, taken: set[str]) -> str:

@@ -123,6 +123,16 @@ def test_scripts_are_judged_by_their_output(runner: Runner) -> None:
     assert runner.run_io(code, []).outcome == "no_tests"
 
 
+def test_calls_take_no_time_for_what_is_shared_and_not_changed() -> None:
+    code = "class Table:\n    def __init__(self, rows): self.rows = rows\n"
+    code += "    def get(self, n): return self.rows[n]\n    def put(self, n, x): self.rows[n] = x\n"
+    tests = "from solution import Table\ndef test():\n    rows = list(range(50_000))\n    table = Table(rows)\n"
+    tests += "    assert all(table.get(n) == n for n in range(1000))\n    table.put(49_999, -1)\n"
+    tests += "    rows[0] = -2\n    assert rows[-1] == -1 and table.get(0) == -2\n"
+    with Runner(seconds=3.0, tier="landlock") as quick:
+        assert quick.run(code, tests).passed
+
+
 def test_several_workers_and_asynchronous_calls() -> None:
     jobs = [(ONE + f"# {number % 7}\n", TEST_ONE) for number in range(20)]
     with Runner(workers=2, seconds=10.0) as both:

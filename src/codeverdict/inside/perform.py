@@ -76,7 +76,7 @@ def _get(target: Any, name: str) -> Any:
 def _plain(target: Any) -> tuple[bool, Any]:
     """(True, the plain value an object is compared as); (False, None) if it differs from every plain value; and
     (False, names of types) of which it knows no value, if it has a comparison of its own: nobody tells it which of
-    them it is compared with."""
+    them it is compared with. One that raises with a value of any type raises."""
     kind = type(target)
     base: Any = next(each for each in kind.__mro__ if "__eq__" in vars(each))
     equal = vars(base)["__eq__"]
@@ -92,14 +92,18 @@ def _plain(target: Any) -> tuple[bool, Any]:
     if base is object or (generated and hasattr(kind, "__dataclass_fields__")):
         return False, None
     kinds: tuple[Any, ...] = (*values.PLAIN, bool, type(None))
-    return False, [each.__name__ for each in kinds if _differs(equal, target, each())]
+    answers = [_answer(equal, target, each()) for each in kinds]
+    if all(isinstance(each, Exception) for each in answers):
+        raise answers[0]
+    return False, [each.__name__ for each, answer in zip(kinds, answers, strict=True) if answer is NotImplemented]
 
 
-def _differs(equal: Any, target: Any, empty: Any) -> bool:
+def _answer(equal: Any, target: Any, empty: Any) -> Any:
+    """What an object says of being equal to a value, or what it raises."""
     try:
-        return equal(target, empty) is NotImplemented
-    except Exception:  # it looks into what it is compared with
-        return False
+        return equal(target, empty)
+    except Exception as error:
+        return error
 
 
 @functools.cache

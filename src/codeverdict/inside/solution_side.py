@@ -35,6 +35,7 @@ def serve(source: int, reader: int, writer: int) -> None:
     tests.controls = {
         "names": lambda names: [name for name in names if name in module.__dict__],
         "seed": _seed,
+        "replace": _replace,
         "begin": lambda: lines.begin() if lines else None,
         "lines": lambda: lines.end() if lines else [],
         "log": lambda: _log(said),
@@ -98,6 +99,24 @@ def _log(said: list[Any]) -> None:
 
 def _seed(module: str, *args: Any) -> None:
     importlib.import_module(module).seed(*args)
+
+
+_ORIGINALS: dict[str, Any] = {}
+
+
+def _replace(name: str, *value: Any) -> None:
+    """Put what the tests have put in a place of the standard library there; without a value, what was there."""
+    if name == "os.environ":
+        os.environ.update(*value)
+        for key in os.environ.keys() - value[0].keys():
+            del os.environ[key]
+    elif name == "os.curdir":
+        os.chdir(*value)
+    else:
+        module, _, part = name.rpartition(".")
+        holder = importlib.import_module(module)
+        original = _ORIGINALS.setdefault(name, getattr(holder, part))
+        setattr(holder, part, value[0] if value else original)
 
 
 def _taken(said: list[Any]) -> list[Any]:

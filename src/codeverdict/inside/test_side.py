@@ -159,6 +159,10 @@ class Judging:
             for name in names.split() if module in mentions else ():
                 holder = __import__(module)
                 setattr(holder, name, objects.asking(getattr(holder, name), module, name))
+        self._mirrored = {name: _state(name) for name in self.words["replaced"]}
+        self._originals = dict(self._mirrored)
+        if self._mirrored:
+            self.peer.prepare = self._mirror
         self.peer.named = mentions & peer.SILENT
         if "hread" in mentions:
             self._watch_threads()
@@ -166,6 +170,15 @@ class Judging:
             _seed_both(self.peer)
         if mentions & _LOGS:
             self.peer.request("log", None)
+
+    def _mirror(self) -> None:
+        """Have the solution see what the tests have replaced since it was last asked."""
+        for name, before in self._mirrored.items():
+            now = _state(name)
+            if now is not before and (type(now) not in (list, dict, str) or now != before):
+                self._mirrored[name] = now
+                given = () if now is self._originals[name] else (now,)
+                self.peer.request("replace", None, (name, *given))
 
     def _watch_threads(self) -> None:
         """What ends a thread of the tests is the failure of the test."""
@@ -338,6 +351,17 @@ def _hear(said: list[Any]) -> None:
             logger = logging.getLogger(name)
             if logger.isEnabledFor(level):
                 logger.handle(logger.makeRecord(name, level, peer.SOLUTION_FILE, 0, text, (), None))
+
+
+def _state(name: str) -> Any:
+    """What stands in a place of the standard library; of what changes in place, a copy."""
+    if name == "os.environ":
+        return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    if name in ("sys.argv", "os.curdir"):
+        return sys.argv[:] if name == "sys.argv" else os.getcwd()
+    module, _, part = name.rpartition(".")
+    now = getattr(__import__(module, fromlist=[part]), part)
+    return sys.__stdin__ if type(now).__module__.startswith("_pytest") else now
 
 
 def _seed_both(to_solution: peer.Peer) -> None:

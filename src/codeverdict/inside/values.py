@@ -22,6 +22,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from codeverdict.inside.kernel import system
+
 SCALARS = frozenset({str, bool, float, type(None)})
 SMALL_INT = 1 << 62
 TEXT_LIMIT = 300
@@ -240,19 +242,18 @@ class Shared:
         """Whether anything was put in, taken out or replaced since then."""
         if self.snapshot is None:  # it is being filled, and what goes in asks the other side
             return False
-        now = self._now()
-        if type(now) is not tuple:
-            return bool(now != self.snapshot)
-        if type(self.value) is set:
-            return set(map(id, now)) != set(map(id, self.snapshot))
-        return len(now) != len(self.snapshot) or not all(map(operator.is_, now, self.snapshot))
+        now = self.value if type(self.value) is list else self._now()
+        return not system.same_items(now, self.snapshot) if type(now) is list else bool(now != self.snapshot)
 
     def _now(self) -> Any:
-        if type(self.value) in _MAPPINGS:
-            return tuple(part for item in self.value.items() for part in item)
-        if type(self.value) in (bytearray, array.array):
+        kind = type(self.value)
+        if kind in _MAPPINGS:
+            return [*self.value.keys(), *self.value.values()]
+        if kind in (bytearray, array.array):
             return bytes(self.value)
-        return array_parts(self.value) or tuple(self.value)
+        if numpy() is not None and kind is numpy().ndarray:
+            return self.value.dtype.str, self.value.shape, self.value.tobytes()
+        return list(self.value)
 
 
 class Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from typing import Any
 
@@ -69,3 +70,19 @@ def _check(result: int) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return result
+
+
+_libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+_SHORT = 64
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+_ITEMS = object.__basicsize__ + _POINTER  # where in a list the address of its items is: behind their number
+
+
+def same_items(one: list[Any], other: list[Any]) -> bool:
+    """True if the same objects are in two lists. A loop over 50,000 would take longer than a message."""
+    if len(one) != len(other):
+        return False
+    if len(one) < _SHORT:
+        return all(map(operator.is_, one, other))
+    places = (ctypes.c_void_p.from_address(id(each) + _ITEMS).value for each in (one, other))
+    return int(_libc.memcmp(*places, len(one) * _POINTER)) == 0
