@@ -31,6 +31,7 @@ class OnlyNumbers:
 
 
 if __name__ == "__main__":  # a tiny model, made a second ago, learns to write digits
+    t2g.seed_everything(0)
     with TemporaryDirectory() as place:
         folder = Path(place)
         asked = ["How many days has a week?", "How many sides?"]

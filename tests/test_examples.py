@@ -70,7 +70,7 @@ def test_a_file_is_read_by_the_importer_of_ones_own(tmp_path: Path) -> None:
 
 def test_a_model_learns_from_the_critic_of_ones_own(said: Callable[[str], str]) -> None:
     before, after = map(int, re.findall(r"digits \w+: (\d+)%", said("own_critic")))
-    assert before < 10 and after > 70  # seen: 84 and 87 on a busy machine, above 90 on an idle one
+    assert before < 10 and after > 90  # eight seeds: 98 (this one) and seven times 100
 
 
 def test_the_command_line_takes_a_critic_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from text2grad.data.published import responses_of as responses_of
     from text2grad.data.records import import_feedback as import_feedback
     from text2grad.durable.run import RunOptions as RunOptions
+    from text2grad.durable.state import seed_everything as seed_everything
     from text2grad.errors import UserError as UserError
     from text2grad.feedback import Critic as Critic
     from text2grad.feedback import Critique as Critique
@@ -84,6 +85,7 @@ _MODULES = {
     "critics.prompted": "PromptedCritic",
     "critics.reference": "ReferenceCritic",
     "durable.run": "RunOptions",
+    "durable.state": "seed_everything",
     "errors": "UserError",
     "feedback": "Critic Critique Example Failure Feedback Message Source Span Transcript conversation_of",
     "jsonl": "read_records write_records",

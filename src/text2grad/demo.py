@@ -10,7 +10,6 @@ model is also compared with GRPO and with itself before any training.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -164,17 +163,14 @@ def _run(command: Command) -> float:
 
 
 def run_command(command: Sequence[str], log: Path | None = None, folder: Path | None = None) -> tuple[int, float]:
-    """Run a command with one thread in a folder; its output goes to `log`, or its messages to this terminal.
+    """Run a command in a folder; its output goes to `log`, or its messages to this terminal.
 
     Returns its exit code and its peak memory in MB, without its last quarter of a second.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     peak = 0.0
     with (
         log.open("wb") if log else nullcontext() as file,
-        subprocess.Popen(
-            command, env=environment, stdout=file or subprocess.DEVNULL, stderr=file, cwd=folder
-        ) as process,
+        subprocess.Popen(command, stdout=file or subprocess.DEVNULL, stderr=file, cwd=folder) as process,
     ):
         while process.returncode is None:
             peak = max(peak, peak_mb(process.pid))

@@ -23,7 +23,7 @@ from text2grad.config.derive import (
 from text2grad.settings import is_set, value_at, with_values
 
 SMOLLM2 = ModelFacts(parameters=135_000_000, adapters=True, layers=30, width=576)
-LAPTOP = MachineFacts("cpu", cores=2, free_bytes=16 * GB)
+LAPTOP = MachineFacts("cpu", memory_bytes=16 * GB)
 MAILS = Facts(SMOLLM2, DataFacts(examples=39, prompt_tokens=300, target_tokens=150), LAPTOP)
 SUPERVISED: list[Any] = list(RULES)
 STAGES: list[Any] = [*RULES, "ppo"]
@@ -56,7 +56,7 @@ def test_forty_examples_get_what_was_measured_on_them(stage: Any, lr: float, epo
         f"{section}.lr": (lr, "adapters on 135M parameters"),
         f"{section}.batch_size": (4, "39 examples"),
         f"{section}.epochs": (epochs, f"{updates} updates"),
-        f"{section}.micro_batch_size": (4, "16 GB free"),
+        f"{section}.micro_batch_size": (4, "16 GB of memory"),
     }
 
 
@@ -125,8 +125,8 @@ def test_less_memory_and_longer_texts_get_smaller_passes() -> None:
     def rows(facts: Facts) -> int:
         return int(values("ppo", config(), facts)["micro_batch_size"])
 
-    tight = replace(MAILS, machine=replace(LAPTOP, free_bytes=4 * GB))
-    none = replace(MAILS, machine=replace(LAPTOP, free_bytes=0))
+    tight = replace(MAILS, machine=replace(LAPTOP, memory_bytes=4 * GB))
+    none = replace(MAILS, machine=replace(LAPTOP, memory_bytes=0))
     long = replace(MAILS, data=replace(MAILS.data, prompt_tokens=4000))
     assert rows(none) == 1 < rows(tight) < rows(MAILS) and rows(long) < rows(MAILS)
     assert rows(replace(MAILS, model=replace(SMOLLM2, adapters=False))) <= rows(MAILS)
@@ -135,7 +135,7 @@ def test_less_memory_and_longer_texts_get_smaller_passes() -> None:
 def test_a_frozen_copy_of_all_weights_takes_room_and_beside_adapters_there_is_none() -> None:
     def rows(stage: Any, adapters: bool) -> int:
         model, data = replace(SMOLLM2, adapters=adapters), replace(MAILS.data, examples=2000)
-        machine = replace(LAPTOP, free_bytes=int(14.4 * GB))
+        machine = replace(LAPTOP, memory_bytes=int(14.9 * GB))
         return int(values(stage, config(), Facts(model, data, machine))["micro_batch_size"])
 
     assert rows("offline", adapters=False) < rows("sft", adapters=False)

@@ -21,11 +21,13 @@ GenerationSettings HumanCritic LocalChat LoraSettings Message OpenAIChat PPOSett
 PolicySettings ProgramCritic PromptedCritic ReferenceCritic RunOptions Runner ScriptedChat Source Span
 SupervisedSettings Task TaskSettings TinyShape TokenCredit TokenTable Trajectory Transcript UserError
 conversation_of credit export find_config import_feedback load_config load_frozen load_policy load_task
-make_tiny_model parse read_prompt read_records render responses_of token_rewards train_ppo train_supervised
-trajectory_rewards write_records
+make_tiny_model parse read_prompt read_records render responses_of seed_everything token_rewards
+train_ppo train_supervised trajectory_rewards write_records
 """
 OFFERED = NAMES.split()
-NEED_TRAIN = "LocalChat Pair Policy RunOptions load_frozen load_policy make_tiny_model train_ppo train_supervised"
+NEED_TRAIN = """
+LocalChat Pair Policy RunOptions load_frozen load_policy make_tiny_model seed_everything train_ppo train_supervised
+"""
 """What needs the extra `train`."""
 TRAINS = NEED_TRAIN.split()
 SOURCE = ROOT / "src" / "text2grad"

@@ -59,7 +59,7 @@ and .22 of the good tokens, after 300 .19 and .62 (lab/book)."""
 ACTIVATIONS = 24
 """Numbers of 4 bytes that a layer keeps for the backward pass, for each token and each of its `width`."""
 USABLE = 0.5
-"""Share of free memory that is planned with."""
+"""Share of the memory that is planned with."""
 GB = 2**30
 
 
@@ -91,8 +91,7 @@ class MachineFacts:
     """What there is to compute with."""
 
     device: str
-    cores: int
-    free_bytes: int
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def _supervised(stage: Supervised, config: Config, facts: Facts) -> Values:
     epochs = min(rule.most, max(rule.fewest, math.ceil(least * batch / max(1, examples))))
     yield f"{section}.epochs", float(epochs), f"{math.ceil(examples * epochs / batch)} updates"
     tokens = facts.data.prompt_tokens + facts.data.target_tokens
-    yield f"{section}.micro_batch_size", _rows(facts, tokens, batch, rule.reference), _free(facts.machine)
+    yield f"{section}.micro_batch_size", _rows(facts, tokens, batch, rule.reference), _memory(facts.machine)
     if stage == "sft" and not is_set(config, "sft.epochs"):
         yield "sft.least_loss", LEAST_LOSS, "nats a token, where answers still differ"
     if stage == "offline" and examples < FEW_ANSWERS:
@@ -153,9 +152,9 @@ def _ppo(config: Config, facts: Facts) -> Values:
     yield "ppo.rollouts", derived, f"a {device}"
     most = _chosen(config, "ppo.rollouts", derived)
     tokens = facts.data.prompt_tokens + config.generation.max_new_tokens
-    yield "ppo.micro_batch_size", _rows(facts, tokens, most, True), _free(machine)
+    yield "ppo.micro_batch_size", _rows(facts, tokens, most, True), _memory(machine)
     judged = tokens + config.reward_model.max_new_tokens  # a critique is sampled behind the prompt and the answer
-    yield "generation.batch_size", _read_rows(facts, judged, most), _free(machine)
+    yield "generation.batch_size", _read_rows(facts, judged, most), _memory(machine)
 
 
 def _chosen(config: Config, key: str, derived: int) -> int:
@@ -185,13 +184,16 @@ def _power_of_two(count: float, most: int) -> int:
 
 
 def _room(facts: Facts, reference: bool) -> float:
-    """Bytes for activations: the weights are in memory already, what the optimizer keeps of all of them is not, and
-    neither is their frozen copy. Beside adapters both are small: what they adapt is the reference."""
-    model, usable = facts.model, USABLE * facts.machine.free_bytes
+    """Bytes for activations, beside the weights, what the optimizer keeps of all of them, and their frozen copy.
+
+    Where adapters are trained the last two are small: what they adapt is the reference.
+    """
+    model = facts.model
+    weights = model.parameters * model.weight_bytes
+    usable = USABLE * (facts.machine.memory_bytes - weights)
     if model.adapters:
-        return usable
-    frozen = model.parameters * model.weight_bytes if reference else 0
-    return max(0.0, usable - 12.0 * model.parameters - frozen)
+        return max(0.0, usable)
+    return max(0.0, usable - 12.0 * model.parameters - (weights if reference else 0))
 
 
 def _kept_bytes(model: ModelFacts) -> float:
@@ -205,5 +207,5 @@ def _sized(model: ModelFacts) -> str:
     return f"adapters on {size} parameters" if model.adapters else f"all {size} parameters"
 
 
-def _free(machine: MachineFacts) -> str:
-    return f"{machine.free_bytes / GB:.0f} GB free"
+def _memory(machine: MachineFacts) -> str:
+    return f"{machine.memory_bytes / GB:.0f} GB of memory"

@@ -31,6 +31,8 @@ from text2grad.train.settings import (
 )
 
 TINY = "tiny"
+THREAD_LIMIT = 1024
+"""More are a mistake, and the system refuses to start them."""
 
 
 class RunSettings(Settings):
@@ -41,11 +43,13 @@ class RunSettings(Settings):
         description="everything a run writes goes here",
         json_schema_extra=MAY_CHANGE,
     )
-    seed: int = Field(default=0, ge=0, description="of everything that is drawn at random")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="of everything that is drawn at random")
     threads: int | None = Field(
         default=None,
         ge=1,
-        description="CPU threads of torch; null: the cores idle at the start, at most 4, shared by the processes",
+        le=THREAD_LIMIT,
+        description="CPU threads of torch; null: OMP_NUM_THREADS, or the cores that may be used, at most 4, shared"
+        " by the processes",
     )
     loggers: list[Literal["tensorboard", "trackio", "wandb"]] = Field(
         default_factory=list,

@@ -1,7 +1,7 @@
 """What training commands share: processes, derived settings, and the notes in the run folder.
 
 Unset settings are derived once, reported and written to `derived.json`. The same command in the same folder reads
-them back while model and data are what they were, whatever memory is free by then.
+them back while model and data are what they were, on whatever machine.
 
 with training(config, "offline", "ppo/mine", resume) as stage:
     with stage.preparing():
@@ -20,11 +20,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import transformers
 from pydantic import ValidationError
@@ -42,10 +40,11 @@ from text2grad.config.derive import (
 )
 from text2grad.durable.identity import flatten
 from text2grad.durable.launch import joined, profile_shards
+from text2grad.durable.machine import derive_threads, total_memory
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UserError, first_error
+from text2grad.errors import UserError, first_error, warn_once
 from text2grad.feedback import Example
 from text2grad.json_text import lines_of
 from text2grad.page.signs import loss_advice
@@ -73,7 +72,7 @@ def prepare(config: Config) -> RunFolder:
             "sft, train-reward and train share their work; start the others without a launcher",
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", count))
-    torch.set_num_threads(config.run.threads or max(1, idle_cores() // local))
+    torch.set_num_threads(config.run.threads or derive_threads(local)[0])
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     # peft 0.21 asks transformers 5.23 by the old name.
@@ -93,16 +92,6 @@ def processes(config: Config) -> Iterator[Ranks]:
             how = "split" if ranks.sharded else "whole in each"
             print(f"{ranks.count} processes ({torch.distributed.get_backend()}), weights {how}", file=sys.stderr)
         yield ranks
-
-
-@cache
-def idle_cores() -> int:
-    """Cores that are idle now, from 1 to 4: two threads on two busy cores are slower than one.
-
-    Measured once per process, for a fifth of a second.
-    """
-    idle = sum(1 - busy / 100 for busy in psutil.cpu_percent(interval=0.2, percpu=True))
-    return max(1, min(4, round(idle)))
 
 
 def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
@@ -257,6 +246,8 @@ class TrainingRun:
         own = stage.place if stage.named else run.folder
         with stage.ranks.barrier():
             if stage.ranks.first:
+                if run.threads is None:
+                    warn_once(f"run.threads {torch.get_num_threads()} ({derive_threads()[1]})")
                 for folder in dict.fromkeys((run.folder, own)):
                     note_settings(self.config, folder, begins=True)
         yield RunOptions(
@@ -300,10 +291,11 @@ def model_facts(policy: Policy) -> ModelFacts:
 
 
 def machine_facts(policy: Policy) -> MachineFacts:
-    """Free memory where the policy lives."""
+    """Memory where the policy lives, of which nothing is in use."""
     device = policy.device
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    return MachineFacts(device.type, torch.get_num_threads(), int(free))
+    return MachineFacts(
+        device.type, torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else total_memory()
+    )
 
 
 def facts_of_pairs(policy: Policy, pairs: Sequence[Pair]) -> DataFacts:

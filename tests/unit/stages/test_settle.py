@@ -82,7 +82,7 @@ def test_what_is_derived_is_told_kept_and_found_again(
     assert value_at(first, f"{section}.lr") == RULES[stage].lr
     assert f"{section}.lr {RULES[stage].lr:g} (adapters on 0M parameters), {section}.batch_size 4 (40" in told
     assert told.count("\n") == 2 and str(kept) in told
-    monkeypatch.setattr(training, "machine_facts", lambda policy: MachineFacts("cpu", 1, 0))  # a smaller machine
+    monkeypatch.setattr(training, "machine_facts", lambda policy: MachineFacts("cpu", 0))  # a smaller machine
     assert settle() == settle(resume="restart") == first
     kept.write_text(kept.read_text().replace(str(RULES[stage].lr), "0.125"))
     assert value_at(settle(), f"{section}.lr") == 0.125, "what was kept is what is taken"
