@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-llm test test-lab test-nightly test-llm test-page test-plugins check core lint types format golden clean
+.PHONY: help install demo demo-llm test test-lab test-newest test-lowest test-nightly test-llm test-page test-plugins check core lint types format golden clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -39,6 +39,19 @@ test-nightly: $(READY)  ## run the slow tests that `make test` leaves out (docs/
 
 test-lab: $(READY)  ## run the tests of the lab: baselines, benchmarks, the paper's tables
 	$(BIN)/python -m pytest -n $(WORKERS) lab/tests
+
+# An environment for each end of the ranges in pyproject.toml, made anew. uv knows both ends, pip the newest only; its
+# torch is that of the package index: 5 GB.
+test-newest: RESOLUTION := highest
+test-lowest: RESOLUTION := lowest-direct
+test-newest:  ## run the tests with the newest release of each range: 5 GB
+test-lowest:  ## run the tests with the lowest release of each range: 5 GB
+test-newest test-lowest:
+	rm -rf $(VENV)-$@
+	$(PYTHON) -m venv $(VENV)-$@
+	$(VENV)-$@/bin/python -m pip install --quiet uv
+	$(VENV)-$@/bin/uv pip install --quiet --python $(VENV)-$@/bin/python --resolution $(RESOLUTION) -e '.[dev]' -e lab
+	$(VENV)-$@/bin/python -m pytest -n $(WORKERS)
 
 test-llm: $(READY)  ## run the tests of a real model, SmolLM2-135M-Instruct: fetched once, 93 MB; 540 MB when converted
 	$(BIN)/python -m pytest -n $(WORKERS) tests/llm
@@ -78,7 +91,7 @@ golden: $(READY)  ## rewrite the golden files (docs/cli.md, prompts, pages); rea
 	WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
 
 clean:  ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) $(VENV)-core $(VENV)-plugins build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-core $(VENV)-plugins $(VENV)-test-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
