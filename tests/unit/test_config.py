@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from pathlib import Path
 
@@ -155,11 +154,13 @@ def test_recipes_over_files_and_presets(minimal: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_dumped_configuration_loads_back_equal(name: str, tmp_path: Path) -> None:
-    config = load_config(find_config(name), ["--ppo.value_lr", ".inf", "--policy.model", "1e5", "--run.seed", "7"])
+    config = load_config(
+        find_config(name), ["--ppo.value_lr", "1e-300", "--policy.model", "1e5", "--run.seed", "7"]
+    )
     path = tmp_path / "config.yaml"
     path.write_text(dump_config(config), encoding="utf-8")
     assert load_config(path) == config
-    assert (config.ppo.value_lr, config.policy.model, config.run.seed) == (math.inf, "1e5", 7)
+    assert (config.ppo.value_lr, config.policy.model, config.run.seed) == (1e-300, "1e5", 7)
 
 
 def test_what_nobody_set_can_be_left_out_and_stays_unset(tmp_path: Path) -> None:
@@ -218,3 +219,13 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
             continue
         pin = pins.get(requirement.name.lower().replace("_", "-"))
         assert pin and requirement.specifier.contains(pin), line
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("sft.epochs", "inf"), ("credit.poor_weight", "nan"), ("run.seed", str(2**32)), ("run.threads", "100000")],
+)
+def test_numbers_that_no_run_can_use_are_refused(key: str, value: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        load_config(find_config("demo"), [f"--{key}", value])
+    assert key in str(refused.value)

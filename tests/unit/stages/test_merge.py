@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ def test_the_card_names_data_command_figures_versions_and_licence(config: Config
     head = yaml.safe_load(front)
     assert head["license"] == "apache-2.0" and head["base_model"] == config.policy.model
     assert head["pipeline_tag"] == "text-generation" and "reward-model" in head["tags"]
-    for words in ("mine.jsonl", "text2grad train-reward", "| good_precision | 0.930 |", torch.__version__):
+    for words in ("mine.jsonl", "text2grad train-reward", "| good_precision | 0.930 |", version("torch")):
         assert words in body
 
 
