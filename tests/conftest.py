@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,6 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# The key that signs the configurations of runs is the tests' own.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="text2grad-state-")
 STARTED = time.monotonic()
 
 

@@ -1,4 +1,4 @@
-"""The base of all settings, look-up by name, and the user's cache. No torch."""
+"""The base of all settings, look-up by name, and the user's folders. No torch."""
 
 from __future__ import annotations
 
@@ -74,3 +74,8 @@ def _replaced(part: S, path: Sequence[str], value: Any) -> S:
 def user_cache(program: str = "text2grad") -> Path:
     """The folder in which a program keeps what it can make again: below XDG_CACHE_HOME, or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / program
+
+
+def user_state(program: str = "text2grad") -> Path:
+    """The folder in which a program keeps what it must not lose: below XDG_STATE_HOME, or ~/.local/state."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / program

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import typer
@@ -101,13 +102,34 @@ class ConfiguredAsDemo(ConfiguredCommand):
 class ConfiguredAsRun(ConfiguredCommand):
     """A command whose settings are those of the run in `run.folder` unless --config names others."""
 
+    trust: bool = option(
+        "--trust", "Use the servers and import the modules that a run of somebody else names.", False
+    )
+
     def configuration(self, names: Sequence[str] = (), under: Sequence[str] = ()) -> Config:
-        """The named configuration, else that of the run, else the demo's."""
+        """The named configuration, else that of the run, else the demo's.
+
+        Raises:
+            UserError: that of the run is not this user's, and names a server or a module.
+        """
+        from text2grad.config.trust import refuse_foreign_names
+
+        config, recorded = self.untrusted_configuration(names, under)
+        if recorded and not self.trust:
+            refuse_foreign_names(recorded, config, self.overrides)
+        return config
+
+    def untrusted_configuration(
+        self, names: Sequence[str] = (), under: Sequence[str] = ()
+    ) -> tuple[Config, Path | None]:
+        """The configuration, and the file of the run if it comes from there: what it names may not be used yet."""
         from text2grad.config import load_config
 
         chosen = super().configuration(names or self.config or DEMO, under)
-        kept = chosen.run.folder / "config.yaml"
-        return load_config(kept, self.overrides) if kept.is_file() and not self.config else chosen
+        recorded = chosen.run.folder / "config.yaml"
+        if self.config or not recorded.is_file():
+            return chosen, None
+        return load_config(recorded, self.overrides), recorded
 
 
 @dataclass(kw_only=True)

@@ -93,7 +93,7 @@ class Evaluate(Stage, ConfiguredAsRun):
         if self.what not in TASKS and ":" not in self.what:
             known = ", ".join([*TARGETS, *TASKS])
             raise UsageError(f"unknown task {self.what!r}", f"--task is one of {known}, or module:Class")
-        if self.configuration().task.name != self.what:
+        if self.untrusted_configuration()[0].task.name != self.what:
             self.overrides = ["--task", json.dumps({"name": self.what}), *self.overrides]
 
     def refuse_contradictions(self) -> None:

@@ -85,7 +85,7 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
     data: dict[str, Any] = {}
     for each in [path] if isinstance(path, Path) else path or ():
         _lay_over(data, _for_task(_on_its_recipe(_read(each)), data))
-    for key, text in _pairs(overrides):
+    for key, text in pairs_of(overrides):
         _assign(data, key, _value(key, text))
     try:
         return Config.model_validate(data)
@@ -102,7 +102,7 @@ def laid_over(config: Config, name: str, overrides: Sequence[str] = ()) -> Confi
     data = config.model_dump(exclude_unset=True)
     if name:
         _lay_over(data, _for_task(_read(find_config(name)), data))
-    for key, text in _pairs(overrides):
+    for key, text in pairs_of(overrides):
         _assign(data, key, _value(key, text))
     return Config.model_validate(data)
 
@@ -155,7 +155,12 @@ def _parse_yaml(text: str, where: str) -> Any:
         raise UsageError(f"{where}{line}: {error}", "mend the YAML") from error
 
 
-def _pairs(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+def pairs_of(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the settings of command-line words by `section.key`, each with its text.
+
+    Raises:
+        UsageError: a word is not a setting, or has no value.
+    """
     words = iter(overrides)
     for word in words:
         key, equals, value = word.partition("=")

@@ -38,6 +38,7 @@ from text2grad.config.derive import (
     derive,
     section_of,
 )
+from text2grad.config.trust import sign
 from text2grad.durable.identity import flatten
 from text2grad.durable.launch import joined, profile_shards
 from text2grad.durable.machine import derive_threads, total_memory
@@ -101,7 +102,7 @@ def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
     """
     if begins and (folder / "config.yaml").exists():
         return
-    write_whole(folder / "config.yaml", dump_config(config))
+    write_whole(folder / "config.yaml", sign(dump_config(config)))
     if origin := origin_of(config.policy.model):
         write_json(folder / MODEL_NOTE, origin)
     else:
