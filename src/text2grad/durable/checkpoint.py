@@ -19,10 +19,10 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from text2grad.durable.identity import sha256
+from text2grad.durable.manifest import MANIFEST, damage_of, write_manifest
 
 PREFIX, PARTIAL = "checkpoint-", ".partial"
-TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
+TENSORS, STATE = "tensors.safetensors", "state.json"
 KEPT = 2
 
 
@@ -49,8 +49,7 @@ def write_checkpoint(parent: Path, step: int, tensors: Mapping[str, Tensor], sta
         partial.mkdir(parents=True)
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial / TENSORS)
         (partial / STATE).write_text(json.dumps(state), encoding="utf-8")
-        sums = {name: sha256(partial / name) for name in (TENSORS, STATE)}
-        (partial / MANIFEST).write_text(json.dumps({"step": step, "files": sums}), encoding="utf-8")
+        write_manifest(partial)
         for path in (partial / TENSORS, partial / STATE, partial / MANIFEST, partial):
             sync(path)
         shutil.rmtree(place, ignore_errors=True)  # a damaged one of the same step
@@ -77,18 +76,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint that is known to be whole."""
     state = json.loads((path / STATE).read_text(encoding="utf-8"))
     return Checkpoint(path, int(path.name.removeprefix(PREFIX)), load_file(path / TENSORS), state)
-
-
-def damage_of(path: Path) -> str:
-    """Describe the damage of a checkpoint; empty if its files match its manifest."""
-    try:
-        files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
-        damaged = [name for name in (TENSORS, STATE) if sha256(path / name) != files[name]]
-    except OSError as error:
-        return f"{Path(error.filename).name}: {error.strerror}"
-    except (ValueError, KeyError, TypeError):
-        return f"{MANIFEST} cannot be read"
-    return f"{damaged[0]}: its bytes are not those that were saved" if damaged else ""
 
 
 def remove_checkpoints(parent: Path) -> None:

@@ -19,6 +19,7 @@ from text2grad.durable import checkpoint
 from text2grad.durable.guard import is_out_of_memory, only_run_in, writing
 from text2grad.durable.identity import changed, versions
 from text2grad.durable.log import RunLog
+from text2grad.durable.manifest import write_manifest
 from text2grad.durable.processes import ALONE, Ranks, is_lost, lost
 from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Randomness, Training
@@ -339,6 +340,7 @@ def save_policy(policy: Policy, folder: Path) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     write_policy(policy, partial)
+    write_manifest(partial)
     for path in (*partial.rglob("*"), partial):
         checkpoint.sync(path)
     shutil.rmtree(folder, ignore_errors=True)

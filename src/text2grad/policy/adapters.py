@@ -13,6 +13,7 @@ from typing import Any
 
 from peft import PeftModel
 
+from text2grad.durable.manifest import refuse_damaged
 from text2grad.errors import UserError, first_line
 from text2grad.policy.files.save import digest_of_weights
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_heads
@@ -25,10 +26,11 @@ def beside(policy: Policy, folder: Path, name: str) -> Policy:
     """The adapter in `folder` as a policy of its own on the base weights of `policy`, which stays as it is.
 
     Raises:
-        UserError: `policy` has no adapter, or `folder` has no adapter of this base model.
+        UserError: `policy` has no adapter, or `folder` has no adapter of this base model, or a damaged one.
     """
     if not isinstance(policy.model, PeftModel):
         raise UserError("nothing can share the base weights of a policy that trains them", "set policy.lora")
+    refuse_damaged(folder)
     _refuse_other_base(policy, folder)
     try:
         policy.model.load_adapter(str(folder), name, is_trainable=False)

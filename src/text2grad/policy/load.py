@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
+from text2grad.durable.manifest import refuse_damaged
 from text2grad.errors import UserError, first_line
 from text2grad.policy.files.gguf import local_model
 from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
@@ -148,10 +149,11 @@ def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
     Pickled weights are refused: they can run code.
 
     Raises:
-        UserError: there is no model, or its adapter does not fit its base.
+        UserError: there is no model, a file of it is damaged, or its adapter does not fit its base.
     """
     name = local_model(name)
     folder = Path(name)
+    refuse_damaged(folder)
     weights = ADAPTER_FILE if is_adapter(name) else "model.safetensors"
     if folder.is_dir() and any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
         raise UserError(f"the weights in {name!r} are pickled, not {weights}", "convert them to safetensors")

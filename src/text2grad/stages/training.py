@@ -39,7 +39,7 @@ from text2grad.config.derive import (
     section_of,
 )
 from text2grad.config.trust import sign
-from text2grad.durable.identity import flatten
+from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.durable.launch import joined, profile_shards
 from text2grad.durable.machine import derive_threads, total_memory
 from text2grad.durable.processes import Ranks
@@ -47,7 +47,7 @@ from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError, first_error, warn_once
 from text2grad.feedback import Example
-from text2grad.json_text import lines_of
+from text2grad.json_text import lines_of, to_json
 from text2grad.page.signs import loss_advice
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.files.gguf import origin_of
@@ -110,6 +110,7 @@ def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
 
 
 DERIVED_FILE = "derived.json"
+DIGEST = "sha256"
 DERIVED_AGAIN = "remove it: they are derived again"
 COUNTED = 64
 """Examples whose tokens are counted, of many."""
@@ -193,7 +194,8 @@ class TrainingStage:
         if derived is None:
             derived = derive(self._kind, self.config, facts)
             settings = {key: list(each) for key, each in derived.items()}
-            write_json(file, {"from": {**same, "machine": asdict(facts.machine)}, "settings": settings})
+            content = {"from": {**same, "machine": asdict(facts.machine)}, "settings": settings}
+            write_json(file, {**content, DIGEST: _digest(content)})
         if derived:
             words = ", ".join(f"{key} {each.value:g} ({each.reason})" for key, each in derived.items())
             print(f"derived settings: {words}", file=sys.stderr)
@@ -205,23 +207,30 @@ def _read(file: Path, same: Mapping[str, Any], config: Config) -> dict[str, Deri
     """Settings that were derived before and are still unset; None if for another stage, model or data.
 
     Raises:
-        UserError: the file cannot be read, or does not fit the configuration.
+        UserError: the file is damaged, was changed, or does not fit the configuration.
     """
     if not file.is_file():
         return None
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        if any(content["from"].get(name, value) != value for name, value in same.items()):
-            return None
-        stored = content["settings"].items()
-        settings = {key: DerivedValue(*pair) for key, pair in stored if not is_set(config, key)}
-        full = with_values(config, {key: derived.value for key, derived in settings.items()})
+        intact = content.pop(DIGEST) == _digest(content)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        intact = False
+    if not intact:
+        raise UserError(f"{file} is damaged or was changed", f"{DERIVED_AGAIN}; --section.key VALUE sets one")
+    if any(content["from"].get(name, value) != value for name, value in same.items()):
+        return None
+    settings = {key: DerivedValue(*pair) for key, pair in content["settings"].items() if not is_set(config, key)}
+    full = with_values(config, {key: derived.value for key, derived in settings.items()})
+    try:
         Config.model_validate(full.model_dump(warnings=False))
     except ValidationError as error:
         raise UserError(f"{file} does not fit: {first_error(error)}", DERIVED_AGAIN) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is not a list of derived settings", DERIVED_AGAIN) from error
     return settings
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return digest_of_texts([to_json(content, sort_keys=True)])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from text2grad.durable import checkpoint as module
+from text2grad.durable import manifest
 from text2grad.durable.checkpoint import damage_of, newest_checkpoint, remove_checkpoints, write_checkpoint
 from text2grad.durable.guard import only_run_in
 from text2grad.durable.state import Randomness
@@ -90,7 +91,8 @@ def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: p
 def calls() -> Iterator[tuple[Any, str]]:
     """Everything a checkpoint's writing asks of the disk."""
     yield from ((os, name) for name in ("fsync", "open", "close", "replace", "mkdir", "rmdir", "unlink", "write"))
-    yield from ((module, name) for name in ("save_file", "sha256", "sync"))
+    yield from ((module, name) for name in ("save_file", "write_manifest", "sync"))
+    yield manifest, "sha256"
     yield from ((Path, name) for name in ("write_text", "mkdir", "stat", "glob", "is_dir"))
     yield shutil, "rmtree"
 

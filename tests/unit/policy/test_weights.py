@@ -17,6 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from made_tokenizers import byte_level_tokenizer
+from text2grad.durable.manifest import MANIFEST
+from text2grad.durable.run import save_policy
 from text2grad.errors import NotFinite, UserError
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.generate import generate
@@ -106,6 +108,41 @@ def test_a_model_that_is_not_whole_is_refused(fault: str, tmp_path: Path) -> Non
         with pytest.raises(UserError, match=name) as caught:
             load(PolicySettings(model=str(folder)))
         assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_a_byte_that_changed_in_a_saved_policy_is_named(lora: LoraSettings | None, tmp_path: Path) -> None:
+    base = str(write_model(tmp_path / "base"))
+    policy = load_policy(PolicySettings(model=base, lora=lora, value_head="separate"))
+    add_head(policy, "score_head")
+    saved = tmp_path / "policy"
+    save_policy(policy, saved)
+    loads = load_frozen, load_policy
+    settings = PolicySettings(model=str(saved), lora=lora, value_head="separate")
+    for load in loads:
+        load(settings)
+    files = [path for path in sorted(saved.rglob("*")) if path.is_file()]
+    assert {WEIGHTS if lora is None else ADAPTER, "value_head.safetensors", "score_head.safetensors"} <= {
+        path.name for path in files
+    }
+    for path in files:
+        content = path.read_bytes()
+        for damaged in (content[:-1] + bytes([content[-1] ^ 1]), content[: len(content) // 2], None):
+            path.unlink() if damaged is None else path.write_bytes(damaged)
+            for load in loads:
+                with nullcontext() if path.name == MANIFEST and damaged is None else pytest.raises(UserError):
+                    load(settings)
+        path.write_bytes(content)
+
+
+def test_a_head_of_which_half_is_there_is_refused_without_a_manifest_too(tmp_path: Path) -> None:
+    policy = load_policy(PolicySettings(model=str(write_model(tmp_path / "base"))))
+    write_policy(policy, tmp_path / "policy")
+    head = tmp_path / "policy" / "value_head.safetensors"
+    for damaged in (head.read_bytes()[:-3], b"\xff" * 8 + head.read_bytes()[8:], b""):
+        head.write_bytes(damaged)
+        with pytest.raises(UserError, match=re.escape(str(head))):
+            load_policy(PolicySettings(model=str(tmp_path / "policy")))
 
 
 def test_shared_weights_and_our_heads_are_neither_missing_nor_unknown(

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from text2grad.errors import UserError, warn_once
+from text2grad.errors import UserError, first_line, warn_once
 from text2grad.policy.forward.cache import refuse_uncached
 
 AGAIN = "get the whole model again, or correct config.json: the two do not belong together"
@@ -141,9 +142,12 @@ def load_head(head: nn.Module, file: Path) -> None:
     """Fill a head of ours from its file.
 
     Raises:
-        UserError: the file is of a head of another shape, or its numbers are not finite.
+        UserError: the file is damaged or of a head of another shape, or its numbers are not finite.
     """
-    weights = load_file(str(file))
+    try:
+        weights = load_file(str(file))
+    except SafetensorError as error:
+        raise UserError(f"{file} is damaged: {first_line(error)}", "take it from the run again") from error
     refuse_not_finite(str(file), weights.items())
     try:
         head.load_state_dict(weights)
