@@ -9,7 +9,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from text2grad.errors import UserError, first_error
@@ -18,7 +18,7 @@ from text2grad.json_text import from_json
 from text2grad.page.answers import Item, read_answers
 from text2grad.page.marking import Act, Conflict, Notebook
 from text2grad.page.render import render_page
-from text2grad.page.server import json_response
+from text2grad.page.server import json_response, page_response
 
 SCRIPTS = ("text.mjs", "opinion.mjs", "dom.mjs", "mark.mjs")
 VERSIONS = 50
@@ -57,7 +57,7 @@ class MarkPage:
         first = {"annotator": self.annotator, "suggestFirst": self.suggest_first, "file": str(self.notebook.out)}
         title = self.source.resolve().name
         page = render_page("mark.html.j2", SCRIPTS, live=True, title=title, settings=first, **self.next_commands())
-        return HTMLResponse(page)
+        return page_response(page)
 
     def items(self, _: Request) -> Response:
         """The list: the first words of each answer, and who marked it."""

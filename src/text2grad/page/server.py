@@ -8,6 +8,8 @@ therefore name this host (against DNS rebinding) and, if the browser names an or
 from __future__ import annotations
 
 import errno
+import html
+import re
 import secrets
 import socket
 import sys
@@ -21,7 +23,7 @@ from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from text2grad.errors import UserError
@@ -32,6 +34,8 @@ PORT, PORTS = 8639, 50
 """The first port to try, and the number of ports."""
 MOST_BYTES = 4_000_000
 """The longest body of a request."""
+POLICY = "Content-Security-Policy"
+_POLICY_OF_PAGE = re.compile(f'{POLICY}" content="([^"]*)"')
 HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -88,6 +92,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
+                headers.setdefault(POLICY, "default-src 'none'; frame-ancestors 'none'")
                 if with_token:
                     value = f"{self.address.cookie}={self.address.token}; Path=/; HttpOnly; SameSite=Strict"
                     headers.append("Set-Cookie", value)
@@ -129,8 +134,14 @@ class Guard:
 
 
 def _is_too_long(headers: Headers) -> bool:
-    """True if a body is too long, or has no length."""
-    return int(headers.get("content-length") or 0) > MOST_BYTES or "transfer-encoding" in headers
+    """True if a body is too long, or has no length that is a number."""
+    length = as_number(headers.get("content-length", "0"))
+    return length is None or length > MOST_BYTES or "transfer-encoding" in headers
+
+
+def as_number(text: str) -> int | None:
+    """Return the number in a request; None for anything else, and for one beyond any file."""
+    return int(text) if text.isdecimal() and len(text) < 12 else None
 
 
 def listening(port: int | None) -> socket.socket:
@@ -183,6 +194,12 @@ def _opened(url: str) -> bool:
         return webbrowser.open(url)
     except webbrowser.Error:
         return False
+
+
+def page_response(page: str) -> Response:
+    """A response with a page, whose policy is also in a header, where it may say who frames the page."""
+    policy = html.unescape(_POLICY_OF_PAGE.findall(page)[0])
+    return HTMLResponse(page, headers={POLICY: f"{policy}; frame-ancestors 'none'"})
 
 
 def json_response(value: Any, status: int = 200) -> Response:

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from text2grad.errors import UserError
@@ -20,7 +20,7 @@ from text2grad.page.render import all_visible
 from text2grad.page.report import comparison_views, render_run
 from text2grad.page.runs import Sample, read_runs, sample_files
 from text2grad.page.samples import SIGNALS, list_entry, sample_view
-from text2grad.page.server import json_response
+from text2grad.page.server import as_number, json_response, page_response
 
 
 @dataclass
@@ -106,7 +106,7 @@ class ViewPage:
     def page(self, _: Request) -> Response:
         """The page of the current files; the response to a damaged file names it."""
         try:
-            return HTMLResponse(self._page())
+            return page_response(self._page())
         except UserError as error:
             return PlainTextResponse(str(error), 500)
 
@@ -139,8 +139,7 @@ class ViewPage:
             return json_response({"error": str(error)}, 500)
 
     def _entries(self, request: Request, restarted: bool) -> dict[str, Any]:
-        have = request.query_params.get("have", "0")
-        first = int(have) if have.isdecimal() and not restarted else 0
+        first = 0 if restarted else as_number(request.query_params.get("have", "0")) or 0
         restarted = restarted or first > len(self.order)
         new = self.order[0 if restarted else first :]
         entries = [self.files[method].entries[number] for method, number in new]
@@ -149,12 +148,13 @@ class ViewPage:
 
     def sample(self, request: Request) -> Response:
         """One sample, by its key."""
-        method, _, number = request.query_params.get("key", "").rpartition("/")
+        method, _, place = request.query_params.get("key", "").rpartition("/")
+        number = as_number(place)
         with self._reading:
             file = self.files.get(method)
-            if file is None or not number.isdecimal() or int(number) >= len(file.entries):
+            if file is None or number is None or number >= len(file.entries):
                 return json_response({"error": "there is no such sample"}, 404)
-            return json_response(file.view(int(number)))
+            return json_response(file.view(number))
 
     def search(self, request: Request) -> Response:
         """The keys of the samples with these words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import socket
 from http.client import HTTPConnection
@@ -74,6 +75,7 @@ CHANGES: list[tuple[dict[str, str | None], int]] = [
     ({"cookie": ""}, 403),
     ({"host": "evil.example", "origin": "http://evil.example"}, 403),
     ({"content-length": str(MOST_BYTES + 1)}, 413),
+    ({"content-length": "9" * 5000}, 413),
     ({"transfer-encoding": "chunked"}, 413),  # of no known length
 ]
 USUAL = {**IN, "origin": f"http://{HOST}", "content-type": "application/json"}
@@ -110,6 +112,8 @@ def test_the_page_loads_nothing_and_its_token_is_kept_out_of_sight(app: Guard) -
     assert status == 200 and "secret-token" not in page
     policy = page.partition('Content-Security-Policy" content="')[2].partition('"')[0]
     assert policy.startswith("default-src &#39;none&#39;") and "unsafe" not in policy
+    assert headers["content-security-policy"] == f"{html.unescape(policy)}; frame-ancestors 'none'"
+    assert ask(app, "/api/items", IN)[1]["content-security-policy"].startswith("default-src 'none'")
     assert not any(word in page for word in ("http://", "https://", "@import", "url("))
     assert headers["set-cookie"] == f"{COOKIE}; Path=/; HttpOnly; SameSite=Strict"
     assert headers["x-frame-options"] == "DENY" and headers["referrer-policy"] == "no-referrer"

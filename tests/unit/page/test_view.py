@@ -120,3 +120,11 @@ def test_a_damaged_line_is_named(run: Path) -> None:
     (run / "model.json").write_text("[")
     code, _, body = ask(page.app(), "/", {})
     assert code == 500 and "model.json: not a JSON" in body.decode()
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "²", "-1", ""])
+def test_a_number_that_is_none_is_no_error_of_the_server(run: Path, number: str) -> None:
+    page = ViewPage(run)
+    entries = got(page, "/api/entries")["entries"]
+    assert len(got(page, f"/api/entries?have={quote(number)}")["entries"]) == len(entries)
+    got(page, f"/api/samples?key={entries[0]['key'].rpartition('/')[0]}/{quote(number)}", 404)
