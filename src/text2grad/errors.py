@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,26 @@ class NotFinite(UserError, FloatingPointError):
     """A model whose probabilities are not finite: nothing can be sampled from it."""
 
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def full_disk_as_user_error() -> Iterator[None]:
+    """Around code that writes: a full disk is a mistake of the user, whatever was written when it filled.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    try:
+        yield
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in DISK_FULL
+        if not full and not (type(error).__name__ == "SafetensorError" and "os error 28" in str(error)):
+            raise
+        what = f" {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        raise UserError(f"cannot write{what}: no space left on the disk", "make room, and run it again") from error
+
+
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """Around a program: a user's mistake is one line on stderr, and ends it with its exit code.
@@ -52,7 +73,8 @@ def exit_on_user_error() -> Iterator[None]:
         SystemExit: a `UserError` was raised.
     """
     try:
-        yield
+        with full_disk_as_user_error():
+            yield
     except UserError as error:
         if error.shown:
             line = " ".join(re.split(r"[\r\n]+", str(error)))

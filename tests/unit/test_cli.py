@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -14,6 +15,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import typer
+from safetensors import SafetensorError
 
 import text2grad
 from span_cases import case, critique, word_span
@@ -257,3 +260,25 @@ def cpu_seconds(*words: str) -> float:
 def test_help_takes_less_than_half_a_second() -> None:
     # Processor time, best of three: wall time is other people's business on a shared machine.
     assert min(cpu_seconds("train", "--help") for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "out.jsonl"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_one_line_wherever_it_is_noticed(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(typer, "echo", full)
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    said = capsys.readouterr().err
+    assert left.value.code == 1 and said.startswith("error: ") and said.count("\n") == 1
+    assert str(getattr(error, "filename", None) or "") in said
