@@ -19,7 +19,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from text2grad.durable.manifest import MANIFEST, damage_of, write_manifest
+from text2grad.policy.files.manifest import MANIFEST, damage_of, write_manifest
 
 PREFIX, PARTIAL = "checkpoint-", ".partial"
 TENSORS, STATE = "tensors.safetensors", "state.json"

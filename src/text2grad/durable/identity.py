@@ -9,13 +9,13 @@ import hashlib
 import platform
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 from text2grad.feedback import Message
 from text2grad.named import is_own_name, module_file
+from text2grad.policy.files.manifest import sha256
 from text2grad.settings import MAY_CHANGE
 
 if TYPE_CHECKING:
@@ -57,12 +57,6 @@ def own_code(what: str, name: str) -> dict[str, str]:
         return {}
     file = module_file(what, name)
     return {what: sha256(file) if file else ""}
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def digest_of_texts(texts: Iterable[str]) -> str:

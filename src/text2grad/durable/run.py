@@ -19,12 +19,12 @@ from text2grad.durable import checkpoint
 from text2grad.durable.guard import is_out_of_memory, only_run_in, writing
 from text2grad.durable.identity import changed, versions
 from text2grad.durable.log import RunLog
-from text2grad.durable.manifest import write_manifest
 from text2grad.durable.processes import ALONE, Ranks, is_lost, lost
 from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Randomness, Training
 from text2grad.errors import Diverged, UserError
 from text2grad.json_text import to_json
+from text2grad.policy.files.manifest import write_manifest
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import assembled

@@ -13,8 +13,8 @@ from typing import Any
 
 from peft import PeftModel
 
-from text2grad.durable.manifest import refuse_damaged
 from text2grad.errors import UserError, first_line
+from text2grad.policy.files.manifest import refuse_damaged
 from text2grad.policy.files.save import digest_of_weights
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_heads
 from text2grad.policy.model import Policy

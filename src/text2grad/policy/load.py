@@ -22,9 +22,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from text2grad.durable.manifest import refuse_damaged
 from text2grad.errors import UserError, first_line
 from text2grad.policy.files.gguf import local_model
+from text2grad.policy.files.manifest import refuse_damaged
 from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.files.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary

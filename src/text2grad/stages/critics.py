@@ -21,12 +21,13 @@ from text2grad.critics.prompted import Prompt, PromptedCritic, TaggerCritic
 from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.critics.table import CRITICS, spec_of
-from text2grad.durable.identity import digest_of_texts, flatten, own_code, sha256
+from text2grad.durable.identity import digest_of_texts, flatten, own_code
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Source
 from text2grad.json_text import from_json
 from text2grad.named import is_own_name, load_named
+from text2grad.policy.files.manifest import sha256
 from text2grad.policy.settings import SamplingSettings
 from text2grad.sandbox import Gate, Runner, SandboxSettings
 from text2grad.settings import Settings

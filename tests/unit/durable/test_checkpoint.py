@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from text2grad.durable import checkpoint as module
-from text2grad.durable import manifest
 from text2grad.durable.checkpoint import damage_of, newest_checkpoint, remove_checkpoints, write_checkpoint
 from text2grad.durable.guard import only_run_in
 from text2grad.durable.state import Randomness
+from text2grad.policy.files import manifest
 
 
 def write(parent: Path, step: int) -> Path:

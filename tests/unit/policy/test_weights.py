@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from made_tokenizers import byte_level_tokenizer
-from text2grad.durable.manifest import MANIFEST
 from text2grad.durable.run import save_policy
 from text2grad.errors import NotFinite, UserError
+from text2grad.policy.files.manifest import MANIFEST
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.generate import generate
 from text2grad.policy.load import add_head, load_frozen, load_policy
