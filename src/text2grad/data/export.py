@@ -18,7 +18,7 @@ from text2grad.data.opinions import Importer
 from text2grad.data.records import record_of
 from text2grad.data.remarks import AS_IT_IS, COLUMNS, DECLARED, NO_SPANS, read_row
 from text2grad.data.scale import Scales
-from text2grad.data.tables import plain_cell
+from text2grad.data.tables import as_cell
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import (
     Feedback,
@@ -85,8 +85,7 @@ def _rows(record: Feedback) -> Iterator[Row]:
 
 
 def _response(response: str) -> str:
-    is_artefact = isinstance(response, str) and plain_cell(response) != response
-    return to_json(as_messages(response)) if is_artefact or isinstance(response, Transcript) else response
+    return to_json(as_messages(response)) if isinstance(response, Transcript) else response
 
 
 def _named(quote: Quote, label: Label) -> Row:
@@ -245,7 +244,7 @@ def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
         if kind == "csv":
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
         else:
             file.writelines(to_json(row) + "\n" for row in rows)
 

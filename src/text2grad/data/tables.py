@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import UserError, warn_once
 
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _TABBED = (".tsv", ".tab", ".txt")
 _MOST_NAMED = 5
 _SHEET_ERROR = re.compile(r"#[A-ZÀ-Ý0/¿_]+[!?]|#N/?[ADV]|Err:5\d\d")
@@ -91,9 +93,20 @@ def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield line.place, {name: plain_cell(line.cells[column]) for column, name in names.items()}
 
 
+def as_cell(value: Any) -> Any:
+    """Return a cell that no spreadsheet runs as a formula: a text that begins as one gets an apostrophe in front.
+
+    `plain_cell` takes it off again, and so nothing changes on the way there and back.
+    """
+    starts = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if starts else value
+
+
 def plain_cell(cell: str) -> str:
-    """A cell without the formula that keeps a spreadsheet from reading it as a number: `="0012"`."""
-    return cell[2:-1] if is_formula_of_text(cell) else cell
+    """A cell without what keeps a spreadsheet from reading it as a number or formula: `="0012"`, `'=1+2`."""
+    if is_formula_of_text(cell):
+        return cell[2:-1]
+    return cell[1:] if cell.startswith("'") and as_cell(cell[1:]) == cell else cell
 
 
 def is_formula_of_text(cell: str) -> bool:

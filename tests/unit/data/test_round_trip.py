@@ -67,7 +67,8 @@ def of(response: str, *quotes: str, **other: object) -> Feedback:
 @given(found=records())
 @example(found=of("two\nlines here", "two\nlines"))
 @example(found=of("return x[-1-] + y[-2]", "x[-1-]", critique="c"))
-@example(found=of("=SUM(A1)", critique="c"))
+@example(found=of("=SUM(A1)", critique="'=SUM(A1)"))
+@example(found=of("''@x", critique="'c", score=-0.5))
 @example(found=of("a\r\nb", "a\r\nb", critique="c"))
 @example(found=of("cafe\u0301 ", "cafe\u0301 ", score=1e-05))
 @example(found=of("It is late.", critique="No.", meta={"corrected": "It is on time."}))
@@ -122,3 +123,13 @@ def test_a_spreadsheet_sees_that_the_table_is_utf_8(tmp_path: Path) -> None:
     with (tmp_path / "t.csv").open(encoding="utf-8-sig", newline="") as file:
         (row,) = csv.DictReader(file)
     assert row["response"] == "Größe" and json.dumps(row)
+
+
+def test_no_cell_is_a_formula(tmp_path: Path) -> None:
+    for start in ("=", "+", "-", "@", "\t=", "\r="):
+        text = f"{start}cmd|' /C calc'!A0"
+        export([of(text, text, critique=text, id=text, score=-0.5)], "csv", tmp_path / "t.csv")
+        with (tmp_path / "t.csv").open(encoding="utf-8-sig", newline="") as file:
+            (row,) = csv.DictReader(file)
+        assert [name for name, cell in row.items() if cell[:1] in tuple("=+-@\t\r")] == ["score"], start
+        assert row["score"] == "-0.5"
