@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import json
 import math
 import os
@@ -282,3 +284,20 @@ def test_a_full_disk_is_one_line_wherever_it_is_noticed(
     said = capsys.readouterr().err
     assert left.value.code == 1 and said.startswith("error: ") and said.count("\n") == 1
     assert str(getattr(error, "filename", None) or "") in said
+
+
+@pytest.mark.parametrize("modules", [(), ("triton",)])
+def test_the_last_collection_is_skipped_where_nobody_reports_it(
+    modules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    for name in modules:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    registered: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", registered.append)
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    registered[0]()
+    assert bool(frozen) is not bool(modules)
