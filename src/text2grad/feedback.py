@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from text2grad.errors import UserError, first_error
+from text2grad.named import call_own, refuse_answer
 
 Label = Literal[1, 0, -1]
 Place = tuple[int, int]
@@ -472,15 +473,18 @@ def judgements_of(critic: Critic, examples: Sequence[Example], responses: Sequen
     """Ask a critic for one judgement per response, and check that it gave them.
 
     Raises:
-        UserError: there are not as many judgements as responses, or one of them is something else.
+        UserError: a critic of the user's own raised; there are not as many judgements as responses, or one of them
+            is something else.
     """
-    judgements = critic.critique(examples, responses)
     name, cure = type(critic).__name__, "return one Critique or Failure for each response, in their order"
+    judgements = call_own(cure, critic.critique, examples, responses)
+    if not isinstance(judgements, list | tuple):
+        refuse_answer(cure, critic, "critique", judgements)
     if len(judgements) != len(responses):
         raise UserError(f"{name} gave {len(judgements)} judgements of {len(responses)} responses", cure)
     if others := [item for item in judgements if not isinstance(item, Critique | Failure)]:
         raise UserError(f"{name} gave a {type(others[0]).__name__} as a judgement", cure)
-    return judgements
+    return list(judgements)
 
 
 Overlap = Literal["helps", "allowed", "never"]

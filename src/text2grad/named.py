@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import sys
-from collections.abc import Collection
+import traceback
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from text2grad.errors import UserError
+
+T = TypeVar("T")
+PACKAGES = ("text2grad", "text2grad_lab")
+"""Whose errors are bugs, and keep their traceback."""
 
 
 def is_own_name(name: str) -> bool:
@@ -54,6 +60,47 @@ def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], .
         cure = f"name a {'class' if type in kinds else 'function'} of your own"
         raise UserError(f"{what} {name!r}: {wanted} of {module_name} is not a {what}", cure)
     return found
+
+
+def call_own(expects: str, function: Callable[..., T], *arguments: Any) -> T:
+    """Call what may be code of the user's own, such as a critic's `critique`; `expects` says what it must do.
+
+    Raises:
+        UserError: it is not of this package, and raised or is async: names its module and line.
+    """
+    module = str(getattr(function, "__module__", ""))
+    if module.partition(".")[0] in PACKAGES:
+        return function(*arguments)
+    name = f"{getattr(function, '__qualname__', type(function).__name__)} of {module}"
+    try:
+        result = function(*arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        message = " ".join(str(error).split())[:200]
+        raise UserError(f"{name}{_line_of(error, module)}: {type(error).__name__}: {message}", expects) from error
+    if inspect.iscoroutine(result):
+        result.close()
+        raise UserError(f"{name} is async", expects)
+    return result
+
+
+def refuse_answer(expects: str, owner: object, method: str, answer: object) -> NoReturn:
+    """Refuse what a method of the user's own code returned.
+
+    Raises:
+        UserError: names the class, its module and the type.
+    """
+    kind = type(owner)
+    raise UserError(f"{kind.__name__}.{method} gave {type(answer).__name__}, in {kind.__module__}", expects)
+
+
+def _line_of(error: Exception, module: str) -> str:
+    """The last line of a module that an error went through; empty if it arose in the call itself."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
+    return f", line {line}" if line else ""
 
 
 def module_file(what: str, name: str) -> Path | None:

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field
 from text2grad.align.tokens import Aligned
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Failure, Judgement, Place, Span
-from text2grad.named import known_name, load_named
+from text2grad.named import call_own, known_name, load_named
 from text2grad.settings import Settings
 
 Weighting = Literal["token", "span", "balanced"]
@@ -118,6 +118,10 @@ def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Cr
     return delta if isinstance(delta, Credit) else _own_credit(delta, len(aligned), settings.scheme)
 
 
+NUMBERS = "return one finite number for each token"
+"""What a scheme must do."""
+
+
 @dataclass(frozen=True)
 class CreditScheme:
     """A named way to pay a critique: `function(critique, aligned, settings)` gives delta, float32 (T,).
@@ -133,7 +137,7 @@ class CreditScheme:
         self, critique: Critique, aligned: Aligned, settings: CreditSettings
     ) -> Credit | NDArray[np.float32]:
         """Delta of one response."""
-        return self.function(critique, aligned, settings)
+        return call_own(NUMBERS, self.function, critique, aligned, settings)
 
 
 @cache
@@ -155,7 +159,10 @@ def _own_credit(delta: NDArray[np.float32], length: int, name: str) -> Credit:
     Raises:
         UserError: they are not one finite number for each token.
     """
-    numbers = np.asarray(delta, dtype=np.float32)
+    try:
+        numbers = np.asarray(delta, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"credit.scheme {name!r} gave {type(delta).__name__}", NUMBERS) from error
     if numbers.shape != (length,) or not np.isfinite(numbers).all():
         what = f"numbers of shape {numbers.shape}" if numbers.shape != (length,) else "a number that is not finite"
         raise UserError(f"credit.scheme {name!r} gave {what}", f"one finite number for each of {length} tokens")

@@ -61,7 +61,7 @@ class ProbedCritic:
         """What the other critic says."""
         with self._lock:
             self._last = (examples, responses)
-        return self.critic.critique(examples, responses)
+        return judgements_of(self.critic, examples, responses)
 
     def probe(self, step: int) -> dict[str, float]:
         """Sums over what was judged last.

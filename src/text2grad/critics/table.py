@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ from text2grad.critics.reference import REFERENCE
 from text2grad.critics.spec import CriticSpec
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
-from text2grad.named import load_named
+from text2grad.named import call_own, load_named
 
 CRITICS: Mapping[str, CriticSpec] = {
     spec.kind: spec for spec in (REWARD_MODEL, PROGRAM, REFERENCE, PROMPTED, HUMAN)
@@ -41,24 +40,10 @@ def _instance(name: str, made: type[Any]) -> Critic:
     Raises:
         UserError: it raises when it is called, or what it makes is not a `Critic`.
     """
-    try:
-        critic = made()
-    except Exception as error:  # whatever a class of the user's raises
-        where = f"line {_last_line(error)}: " if _last_line(error) else ""
-        message = " ".join(str(error).split())[:200]
-        cure = "it is called without arguments"
-        raise UserError(
-            f"critic {name!r} cannot be made: {where}{type(error).__name__}: {message}", cure
-        ) from error
+    critic = call_own("it is called without arguments", made)
     if not callable(getattr(critic, "critique", None)):
         cure = "it needs a method critique(examples, responses), one Critique or Failure for each"
         raise UserError(f"critic {name!r} is not a Critic: it has no method critique", cure)
     if not isinstance(getattr(critic, "source", None), Source):
         raise UserError(f"critic {name!r} is not a Critic: it has no source", 'source = Source(kind="program")')
     return cast(Critic, critic)
-
-
-def _last_line(error: BaseException) -> int:
-    """The line of the user's own module in which an error arose; 0 if it arose in the call itself."""
-    trace = traceback.extract_tb(error.__traceback__)
-    return (trace[-1].lineno or 0) if len(trace) > 1 else 0

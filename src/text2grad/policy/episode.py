@@ -18,11 +18,13 @@ from text2grad.align import Aligned, TokenTable
 from text2grad.align.trajectory import Trajectory, own_tokens
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Environment, Example, Message, turns_of
+from text2grad.named import call_own, refuse_answer
 from text2grad.policy.encode import TEMPLATE, check_lengths, encode_between, encode_prompt, encode_target
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 
+MESSAGES = "return a list of text2grad.Message"
 MakeEnvironment = Callable[[], Environment]
 """Makes the environment of one episode, before its `reset`."""
 
@@ -148,8 +150,8 @@ def play(
     table, tokens = TokenTable(policy.tokenizer), settings.max_new_tokens
     episodes = []
     for example in examples:
-        environment = make()
-        begun = _messages(environment, "reset", environment.reset(example))
+        environment = call_own("make the environment of one episode", make)
+        begun = _messages(environment, "reset", call_own(MESSAGES, environment.reset, example))
         episodes.append(_Episode(environment, Thread(policy.tokenizer, example.prompt, begun)))
     prompts = [(each.id, episode.thread.prompt) for each, episode in zip(examples, episodes, strict=True)]
     check_lengths(prompts, policy.context, tokens)
@@ -180,23 +182,20 @@ def words_and_tokens(table: TokenTable, example: Example, sample: Sample) -> tup
 
 
 def _answer(environment: Environment, turn: Message) -> tuple[tuple[Message, ...], bool]:
-    answer = environment.step(turn)
+    expects = "return messages, and whether the episode is over"
+    answer = call_own(expects, environment.step, turn)
     if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise _odd(environment, "step", answer, "return messages, and whether the episode is over")
+        refuse_answer(expects, environment, "step", answer)
     others, over = _messages(environment, "step", answer[0]), bool(answer[1])
     if not (others or over):
-        raise _odd(environment, "step", "nothing", "say something, or end the episode")
+        raise UserError(f"{type(environment).__name__}.step gave nothing", "say something, or end the episode")
     return others, over
 
 
 def _messages(environment: Environment, method: str, messages: Any) -> tuple[Message, ...]:
     if not isinstance(messages, Sequence) or not all(isinstance(each, Message) for each in messages):
-        raise _odd(environment, method, messages, "return a list of text2grad.Message")
+        refuse_answer(MESSAGES, environment, method, messages)
     if any(each.role == "assistant" for each in messages):
-        raise _odd(environment, method, "a message of the assistant", "only the policy speaks as the assistant")
+        problem = f"{type(environment).__name__}.{method} gave a message of the assistant"
+        raise UserError(problem, "only the policy speaks as the assistant")
     return tuple(messages)
-
-
-def _odd(environment: Environment, method: str, answer: object, cure: str) -> UserError:
-    shown = answer if isinstance(answer, str) else type(answer).__name__
-    return UserError(f"{type(environment).__name__}.{method} gave {shown}", cure)

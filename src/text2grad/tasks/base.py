@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Environment, Example, Feedback, Preference, conversation_text
-from text2grad.named import is_own_name, load_named
+from text2grad.named import call_own, is_own_name, load_named, refuse_answer
 from text2grad.settings import Settings
 from text2grad.tasks.prompt_files import prompt_version as prompt_version
 from text2grad.tasks.prompt_files import read_prompt as read_prompt
@@ -107,7 +107,33 @@ def load_task(settings: TaskSettings) -> Task:
         near = difflib.get_close_matches(settings.name.lower(), TASKS, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise UserError(f"unknown task {settings.name!r}{hint}", f"one of {', '.join(TASKS)}, or module:Class")
-    return cast(Task, load_named("task", settings.name, target)(settings))
+    made = load_named("task", settings.name, target)
+    task = call_own("it is called with the TaskSettings", made, settings)
+    return cast(Task, _OwnTask(task) if target == settings.name else task)
+
+
+class _OwnTask:
+    """A task of the user's own: whatever it raises or returns in another shape is one line."""
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+    def examples(self, split: Split) -> list[Example]:
+        expects = "examples(split) returns a list of text2grad.Example"
+        examples = call_own(expects, self.task.examples, split)
+        if not isinstance(examples, list) or not all(isinstance(example, Example) for example in examples):
+            refuse_answer(expects, self.task, "examples", examples)
+        return examples
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        expects = "scores(example, response) returns numbers from 0 to 1 by name"
+        scores = call_own(expects, self.task.scores, example, response)
+        if not isinstance(scores, dict):
+            refuse_answer(expects, self.task, "scores", scores)
+        return scores
 
 
 def environment_of(task: Task) -> Callable[[], Environment] | None:

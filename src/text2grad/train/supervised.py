@@ -21,7 +21,7 @@ from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import conversation_of
-from text2grad.named import load_named
+from text2grad.named import call_own, load_named
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.heads.head import (
     STEP_OF_LABELS,
@@ -202,7 +202,8 @@ def make_optimizer(
     refuse_float16(policy)
     optimizer: torch.optim.Optimizer
     if (name := optimizer_name(settings)) != ADAMW:
-        optimizer = load_named("optimizer", name, kinds=(FunctionType,))(policy.model, settings.lr, weight_decay)
+        make = load_named("optimizer", name, kinds=(FunctionType,))
+        optimizer = call_own("return a torch optimizer", make, policy.model, settings.lr, weight_decay)
     else:
         weights = policy.policy_parameters()
         optimizer = torch.optim.AdamW(weights, lr=settings.lr, weight_decay=weight_decay, fused=True)
