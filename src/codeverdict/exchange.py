@@ -75,7 +75,7 @@ def judge_script(server: Server, solution: str, cases: Sequence[tuple[str, str]]
         contents = [frames.held({"code": solution}), given.encode("utf-8", "surrogatepass"), b""]
         with _Printed() as printed:
             said = _run(server, words, contents, printed.writer)
-        said = said._replace(data=printed.data(), errors=said.data)
+        said = said._replace(data=bytes(printed.data), errors=said.data)
         result, outcome = _compared(said, f"case_{number}", given, expected, seconds)
         results.append(result)
         if outcome is not None:
@@ -107,11 +107,11 @@ def _run(server: Server, words: dict[str, Any], contents: list[bytes], *more: in
 
 
 class _Printed:
-    """What a script prints, read while it runs: a pipe, as no file of its may be that long."""
+    """What a script prints, read while it runs, from a pipe: a file may not be that long."""
 
     def __enter__(self) -> _Printed:
         self._reader, self.writer = os.pipe()
-        self._data = bytearray()
+        self.data = bytearray()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         return self
@@ -120,16 +120,13 @@ class _Printed:
         with open(
             self._reader, "rb", buffering=0
         ) as pipe:  # closed when it is enough: who prints more gets an error
-            while len(self._data) <= OUTPUT_BYTES and (piece := pipe.read(1 << 16)):
-                self._data += piece
+            while len(self.data) <= OUTPUT_BYTES and (piece := pipe.read(1 << 16)):
+                self.data += piece
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         os.close(self.writer)
-
-    def data(self) -> bytes:
-        """All of it, once its processes have ended."""
-        self._thread.join()
-        return bytes(self._data)
+        if error is None:  # its processes have ended
+            self._thread.join()
 
 
 # What it comes to

@@ -46,6 +46,7 @@ _OF_MOCKS = (
     *("call_args", "call_args_list", "await_args", "await_args_list"),
 )
 _OF_ITERATORS = ("__next__", "__iter__", "__length_hint__")
+_OF_CLASSES = ("holds", "dir", "__iter__", "__len__", "__contains__", "__getitem__")
 _OF_TASKS = ("__await__", "turn", "cancel", "result", "item")
 _BASES = ("builtins", "abc", "enum", "typing", "collections", "collections.abc", "contextlib", "numbers")
 """Modules whose classes do nothing but hold values: a class of the tests may derive from them and be called."""
@@ -93,12 +94,9 @@ def guard(do: str, target: Any, args: Any) -> bool:
         return callable(target)
     kind = type(target)
     if isinstance(target, type):
-        return do in ("holds", "dir", "__iter__", "__len__", "__contains__", "__getitem__") or (
-            do == "get" and not name.startswith("_")
-        )
+        return do in _OF_CLASSES or (do == "get" and not name.startswith("_") and _is_named(name, target))
     if callable(getattr(kind, "assertEqual", None)):  # a test case
-        own = any(name in vars(each) for each in kind.__mro__ if _is_own(each))
-        return do == "get" and own and not name.startswith(("_", "test", "set", "tear"))
+        return do == "get" and _is_named(name, kind) and not name.startswith(("_", "test", "set", "tear"))
     free, listed = _is_own(kind) or _is_mock(target, callable=False), _words(kind, _LISTED)
     what = do if do != "start" else name or "__await__"
     if what in _OF_TASKS:
@@ -116,6 +114,11 @@ def guard(do: str, target: Any, args: Any) -> bool:
 def _is_own(kind: type) -> bool:
     """True for a class of the test file."""
     return kind.__module__ == "tests"
+
+
+def _is_named(name: str, kind: type) -> bool:
+    """True for a name that stands in a class of the test file, this one or one above it."""
+    return any(name in vars(each) for each in kind.__mro__ if _is_own(each))
 
 
 def _is_own_class(kind: type) -> bool:

@@ -27,8 +27,7 @@ _INNER = ("__dataclass_fields__", "__signature__")
 _NAMES = ("__module__", "__qualname__", "__doc__", "__name__")
 _ENDS = ("__next__", "item")
 _PARTS = ("filename", "filename2", "name", "path")  # of exceptions of Python's, beside their arguments
-_QUIET = frozenset({"plain", "__hash__", "__bool__", *perform.COMPARISONS})
-"""What Python asks while it compares containers, which may not change meanwhile: an empty one would equal any."""
+_COMPARING = frozenset({"__hash__", *perform.COMPARISONS})
 SILENT = frozenset({"StopIteration", "StopAsyncIteration", "CancelledError", "GeneratorExit", "SystemExit"})
 """Exceptions that end an iteration, a task or a thread in silence: not the solution's to raise in its callers,
 unless the tests speak of them."""
@@ -79,8 +78,6 @@ class Peer:
         """Numbers of classes that the other side may know, and do nothing to."""
         self._theirs: dict[int, Any] = {}
         self._shared = values.Table(first)
-        self._changes: list[tuple[int, Any]] = []
-        """Of shared containers, not made yet."""
         self._doing: list[str] = []
 
     # Messages
@@ -173,7 +170,6 @@ class Peer:
     def _send(self, message: dict[str, Any]) -> None:
         try:
             with _Deep():
-                self._make_changes()
                 message["s"] = [
                     [number, values.contents(value, self.pack)] for number, value in self._shared.changed()
                 ]
@@ -205,31 +201,24 @@ class Peer:
             message["v"] = self.unpack(message["v"])
         elif "e" not in message:
             raise ValueError("neither request nor reply")
-        changes = [(number, packed) for number, packed in message.pop("s")]
-        self._changes += [*changes, *((number, None) for number in message.pop("d"))]
-        self._make_changes()
+        if message["s"] and self.wary and self._is_comparing():
+            raise ValueError("containers that change while they are compared")
+        for number, packed in message.pop("s"):
+            entry = self._shared[number]
+            values.fill(entry.value, packed, self.unpack)
+            entry.agree()
+        for number in message.pop("d"):  # last: what is new may be dropped at once
+            self._shared.drop(number)
         said = message.pop("w", [])
         self.heard([each if type(each[0]) in (bool, int) else self._unpack_error(each) for each in said])
         return message
 
-    def _make_changes(self) -> None:
-        """Change shared containers as the other side did, and drop what it dropped; not while they are compared."""
-        if not self._changes or (self.wary and self._is_comparing()):
-            return
-        changes, self._changes = self._changes, []
-        for number, packed in changes:
-            if packed is None:
-                self._shared.drop(number)
-            else:
-                entry = self._shared[number]
-                values.fill(entry.value, packed, self.unpack)
-                entry.agree()
-
     def _is_comparing(self) -> bool:
+        """True while Python compares values of ours: a container that is emptied meanwhile would equal any."""
         frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_name not in _QUIET:
+        while frame is not None and frame.f_code.co_name not in _COMPARING:
             frame = frame.f_back
-        return frame is not None or not _QUIET.isdisjoint(self._doing)
+        return frame is not None or not _COMPARING.union(("plain", "__bool__")).isdisjoint(self._doing)
 
     def _guarded(self, read: Callable[[], Any]) -> Any:
         """What is read from the other side's message; a message that makes no sense ends the connection."""
