@@ -354,8 +354,9 @@ def plain_messages(message: Mapping[str, Any], write: Write = by_default) -> lis
         elif kind != "sealed":
             pieces.append((kind, text))
     pieces.append(("text", _text_in(message.get("refusal"), role)))
+    beside = next((message[name] for name in _REASONING if message.get(name)), None)  # often there twice
     thoughts = [text for kind, text in pieces if kind == "reasoning" and text]
-    thoughts += [_reasoning(message, role)]
+    thoughts.append(_text_in(beside, role) if role == "assistant" else "")
     calls += [*_listed(message.get("tool_calls")), *_listed(message.get("function_call"))]
     if role == "assistant":
         text = "".join(text for kind, text in pieces if kind == "text")
@@ -408,12 +409,6 @@ def _text_in(value: Any, role: str) -> str:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"a message has {str(value)[:40]!r} in place of text")
     return value or ""
-
-
-def _reasoning(message: Mapping[str, Any], role: str) -> str:
-    """The reasoning beside the content of a message; the same is often there under several keys."""
-    value = next((message[name] for name in _REASONING if message.get(name)), None)
-    return _text_in(value, role) if role == "assistant" else ""
 
 
 def _listed(value: Any) -> list[Any]:

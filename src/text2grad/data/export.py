@@ -197,16 +197,9 @@ def preference_row(pair: Preference) -> Row:
 # Files.
 
 
-def preference_rows(records: Iterable[Feedback], most: int = 1) -> Iterator[Row]:
-    """TRL's preference format: the corrected text over the response; of several scored responses to one prompt the
-    better ones over the worse ones (`pairs_of`).
-    """
-    return map(preference_row, pairs_of(records, most).pairs)
-
-
 WRITERS: Mapping[str, Callable[[Iterable[Feedback], int], Iterator[Row]]] = {
     "csv": lambda records, _: (table_row(record) for record in records if record.error is None),
-    "preference": preference_rows,
+    "preference": lambda records, most: map(preference_row, pairs_of(records, most).pairs),
 }
 MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_per_prompt 4"
 

@@ -194,7 +194,8 @@ def _json_rows(path: Path, text: str) -> list[Any]:
     if isinstance(content, dict):
         if content.keys() == {"data", "meta"} and isinstance(content["data"], list):  # a page of an API
             return list(content["data"])
-        listed = next((content[key] for key in _LISTS if _is_list_of_objects(content.get(key))), None)
+        lists = (content[key] for key in _LISTS if isinstance(content.get(key), list))
+        listed = next((rows for rows in lists if rows and all(isinstance(row, dict) for row in rows)), None)
         if listed is not None and not {"data", "content", "response", "text"} & content.keys():
             return list(listed)
         if all(isinstance(row, dict) for row in content.values()):
@@ -216,10 +217,6 @@ def _table_of_pandas(content: Mapping[str, Any]) -> list[Row] | None:
     if not columns or len(columns) < len(content) or any(list(column) != numbers for column in columns):
         return None
     return [{name: column[number] for name, column in content.items()} for number in numbers]
-
-
-def _is_list_of_objects(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def _not_json(path: Path) -> str:
@@ -340,20 +337,19 @@ def is_filled(value: Any) -> bool:
 
 
 def holds_text(value: Any) -> bool:
-    """True if a value is text of several words."""
+    """True if a value is text of several words, or has such in it."""
+    if isinstance(value, dict | list):
+        return any(map(holds_text, value.values() if isinstance(value, dict) else value))
     if not isinstance(value, str):
         return False
     words = (value[start:end] for start, end in pieces(value))
-    return len(list(islice(filter(_has_letter, words), 2))) == 2
+    return len(list(islice((word for word in words if any(map(str.isalpha, word))), 2))) == 2
 
 
 def texts_in(row: Mapping[str, Any], known: Collection[str] = ()) -> Row:
     """What of a row is text of several words, without the keys that are `known`."""
-    return {name: value for name, value in row.items() if name not in known and holds_text(value)}
-
-
-def _has_letter(word: str) -> bool:
-    return any(map(str.isalpha, word))
+    texts = {name: value for name, value in row.items() if name not in known and isinstance(value, str)}
+    return {name: text for name, text in texts.items() if holds_text(text)}
 
 
 def cell_text(row: Mapping[str, Any], name: str, ours: str = "") -> str:

@@ -253,7 +253,7 @@ class Response(Record):
     """A response to judge. `feedback` is what a person wrote about exactly this text."""
 
     id: str = ""
-    prompt: str | tuple[Message, ...] = Field(min_length=1)
+    prompt: tuple[Message, ...] = Field(min_length=1)
     response: ResponseText
     reference: str = ""
     feedback: str = ""

@@ -27,7 +27,6 @@ from text2grad.feedback import (
     HUMAN_FEEDBACK,
     Example,
     Feedback,
-    Message,
     escapes_folder,
 )
 from text2grad.jsonl import json_lines, reading
@@ -158,9 +157,10 @@ def _check_columns(asked: Exchange) -> None:
 
 
 def _of_row(row: Response, fallback_id: str) -> Item:
-    turns = (Message(role="user", content=row.prompt),) if isinstance(row.prompt, str) else row.prompt
     meta = _with_feedback(row.meta, row.feedback) if row.feedback.strip() else row.meta
-    return Item(Example(id=row.id or fallback_id, prompt=turns, reference=row.reference, meta=meta), row.response)
+    return Item(
+        Example(id=row.id or fallback_id, prompt=row.prompt, reference=row.reference, meta=meta), row.response
+    )
 
 
 def _of_feedback(record: Feedback, anchor: bool) -> Item:

@@ -25,6 +25,7 @@ _TABBED = (".tsv", ".tab", ".txt")
 _MOST_NAMED = 5
 _SHEET_ERROR = re.compile(r"#[A-ZÀ-Ý0/¿_]+[!?]|#N/?[ADV]|Err:5\d\d")
 """What a formula that fails shows, in the languages of Excel, Sheets and LibreOffice."""
+_FORMULA_OF_TEXT = re.compile(r'="([^"]*)"')
 _SHORTENED = re.compile(r"\d[.,]\d+E\+\d+", re.IGNORECASE)
 _IMPORT_ID = re.compile(r'\s*$|\{"ImportId":')
 _SEPARATOR = re.compile(r"sep=([^\r\n])(?:\r\n|\r|\n)", re.IGNORECASE)
@@ -104,14 +105,9 @@ def as_cell(value: Any) -> Any:
 
 def plain_cell(cell: str) -> str:
     """A cell without what keeps a spreadsheet from reading it as a number or formula: `="0012"`, `'=1+2`."""
-    if is_formula_of_text(cell):
-        return cell[2:-1]
+    if formula := _FORMULA_OF_TEXT.fullmatch(cell):
+        return formula[1]
     return cell[1:] if cell.startswith("'") and as_cell(cell[1:]) == cell else cell
-
-
-def is_formula_of_text(cell: str) -> bool:
-    """True for `="..."`."""
-    return len(cell) > 2 and cell.startswith('="') and cell.endswith('"') and '"' not in cell[2:-1]
 
 
 def _without_qualtrics(path: Path, lines: list[Line]) -> list[Line]:

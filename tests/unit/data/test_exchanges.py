@@ -108,6 +108,9 @@ def test_a_text_that_is_not_read_is_named_with_its_cure(tmp_path: Path, capsys: 
     list(read_items(written(tmp_path, [{**row, "messages": [{**ASK, "hint": "on foot then"}, DONE]}])))
     notes = capsys.readouterr().err
     assert "'situation'" in notes and "'hint'" in notes and "m-1" not in notes
+    tools = [{"type": "function", "function": {"name": "route", "description": "the way to a town"}}]
+    list(read_items(written(tmp_path, [{"messages": [ASK, DONE], "tools": tools}])))
+    assert "'tools'" in capsys.readouterr().err
 
 
 RESULTS = {
