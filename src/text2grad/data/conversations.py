@@ -89,7 +89,7 @@ def by_default(said: AssistantTurn, cure: str = "the policy's own way: --policy.
 
 @dataclass(frozen=True)
 class Exchange:
-    """What a row asks and answers; `others` is the rest of the row.
+    """What a row asks and answers; `others` is the rest of the row, `asks` the key of a prompt that is text.
 
     `response` is None where the row has none. `is_turn`: it was a chat turn or several, whose text is as it is.
     """
@@ -98,6 +98,7 @@ class Exchange:
     response: str | None
     is_turn: bool
     others: Row
+    asks: str = ""
 
 
 def read_exchange(row: Row, write: Write = by_default, literal: bool = False) -> Exchange:
@@ -144,7 +145,7 @@ def read_exchange(row: Row, write: Write = by_default, literal: bool = False) ->
         prompt = _same_prompt(prompt, tuple(before))
     shown, used = with_system(row, prompt, used)
     others = {name: value for name, value in row.items() if name not in (*used, *answers, talk)}
-    return Exchange(shown, response, bool(turns), others)
+    return Exchange(shown, response, bool(turns), others, "" if before else next(iter(used), ""))
 
 
 def refuse_telemetry(row: Row) -> None:

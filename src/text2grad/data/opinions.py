@@ -90,7 +90,7 @@ class Names:
         names = [name for name in self.chosen.get("prompt", PROMPT_KEYS) if name != field]
         prompt, used = with_system(row, *read_prompt(row, self.write, names, every="prompt" in self.chosen))
         others = {name: value for name, value in row.items() if name not in (field, *used)}
-        return Exchange(prompt, row[field], False, others)
+        return Exchange(prompt, row[field], False, others, next(iter(used), ""))
 
     def is_comment(self, question: str) -> bool:
         """True if the answer to a question is a critique in words."""
@@ -125,8 +125,8 @@ class Opinion:
 
     `answer` fills in the rest; `aside` is what is neither a mark nor a rating nor words (a ranking, say), kept in
     `meta`. `skipped` says why it is no opinion at all, `failure` why it is a record without a judgement. `unread`
-    is the rest of the row, `misplaced` counts marks on another text or on an unknown one, `losses` are lines on
-    what gave no span; `place` is that of the row.
+    is the rest of the row, and `asks` the key of its prompt. `misplaced` counts marks on another text or on an
+    unknown one, `losses` are lines on what gave no span; `place` is that of the row.
     """
 
     id: str
@@ -147,6 +147,7 @@ class Opinion:
     part: str | None = None
     aside: dict[str, object] = field(default_factory=dict)
     unread: Mapping[str, object] = field(default_factory=dict)
+    asks: str = ""
     failure: str = ""
     skipped: str = ""
     misplaced: Counter[str] = field(default_factory=Counter)

@@ -333,11 +333,13 @@ def _no_prompt(path: Path, unasked: Sequence[Opinion], none_asks: bool) -> UserE
 def _unread(opinions: Sequence[Opinion]) -> Iterator[str]:
     """A line for each key whose text was not read, with the option that reads it."""
     counts = Counter(name for opinion in opinions for name in texts_in(opinion.unread))
+    asks = next((opinion.asks for opinion in opinions if opinion.asks), "")
     for name, count in counts.items():
         corrects = name in (*CORRECTED_KEYS, "reference")
-        ours = "critique" if name in COMMENT_KEYS else "corrected" if corrects else "prompt=FIRST,prompt"
-        shown = shlex.quote(f"{ours}={name}")
-        yield f"{name}: text that was not read: {count} (to read it: --map {shown})"
+        ours = "critique" if name in COMMENT_KEYS else "corrected" if corrects else f"prompt={asks},prompt"
+        cure = f"to read it: --map {shlex.quote(f'{ours}={name}')}"
+        shown = cure if asks or "," not in ours else "what counts of it belongs into the messages"
+        yield f"{name}: text that was not read: {count} ({shown})"
 
 
 # The kind of a file.

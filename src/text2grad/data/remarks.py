@@ -320,7 +320,7 @@ def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinio
     # A response with offsets, a turn, or quoted brackets is text as it stands.
     marked = MarkedText(text) if exact or asked.is_turn or placed or has_brackets else read_markup(text)
     opinion = Opinion("", marked.text, prompt, _text(row, "annotator"), score=score, omissions=marked.omissions)
-    others = asked.others.items()
+    others, opinion.asks = asked.others.items(), asked.asks
     opinion.unread = {name: value for name, value in others if name not in FIELDS and is_filled(value)}
     reasons = [line for label in LABELS for line in _add_quotes(opinion, quotes, label)]
     opinion.losses += map(_no_label, unlabelled)

@@ -89,7 +89,7 @@ def _opinions_on(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterat
     who = text_in(known, *tool.annotator) or _file_of_a_user(row, fallback_id)
     opinion = Opinion(id, asked.response or "", asked.prompt, who)
     reads = {*tool.reads, *tool.id, *tool.annotator, *tool.marks, *tool.comments, *sum(names.chosen.values(), ())}
-    opinion.unread = texts_in(asked.others, reads)
+    opinion.unread, opinion.asks = texts_in(asked.others, reads), asked.asks
     for key in tool.marks:
         _add_marks(opinion, key, row.get(key), names)
     for comment in (comment for key in tool.comments for comment in row.get(key) or ()):
@@ -175,7 +175,7 @@ def _person(people: dict[str, Opinion], opinion: Opinion, answer: Row, answers: 
     source = Source(kind="llm", model=text_in(answer, answers.question)) if by_model else HUMAN
     part = source.model if by_model else who
     fresh = Opinion(opinion.id, opinion.response, opinion.prompt, who, source=source, part=part or None)
-    fresh.unread = opinion.unread
+    fresh.unread, fresh.asks = opinion.unread, opinion.asks
     return people.setdefault(part, fresh)
 
 
@@ -185,21 +185,19 @@ def _within(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
     Raises:
         ValueError: no text is the response.
     """
-    sides = {"response": row[outputs], "prompt": row.get(inputs)}
-    texts: Row = {}
-    unread: Row = {}
-    for ours, side in sides.items():
-        value = _decoded(side)
-        talk = [] if ours in names.chosen else messages_in(value)
-        texts[ours] = talk or _only_text(value, names, ours)
-        inner = value if isinstance(value, dict) and not talk else {}
-        where = outputs if ours == "response" else inputs
-        unread |= texts_in({f"{where}.{name}": text for name, text in inner.items() if text != texts[ours]})
-    if not texts["response"]:
-        key = next(iter(sides["response"] or ()), "KEY") if isinstance(sides["response"], dict) else "KEY"
+    output, given = _decoded(row[outputs]), _decoded(row.get(inputs))
+    response = ([] if "response" in names.chosen else messages_in(output)) or _only_text(output, names, "response")
+    if not response:
+        key = next(iter(output or ()), "KEY") if isinstance(output, dict) else "KEY"
         raise RowError(f"no text, or several, in {outputs!r}", f"say which: --map response={key}")
-    asked = read_exchange(texts, names.write)
-    return replace(asked, others=unread)
+    prompt: Any = [] if "prompt" in names.chosen else messages_in(given)
+    inner = given if isinstance(given, dict) and not prompt else {}
+    texts = {name: text for name, text in inner.items() if isinstance(text, str) and text}
+    keys = [name for name in names.chosen.get("prompt", ("question", "input", "prompt")) if name in texts]
+    keys = keys if "prompt" in names.chosen else keys[:1] or list(texts) * (len(texts) == 1)
+    prompt = prompt or "\n\n".join(texts[name] for name in keys) or (given if isinstance(given, str) else "")
+    asked = read_exchange({"prompt": prompt, "response": response}, names.write)
+    return replace(asked, others=texts_in(texts, keys), asks=next(iter(keys), ""))
 
 
 def _only_text(value: Any, names: Names, ours: str) -> str:
@@ -207,7 +205,7 @@ def _only_text(value: Any, names: Names, ours: str) -> str:
     if not isinstance(value, dict):
         return value if isinstance(value, str) else ""
     texts = {name: text for name, text in value.items() if isinstance(text, str) and text}
-    key = names.key(texts, ours, ("question", "input", "prompt") if ours == "prompt" else ("output", "answer"))
+    key = names.key(texts, ours, ("output", "answer"))
     return texts[key] if key else next(iter(texts.values())) if len(texts) == 1 else ""
 
 
@@ -466,6 +464,7 @@ def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]
         who, status = str(answer.get("user_id") or ""), answer.get("status") or "submitted"
         if status == "submitted":
             opinion = people.setdefault(who, Opinion(id, texts[field], asked.prompt, who, part=who, unread=unread))
+            opinion.asks = asked.asks
             _add_argilla(opinion, question, answer.get("value"), names.about(question, texts, field), field, names)
     yield from people.values()
     statuses = [answer.get("status") or "submitted" for _, answer in answers]
@@ -578,7 +577,7 @@ def _annotation(id: str, data: Mapping[str, Any], results: Sequence[Result], who
     annotator = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
     asked = names.exchange(data, field=field)
     opinion = Opinion(id, texts[field], asked.prompt, "" if annotator is None else str(annotator))
-    opinion.unread = texts_in(asked.others, ["critique"])
+    opinion.unread, opinion.asks = texts_in(asked.others, ["critique"]), asked.asks
     # A result without an id stands alone.
     results = [{"id": f"result-{number}", **result} for number, result in enumerate(results)]
     groups = _regions(results)

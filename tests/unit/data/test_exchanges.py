@@ -101,9 +101,10 @@ def test_a_record_without_a_prompt_is_refused_unless_that_is_meant(tmp_path: Pat
 def test_a_text_that_is_not_read_is_named_with_its_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"messages": [ASK, DONE], "situation": "a long walk", "model": "m-1", "critique": "c"}
     (loss,) = read(tmp_path, [row, {**row, "critique": "d"}]).losses
-    assert loss.startswith("situation: ") and "--map prompt=FIRST,prompt=situation" in loss
+    assert loss.startswith("situation: ") and "into the messages" in loss
     names = ["prompt=question,prompt=situation"]
     asked = {"question": "How far?", "response": "95 km.", "situation": "a long walk", "critique": "c"}
+    assert f"--map {names[0]}" in read(tmp_path, [asked]).losses[0]
     assert read(tmp_path, [asked], names=names).records[0].prompt[0].content == "How far?\n\na long walk"
     list(read_items(written(tmp_path, [{**row, "messages": [{**ASK, "hint": "on foot then"}, DONE]}])))
     notes = capsys.readouterr().err
@@ -190,3 +191,12 @@ def test_a_row_without_a_response_says_which_column_it_may_be(tmp_path: Path) ->
         read(tmp_path, [{"input": "How far?", "output": "95 km.", "critique": "c"}])
     with pytest.raises(UserError, match="no message: "):
         read(tmp_path, [{"messages": [{"role": "user", "parts": []}], "critique": "c"}])
+
+
+def test_a_context_of_a_traced_run_can_be_put_into_its_prompt(tmp_path: Path) -> None:
+    inputs = {"question": "How far?", "context": "a long walk"}
+    run = {"id": "r", "inputs": inputs, "outputs": {"answer": "95 km."}, "feedback": [{"key": "v", "value": "bad"}]}
+    (loss,) = (loss for loss in read(tmp_path, [run]).losses if loss.startswith("context: "))
+    assert "--map prompt=question,prompt=context" in loss
+    (record,) = read(tmp_path, [run], names=["prompt=question,prompt=context"]).records
+    assert record.prompt[0].content == "How far?\n\na long walk"
