@@ -108,7 +108,8 @@ def read_exchange(row: Row, write: Write = by_default, literal: bool = False) ->
         ValueError: a message is malformed or holds something other than text; or two keys say different things.
     """
     refuse_telemetry(row)
-    row = _run_of_a_model(row)
+    cells = {name: _loaded(row[name]) for name in TALKS if isinstance(row.get(name), str)}  # a table has JSON there
+    row = _run_of_a_model({**row, **{name: value for name, value in cells.items() if is_talk(value)}})
     prompt, used = read_prompt(row, write)
     answers = [name for name in ANSWERS if _is_said(row.get(name)) and (name != "output" or _goes_with(row))]
     if len(answers) > 1:

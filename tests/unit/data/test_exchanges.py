@@ -200,3 +200,10 @@ def test_a_context_of_a_traced_run_can_be_put_into_its_prompt(tmp_path: Path) ->
     assert "--map prompt=question,prompt=context" in loss
     (record,) = read(tmp_path, [run], names=["prompt=question,prompt=context"]).records
     assert record.prompt[0].content == "How far?\n\na long walk"
+
+
+def test_a_table_has_messages_as_json(tmp_path: Path) -> None:
+    cell = json.dumps([ASK, DONE]).replace('"', '""')
+    (tmp_path / "talks.csv").write_text(f'messages,critique\n"{cell}",No.\n', encoding="utf-8")
+    (record,) = import_feedback(tmp_path / "talks.csv").records
+    assert (record.prompt, record.response) == (PROMPT, "95 km.")
