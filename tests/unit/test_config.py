@@ -229,3 +229,10 @@ def test_numbers_that_no_run_can_use_are_refused(key: str, value: str) -> None:
     with pytest.raises(UsageError) as refused:
         load_config(find_config("demo"), [f"--{key}", value])
     assert key in str(refused.value)
+
+
+def test_a_dotted_key_of_a_file_is_written_as_a_section(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("task: {name: demo}\npolicy: {model: tiny}\nrun.seed: 3\n", encoding="utf-8")
+    with pytest.raises(UsageError) as refused:
+        load_config(tmp_path / "c.yaml")
+    assert "'run.seed'" in str(refused.value) and "run: {seed: VALUE}" in str(refused.value)

@@ -91,7 +91,9 @@ def explain(error: ValidationError) -> UsageError:
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
-        return UsageError(f"unknown setting {key!r}", _nearest_setting(key))
+        section, dot, name = str(detail["loc"][-1]).rpartition(".")
+        cure = f"write {section}: {{{name}: VALUE}} in a file" if dot else _nearest_setting(key)
+        return UsageError(f"unknown setting {key!r}", cure)
     if detail["type"] == "missing":
         return UsageError(f"the setting {key!r} is missing", f"set it in the file or with --{key} VALUE")
     expected = detail["msg"].removeprefix("Value error, ").replace("Input should be", "expected")

@@ -179,6 +179,8 @@ def _kl_sentence(rows: Sequence[Row]) -> str:
 
 def _loss_sentence(rows: Sequence[Row]) -> str:
     first, last, _ = _ends(rows, "loss")
+    if len(_values(rows, "loss")) == 1:
+        return f"The loss before the only update was {first:.3g}."
     return f"The loss went from {first:.3g} to {last:.3g}{': nothing was learned' * (last >= first)}."
 
 

@@ -12,6 +12,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from text2grad.errors import UserError
 from text2grad.settings import TinyShape as TinyShape
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
@@ -70,8 +71,14 @@ def make_tiny_model(
     """Write an untrained model and its tokenizer to `folder` in Hugging Face form.
 
     The tokenizer is trained on `texts` to at most `vocabulary` tokens; the model reads `context` tokens.
+
+    Raises:
+        UserError: the heads do not share the hidden size evenly.
     """
     shape = shape or TinyShape()
+    if shape.hidden % (2 * shape.heads):
+        problem = f"a hidden size of {shape.hidden} is not an even number for each of {shape.heads} heads"
+        raise UserError(problem, f"take a multiple of {2 * shape.heads}")
     tokenizer = make_tokenizer(texts, vocabulary, shape.longest, shape.phrases)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

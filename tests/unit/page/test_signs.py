@@ -102,6 +102,7 @@ EFFECTS: list[tuple[list[dict[str, Any]], str]] = [
     ([{"delta_sum": 0.1 * n, "score": 0.0} for n in range(20)], "(all scores are equal)"),
     ([{"score": 0.5, "delta_sum": 1.5}] * 20, "Every answer earned the same"),
     ([{"loss": 2.0}, {"loss": 1.0}], "The loss went from 2 to 1."),
+    ([{"loss": 2.0}], "The loss before the only update was 2."),
     ([{"loss": 1.0}, {"loss": 1.0}], "nothing was learned"),
     ([{"kl_token": -0.004}] * 3, "less than 0.001 nats"),
     ([{"kl_token": 0.5}], "0.500 nats a token from where it started."),

@@ -23,8 +23,9 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy, avoid_cudnn_attention
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
-from text2grad.policy.tiny import make_tokenizer
+from text2grad.policy.tiny import make_tiny_model, make_tokenizer
 from text2grad.rl import advantage as adv
+from text2grad.settings import TinyShape
 from tiny_runs import whole_logits
 
 CHAT = (Message(role="user", content="Say it."),)
@@ -300,3 +301,10 @@ def test_on_a_gpu_attention_is_not_left_to_cudnn(device: str) -> None:
         assert torch.backends.cuda.cudnn_sdp_enabled() == (device == "cpu")
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@pytest.mark.parametrize(("hidden", "heads"), [(7, 4), (20, 4)])
+def test_heads_that_do_not_share_a_tiny_model_evenly_are_refused(hidden: int, heads: int, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=str(hidden)):
+        make_tiny_model(tmp_path / "m", ["a b"], 300, shape=TinyShape(hidden=hidden, heads=heads))
+    assert not (tmp_path / "m").exists()
