@@ -54,10 +54,12 @@ def _locked(path: Path) -> int:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether a GPU, torch's CPU allocator or Python itself ran out of memory."""
+    """Return True if a GPU, torch's CPU allocator or Python ran out of memory: in this error or in its cause."""
+    if error is None:
+        return False
     words = ("can't allocate memory", "not enough memory", "out of memory")
     told = isinstance(error, RuntimeError) and any(each in str(error) for each in words)
-    return told or isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return told or isinstance(error, torch.OutOfMemoryError | MemoryError) or is_out_of_memory(error.__cause__)
 
 
 @contextmanager
