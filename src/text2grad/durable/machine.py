@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from text2grad.json_text import lines_of
+
 MOST_THREADS = 4
 """More threads gain little with models that a CPU trains."""
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -43,7 +45,7 @@ def _limits(controller: str, *names: str) -> Iterator[list[float]]:
 
     Without a limit: version 2 says "max", version 1 -1 or a number beyond any machine.
     """
-    for line in _read(PROC / "self" / "cgroup").splitlines():
+    for line in lines_of(_read(PROC / "self" / "cgroup")):
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
