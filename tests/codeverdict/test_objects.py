@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import os
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from codeverdict.inside import frames, objects
+from codeverdict.inside import frames, lent, objects, values
 
 
 class Answers:
@@ -48,3 +51,12 @@ def test_a_line_of_a_verdict_is_read_once_at_its_place_and_from_who_has_the_key(
         reader = frames.Seal(b"k" * frames.KEY_BYTES)
         with pytest.raises(ValueError):
             list(map(reader.message, lines))
+
+
+def test_a_mock_is_lent_unless_it_hands_calls_on_to_what_does_more_than_compute() -> None:
+    """A format given by the program reaches for any attribute, and what `open` opens may be the verdict."""
+    harmless: list[Any] = [None, len, str.upper, ValueError, [1, 2]]
+    assert all(lent.may_call(Mock(side_effect=effect)) for effect in harmless)
+    for function in (open, str.format, exec, os.write, Mock(side_effect=open)):
+        assert not lent.is_lent(Mock(side_effect=function)) and not values.is_pure(function)
+    assert not lent.is_lent(Mock(wraps=os)) and not lent.is_lent(io.FileIO) and not lent.is_lent(Mock)

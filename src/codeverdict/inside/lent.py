@@ -75,7 +75,7 @@ def may_call(value: Any) -> bool:
         return hasattr(value, "__wrapped__") and may_call(value.__wrapped__)
     if kind is types.MethodType and (may_call(value.__func__) or value.__name__ in _OF_TUPLES):
         return True
-    if kind in (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType):
+    if isinstance(value, types.MethodType | types.BuiltinMethodType | types.MethodWrapperType):
         owner, name = type(value.__self__), value.__name__
         if issubclass(owner, values.PLAIN) or values.reduced(value.__self__) is not None:
             return not name.startswith("_") or name in perform.OPERATIONS
@@ -143,7 +143,8 @@ def _is_mock(value: Any, callable: bool) -> bool:
     if mock is None or not isinstance(value, mock.CallableMixin if callable else mock.NonCallableMock):
         return False
     wrapped, effect = (vars(value).get(name) for name in ("_mock_wraps", "_mock_side_effect"))
-    return _is_harmless(wrapped) and (_is_harmless(effect) or effect.__module__ == mock.__name__)
+    of_mock = type(effect) is types.FunctionType and effect.__globals__ is vars(mock)
+    return _is_harmless(wrapped) and (_is_harmless(effect) or of_mock)
 
 
 def _is_harmless(value: Any) -> bool:

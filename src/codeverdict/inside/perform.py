@@ -43,7 +43,12 @@ AWAITED = frozenset({"__anext__", "__aenter__", "__aexit__"})
 
 
 def _special(name: str) -> Callable[..., Any]:
-    return lambda target, *args: getattr(type(target), name)(target, *args)
+    def call(target: Any, *args: Any) -> Any:
+        method = _method(type(target), name)
+        bind = getattr(type(method), "__get__", None)  # a mock in the place of a method has none
+        return (bind(method, target) if bind else method)(*args)
+
+    return call
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {

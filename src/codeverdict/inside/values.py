@@ -372,8 +372,10 @@ _FUNCTIONS = frozenset(
 
 def is_pure(value: Any) -> bool:
     """True for a function of Python's that does nothing but compute with its arguments."""
-    public = public_name(value)
-    return public is not None and (public in _FUNCTIONS or public[0] == "math")
+    public, name = public_name(value) or ("", ""), getattr(value, "__name__", "_")
+    if getattr(value, "__objclass__", None) in PLAIN:
+        return not name.startswith(("_", "format"))  # a format reaches for any attribute
+    return public in _FUNCTIONS or public[0] == "math"
 
 
 def _named(module: str, name: str) -> Any:
