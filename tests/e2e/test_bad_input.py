@@ -175,7 +175,7 @@ def test_a_model_folder_without_a_part(command: Command, finished: Path, tmp_pat
     }
     for number, (names, said) in enumerate(parts.items()):
         model = Path(shutil.copytree(finished / "sft" / "policy", tmp_path / str(number)))
-        for name in names.split():
+        for name in (*names.split(), "manifest.json"):  # somebody else's model has no manifest
             (model / name).unlink()
         words = ("sft", "--run.folder", tmp_path / "run", *TOY, "--policy.model", model)
         one_line(command(*words), FAILED, str(model), *said)
@@ -187,6 +187,9 @@ def test_a_model_whose_weights_are_no_numbers(command: Command, run: Path) -> No
     weights["model.norm.weight"][0] = torch.nan
     safetensors.torch.save_file(weights, run / "sft" / "policy" / "model.safetensors", metadata={"format": "pt"})
     (run / "feedback.jsonl").unlink()
+    ended = command("evaluate", "sft", "--run.folder", run, *TOY)
+    one_line(ended, FAILED, "model.safetensors", "not those that were saved", "manifest.json")
+    (run / "sft" / "policy" / "manifest.json").unlink()
     for words in (["annotate"], ["evaluate", "sft"], ["train", "--name", "y"]):
         ended = command(*words, "--run.folder", run, *TOY)
         one_line(ended, FAILED, "model.norm.weight", "not finite", "an earlier checkpoint")
