@@ -74,9 +74,11 @@ def call_own(expects: str, function: Callable[..., T], *arguments: Any) -> T:
     name = f"{getattr(function, '__qualname__', type(function).__name__)} of {module}"
     try:
         result = function(*arguments)
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except Exception as error:
+        if isinstance(error, RuntimeError) and "memory" in str(error):
+            raise  # torch has no room: whoever trains has the cure
         message = " ".join(str(error).split())[:200]
         raise UserError(f"{name}{_line_of(error, module)}: {type(error).__name__}: {message}", expects) from error
     if inspect.iscoroutine(result):

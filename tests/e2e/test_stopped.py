@@ -15,6 +15,8 @@ from typing import Any
 from commands import TOY, Command
 from safetensors.torch import load_file
 
+from text2grad.policy.files.manifest import write_manifest
+
 LONGER = (*TOY, "--ppo.steps", "5", "--ppo.schedule", "linear")
 
 
@@ -63,6 +65,7 @@ def test_what_has_changed_is_named_and_forced_or_begun_anew(command: Command, ru
     value = run / "reward_model" / "policy" / "value_head.safetensors"
     data = value.read_bytes()
     value.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    write_manifest(value.parent)  # trained anew, and not damaged
     refused = command(*words)
     assert refused.code == 1 and "Traceback" not in refused.err and "the reward model (" in refused.err
     assert "resumes after step" in command(*words, "--force").err
