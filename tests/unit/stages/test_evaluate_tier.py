@@ -23,7 +23,7 @@ class Words:
     """A task whose answers are not run."""
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        return {"length": float(len(response))}
+        return {"length": len(response) / 10}
 
 
 def problem(name: str, tests: str) -> Example:
@@ -54,5 +54,5 @@ def test_rows_and_summary_of_programs_carry_the_tier(monkeypatch: pytest.MonkeyP
 
 def test_where_nothing_was_run_there_is_no_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     found = measured(monkeypatch, [problem("a", "")], ["four"])
-    assert found.answers == [{"id": "a", "response": "four", "scores": {"length": 4.0}}]
+    assert found.answers == [{"id": "a", "response": "four", "scores": {"length": 0.4}}]
     assert "tier" not in found.summary.as_dict()
