@@ -114,7 +114,10 @@ def train_beside(model: Path, folder: Path, sharded: bool, stop: tuple[int, int,
 
 
 ENDED = {
-    "fail": [("UserError", "process 1 of 2: Stops.critique"), ("UserError", "ValueError: no answer from the judge")],
+    "fail": [
+        ("UserError", "process 1 of 2: Stops.critique"),
+        ("UserError", "ValueError: no answer from the judge"),
+    ],
     "terminate": [("SystemExit", "143"), ("SystemExit", "143")],
 }
 
