@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example
-from text2grad.tasks.base import TaskSettings, load_task
+from text2grad.tasks.base import TaskSettings
 from text2grad_lab.tasks.extraction import ExtractionTask, read_kinds
 from text2grad_lab.tasks.objects import Fields, read_members
 
@@ -20,11 +20,8 @@ WANTED = '{"payer": "Ana Ruiz", "due": "2025-01-02", "total": 12.50, "rooms": 3}
 
 
 def task(**changes: object) -> ExtractionTask:
-    found = load_task(
-        TaskSettings.model_validate({"name": "text2grad_lab.tasks.extraction:ExtractionTask", **changes})
-    )
-    assert isinstance(found, ExtractionTask)
-    return found
+    name = "text2grad_lab.tasks.extraction:ExtractionTask"
+    return ExtractionTask(TaskSettings.model_validate({"name": name, **changes}))
 
 
 def kinds(examples: list[Example]) -> set[str]:
