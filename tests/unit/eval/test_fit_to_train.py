@@ -179,6 +179,13 @@ def test_what_is_paid_lost_and_unreadable() -> None:
     assert cut.forced == 1 / 5
 
 
+def test_an_answer_of_which_a_part_is_blamed_is_not_rewarded_for_the_rest() -> None:
+    """As on KodCode, where what is not marked is paid 1."""
+    blamed = [(critique(word_span(-1, 0, 0)), PLACE)]
+    settings = CreditSettings(unlabelled=1.0, outcome_weight=0.0)
+    assert gate_figures(GateJudgements((), (), blamed), settings, seed=0).spoiled_paid == 0.0
+
+
 def test_verdicts_that_nobody_gave_are_measured_by_none() -> None:
     """People gave no score; where the reward model mostly gives one, what is paid is known to nobody."""
     scored = GOLD.model_copy(update={"score": 0.5})

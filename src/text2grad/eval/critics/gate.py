@@ -37,7 +37,7 @@ class GateFigures:
     `f1` is the mean over the labels that the annotations use, `random_f1` that of as many spans at random places,
     `neutral_f1` that of a critic that marks nothing; `f1_low` and `f1_high` are the means of the labels' own 95 %
     bounds, a little wider than those of the mean. `lost` is a share of quotes, `unreadable` and `forced` (closed
-    by the token limit) of critiques, `spoiled_paid` of spoiled answers whose rewards add up to more than 0,
+    by the token limit) of critiques, `spoiled_paid` of spoiled answers with more praise than blame,
     `fresh_paid` the same of the policy's own answers, both of those (`spoiled`, `fresh`) whose critique can be
     read, as the others are not trained on. `spread`, `gold_spread`: standard deviations of the verdicts;
     `verdict_r` (`_low`, `_high`): their correlation, with Fisher's 95 % bounds. `by_label`: F1, and
@@ -152,7 +152,12 @@ def _pays_verdict(settings: CreditSettings) -> bool:
 
 
 def _rewarded(answers: Sequence[Paid], settings: CreditSettings) -> list[bool]:
-    """True for an answer whose rewards add up to more than 0, of those whose critique can be read."""
+    """True for an answer with more praise than blame, of those whose critique can be read.
+
+    What `credit.unlabelled` pays to tokens without a mark is neither: it would praise an answer whose few wrong
+    lines are marked.
+    """
+    settings = settings.model_copy(update={"unlabelled": 0.0})
     read = [(critique, aligned) for critique, aligned in answers if isinstance(critique, Critique)]
     return [bool(credit(critique, aligned, settings).delta.sum() > 0) for critique, aligned in read]
 
