@@ -147,7 +147,7 @@ class FeedbackReport(Stage):
         agreement = people(marks, read_jsonl(self.source, Feedback), length)
         for aspect, share in agreement.items():
             low, high = share["interval"]
-            interval = f"{share['accuracy']:.0%} ({low:.0%} to {high:.0%}) of {share['critiques']}"
+            interval = f"{share['accuracy']:.0%} ({low:.0%} to {high:.0%}) of {share['count']}"
             typer.echo(f"people find correct: {aspect} {interval}", err=True)
         for line in human_warnings(agreement):
             typer.echo(f"warning: {line}", err=True)

@@ -15,7 +15,7 @@ from text2grad.page.render import signed
 
 Row = Mapping[str, Any]
 LEAST_CORRECT, MOST_UNMATCHED = 0.75, 0.05
-ASPECTS = {"critique": "critiques", "spans": "answers' spans"}
+ASPECTS = {"critique": "critiques", "spans": "answers' spans", "single_spans": "single spans"}
 LEAST_STEPS = 20
 """Fewest steps that show how rewards move."""
 ALIKE, OPPOSITE = 0.6, -0.45
@@ -41,7 +41,7 @@ def human_warnings(people: Mapping[str, Row]) -> Iterator[str]:
         if (share := marks.get("accuracy")) is not None and share < LEAST_CORRECT:
             low, high = marks["interval"]
             yield (
-                f"people find {share:.0%} of {marks['critiques']} {ASPECTS.get(aspect, aspect)} correct"
+                f"people find {share:.0%} of {marks['count']} {ASPECTS.get(aspect, aspect)} correct"
                 f" ({low:.0%} to {high:.0%}), below {LEAST_CORRECT:.0%}: critiques and spans do not match;"
                 " read the annotations and their prompt"
             )

@@ -24,7 +24,7 @@ def test_a_critique_counts_once_however_often_it_was_marked() -> None:
     marks = [mark("a", True), mark("a", True, "bob"), mark("a", False, "cy"), mark("b", False)]
     found = agreement(marks, {"a", "b", "c"})["spans"]
     assert found["accuracy"] == approx((2 / 3 + 0) / 2)
-    assert (found["critiques"], found["marks"]) == (2, 4)
+    assert (found["count"], found["marks"]) == (2, 4)
     assert found["between_people"] == approx(1 / 3)
     assert found["interval"][0] <= found["accuracy"] <= found["interval"][1]
 
@@ -101,7 +101,7 @@ def test_spans_that_are_marked_count_by_label_and_length() -> None:
         (7, 8, 1.0),
     ]
     assert found["poor"]["accuracy"] == 1.0
-    between = agreement(marks, {"a"})["spans"]["between_people"]
+    between = agreement(marks, {"a"})["single_spans"]["between_people"]
     assert between == 0.0, "the two who marked one span; other spans are other things"
 
 
@@ -110,12 +110,11 @@ def test_the_annotator_s_own_records_are_marked_under_numbered_ids(tmp_path: Pat
     rows = [{"id": "a#2", "start": 3, "end": 5, "correct": False}, {"id": "b", "correct": True}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     records = [judged("a"), judged("a", (3, 5, -1)), judged("b", (0, 2, 1))]
-    found = people(path, iter(records), words)["spans"]
-    assert (found["accuracy"], found["critiques"], found["poor"]["accuracy"]) == (
-        0.5,
-        2,
-        0.0,
-    ) and "good" not in found
+    found = people(path, iter(records), words)
+    whole, single = found["spans"], found["single_spans"]
+    assert (whole["accuracy"], whole["count"]) == (1.0, 1)
+    assert (single["accuracy"], single["count"], single["poor"]["accuracy"]) == (0.0, 1, 0.0)
+    assert "good" not in single
     path.write_text(json.dumps({"id": "a", "start": 3, "end": 5, "correct": True}), encoding="utf-8")
     with pytest.raises(UserError, match="'a' has no span from 3 to 5"):
         people(path, records, words)
@@ -129,7 +128,7 @@ def test_a_report_on_feedback_has_what_people_say_of_it(tmp_path: Path, capsys: 
     with pytest.raises(SystemExit) as left:
         main(["feedback-report", str(file), "--marks", str(path), "--json"])
     out, err = capsys.readouterr()
-    found = json.loads(out.splitlines()[-1])["people"]["spans"]
-    assert left.value.code == 0 and found["accuracy"] == 0.5
-    assert found["good"]["by_length"] == [{"spans": 1, "from": 2, "to": 2, "accuracy": 1.0}]
-    assert "people find correct: spans 50%" in err and "warning: people find 50%" in err
+    found = json.loads(out.splitlines()[-1])["people"]
+    assert left.value.code == 0 and (found["spans"]["accuracy"], found["single_spans"]["accuracy"]) == (0.0, 1.0)
+    assert found["single_spans"]["good"]["by_length"] == [{"spans": 1, "from": 2, "to": 2, "accuracy": 1.0}]
+    assert "spans 0%" in err and "warning: people find 0%" in err

@@ -12,7 +12,7 @@ from text2grad.page import signs
 
 
 def test_each_sign_begins_at_its_threshold() -> None:
-    people = [{"accuracy": accuracy, "interval": [0.5, 0.7], "critiques": 20} for accuracy in (0.749, 0.75)]
+    people = [{"accuracy": accuracy, "interval": [0.5, 0.7], "count": 20} for accuracy in (0.749, 0.75)]
     assert [bool(list(signs.human_warnings({"spans": marks}))) for marks in people] == [True, False]
     assert list(signs.human_warnings({})) == []
     warned = [bool(list(signs.quote_warnings(share, "in training"))) for share in (None, 0.0, 0.05, 0.0501)]

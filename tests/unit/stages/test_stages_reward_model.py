@@ -70,7 +70,7 @@ def test_marks_of_people_and_a_sign_where_they_disagree(tmp_path: Path, capsys: 
     row = {"spans": 1, "from": 1, "to": 1}
     for accuracy in (1.0, 0.0):
         marks = [{"id": "a", "start": at.start, "end": at.end, "correct": bool(accuracy)} for at in (good, poor)]
-        found = evaluated(tmp_path, marks=marks)["people"]["spans"]
+        found = evaluated(tmp_path, marks=marks)["people"]["single_spans"]
         by_length = [{**row, "accuracy": accuracy}]
         for label in ("good", "poor"):
             assert found[label] == {"spans": 1, "accuracy": accuracy, "by_length": by_length}

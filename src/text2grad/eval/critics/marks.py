@@ -63,8 +63,9 @@ def agreement(marks: Sequence[Mark], known: Collection[str]) -> dict[str, Any]:
     """Share of critiques that people call correct, for each aspect they marked.
 
     Returns:
-        For each aspect `accuracy` (mean over critiques of the share of their marks that say correct), its
-        bootstrap `interval`, how many `critiques` and `marks`, and, where several people marked the same,
+        For `critique`, `spans` (all spans of a critique at once) and `single_spans`, where people marked these:
+        `accuracy` (mean over critiques, or over single spans, of the share of their marks that say correct), its
+        bootstrap `interval`, their `count`, the number of `marks`, and, where several people marked the same,
         `between_people`: the share of pairs of them who agree.
 
     Raises:
@@ -74,26 +75,25 @@ def agreement(marks: Sequence[Mark], known: Collection[str]) -> dict[str, Any]:
         raise UserError(
             f"{len(unknown)} marks are of unknown critiques, {unknown[0]!r} first", "mark the said.jsonl"
         )
-    aspects = [aspect for aspect in get_args(Aspect) if any(mark.aspect == aspect for mark in marks)]
-    return {aspect: _agreement([mark for mark in marks if mark.aspect == aspect]) for aspect in aspects}
+    groups: dict[str, list[Mark]] = {}
+    for mark in marks:
+        groups.setdefault("single_spans" if mark.start is not None else mark.aspect, []).append(mark)
+    return {name: _agreement(groups[name]) for name in (*get_args(Aspect), "single_spans") if name in groups}
 
 
 def _agreement(marks: Sequence[Mark]) -> dict[str, Any]:
-    verdicts: dict[str, list[bool]] = {}
+    verdicts: dict[tuple[Any, ...], list[bool]] = {}
     for mark in marks:
-        verdicts.setdefault(mark.id, []).append(mark.correct)
-    accuracy, low, high = mean_with_interval([sum(each) / len(each) for each in verdicts.values()])
-    found = {"accuracy": accuracy, "interval": [low, high], "critiques": len(verdicts), "marks": len(marks)}
-    alike: dict[tuple[Any, ...], list[bool]] = {}
-    for mark in marks:
-        alike.setdefault(mark.about, []).append(mark.correct)
-    pairs = [a == b for each in alike.values() for a, b in combinations(each, 2)]
+        verdicts.setdefault(mark.about, []).append(mark.correct)
+    accuracy, low, high = mean_with_interval([sum(given) / len(given) for given in verdicts.values()])
+    found = {"accuracy": accuracy, "interval": [low, high], "count": len(verdicts), "marks": len(marks)}
+    pairs = [a == b for given in verdicts.values() for a, b in combinations(given, 2)]
     return found | ({"between_people": sum(pairs) / len(pairs)} if pairs else {})
 
 
 def people(path: Path, records: Iterable[Feedback], length: Length) -> dict[str, Any]:
     """What a file of marks says of records (`agreement`), and of the marks that name a span how many of each label
-    are correct (`good`, `poor` in `spans`), by length. The second record of an id is marked as `id#2`.
+    are correct (`good`, `poor` in `single_spans`), by length. The second record of an id is marked as `id#2`.
 
     Raises:
         UserError: see `read_marks` and `agreement`; a mark names a span that its record has not.
@@ -102,8 +102,8 @@ def people(path: Path, records: Iterable[Feedback], length: Length) -> dict[str,
     wanted = {mark.id for mark in marks}
     known = {record.id: record for record in numbered(records) if record.id in wanted}
     found = agreement(marks, known)
-    if "spans" in found:
-        found["spans"] |= by_label(marks, known, length)
+    if "single_spans" in found:
+        found["single_spans"] |= by_label(marks, known, length)
     return found
 
 
