@@ -1,7 +1,7 @@
-"""A critic that is asked with a time limit and retries, and by whom many rollouts are judged as one batch.
+"""A queue of questions to a critic: time limits, retries, and one batch of many rollouts.
 
 Requests are settled in one event loop in a thread of its own. So a caller may be synchronous, or have an event
-loop that ends at any time, and who stops waiting stops nobody else.
+loop that ends at any time, and a caller that stops waiting stops no other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critic, Critique, Example, Failure, Judgement
 
 Question = tuple[Example, str]
-"""What was asked, and the response to judge."""
+"""An example, and the response to judge."""
 CriticFunction = Callable[[Example, str], Judgement | Awaitable[Judgement]]
 MERGE_SECONDS = 0.02
 """An idle critic waits this long for rollouts that end together."""
@@ -132,7 +132,9 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             value = function(*arguments)
         except BaseException as error:
-            problem = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            # A future takes no StopIteration, and an exit of this thread is no exit of the loop.
+            usable = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            problem = error if usable else RuntimeError(repr(error))
             loop.call_soon_threadsafe(settle, result.set_exception, problem)
         else:
             loop.call_soon_threadsafe(settle, result.set_result, value)

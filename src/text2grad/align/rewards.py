@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from text2grad.align.credit import Credit, CreditSettings, credit, scored
-from text2grad.align.critic_queue import CriticFunction, CriticQueue
+from text2grad.align.critic_queue import CriticFunction, CriticQueue, Question
 from text2grad.align.pieces import is_plain
 from text2grad.align.tokens import Aligned, Offsets, TokenTable
 from text2grad.align.trajectory import OwnTokens, StrangeIdsError, Trajectory, own_tokens
@@ -147,7 +147,7 @@ class TokenCredit:
         self._failed: deque[bool] = deque(maxlen=RECENT)
 
     def of(self, batch: Sequence[Trajectory]) -> list[Payment]:
-        """What each trajectory is paid; the critic is asked once, about all of them.
+        """Return what each trajectory is paid. The critic is asked about `max_in_flight` of them at a time.
 
         A trajectory whose critique failed, or does not fit its text, or whose ids are of another tokenizer, is
         paid None, and no other is.
@@ -156,47 +156,38 @@ class TokenCredit:
             UserError: a mask does not fit its ids, or the critic raised a mistake of its set-up.
             CritiquesFailed: more than `max_failed` of the last trajectories failed.
         """
-        owns = self._read(batch)
-        judgements = self._queue.submit(self._questions(batch, owns)).result()
-        return self._paid(batch, owns, judgements)
+        readings = self._read(batch)
+        judgements = self._queue.submit(_all_questions(readings)).result()
+        return self._paid(batch, readings, judgements)
 
     async def aof(self, batch: Sequence[Trajectory]) -> list[Payment]:
         """As `of`, for rollouts that end one by one: what is asked while the critic is busy is its next batch."""
-        owns = await asyncio.to_thread(self._read, batch)
-        judgements = await asyncio.wrap_future(self._queue.submit(self._questions(batch, owns)))
-        return await asyncio.to_thread(self._paid, batch, owns, judgements)
+        readings = await asyncio.to_thread(self._read, batch)
+        judgements = await asyncio.wrap_future(self._queue.submit(_all_questions(readings)))
+        return await asyncio.to_thread(self._paid, batch, readings, judgements)
 
-    def _read(self, batch: Sequence[Trajectory]) -> list[OwnTokens | Failure]:
-        return [self._own_tokens(trajectory) for trajectory in batch]
-
-    def _own_tokens(self, trajectory: Trajectory) -> OwnTokens | Failure:
-        try:
-            return own_tokens(self.table, trajectory)
-        except StrangeIdsError as error:
-            return Failure(kind="invalid", message=str(error))
-
-    def _questions(
-        self, batch: Sequence[Trajectory], owns: Sequence[OwnTokens | Failure]
-    ) -> list[tuple[Example, str]]:
-        """What the critic is asked, of all trajectories in their order."""
-        asked = (
-            _questions(trajectory, own, self.unit)
-            for trajectory, own in zip(batch, owns, strict=True)
-            if isinstance(own, OwnTokens)
-        )
-        return [question for questions in asked for question in questions]
+    def _read(self, batch: Sequence[Trajectory]) -> list[_Reading | Failure]:
+        readings: list[_Reading | Failure] = []
+        for trajectory in batch:
+            try:
+                tokens = own_tokens(self.table, trajectory)
+            except StrangeIdsError as error:
+                readings.append(Failure(kind="invalid", message=str(error)))
+            else:
+                readings.append(_Reading(tokens, _questions(trajectory, tokens, self.unit)))
+        return readings
 
     def _paid(
-        self, batch: Sequence[Trajectory], owns: Sequence[OwnTokens | Failure], judgements: Sequence[Judgement]
+        self, batch: Sequence[Trajectory], readings: Sequence[_Reading | Failure], judgements: Sequence[Judgement]
     ) -> list[Payment]:
         answers = iter(judgements)
         payments = []
-        for trajectory, own in zip(batch, owns, strict=True):
-            if isinstance(own, Failure):
-                payments.append(Payment(failures=(own,)))
+        for trajectory, reading in zip(batch, readings, strict=True):
+            if isinstance(reading, Failure):
+                payments.append(Payment(failures=(reading,)))
                 continue
-            questions = _questions(trajectory, own, self.unit)
-            payments.append(self._payment(len(trajectory.ids), own, [next(answers) for _ in questions]))
+            judged = [next(answers) for _ in reading.questions]
+            payments.append(self._payment(len(trajectory.ids), reading.tokens, judged))
         self._refuse_failures(payments)
         return payments
 
@@ -245,7 +236,18 @@ class TokenCredit:
         )
 
 
-def _questions(trajectory: Trajectory, own: OwnTokens, unit: Unit) -> list[tuple[Example, str]]:
+class _Reading(NamedTuple):
+    """The policy's own tokens of a trajectory, and the questions to the critic about them."""
+
+    tokens: OwnTokens
+    questions: list[Question]
+
+
+def _all_questions(readings: Iterable[_Reading | Failure]) -> list[Question]:
+    return [question for reading in readings if isinstance(reading, _Reading) for question in reading.questions]
+
+
+def _questions(trajectory: Trajectory, own: OwnTokens, unit: Unit) -> list[Question]:
     """What a critic is asked about one trajectory: the whole, or each turn as an answer to what stands before
     it."""
     example = trajectory.example
@@ -253,7 +255,7 @@ def _questions(trajectory: Trajectory, own: OwnTokens, unit: Unit) -> list[tuple
         return []
     if unit == "trajectory":
         return [(example, own.response)]
-    asked: list[tuple[Example, str]] = []
+    asked: list[Question] = []
     said = [*example.prompt]
     for turn in turns_of(own.response):
         said += turn.messages
