@@ -7,6 +7,7 @@ Sent by the openai SDK (`transport`). It never retries and never raises for what
 from __future__ import annotations
 
 import email.utils
+import json
 import math
 import os
 import re
@@ -22,6 +23,8 @@ from text2grad.errors import UserError
 from text2grad.json_text import ExcessiveJSONError, from_json
 
 if TYPE_CHECKING:
+    import httpx2
+
     from text2grad.chat.transport import Client
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -44,7 +47,7 @@ FINISHES: Mapping[str, Literal["length", "content_filter"]] = {
         "content_filter",
     ),
 }
-"""Why an answer ended, in the words of OpenAI, Gemini, Anthropic and Mistral (lower case); any other is a stop."""
+"""Finish reasons of OpenAI, Gemini, Anthropic and Mistral (lower case); any other is a stop."""
 _ESCAPE = re.compile(r"[\\%&]")
 
 FATAL: Mapping[Reason, tuple[str, str]] = {
@@ -102,9 +105,7 @@ class Endpoint:
             response = self._client.post(body.encode())
             if response.status_code != 200:
                 return self._problem(response.status_code, response.headers, response.text)
-            text = response.content.decode(response.charset_encoding or "utf-8")
-            streamed = text.lstrip().startswith(STREAM_STARTS)
-            content = self._client.read_stream(response) if streamed else from_json(text)
+            content = self._content(response)
         except NoReplyError as error:
             what = {"oversized": "the answer is not read", "cut": "the answer broke off"}.get(
                 error.kind, "no answer"
@@ -113,9 +114,23 @@ class Endpoint:
             return Problem(error.kind, message[:LONGEST_MESSAGE], cure=error.cure)
         except ExcessiveJSONError as error:
             return Problem("oversized", f"the answer of {self.name} is not read: {error.msg}", 200)
-        except (ValueError, LookupError):  # not JSON, or not text in the character set that it declares
-            content = None
         return self.reply_of(content, time.monotonic() - start)
+
+    def _content(self, response: httpx2.Response) -> Any:
+        """Return the JSON of an answer; None if it is not JSON, or not text in its declared character set."""
+        assert self._client is not None
+        try:
+            text = response.content.decode(response.charset_encoding or "utf-8")
+        except (ValueError, LookupError):
+            return None
+        if text.lstrip().startswith(STREAM_STARTS):
+            return self._client.read_stream(response)
+        try:
+            return from_json(text)
+        except ExcessiveJSONError:
+            raise
+        except json.JSONDecodeError:
+            return None
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -106,8 +106,10 @@ class Questioner:
 
 
 def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    """Put the text of the system messages in front of the first other message."""
+    """Put the text of the system messages in front of the first other message, or in one of the user."""
     system = [message["content"] for message in messages if message["role"] == "system"]
     others = [message for message in messages if message["role"] != "system"]
+    if not others:
+        return [{"role": "user", "content": "\n\n".join(system)}]
     first = {**others[0], "content": "\n\n".join([*system, others[0]["content"]])}
     return [first, *others[1:]]

@@ -105,10 +105,10 @@ class Client:
 
 
 def joined_chunks(chunks: Iterable[Any]) -> dict[str, Any]:
-    """Join the chunks of a streamed chat completion into one completion.
+    """Join the chunks of a streamed chat completion into one completion; {} if they are chunks of something else.
 
     Raises:
-        NoReplyError: the last chunk does not say why the answer ended, so it may be half an answer.
+        NoReplyError: no chunk says why the answer ended, so it may be half an answer.
     """
     texts = {"content": "", "refusal": ""}
     finish, usage = None, None
@@ -116,11 +116,14 @@ def joined_chunks(chunks: Iterable[Any]) -> dict[str, Any]:
         if not isinstance(chunk, dict):
             continue
         usage = chunk.get("usage") or usage
-        for choice in chunk.get("choices") or ():
-            part = choice.get("delta") or choice.get("message") or {}
-            for name in texts:
-                texts[name] += part.get(name) or ""
-            finish = choice.get("finish_reason") or finish
+        try:
+            for choice in chunk.get("choices") or ():
+                part = choice.get("delta") or choice.get("message") or {}
+                for name in texts:
+                    texts[name] += part.get(name) or ""
+                finish = choice.get("finish_reason") or finish
+        except (AttributeError, TypeError):
+            return {}
     if finish is None:
         raise NoReplyError("cut", "the stream ended before the answer")
     return {"choices": [{"message": texts, "finish_reason": finish}], "usage": usage}

@@ -70,13 +70,22 @@ def test_an_answer_is_read_in_whatever_form_it_comes(asked: Ask, reply: Reply) -
         ((200, EVENTS, events(chunk("half"))), "cut"),
         ((200, EVENTS, events('{"choices": [')), "cut"),
         ((200, EVENTS, events('{"error": {"message": "overloaded", "code": 503}}')), "broken"),
+        ((200, EVENTS, events('{"choices": ["done"]}')), "broken"),
         ((200, JSON, CAFE.encode("latin-1")), "broken"),
+        ((200, {"content-type": "application/json; charset=none"}, CAFE.encode()), "broken"),
     ],
-    ids=["no reason to end", "half an event", "an error among the events", "bytes that are not UTF-8"],
+    ids=[
+        "no reason to end",
+        "half an event",
+        "an error among the events",
+        "a chunk of another shape",
+        "bytes that are not UTF-8",
+        "no such character set",
+    ],
 )
 def test_half_an_answer_is_none(asked: Ask, reply: Reply, kind: str) -> None:
     outcome = asked(reply)
-    assert isinstance(outcome, Problem) and outcome.kind == kind
+    assert isinstance(outcome, Problem) and outcome.kind == kind and outcome.may_cost
 
 
 def test_the_character_set_that_a_server_declares_is_the_one_that_is_read(asked: Ask) -> None:
@@ -104,10 +113,11 @@ def test_a_model_without_a_system_role_gets_its_text_in_the_first_message() -> N
     with servers_of(lambda: ChatServer(answer, lambda _: "any")) as start:
         server = start()
         with OpenAIChat(EndpointSettings(model="judge", base_url=server.url)) as chat:
-            first, second = chat.complete([turns, [turns[0], Message(role="user", content="Again.")]])
+            first, second, _ = chat.complete([turns, [turns[0], Message(role="user", content="Again.")], turns[:1]])
     assert isinstance(first, Completion) and isinstance(second, Completion)
-    assert [len(body["messages"]) for body in server.bodies] == [2, 1, 1]  # refused once, remembered
-    assert server.bodies[-1]["messages"][0]["content"] == "Be strict.\n\nAgain."
+    assert [len(body["messages"]) for body in server.bodies] == [2, 1, 1, 1]  # refused once, remembered
+    shown = {body["messages"][0]["content"] for body in server.bodies[2:]}
+    assert shown == {"Be strict.\n\nAgain.", "Be strict."}
     assert all(body["stream"] is False for body in server.bodies)
 
 
