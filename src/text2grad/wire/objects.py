@@ -32,13 +32,15 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _TWO_STRINGS = re.compile(r'"\s*,\s*"')
-_FINAL_CHANNEL = re.compile(r".*<\|channel\|>final[^{}]*?<\|message\|>", re.DOTALL)
+_FINAL_CHANNEL = re.compile(r".*<\|channel\|>final[^{}]{0,80}?<\|message\|>", re.DOTALL)
 _REASONING = {
     "<think>": re.compile(r"\s*<think>.*?</think>", re.DOTALL),
     "<|channel|>": _FINAL_CHANNEL,  # gpt-oss, from a server that does not read its channels
     "<|start|>": _FINAL_CHANNEL,
 }
-"""Reasoning before an answer: its first words, and a pattern that ends where the answer begins."""
+"""Reasoning before an answer: its first words, and a pattern that ends where the answer begins.
+
+The words between channel and message are few: without a bound the search is quadratic."""
 _DEEPEST = 8
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -325,6 +326,12 @@ UNREADABLE: list[tuple[str, str, str]] = [
     (ask(["fine", "good"]), "invalid", "one phrase of the response"),
     (ask(['The art is "fine", "good']).replace("\\", ""), "invalid", ""),
 ]
+
+
+def test_channels_without_end_are_refused_at_once() -> None:
+    start = time.monotonic()
+    judgement = parse("<|channel|>final" * 40_000, RESPONSE)
+    assert isinstance(judgement, Failure) and judgement.kind == "truncated" and time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize(("z", "kind", "words"), UNREADABLE)
