@@ -476,14 +476,13 @@ def judgements_of(critic: Critic, examples: Sequence[Example], responses: Sequen
         UserError: a critic of the user's own raised; there are not as many judgements as responses, or one of them
             is something else.
     """
-    name, cure = type(critic).__name__, "return one Critique or Failure for each response, in their order"
+    cure = "return one Critique or Failure for each response, in their order"
     judgements = call_own(cure, critic.critique, examples, responses)
-    if not isinstance(judgements, list | tuple):
+    if not isinstance(judgements, list | tuple) or not all(isinstance(item, Judgement) for item in judgements):
         refuse_answer(cure, critic, "critique", judgements)
     if len(judgements) != len(responses):
+        name = type(critic).__name__
         raise UserError(f"{name} gave {len(judgements)} judgements of {len(responses)} responses", cure)
-    if others := [item for item in judgements if not isinstance(item, Critique | Failure)]:
-        raise UserError(f"{name} gave a {type(others[0]).__name__} as a judgement", cure)
     return list(judgements)
 
 

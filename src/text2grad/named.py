@@ -16,7 +16,7 @@ from text2grad.errors import UserError
 
 T = TypeVar("T")
 PACKAGES = ("text2grad", "text2grad_lab")
-"""Whose errors are bugs, and keep their traceback."""
+"""Packages whose errors are bugs, and keep their traceback."""
 
 
 def is_own_name(name: str) -> bool:
@@ -91,10 +91,13 @@ def refuse_answer(expects: str, owner: object, method: str, answer: object) -> N
     """Refuse what a method of the user's own code returned.
 
     Raises:
-        UserError: names the class, its module and the type.
+        UserError: names the class, its module and the type, of a list those of its items too.
     """
-    kind = type(owner)
-    raise UserError(f"{kind.__name__}.{method} gave {type(answer).__name__}, in {kind.__module__}", expects)
+    kind, shape = type(owner), type(answer).__name__
+    if isinstance(answer, list | tuple):
+        names = sorted({type(item).__name__ for item in answer})
+        shape = f"{shape} of {', '.join(names) or 'nothing'}"
+    raise UserError(f"{kind.__name__}.{method} gave {shape}, in {kind.__module__}", expects)
 
 
 def _line_of(error: Exception, module: str) -> str:
