@@ -119,7 +119,7 @@ def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Cr
 
 
 NUMBERS = "return one finite number for each token"
-"""What a scheme must do."""
+"""The duty of a scheme, as an error message says it."""
 
 
 @dataclass(frozen=True)

@@ -85,15 +85,16 @@ def _agreement(marks: Sequence[Mark]) -> dict[str, Any]:
     verdicts: dict[tuple[Any, ...], list[bool]] = {}
     for mark in marks:
         verdicts.setdefault(mark.about, []).append(mark.correct)
-    accuracy, low, high = mean_with_interval([sum(given) / len(given) for given in verdicts.values()])
+    accuracy, low, high = mean_with_interval([sum(votes) / len(votes) for votes in verdicts.values()])
     found = {"accuracy": accuracy, "interval": [low, high], "count": len(verdicts), "marks": len(marks)}
-    pairs = [a == b for given in verdicts.values() for a, b in combinations(given, 2)]
+    pairs = [a == b for votes in verdicts.values() for a, b in combinations(votes, 2)]
     return found | ({"between_people": sum(pairs) / len(pairs)} if pairs else {})
 
 
 def people(path: Path, records: Iterable[Feedback], length: Length) -> dict[str, Any]:
-    """What a file of marks says of records (`agreement`), and of the marks that name a span how many of each label
-    are correct (`good`, `poor` in `single_spans`), by length. The second record of an id is marked as `id#2`.
+    """Read a file of marks, and return their `agreement` on records; of the marks that name a span also how many
+    of each label are correct (`good`, `poor` in `single_spans`), by length. The second record of an id is marked
+    as `id#2`.
 
     Raises:
         UserError: see `read_marks` and `agreement`; a mark names a span that its record has not.
