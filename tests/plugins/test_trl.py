@@ -312,6 +312,8 @@ def test_mistakes_of_the_call_are_named(
         make(more={"credit": TokenCredit(BlamesLetter(), other)})
     with pytest.raises(UserError, match="BlamesLetter, not a TokenCredit"):
         TokenCreditTrainer(model, credit=BlamesLetter())
+    with pytest.raises(UserError, match="words_weight is nan"):
+        make(weight=float("nan"))
     with pytest.raises(UserError, match="reward_weights has 1 entries for 2"):
         make(more={"reward_funcs": len}, reward_weights=[1.0])
 

@@ -168,6 +168,12 @@ def words_of(payments: Sequence[Payment], length: int) -> tuple[Tensor, Tensor]:
     return words, torch.tensor([payment.words is not None for payment in payments])
 
 
+def refuse_weight(words_weight: float) -> None:
+    """Refuse a weight that is not a finite number: every advantage would be NaN."""
+    if not math.isfinite(words_weight):
+        raise UserError(f"words_weight is {words_weight}", "give a finite number: 1 is the paper's, 0 GRPO's")
+
+
 def advantages_of(
     payments: Sequence[Payment],
     groups: Iterable[Hashable],
@@ -183,8 +189,7 @@ def advantages_of(
     Raises:
         UserError: `words_weight` is not a finite number.
     """
-    if not math.isfinite(words_weight):
-        raise UserError(f"words_weight is {words_weight}", "give a finite number: 1 is the paper's, 0 GRPO's")
+    refuse_weight(words_weight)
     own = [each.mask if each.mask is not None else [1] * len(each.ids) for each in batch]
     members: dict[Hashable, list[int]] = {}
     for row, (payment, group) in enumerate(zip(payments, groups, strict=True)):

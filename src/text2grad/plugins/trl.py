@@ -16,7 +16,7 @@ from text2grad.align.rewards import Payment, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Message
-from text2grad.plugins.credit import example_of, metrics_of, read_messages, require, words_of
+from text2grad.plugins.credit import example_of, metrics_of, read_messages, refuse_weight, require, words_of
 
 with optional_packages():
     import torch
@@ -40,8 +40,8 @@ class TokenCreditMixin:
     trajectories too.
 
     Raises:
-        UserError: the loss is of whole sequences, `credit` is of another tokenizer, the weights of the rewards do
-            not fit, or TRL is of another version.
+        UserError: the loss is of whole sequences, `credit` is of another tokenizer, `words_weight` is not finite,
+            the weights of the rewards do not fit, or TRL is of another version.
     """
 
     def __init__(self, model: Any, *, credit: TokenCredit, words_weight: float = 1.0, **kwargs: Any) -> None:
@@ -50,6 +50,7 @@ class TokenCreditMixin:
             raise UserError(
                 f"credit is a {type(credit).__name__}, not a TokenCredit", "credit=TokenCredit(critic, tokenizer)"
             )
+        refuse_weight(words_weight)
         self.credit, self.words_weight = credit, words_weight
         self._payments: list[Payment] = []
         more = kwargs.get("reward_funcs") or []
