@@ -209,10 +209,10 @@ class TokenCredit:
             return Payment(failures=(Failure(kind="invalid", message=str(error)),))
 
     def _payment_of(self, length: int, own: OwnTokens, judgements: Sequence[Judgement]) -> Payment:
-        quotes = [quote for each in judgements if isinstance(each, Critique) for quote in each.lost]
-        foreign = _foreign(own.response, quotes)
-        lost = len(quotes) - foreign
-        failures = tuple(each for each in judgements if isinstance(each, Failure))
+        lost_quotes = [quote for item in judgements if isinstance(item, Critique) for quote in item.lost]
+        foreign = _foreign(own.response, lost_quotes)
+        lost = len(lost_quotes) - foreign
+        failures = tuple(item for item in judgements if isinstance(item, Failure))
         if not judgements:
             failures = (Failure(kind="invalid", message="no id of the trajectory is the policy's own"),)
         if failures:
