@@ -45,12 +45,9 @@ class NotFinite(UserError, FloatingPointError):
     """A model whose probabilities are not finite: nothing can be sampled from it."""
 
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
 @contextmanager
 def full_disk_as_user_error() -> Iterator[None]:
-    """Around code that writes: a full disk is a mistake of the user, whatever was written when it filled.
+    """Turn a full disk into a mistake of the user, whatever the code within was writing when it filled.
 
     Raises:
         UserError: the disk is full.
@@ -58,7 +55,7 @@ def full_disk_as_user_error() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        full = isinstance(error, OSError) and error.errno in DISK_FULL
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if not full and not (type(error).__name__ == "SafetensorError" and "os error 28" in str(error)):
             raise
         what = f" {error.filename}" if isinstance(error, OSError) and error.filename else ""

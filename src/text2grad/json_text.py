@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,7 +14,6 @@ from pydantic_core import PydanticSerializationError
 DEEPEST_JSON = 100
 """Open brackets around a value that is read; pydantic cannot write deeper values."""
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]')
-
 _NOT_BLANK = re.compile(r"\S")
 
 
@@ -47,14 +47,8 @@ def from_json(text: str, keys_once: bool = False) -> Any:
         json.JSONDecodeError: it is not JSON; or, with `keys_once`, an object has a key twice.
         ExcessiveJSONError: an integer has thousands of digits, or it is nested more than `DEEPEST_JSON` deep.
     """
-    if text.count("[") + text.count("{") > DEEPEST_JSON and _depth(text) > DEEPEST_JSON:
-        raise ExcessiveJSONError("nested too deeply", text, 0)
-    try:
+    with _refuse_excess(text):
         return json.loads(text, object_pairs_hook=_unique_keys if keys_once else None)
-    except json.JSONDecodeError:
-        raise
-    except ValueError as error:
-        raise ExcessiveJSONError("an integer of thousands of digits", text, 0) from error
 
 
 def json_values(text: str) -> Iterator[Any]:
@@ -64,16 +58,22 @@ def json_values(text: str) -> Iterator[Any]:
         json.JSONDecodeError: as `from_json` with `keys_once`.
     """
     decoder, place = json.JSONDecoder(object_pairs_hook=_unique_keys), 0
-    if _depth(text) > DEEPEST_JSON:
+    with _refuse_excess(text):
+        while match := _NOT_BLANK.search(text, place):
+            value, place = decoder.raw_decode(text, match.start())
+            yield value
+
+
+@contextmanager
+def _refuse_excess(text: str) -> Iterator[None]:
+    if text.count("[") + text.count("{") > DEEPEST_JSON and _depth(text) > DEEPEST_JSON:
         raise ExcessiveJSONError("nested too deeply", text, 0)
-    while found := _NOT_BLANK.search(text, place):
-        try:
-            value, place = decoder.raw_decode(text, found.start())
-        except json.JSONDecodeError:
-            raise
-        except ValueError as error:
-            raise ExcessiveJSONError("an integer of thousands of digits", text, place) from error
-        yield value
+    try:
+        yield
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        raise ExcessiveJSONError("an integer of thousands of digits", text, 0) from error
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

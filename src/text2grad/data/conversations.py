@@ -1,4 +1,4 @@
-"""What was asked and what was answered in a row, as others write it: one reader for all files.
+"""Read what was asked and answered in a row, as others write it: one reader for all files.
 
 A prompt is text or messages, a response text or the turns of an assistant. Messages are those of OpenAI (chat and
 responses API), Anthropic, LangChain and LangSmith; rollouts of verifiers, TRL, SkyRL and verl have them, too.
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from text2grad.data.files import Row, RowError, cell_text, holds_text, is_filled
 from text2grad.errors import warn_once
-from text2grad.feedback import Message, Transcript
+from text2grad.feedback import Feedback, Message, Transcript
 from text2grad.json_text import from_json
 
 PROMPTS = ("prompt", "question", "instruction", "query")
@@ -89,7 +89,7 @@ def by_default(said: AssistantTurn, cure: str = "the policy's own way: --policy.
 
 @dataclass(frozen=True)
 class Exchange:
-    """What a row asks and answers; `others` is the rest of the row, `asks` the key of a prompt that is text.
+    """A row's prompt and response; `others` is the rest of the row, `asks` the key of a prompt that is text.
 
     `response` is None where the row has none. `is_turn`: it was a chat turn or several, whose text is as it is.
     """
@@ -129,12 +129,12 @@ def read_exchange(row: Row, write: Write = by_default, literal: bool = False) ->
         before = messages_of(row[talk], write)
         if before[-1].role == "assistant" and before[-1].content in (response, turns[-1].content if turns else ""):
             before.pop()
-        if before and before[-1].role == "assistant" and prompt and prompt[-1].role == "user":
+        if before and before[-1].role == "assistant":
             before += prompt  # what was said before the question
         if not before or before[-1].role == "assistant":
             raise RowError(f"both {talk} that end with an answer and a {answers[0]}", "leave out what is not meant")
     if turns:
-        turns = turns[len(prompt) :] if prompt and tuple(turns[: len(prompt)]) == prompt else turns
+        turns = turns[len(prompt) :] if tuple(turns[: len(prompt)]) == prompt else turns
         first = next((place for place, turn in enumerate(turns) if turn.role == "assistant"), None)
         if first is None:
             cure = "leave it out: nothing in it is judged"
@@ -147,6 +147,18 @@ def read_exchange(row: Row, write: Write = by_default, literal: bool = False) ->
     shown, used = with_system(row, prompt, used)
     others = {name: value for name, value in row.items() if name not in (*used, *answers, talk)}
     return Exchange(shown, response, bool(turns), others, "" if before else next(iter(used), ""))
+
+
+def read_record(row: Row, write: Write = by_default) -> Feedback:
+    """Read a record of ours; of structured messages as its response, the turns are read.
+
+    Raises:
+        ValueError: it is no record, or see `read_exchange`.
+    """
+    if is_structured(row.get("response")):
+        exchange = read_exchange(row, write)
+        row = {**exchange.others, "prompt": exchange.prompt, "response": exchange.response}
+    return Feedback.model_validate(row)
 
 
 def refuse_telemetry(row: Row) -> None:
@@ -223,8 +235,6 @@ def _run_of_a_model(row: Row) -> Row:
     else:
         return row
     texts = {ours: messages_in(row[name]) or row[name] for ours, name in sides.items() if row.get(name)}
-    if not is_talk(texts.get("response")):
-        return row
     return {**{name: value for name, value in row.items() if name not in sides.values()}, **texts}
 
 
@@ -384,7 +394,7 @@ def _by_role(role: str, pieces: Iterable[tuple[str, str]]) -> Iterator[Message]:
 
 
 def _read_part(part: Any, role: str) -> tuple[str, str]:
-    """What a part of a message is (see `PARTS`), and its text.
+    """The kind of a part of a message (see `PARTS`), and its text.
 
     Raises:
         ValueError: it is of another type, or of one that this role does not write.

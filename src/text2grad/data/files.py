@@ -27,7 +27,6 @@ Row = dict[str, Any]
 Placed = tuple[str, Row]
 """A row behind its place in the file: `line 3`, `record 3` of a .json file, `row 3` of a table."""
 T = TypeVar("T")
-SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 _LINES = "to_json('{path}.jsonl', orient='records', lines=True)"
 _LOAD = "python -c \"from datasets import Dataset; Dataset.from_file('{path}').to_json('{path}.jsonl')\""
 _PANDAS = "python -c \"import pandas; pandas.read_%s('{path}').%s\""
@@ -35,14 +34,14 @@ _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _SQLITE = "sqlite3 -json '{path}' 'SELECT * FROM TABLE' > '{path}.json'"
 _OTHER_KINDS: Sequence[tuple[str, tuple[bytes, ...], str, str]] = (
     (".feather", (b"ARROW1",), "is an Arrow file, not text", _PANDAS % ("feather", _LINES)),
-    (".arrow", (b"\xff\xff\xff\xff",), "is an Arrow file, not text", _LOAD),
+    ("", (b"\xff\xff\xff\xff",), "is an Arrow file, not text", _LOAD),
     (".parquet", (b"PAR1",), "is a Parquet file, not text", _PANDAS % ("parquet", _LINES)),
     (".pkl .pickle .pt .pth .joblib", _PICKLES, "is a pickle, which can run code", f"where it was made: {_LINES}"),
     (".sqlite .sqlite3 .db", (b"SQLite format 3",), "is a database, not text", _SQLITE),
     (".zst", (b"\x28\xb5\x2f\xfd",), "is packed by zstd", "zstd -d '{path}'"),
     (".bz2", (b"BZh",), "is packed by bzip2", "bunzip2 -k '{path}'"),
     (".xz", (b"\xfd7zXZ",), "is packed by xz", "unxz -k '{path}'"),
-    (" ".join(SPREADSHEETS), (b"\xd0\xcf\x11\xe0",), "is a spreadsheet, not text", "save it as CSV (UTF-8) first"),
+    (".xlsx .xls .ods .numbers", (b"\xd0\xcf\x11",), "is a spreadsheet, not text", "save it as CSV (UTF-8) first"),
     (".zip .tar .tgz .7z", (b"PK\x03\x04",), "is an archive", "unpack it, and give one of its files"),
     (".docx .doc .odt .pdf .html .htm", (b"%PDF",), "is a document", "save its table as CSV"),
     (".diff .patch", (), "is a diff", "write the text before it as response, after it as corrected"),
@@ -50,7 +49,7 @@ _OTHER_KINDS: Sequence[tuple[str, tuple[bytes, ...], str, str]] = (
     (".xml .xmi", (), "is XML", "export JSON"),
     (".conll .iob .bio .conllu", (), "has tokens and no text", "export JSON with offsets"),
 )
-"""Files that are not read: their suffixes, the bytes they begin with, what they are, and the cure."""
+"""Files that are not read: their suffixes (an .arrow is of two kinds), first bytes, kind, and the cure."""
 _NO_FEEDBACK = re.compile(
     r"[~.].*|.*~|.*\.(part|partial|crdownload|download|tmp|lock|bak|xml)|(desktop\.ini|thumbs\.db|settings\.json)",
     re.IGNORECASE,
@@ -128,10 +127,9 @@ def rows(path: Path) -> Iterator[Placed]:
         raise _is_folder(path)
     with reading(path):
         data = path.read_bytes()
-    suffix = path.suffix.lower() or "-"
-    known = [kind for kind in _OTHER_KINDS if data.startswith(kind[1])]
-    known += [kind for kind in _OTHER_KINDS if suffix in kind[0].split()]
-    for _, _, what, cure in known[-1:] if suffix in SPREADSHEETS else known[:1]:
+    kinds = [kind for kind in _OTHER_KINDS if path.suffix.lower() in kind[0].split()]
+    kinds += [kind for kind in _OTHER_KINDS if data.startswith(kind[1])]
+    for _, _, what, cure in kinds[:1]:
         raise UserError(f"{path} {what}", cure.replace("{path}", str(path)))
     text = decode(path, _unpacked(path) if data.startswith(b"\x1f\x8b") or path.suffix == ".gz" else data)
     if is_table(path, text):
@@ -145,12 +143,16 @@ def rows(path: Path) -> Iterator[Placed]:
 
 def _is_folder(path: Path) -> UserError:
     names = sorted(file.name for file in path.iterdir() if file.is_file())
-    if any(name in ("dataset_info.json", "dataset_dict.json") or name.endswith(".arrow") for name in names):
+    if _has_data_set(path):
         load = f"from datasets import load_from_disk; load_from_disk('{path}').to_json('{path}.jsonl')"
         return UserError(f"{path} is a data set that `datasets` saved", f'python -c "{load}" (of one split)')
     return UserError(
         f"cannot read {path}: Is a directory", f"give one of its files: {', '.join(names[:6]) or 'there are none'}"
     )
+
+
+def _has_data_set(folder: Path) -> bool:
+    return any(path.suffix == ".arrow" or path.name == "dataset_dict.json" for path in folder.iterdir())
 
 
 def files_in(folder: Path) -> tuple[list[Path], list[str]]:
@@ -161,7 +163,7 @@ def files_in(folder: Path) -> tuple[list[Path], list[str]]:
     """
     paths = sorted(folder.iterdir())
     files = [path for path in paths if path.is_file() and not _NO_FEEDBACK.fullmatch(path.name)]
-    if not files or any(path.suffix == ".arrow" or path.name == "dataset_dict.json" for path in paths):
+    if not files or _has_data_set(folder):
         raise _is_folder(folder)
     return files, [path.name for path in paths if path not in files]
 
@@ -347,7 +349,7 @@ def holds_text(value: Any) -> bool:
 
 
 def texts_in(row: Mapping[str, Any], known: Collection[str] = ()) -> Row:
-    """What of a row is text of several words, without the keys that are `known`."""
+    """The texts of several words in a row, without the keys that are `known`."""
     texts = {name: value for name, value in row.items() if name not in known and isinstance(value, str)}
     return {name: text for name, text in texts.items() if holds_text(text)}
 

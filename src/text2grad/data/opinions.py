@@ -80,17 +80,12 @@ class Names:
         texts = ", ".join(str(name) for name, text in row.items() if isinstance(text, str))[:200] or "none"
         raise RowError(f"no text in {names}", f"say which it is: --map response=KEY; texts there: {texts}")
 
-    def exchange(self, row: Mapping[str, Any], keys: Sequence[str] = RESPONSE_KEYS, field: str = "") -> Exchange:
-        """The response of a row, in `field` or under the first of `keys`, and its prompt, of all keys of `--map`.
-
-        Raises:
-            ValueError: there is no response.
-        """
-        row, field = dict(row), field or self.response(row, keys)
-        names = [name for name in self.chosen.get("prompt", PROMPT_KEYS) if name != field]
+    def exchange(self, row: Row, response: str) -> Exchange:
+        """The response under a key of a row, and the row's prompt, of all keys of `--map`."""
+        names = [name for name in self.chosen.get("prompt", PROMPT_KEYS) if name != response]
         prompt, used = with_system(row, *read_prompt(row, self.write, names, every="prompt" in self.chosen))
-        others = {name: value for name, value in row.items() if name not in (field, *used)}
-        return Exchange(prompt, row[field], False, others, next(iter(used), ""))
+        others = {name: value for name, value in row.items() if name not in (response, *used)}
+        return Exchange(prompt, row[response], False, others, next(iter(used), ""))
 
     def is_comment(self, question: str) -> bool:
         """True if the answer to a question is a critique in words."""
@@ -246,7 +241,7 @@ def opinions(importer: Importer, path: Path, rows: Sequence[Placed], names: Name
     return [opinion for _, opinion in placed]
 
 
-def last_turn(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def last_turn(row: Row) -> Row:
     """A row whose one text is a conversation that ends with the assistant, as its last turn and those before."""
     talks = [value for value in row.values() if isinstance(value, list) and value and all(map(is_turn, value))]
     if len(talks) != 1 or talks[0][-1]["role"] != "assistant" or any(key in row for key in RESPONSE_KEYS[:3]):

@@ -25,7 +25,7 @@ from text2grad.data.conversations import (
     Write,
     by_default,
     is_structured,
-    read_exchange,
+    read_record,
     refuse_telemetry,
 )
 from text2grad.data.files import Placed, Row, RowError, bad_record, files_in, is_filled, rows, texts_in
@@ -52,7 +52,7 @@ MAPPED = ("response", "prompt", "score", "critique", "corrected", "good", "poor"
 """What `--map` may name in the files of tools: fields, questions, and (good, poor) labels."""
 NO_PROMPT = "if nobody knows what was asked: --no-prompt"
 DECLARED = ("texts", "scales", "options", "written", "source", "beside")
-"""What a file says of itself (`Names`)."""
+"""Fields of `Names` that a file declares."""
 OWN_KEYS = frozenset({"id", "prompt", "response", "source"})
 """Every record of our own has these."""
 
@@ -117,8 +117,8 @@ def import_feedback(
         UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
     """
     if Path(path).is_dir():
-        others = (kind, context_characters, names, scales, write, no_prompt)
-        return _import_folder(Path(path), lambda file: import_feedback(file, *others))
+        arguments = (kind, context_characters, names, scales, write, no_prompt)
+        return _import_folder(Path(path), lambda file: import_feedback(file, *arguments))
     path, given = Path(path), parse_scales(scales)
     options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
     if kind not in KINDS and not is_own_name(kind):
@@ -153,15 +153,15 @@ def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> Import
     """All records of the files in a folder; lines on them begin with the file's name."""
     files, others = files_in(folder)
     results = [(file.name, read(file)) for file in files]
-    kept = [record for _, result in results for record in result.records]
+    all_records = [record for _, result in results for record in result.records]
     losses = [f"{name}: no feedback, not read" for name in others]
     losses += [f"{name}: {line}" for name, result in results for line in result.losses]
     scales = [f"{name}: {line}" for name, result in results for line in result.scales]
     ignored = dict.fromkeys(name for _, result in results for name in result.ignored)
     kinds = dict.fromkeys(result.report.source for _, result in results)
-    report = _report(", ".join(kinds), kept)
+    report = _report(", ".join(kinds), all_records)
     return ImportResult(
-        records=kept, report=report, scales=tuple(scales), losses=tuple(losses), ignored=tuple(ignored)
+        records=all_records, report=report, scales=tuple(scales), losses=tuple(losses), ignored=tuple(ignored)
     )
 
 
@@ -218,9 +218,10 @@ def records(
     Raises:
         UserError: records have no prompt, cannot be written, or have the id of another text (all are named).
     """
-    unasked = [opinion for opinion in opinions if not (opinion.skipped or _is_asked(opinion))]
+    meant = [opinion for opinion in opinions if not opinion.skipped]
+    unasked = [opinion for opinion in meant if not _is_asked(opinion)]
     if unasked and not names.no_prompt:
-        raise _no_prompt(path, unasked, all(opinion.skipped or opinion in unasked for opinion in opinions))
+        raise _no_prompt(path, unasked, len(unasked) == len(meant))
     labels = names.labels()
     first: dict[str, Opinion] = {}
     subjects: dict[str, tuple[object, str]] = {}
@@ -325,9 +326,9 @@ def _no_prompt(path: Path, unasked: Sequence[Opinion], none_asks: bool) -> UserE
     """The line on opinions without a prompt, with the texts that may be it."""
     texts = [name for opinion in unasked for name in texts_in(opinion.unread)]
     shown = shlex.quote(f"prompt={next(iter(texts), 'KEY')}")
-    cure = NO_PROMPT if none_asks else f"of merged cells, only the first holds the text; {NO_PROMPT}"
+    cure = f"say which it is: --map {shown}" if none_asks else "of merged cells, only the first holds the text"
     places = [(opinion.place, "the prompt is empty") for opinion in unasked]
-    return bad_rows(path, places, f"say which it is: --map {shown}; {cure}" if none_asks else cure)
+    return bad_rows(path, places, f"{cure}; {NO_PROMPT}")
 
 
 def _unread(opinions: Sequence[Opinion]) -> Iterator[str]:
@@ -392,8 +393,7 @@ def _own(path: Path, placed: Sequence[Placed], write: Write) -> Iterator[Feedbac
         return
     for number, (_, row) in enumerate(placed, start=1):
         try:
-            asked = read_exchange(row, write)
-            yield Feedback.model_validate({**asked.others, "prompt": asked.prompt, "response": asked.response})
+            yield read_record(row, write)
         except ValueError as error:
             raise bad_record(path, number, error) from error
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from text2grad.data.conversations import Exchange, Write, by_default, is_structured, read_exchange
+from text2grad.data.conversations import Exchange, Write, by_default, read_exchange, read_record
 from text2grad.data.files import holds_text, name_text, rows
 from text2grad.data.published import Response, responses_of
 from text2grad.data.tables import is_table
@@ -34,7 +34,7 @@ from text2grad.jsonl import json_lines, reading
 MOST_CHARACTERS = 100_000
 """Of a response that is judged."""
 KNOWN = ("id", "reference", "feedback", "meta")
-"""What a row may say beside its prompt and response."""
+"""Other keys that a row may have."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _items(row: dict[str, Any], fallback_id: str, anchor: bool, write: Write) -> Iterator[Item]:
     if "source" in row and "response" in row:
-        if is_structured(row["response"]):
-            asked = read_exchange(row, write)
-            row = {**asked.others, "prompt": asked.prompt, "response": asked.response}
-        yield _of_feedback(Feedback.model_validate(row), anchor)
+        yield _of_feedback(read_record(row, write), anchor)
         return
     if (published := responses_of(row)) is not None:
         yield from (_of_row(response, fallback_id) for response in published)

@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _TABBED = (".tsv", ".tab", ".txt")
 _MOST_NAMED = 5
 _SHEET_ERROR = re.compile(r"#[A-ZÀ-Ý0/¿_]+[!?]|#N/?[ADV]|Err:5\d\d")
-"""What a formula that fails shows, in the languages of Excel, Sheets and LibreOffice."""
+"""The cell of a formula that fails, in the languages of Excel, Sheets and LibreOffice."""
 _FORMULA_OF_TEXT = re.compile(r'="([^"]*)"')
 _SHORTENED = re.compile(r"\d[.,]\d+E\+\d+", re.IGNORECASE)
 _IMPORT_ID = re.compile(r'\s*$|\{"ImportId":')

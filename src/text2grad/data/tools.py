@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from text2grad.data.conversations import Exchange, messages_in, read_exchange
+from text2grad.data.conversations import PROMPTS, Exchange, messages_in, read_exchange
 from text2grad.data.files import Row, RowError, texts_in
 from text2grad.data.marks import BROWSER, CODE_POINTS, HUMAN, LABELS, Counting, Mark, fits, in_code_points
 from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, last_turn, skip, text_in
@@ -109,7 +109,7 @@ def _with_meta(row: Row) -> Row:
 
 def _texts(keys: Sequence[str], row: Row, names: Names) -> Exchange:
     """The response under the first of `keys`, and the prompt."""
-    return names.exchange(_with_meta(row), field=names.response(row, keys))
+    return names.exchange(_with_meta(row), names.response(row, keys))
 
 
 def _file_of_a_user(row: Row, fallback_id: str) -> str:
@@ -456,7 +456,7 @@ def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]
     fields = last_turn(row["fields"])
     field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
     texts = {name: text for name, text in fields.items() if isinstance(text, str)}
-    asked = names.exchange(fields, field=field)
+    asked = names.exchange(fields, field)
     unread = texts_in(asked.others)
     people: dict[str, Opinion] = {}
     answers = [(question, answer) for question, given in (row["responses"] or {}).items() for answer in given or ()]
@@ -570,12 +570,12 @@ def _read_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
         yield opinion
 
 
-def _annotation(id: str, data: Mapping[str, Any], results: Sequence[Result], who: Any, names: Names) -> Opinion:
+def _annotation(id: str, data: Row, results: Sequence[Result], who: Any, names: Names) -> Opinion:
     """The opinion of one annotation, from all its results."""
     field = names.response(data)
     texts = {name: text for name, text in data.items() if isinstance(text, str)}
     annotator = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
-    asked = names.exchange(data, field=field)
+    asked = names.exchange(data, field)
     opinion = Opinion(id, texts[field], asked.prompt, "" if annotator is None else str(annotator))
     opinion.unread, opinion.asks = texts_in(asked.others, ["critique"]), asked.asks
     # A result without an id stands alone.
@@ -680,7 +680,7 @@ def _read_flat_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opin
     """The opinion of a row of JSON-MIN, CSV or TSV: a row per annotation, data and answers side by side."""
     data = {name: _decoded(value) for name, value in row.items() if name not in _OWN_COLUMNS}
     field = names.response({name: value for name, value in data.items() if name not in names.scales})
-    shown = {field, names.key(data, "prompt", ("prompt", "question", "instruction"))}
+    shown = {field, names.key(data, "prompt", PROMPTS)}
     texts = {name: value for name, value in data.items() if isinstance(value, str) and name in shown}
     answers = [(name, value) for name, value in data.items() if name not in shown]
     results = [result for name, value in answers for result in _flat_results(name, value, names)]

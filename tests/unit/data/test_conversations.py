@@ -107,6 +107,8 @@ def test_where_something_is_said_of_a_conversation(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--scale"):
         read(tmp_path, rewarded)
     feedback = [{"key": "user_score", "score": 0, "comment": "By road?"}]
+    item = item_of(tmp_path, RUN)
+    assert (item.example.prompt, item.response) == (PROMPT, "95 km.")
     record = read(tmp_path, {**RUN, "feedback": feedback}, scales=["0..1"])
     assert (record.prompt, record.response, record.score) == (PROMPT, "95 km.", -1.0), "LangSmith"
     row = {"messages": [ASK, CALL, TOOL, DONE], "feedback": {"comment": "By road?"}}

@@ -165,18 +165,20 @@ def test_what_an_assistant_writes_is_all_of_its_turn(turn: Any, text: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    "messages",
+    ("kind", "messages"),
     [
-        [ASK, {"type": "web_search_call", "id": "w"}, DONE],
-        [{"role": "user", "content": [{"type": "tool_use", "name": "route", "input": {}}]}, DONE],
-        [ASK, USE_IT, {"role": "user", "content": [{"type": "tool_result", "content": [IMAGE]}]}, DONE],
+        ("web_search_call", [ASK, {"type": "web_search_call", "id": "w"}, DONE]),
+        ("tool_use", [{"role": "user", "content": [{"type": "tool_use", "name": "route", "input": {}}]}, DONE]),
+        (
+            "image_url",
+            [ASK, USE_IT, {"role": "user", "content": [{"type": "tool_result", "content": [IMAGE]}]}, DONE],
+        ),
+        ("audio", [ASK, {"role": "assistant", "content": None, "audio": {"id": "a", "data": "AAAA"}}]),
     ],
 )
-def test_a_part_of_another_type_is_refused_by_its_name(messages: Any, tmp_path: Path) -> None:
-    kind = {"web_search_call", "tool_use", "image_url"}
-    with pytest.raises(UserError) as caught:
+def test_a_part_of_another_type_is_refused_by_its_name(kind: str, messages: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"'{kind}'"):
         read(tmp_path, [{"messages": messages, "critique": "c"}])
-    assert any(name in str(caught.value) for name in kind)
 
 
 @pytest.mark.parametrize("key", ["messages", "history"])

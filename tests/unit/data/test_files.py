@@ -24,6 +24,9 @@ OTHERS = {
     "e.jsonl.bz2": (b"BZh9", "bunzip2"),
     "f.db": (b"SQLite format 3\0", "sqlite3 -json"),
     "g.csv": (b"PK\x03\x04", "unpack"),
+    "h.docx": (b"PK\x03\x04", "save its table"),
+    "i.xlsx": (b"PK\x03\x04", "save it as CSV"),
+    "j.arrow": (b"\xff\xff\xff\xff\x10\0", "from_file"),
 }
 
 
