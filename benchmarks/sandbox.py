@@ -224,15 +224,15 @@ def right(tier: Tier) -> tuple[int, int]:
 
 
 def classes(tier: Tier) -> int:
-    """How many classes of Python's in the test process a program can call."""
+    """Count the classes of Python's in the test process that a program can call."""
     with Runner(seconds=30.0, tier=tier) as runner:
-        found = lent_classes(runner)
-    say(f"{tier}: classes lent", f"{found}")
-    return found
+        count = lent_classes(runner)
+    say(f"{tier}: classes lent", f"{count}")
+    return count
 
 
 def scripts(tier: Tier) -> int:
-    """How many right scripts did not pass."""
+    """Count the right scripts that did not pass."""
     with Runner(seconds=5.0, workers=2, tier=tier, memory_mb=512) as runner:
         verdicts = judged(runner, [program.job() for program in SCRIPTS])
     wrong = [program.name for program in SCRIPTS if not verdicts[program.job()].passed]

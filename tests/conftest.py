@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -27,6 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The key that signs the configurations of runs is the tests' own.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="text2grad-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 STARTED = time.monotonic()
 
 

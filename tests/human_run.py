@@ -42,10 +42,11 @@ def train_all(config: Config) -> Trained:
     def tap(patch: pytest.MonkeyPatch, stage: ModuleType, name: str, title: str = "") -> None:
         original: Callable[..., Any] = getattr(stage, name)
 
-        def tapped(policy: Any, given: Any, *rest: Any, **options: Any) -> Any:
-            asked = {question[one.id.removesuffix(":corrected")] for one in getattr(given, "prompts", given)}
-            questions.setdefault(title or rest[-1].title, set()).update(asked)
-            return original(policy, given, *rest, **options)
+        def tapped(policy: Any, data: Any, *others: Any, **options: Any) -> Any:
+            examples = getattr(data, "prompts", data)
+            asked = {question[example.id.removesuffix(":corrected")] for example in examples}
+            questions.setdefault(title or others[-1].title, set()).update(asked)
+            return original(policy, data, *others, **options)
 
         patch.setattr(stage, name, tapped)
 

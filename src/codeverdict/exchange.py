@@ -1,8 +1,8 @@
 """What goes into a job and what comes out of it, outside the sandbox.
 
 The program and its tests lie in memory files that only the processes read that the server forked for them, each its
-own; results come back through a pipe. The server sees neither, and expected outputs of scripts never leave this
-process.
+own; the verdict comes back in another, the output of a script through a pipe. The server sees neither, and expected
+outputs of scripts never leave this process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SWALLOWED = "the program swallowed an exception of its tests"
 WALL_TIMES = 5.0
 """Wall clock of a job, in limits of its processor time: on a busy machine a right program waits for its turn."""
 OUTPUT_BYTES = 32 << 20
-"""What a script may print, in bytes."""
+"""The most that a script may print, in bytes."""
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+([\w., \t]+)", re.MULTILINE)
 _WORDS = re.compile(r"[, \t]+")
 
@@ -91,8 +91,8 @@ def _modules(*sources: str) -> list[str]:
 
 
 def _run(server: Server, words: dict[str, Any], contents: list[bytes], *more: int) -> _Said:
-    """Have a job done. `contents`: of the files that its processes have, of which the last one is read in the end;
-    `more` descriptors are theirs as well."""
+    """Have a job done. `contents`: those of the files that its processes get; the last file is read at the end.
+    They get `more` descriptors too."""
     files = [os.memfd_create("job") for _ in contents]
     try:
         for file, content in zip(files, contents, strict=True):
@@ -107,7 +107,7 @@ def _run(server: Server, words: dict[str, Any], contents: list[bytes], *more: in
 
 
 class _Printed:
-    """What a script prints, read while it runs, from a pipe: a file may not be that long."""
+    """The output of a script, read from a pipe while it runs: a file may not be that long."""
 
     def __enter__(self) -> _Printed:
         self._reader, self.writer = os.pipe()
@@ -117,9 +117,7 @@ class _Printed:
         return self
 
     def _read(self) -> None:
-        with open(
-            self._reader, "rb", buffering=0
-        ) as pipe:  # closed when it is enough: who prints more gets an error
+        with open(self._reader, "rb", buffering=0) as pipe:  # closed at the limit: printing more is an error
             while len(self.data) <= OUTPUT_BYTES and (piece := pipe.read(1 << 16)):
                 self.data += piece
 

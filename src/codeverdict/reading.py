@@ -41,13 +41,14 @@ _CHANGES = frozenset(["update", "pop", "setdefault", "clear", "append", "extend"
 _STATES = ("os.environ", "sys.argv")
 _IMPORTED_STATES = {name.partition(".")[2]: name for name in _STATES}
 _MIRRORED = re.compile(
-    r"builtins\.(?:input|print|open)|sys\.(?:stdin|argv)|os\.(?:environ|curdir|getcwd|getenv|listdir|makedirs|remove|urandom)|"
-    r"os\.path\.\w+|(?:time|random|secrets|getpass|shutil|platform|urllib\.request|subprocess|webbrowser)\.\w+|"
+    r"builtins\.(?:input|print|open)|sys\.(?:stdin|argv)|"
+    r"os\.(?:environ|curdir|getcwd|getenv|listdir|makedirs|remove|urandom)|os\.path\.\w+|"
+    r"(?:time|random|secrets|getpass|shutil|platform|urllib\.request|subprocess|webbrowser)\.\w+|"
     r"uuid\.uuid[14]"
 )
-"""What of the standard library tests may replace: it is replaced where the solution is as well."""
+"""Parts of the standard library that tests may replace: the solution has the replacement too."""
 _OUTPUT = ("sys.stdout", "sys.stderr")
-"""What the solution prints comes to whatever stands there."""
+"""Streams whose replacement gets the output of the solution."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,18 @@ def test_plain_values_that_were_computed_are_not_taken_for_objects(monkeypatch: 
     assert [by_nature for _, by_nature in there.refused] == [False, True]
 
 
+def test_an_object_is_the_plain_value_that_its_class_says_and_the_class_alters_no_more_than_its_text() -> None:
+    there = Answers()
+    kind = objects.make_class(there, "Number", (int,), ["__repr__", "__add__"])
+    assert int(objects.made_of(kind, there, 1, 4)) == 4
+    for value in ("4", True, [4]):
+        with pytest.raises(TypeError):
+            objects.made_of(kind, there, 3, value)
+    for name in ("__index__", "__eq__", "__bool__"):
+        with pytest.raises(TypeError):
+            objects.make_class(there, "Number", (int,), [name])
+
+
 def test_a_line_of_a_verdict_is_read_once_at_its_place_and_from_who_has_the_key() -> None:
     seal, end = frames.Seal(b"k" * frames.KEY_BYTES), {"end": {"outcome": "passed"}}
     first, second = seal.line({"collected": 1}), seal.line(end)

@@ -47,7 +47,7 @@ _OF_MOCKS = (
 )
 _OF_ITERATORS = ("__next__", "__iter__", "__length_hint__")
 _OF_CLASSES = ("holds", "dir", "__iter__", "__len__", "__contains__", "__getitem__")
-_OF_TASKS = ("__await__", "turn", "cancel", "result", "item")
+_OF_TASKS = frozenset(_LISTED["_asyncio.Task"].split())
 _BASES = ("builtins", "abc", "enum", "typing", "collections", "collections.abc", "contextlib", "numbers")
 """Modules whose classes do nothing but hold values: a class of the tests may derive from them and be called."""
 
@@ -118,22 +118,23 @@ def _is_own(kind: type) -> bool:
 
 def _is_named(name: str, kind: type) -> bool:
     """True for a name that stands in a class of the test file, this one or one above it."""
-    return any(name in vars(each) for each in kind.__mro__ if _is_own(each))
+    return any(name in vars(base) for base in kind.__mro__ if _is_own(base))
 
 
 def _is_own_class(kind: type) -> bool:
     """True for a class of the test file whose objects are made by nothing but its code."""
     meta: Any = type(kind)
-    above = (each for each in (*kind.__mro__, *type.mro(meta)[:-2]) if not _is_own(each))
-    return _is_own(kind) and all(each.__module__ in _BASES and each is not type for each in above)
+    above = (base for base in (*kind.__mro__, *type.mro(meta)[:-2]) if not _is_own(base))
+    return _is_own(kind) and all(base.__module__ in _BASES and base is not type for base in above)
 
 
 def _words(kind: type, table: dict[str, str]) -> list[str]:
     """The words that a table has for a type and those above it."""
-    return " ".join(table.get(f"{each.__module__}.{each.__qualname__}", "") for each in kind.__mro__).split()
+    return " ".join(table.get(f"{base.__module__}.{base.__qualname__}", "") for base in kind.__mro__).split()
 
 
 def _is_iterator(kind: type) -> bool:
+    """True for a type of iterators of the standard library."""
     return hasattr(kind, "__next__") and kind.__module__.partition(".")[0] in values.STDLIB
 
 

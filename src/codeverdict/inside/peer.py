@@ -24,7 +24,6 @@ _CAUSES = 8
 _OUTCOMES = "_pytest.outcomes"
 _CATCH_ALL = (AssertionError, Exception, BaseException)
 _INNER = ("__dataclass_fields__", "__signature__")
-_NAMES = ("__module__", "__qualname__", "__doc__", "__name__")
 _ENDS = ("__next__", "item")
 _PARTS = ("filename", "filename2", "name", "path")  # of exceptions of Python's, beside their arguments
 _COMPARING = frozenset({"__hash__", *perform.COMPARISONS})
@@ -67,13 +66,13 @@ class Peer:
         self.said: Callable[[], list[Any]] = list
         self.heard: Callable[[list[Any]], None] = lambda said: None
         self.prepare: Callable[[], None] = lambda: None
-        """Done before something is asked of an object."""
+        """Called before something is asked of an object."""
         self._turn: Any = _thread.RLock()
         self._reader, self._writer, self._guard = open(reader, "rb"), writer, guard  # noqa: SIM115
         self._objects: list[Any] = []
         self._numbers: dict[Any, int] = {}
         self._given: set[tuple[str, str]] = set()
-        """What has crossed by name: it may come back so."""
+        """Names that have crossed: they may come back."""
         self._withheld: set[int] = set()
         """Numbers of classes that the other side may know, and do nothing to."""
         self._theirs: dict[int, Any] = {}

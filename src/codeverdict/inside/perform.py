@@ -104,10 +104,10 @@ def _plain(target: Any) -> tuple[bool, Any]:
 
 
 def _answer(equal: Any, target: Any, empty: Any) -> Any:
-    """What an object says of being equal to a value, or what it raises."""
+    """The answer of an `__eq__` to a value, or the exception that it raises."""
     try:
         return equal(target, empty)
-    except Exception as error:
+    except Exception as error:  # the program's `__eq__` may raise anything: `_plain` decides
         return error
 
 

@@ -104,7 +104,7 @@ def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> No
 
 
 def _writer(verdict: int) -> Send:
-    """What writes a message as the next line of the verdict."""
+    """Return the function that writes a message as the next line of the verdict."""
     seal, write = frames.Seal(os.read(verdict, frames.KEY_BYTES)), os.write
     os.ftruncate(verdict, 0)
     os.lseek(verdict, 0, os.SEEK_SET)
@@ -354,7 +354,7 @@ def _hear(said: list[Any]) -> None:
 
 
 def _state(name: str) -> Any:
-    """What stands in a place of the standard library; of what changes in place, a copy."""
+    """The value in a place of the standard library; a copy where that changes in place."""
     if name == "os.environ":
         return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     if name in ("sys.argv", "os.curdir"):
