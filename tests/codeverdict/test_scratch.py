@@ -230,6 +230,22 @@ def test_folders_of_servers_that_were_killed_are_removed_at_the_next_start() -> 
     other.rmdir()
 
 
+def test_a_server_that_starts_leaves_the_folder_of_one_that_starts_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = scratch._opened
+
+    def opened_late(*words: Any) -> int:
+        scratch.remove_stale()
+        return opened(*words)
+
+    monkeypatch.setattr(scratch, "_opened", opened_late)
+    started = Scratch(None)
+    assert folders_of(os.getpid()) == [Path(started.folder).parent.name]
+    started.remove()
+    assert folders_of(os.getpid()) == []
+
+
 def test_bytes_and_entries_are_counted_at_any_depth(own: Scratch) -> None:
     deep = Path(own.folder, *"abcdefgh")
     deep.mkdir(parents=True)

@@ -37,9 +37,11 @@ class Scratch:
 
     def _begin(self) -> None:
         path = os.path.join(_PARENT, f"{_prefix(os.getpid())}{os.urandom(8).hex()}")
-        os.mkdir(path, 0o700)  # never one that exists
-        self._own = _opened(path)
-        fcntl.flock(self._own, fcntl.LOCK_SH)  # as long as this process lives: see `remove_stale`
+        unlocked = f"{path}-new"  # no name that `remove_stale` looks for
+        os.mkdir(unlocked, 0o700)  # never one that exists
+        self._own = _opened(unlocked)
+        fcntl.flock(self._own, fcntl.LOCK_SH)  # as long as this process lives
+        os.rename(unlocked, path)
         os.fchmod(self._own, 0o700 if self._user is None else 0o711)
         self.folder = os.path.join(path, _JOB)
         self._removed = re.compile(rb" (\d+) +%s/.* \(deleted\)\n" % self.folder.encode())
