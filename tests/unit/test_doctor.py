@@ -79,7 +79,7 @@ def test_a_missing_folder_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_machine_too_small_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert doctor.check_python().ok and doctor.check_memory().ok and doctor.check_disk(tmp_path).ok
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
-    monkeypatch.setattr(doctor, "memory_gb", lambda: 1.0)
+    monkeypatch.setattr(doctor, "total_memory", lambda: 10**9)
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     for check in (doctor.check_python(), doctor.check_memory(), doctor.check_disk(tmp_path)):
         assert not check.ok and check.cure

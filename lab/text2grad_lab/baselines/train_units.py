@@ -140,8 +140,7 @@ def labelled_record(record: Feedback, units: UnitKind) -> Feedback | str:
 def unit_cases(config: Config, units: UnitKind) -> list[SpanCase]:
     """Return what the unit model says of the held-out answers beside their labels; of steps, step by step."""
     cases = []
-    model = RewardModel(RunFolder.of(config), config.reward_model, config.generation.batch_size)
-    for record, case in heldout_cases(model):
+    for record, case in heldout_cases(RewardModel.of(config)):
         if units == "steps":
             places = [(span.start, span.end) for span in record.spans]
             predicted = by_step(case.predicted, places, record.response)

@@ -243,8 +243,7 @@ def _content(record: Feedback) -> tuple[object, ...]:
 
 def rates(config: Config) -> Row:
     """Measure the spans that a reward model marks on held-out records."""
-    model = RewardModel(RunFolder.of(config), config.reward_model, config.generation.batch_size)
-    report = span_report([case for _, case in heldout_cases(model)])
+    report = span_report([case for _, case in heldout_cases(RewardModel.of(config))])
     return {name: round(report[rate], 4) for name, rate in RATES.items()}
 
 

@@ -47,6 +47,6 @@ def _format(critique: str, *lists: str) -> AnswerFormat:
 
 
 TEXT = _format("textual_feedback", "good_spans", "poor_spans")
-"""Of B.1 and B.2."""
+"""The format of B.1 and B.2."""
 CODE = _format("Code Feedback", "wrong_code", "improvement_code")
-"""Of B.3."""
+"""The format of B.3."""

@@ -122,7 +122,7 @@ class ConfiguredAsRun(ConfiguredCommand):
     def untrusted_configuration(
         self, names: Sequence[str] = (), under: Sequence[str] = ()
     ) -> tuple[Config, Path | None]:
-        """The configuration, and the file of the run if it comes from there: what it names may not be used yet."""
+        """The configuration, with the run's file if it was read from there; nothing is refused yet."""
         from text2grad.config import load_config
 
         chosen = super().configuration(names or self.config or DEMO, under)

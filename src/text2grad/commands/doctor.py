@@ -9,12 +9,12 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from text2grad.durable.machine import count_cores, total_memory
 from text2grad.errors import UserError
 from text2grad.sandbox import CURE, probe_tiers
 
@@ -63,10 +63,10 @@ def check_python() -> Check:
 
 
 def check_memory() -> Check:
-    """Check that the demo fits into the memory of this machine."""
-    memory = memory_gb()
+    """Check that the demo fits into the memory of this machine, or of its container if that has less."""
+    memory = total_memory() / 1e9
     cure = "" if memory >= DEMO_MEMORY_GB else f"use a machine with {DEMO_MEMORY_GB:.0f} GB"
-    return Check("memory", not cure, f"{memory:.1f} GB, {os.cpu_count()} cores", cure)
+    return Check("memory", not cure, f"{memory:.1f} GB, {count_cores()} cores", cure)
 
 
 def check_disk(folder: Path) -> Check:
@@ -96,19 +96,10 @@ def check_model(folder: Path) -> Check:
     if not folder.is_dir():
         return Check("model", False, f"no folder {folder}", "download the model, or correct the path")
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e9
-    if size > memory_gb() / 2:
+    if size > total_memory() / 2e9:
         return Check("model", True, f"{size:.2f} GB; not loaded: more than half of this machine's memory")
     try:
         policy = load_frozen(PolicySettings(model=str(folder), dtype="auto", device="cpu"))
     except UserError as error:
         return Check("model", False, error.problem, error.cure)
     return Check("model", True, f"{policy.model.config.model_type}, {size:.2f} GB, {len(policy.tokenizer)} tokens")
-
-
-def memory_gb() -> float:
-    """Return the memory of this machine, or of its container if that is less."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):  # no such file, or "max"
-            total = min(total, int(Path(file).read_text(encoding="ascii")) / 1e9)
-    return total

@@ -205,5 +205,5 @@ class Annotate(Stage, ConfiguredCommand):
         from text2grad.stages.annotate import run_annotate
         from text2grad.stages.paid import AnnotateOptions
 
-        options = AnnotateOptions(**{option.name: getattr(self, option.name) for option in fields(AnnotateOptions)})
+        options = AnnotateOptions(**{field.name: getattr(self, field.name) for field in fields(AnnotateOptions)})
         return Work(partial(run_annotate, config, self.responses, self.out, options))

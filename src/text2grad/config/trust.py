@@ -38,11 +38,11 @@ def refuse_foreign_names(file: Path, config: Config, overrides: Sequence[str]) -
     Raises:
         UserError: the file is not signed by this user, and names a server or a module.
     """
-    given = [key for key, _ in pairs_of(overrides)]
+    overridden = [key for key, _ in pairs_of(overrides)]
     foreign = [
         f"{key} {value}"
         for key, value in _leaves("", config.model_dump(mode="json"))
-        if _reaches_out(value) and not any(f"{key}.".startswith(f"{name}.") for name in given)
+        if _reaches_out(value) and not any(f"{key}.".startswith(f"{name}.") for name in overridden)
     ]
     if foreign and not _is_signed(file.read_text(encoding="utf-8")):
         problem = f"{file} was not written by you on this machine, and names {', '.join(foreign)}"

@@ -10,8 +10,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from text2grad.json_text import lines_of
 
 MOST_THREADS = 4
@@ -37,7 +35,8 @@ def count_cores() -> int:
 def total_memory() -> int:
     """Return the bytes of memory of the machine, or of the cgroup if that has fewer."""
     limits = [*_limits("memory", "memory.max"), *_limits("memory", "memory.limit_in_bytes")]
-    return int(min([psutil.virtual_memory().total, *(limit for limit, *_ in limits)]))
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(min([installed, *(limit for limit, *_ in limits)]))
 
 
 def _limits(controller: str, *names: str) -> Iterator[list[float]]:

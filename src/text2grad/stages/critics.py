@@ -114,10 +114,8 @@ class CriticFactory:
         return Ready(self.run, self.config.run.seed, self.runner, critic)
 
     def _reward_model(self, policy: Policy | None = None) -> Critic:
-        config = self.config
-        batch_size, by_score = config.generation.batch_size, config.credit.by_score
-        trained = RewardModel(self.run, config.reward_model, batch_size, by_score)
-        return trained.over(trained.load(policy if config.reward_model.shared else None))
+        trained = replace(RewardModel.of(self.config), by_score=self.config.credit.by_score)
+        return trained.over(trained.load(policy if trained.settings.shared else None))
 
     def refuse_unfit(self, examples: Sequence[Example]) -> None:
         """Refuse a critic that can say nothing of these prompts: not one has what it judges by.
@@ -269,6 +267,11 @@ class RewardModel:
     settings: RewardModelSettings
     batch_size: int
     by_score: bool = False
+
+    @staticmethod
+    def of(config: Config) -> RewardModel:
+        """The reward model of a configuration. It judges as many answers at a time as the policy samples."""
+        return RewardModel(RunFolder.of(config), config.reward_model, config.generation.batch_size)
 
     def load(self, shared: Policy | None = None) -> Policy:
         """Load the model, as an adapter beside that of `shared` if given.

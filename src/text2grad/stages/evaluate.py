@@ -131,7 +131,7 @@ Figures = Callable[[Answers], dict[str, float]]
 
 @dataclass(frozen=True)
 class Exam:
-    """How policies are measured: on these prompts, by this measure, greedily and by `samples` answers to each.
+    """A measurement of policies on prompts: by a measure, greedily and by `samples` answers to each prompt.
 
     With `validation` prompts the best of `temperatures` is chosen on them.
     """

@@ -146,7 +146,7 @@ class PaidJob:
         return summary.with_heldout(others)
 
     def plan(self, items: Items, target: Path) -> PlanSummary:
-        """What the job would still cost; nothing is sent, and nothing is written."""
+        """Return the cost of what is still to be asked; nothing is sent, and nothing is written."""
         journal = journal_of(target)
         stored = journal if journal.is_file() and self.options.resume else None
         with self._with_budget(None)._chat(stored) as chat:

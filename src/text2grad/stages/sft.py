@@ -110,8 +110,8 @@ def word_for_word(
     if not asked:
         return []
     greedy = generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
-    told = [text for _, text in sample(policy, asked, greedy, environment)]
-    alike = [text.split() == each.reference.split() for text, each in zip(told, asked, strict=True)]
+    answers = [text for _, text in sample(policy, asked, greedy, environment)]
+    alike = [text.split() == each.reference.split() for text, each in zip(answers, asked, strict=True)]
     kind = "corrections" if all(each.meta.get("corrected") for each in asked) else "reference answers"
     line = f"it writes {sum(alike)} of {len(alike)} held-out {kind} word for word"
     meaning = "; train can hardly gain" if sum(alike) >= LITTLE_LEFT * len(alike) else ""

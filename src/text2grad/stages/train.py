@@ -135,16 +135,16 @@ class TrainSummary(Summary):
 def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSummary:
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
     with training(config, "ppo", f"ppo/{name}", resume) as stage, ExitStack() as stack:
-        ranks, given = stage.ranks, stage.config
-        factory = stack.enter_context(critic_factory(given))
-        programs = given.critic.kind == "program"
+        ranks = stage.ranks
+        factory = stack.enter_context(critic_factory(config))
+        programs = config.critic.kind == "program"
         with stage.preparing():
-            if reason := given.ppo.no_update_reason:
-                raise UserError(reason, f"--ppo.value_warmup {given.ppo.steps // 4}, or more steps")
+            if reason := config.ppo.no_update_reason:
+                raise UserError(reason, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
             task = stage.folder.task()
             examples = task.examples("train")
             factory.refuse_unfit(examples)
-            refuse_unfit_reward_model(given, tell=ranks.first)
+            refuse_unfit_reward_model(config, tell=ranks.first)
             if programs and ranks.first:
                 examples = factory.admitted(examples)
         if programs:  # all train on the same tasks, whatever ran out of time in one process

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -40,7 +39,7 @@ CASES: dict[str, tuple[str, dict[str, str], int, int]] = {
 @pytest.fixture(autouse=True)
 def eight_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GB, available=1))
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 16 * GB // 4096}.__getitem__)
     monkeypatch.setattr(machine, "PROC", tmp_path / "proc")
     monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -18,7 +18,7 @@ def sha256(path: Path) -> str:
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the manifest of the files that are in a folder and below now; it is the last file of a folder."""
+    """Write the manifest of all files in a folder and below, once they are complete."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     sums = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
     (folder / MANIFEST).write_text(json.dumps({"files": sums}), encoding="utf-8")

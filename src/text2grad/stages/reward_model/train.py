@@ -80,7 +80,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
             return summary
         release()  # what was trained is gone before the model that was written is loaded
         settings = stage.config
-        model = RewardModel(stage.folder, settings.reward_model, settings.generation.batch_size)
+        model = RewardModel.of(settings)
         cases = [case for _, case in heldout_cases(model)]
         rates = measure_reward_model(model.run, cases)
         gate = check_reward_model(model, cases, settings.generation, settings.credit, settings.run.seed)
@@ -191,15 +191,15 @@ def run_evaluate_reward_model(
         raise UsageError("judge.prompt needs a judge", "--evaluate.judge MODEL")
     judge = comparing_judge(config, JUDGE_PROMPT, CRITIQUE_PARTS)
     prepare(config)
-    model = RewardModel(RunFolder.of(config), config.reward_model, config.generation.batch_size)
+    model = RewardModel.of(config)
     if marks:
         read_marks(marks)  # before the model is asked for nothing
-    found = heldout_cases(model)
-    if not found:
+    judged = heldout_cases(model)
+    if not judged:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
-    report, gold, critiques = measured_critiques(model, found, config.run.seed)
+    report, gold, critiques = measured_critiques(model, judged, config.run.seed)
     if marks:
-        aligned = {record.id: case.aligned for record, (_, case) in zip(critiques, found, strict=True)}
+        aligned = {record.id: case.aligned for record, (_, case) in zip(critiques, judged, strict=True)}
 
         def length(record: Feedback, span: Span) -> int:
             return int(abs(token_labels([span], aligned[record.id])).sum())
@@ -214,17 +214,17 @@ def run_evaluate_reward_model(
 
 
 def measured_critiques(
-    model: RewardModel, found: Sequence[tuple[Feedback, SpanCase]], seed: int
+    model: RewardModel, judged: Sequence[tuple[Feedback, SpanCase]], seed: int
 ) -> tuple[dict[str, Any], list[Feedback], list[Feedback]]:
     """The report on a reward model's critiques of held-out records, those records, and the critiques as records.
 
     Writes the rates, those of the baselines, and the critiques.
     """
-    cases = [case for _, case in found]
+    cases = [case for _, case in judged]
     report, folder = reward_model_report(cases, seed), model.run.evaluation
     verdict = read_gate(model.run)
     report["gate"] = asdict(verdict) if verdict else None
-    gold = list(numbered(record for record, _ in found))
+    gold = list(numbered(record for record, _ in judged))
     source = Source(kind="reward_model", model=str(model.run.reward_model_folder))
     critiques = [
         Feedback.of(example_of(record), record.response, case.predicted, source)
