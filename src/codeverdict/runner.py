@@ -85,10 +85,10 @@ class Job:
 class Runner:
     """Warm sandboxed servers, `workers` of them, started when needed. Use as a context manager, or call `close`.
 
-    `seconds` is the processor time of one program under all its tests (the wall clock is a multiple: WALL_TIMES in
-    exchange.py), `memory_mb` what each of its two processes may use. `tier`: `auto` takes the best protection that
-    works here; below Landlock it refuses (NotSafeError) unless `none` is asked for. `coverage`: note the lines that
-    each test runs. Equal jobs are answered once.
+    `seconds` is the processor time of one program under all its tests, beyond that of the tests (the wall clock is
+    a multiple: WALL_TIMES in exchange.py), `memory_mb` what each of its two processes may use. `tier`: `auto` takes
+    the best protection that works here; below Landlock it refuses (NotSafeError) unless `none` is asked for.
+    `coverage`: note the lines that each test runs. Equal jobs are answered once.
     """
 
     seconds: float = 2.0

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from hostile import is_alive, programs_of
 import codeverdict
 from codeverdict import Job, Runner, Tier
 from codeverdict.inside import job, scratch
-from codeverdict.inside.kernel import system
+from codeverdict.inside.kernel import jail, system
 from codeverdict.inside.scratch import BYTES, ENTRIES, Scratch
 
 ROOT = os.geteuid() == 0
@@ -449,3 +450,15 @@ def test_a_script_that_fills_the_folder_is_ended_whether_it_speaks_or_not() -> N
         for say in ("say = lambda n: print(n, flush=True)", "os.close(1)\nsay = lambda n: None"):
             verdict = runner.run_io(f"import os, time\nos.mkdir('d')\n{say}\n{fill}", [("", "1")])
             assert (verdict.outcome, verdict.error) == ("crashed", "more output or files than a program may make")
+
+
+@pytest.mark.parametrize(("solution", "tests", "broken"), [(1.5, 1.0, ""), (1.5, 0.2, "time"), (0.9, 0.0, "")])
+def test_a_program_is_not_charged_for_the_calls_that_its_tests_send(
+    solution: float, tests: float, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = {11: solution, 12: tests}
+    monkeypatch.setattr(job, "_processor_seconds", used.__getitem__)
+    folder: Any = SimpleNamespace(overfull=lambda more: False, nameless=lambda maps: 0)
+    running = job.Job(None, folder, jail.Limits(seconds=1.0, wall=60.0, memory_mb=64))  # type: ignore[arg-type]
+    running._processes += used
+    assert running.overrun() == broken
