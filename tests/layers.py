@@ -29,6 +29,7 @@ FLOORS = {
     "loops": ["train"],
     "judgement": ["eval", "page"],
     "plugins": ["plugins"],
+    "engines": ["engines"],
     "face": ["", "config", "stages", "demo", "demo_muon", "commands", "cli"],
 }
 FLOOR = {part: number for number, parts in enumerate(FLOORS.values()) for part in parts}
@@ -46,6 +47,8 @@ NEVER = {
     "train": {"critics", "chat", "data"},
     "eval": {"train"},
     "plugins": {"policy", "durable", "train", "eval", "page"},
+    "engines": {"critics", "chat", "tasks", "data", "eval", "page"},
+    **{face: {"engines"} for face in ("commands", "cli", "demo", "demo_muon")},
 }
 """What these parts never import, though it stands on their floor or below."""
 ONLY = {

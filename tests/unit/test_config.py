@@ -9,9 +9,11 @@ import pytest
 from packaging.requirements import Requirement
 
 from places import ROOT
+from text2grad.cli import main
 from text2grad.config import (
     PRESETS,
     Config,
+    describe_settings,
     dump_config,
     find_config,
     laid_over,
@@ -236,3 +238,28 @@ def test_a_dotted_key_of_a_file_is_written_as_a_section(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         load_config(tmp_path / "c.yaml")
     assert "'run.seed'" in str(refused.value) and "run: {seed: VALUE}" in str(refused.value)
+
+
+def test_fields_of_an_engine_are_a_mapping() -> None:
+    words = [
+        "--engine.name",
+        "trl",
+        "--engine.trl.use_vllm",
+        "true",
+        "--engine.verl.python",
+        "/opt/verl/bin/python",
+    ]
+    engine = load_config(find_config("demo"), words).engine
+    assert (engine.name, engine.trl, engine.verl.python) == (
+        "trl",
+        {"use_vllm": True},
+        Path("/opt/verl/bin/python"),
+    )
+    kinds = {each.key: each.kind for each in describe_settings()}
+    assert (kinds["engine.trl"], kinds["extra"]) == ("mapping", "sections")
+
+
+def test_the_short_form_names_the_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["train", "--engine", "loacl", "--run.folder", str(tmp_path)])
+    assert left.value.code == EXIT_USAGE and "engine.name" in capsys.readouterr().err

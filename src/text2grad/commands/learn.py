@@ -82,13 +82,17 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
         "",
     )
     offline: Path | None = option("--offline FILE", "Learn from these annotated answers alone.")
+    engine: str = option(
+        "--engine NAME", "The trainer: local, trl or verl; short for --engine.name. [default: local]", ""
+    )
 
     def work(self) -> Work:
         from text2grad.stages.run_folder import refuse_run_name
 
         name = self.name or ("offline" if self.offline else "text2grad")
         refuse_run_name(name)
-        config, mode = self.configuration(), self.mode()
+        under = ["--engine.name", self.engine] if self.engine else []
+        config, mode = self.configuration(under=under), self.mode()
         show = partial(show_trained, config, name)
         if self.offline is not None:
             from text2grad.stages.train import run_train_offline

@@ -58,7 +58,7 @@ def _kind(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return " | ".join(str(value) for value in get_args(annotation))
     if get_origin(annotation) is dict:
-        return "sections"
+        return "sections" if get_origin(get_args(annotation)[1]) is dict else "mapping"
     if get_origin(annotation) is not None:
         return f"list of {_kind(get_args(annotation)[0])}"
     words = {NoneType: "null", str: "text", Path: "path"}

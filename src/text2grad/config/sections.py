@@ -13,6 +13,7 @@ from text2grad.critics.prompted.settings import PromptedSettings, RewardModelCri
 from text2grad.critics.reference import ReferenceSettings
 from text2grad.critics.table import CRITICS
 from text2grad.durable.settings import CourseSettings
+from text2grad.engines.settings import EngineSettings
 from text2grad.named import known_name
 from text2grad.policy.settings import (
     GenerationSettings,
@@ -217,6 +218,7 @@ class Config(Settings):
     critic: CriticSettings = CriticSettings()
     credit: CreditSettings = CreditSettings()
     ppo: PPOSettings = PPOSettings()
+    engine: EngineSettings = EngineSettings()
     offline: OfflineSettings = OfflineSettings()
     generation: GenerationSettings = GenerationSettings()
     annotate: AnnotateSettings = AnnotateSettings()

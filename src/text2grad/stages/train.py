@@ -134,6 +134,8 @@ class TrainSummary(Summary):
 
 def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSummary:
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
+    if config.engine.name != "local":
+        raise UserError(f"engine.name {config.engine.name} has no loop yet", "--engine local")
     with training(config, "ppo", f"ppo/{name}", resume) as stage, ExitStack() as stack:
         ranks = stage.ranks
         factory = stack.enter_context(critic_factory(config))
@@ -230,8 +232,11 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
     """Learn from the annotated answers in `source`; writes `ppo/<name>`, or resumes an unfinished one.
 
     Raises:
-        UserError: the file has nothing to learn from (`answers_in`), or no record marks words or turns.
+        UserError: the file has nothing to learn from (`answers_in`), or no record marks words or turns; or another
+            engine is set.
     """
+    if config.engine.name != "local":
+        raise UserError(f"engine.name {config.engine.name} learns from no file", "--engine local")
     with training(config, "offline", f"ppo/{name}", resume) as stage:
         with stage.preparing():
             records, left_out = answers_in(source, stage.folder)
