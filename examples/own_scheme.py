@@ -29,8 +29,8 @@ def main() -> None:
     wrong = t2g.Span(start=18, end=21, label=-1, text="six", reason="2 + 3 is 5")
     critique = t2g.Critique(text="The sum is wrong.", spans=(wrong,), score=-1.0)
     ids = tokenizer.encode(response).ids
-    settings = t2g.CreditSettings(scheme=f"{__name__}:first_fault")
-    for word, reward in zip(response.split(), t2g.token_rewards(critique, tokenizer, ids, settings), strict=True):
+    rewards = t2g.Aligner(tokenizer).rewards(critique, ids, scheme=f"{__name__}:first_fault")
+    for word, reward in zip(response.split(), rewards, strict=True):
         print(f"{reward:+.0f} {word}")
 
 

@@ -36,7 +36,7 @@ def main() -> None:
     critique = t2g.parse(JUDGED, RESPONSE)
     if isinstance(critique, t2g.Failure):  # refused, cut or unreadable: leave this response out of the loss
         raise SystemExit(critique.message)
-    rewards = t2g.token_rewards(critique, tokenizer, ids, t2g.CreditSettings())
+    rewards = t2g.Aligner(tokenizer).rewards(critique, ids)
     for index, reward in zip(ids, rewards, strict=True):
         print(f"{reward:+.1f} {tokenizer.decode([index])!r}")
     print(f"{len(rewards)} rewards for {len(ids)} sampled ids; the verdict is on the last")

@@ -56,7 +56,7 @@ def main() -> None:
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, **ends))
     letters = tokenizer.convert_tokens_to_ids(list(LETTERS))
     model.lm_head.weight.data[letters] *= 30  # it writes little but these
-    credit = t2g.TokenCredit(Blames(), tokenizer, t2g.CreditSettings())
+    credit = t2g.TokenCredit(Blames(), tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         args = GRPOConfig(
             output_dir=folder,

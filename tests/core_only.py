@@ -56,7 +56,7 @@ def pays_tokens(folder: Path) -> None:
     ids = tokenizer.encode(TEXT).ids
     said = text2grad.parse('{"critique": "No.", "good_spans": [], "poor_spans": ["next week"], "score": -1}', TEXT)
     assert isinstance(said, text2grad.Critique)
-    rewards = text2grad.token_rewards(said, tokenizer, ids, text2grad.CreditSettings(outcome_weight=0))
+    rewards = text2grad.Aligner(tokenizer).rewards(said, ids, scheme=text2grad.CreditSettings(outcome_weight=0))
     assert len(rewards) == len(ids) and min(rewards) == -1 and max(rewards) == 0
 
 

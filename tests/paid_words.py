@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from text2grad.align import CreditSettings, TokenTable
-from text2grad.align.rewards import trajectory_rewards
+from text2grad.align import TokenTable
+from text2grad.align.rewards import Aligner
 from text2grad.align.trajectory import Trajectory, own_tokens
 from text2grad.feedback import Critique, Span, turns_of
 
@@ -24,13 +24,13 @@ def check_paid(data: st.DataObject, table: TokenTable, trajectory: Trajectory) -
         else []
     )
     spans = (Span(start=place[0], end=place[1], label=-1, text=text[slice(*place)]),) if place else ()
-    rewards = trajectory_rewards(Critique(text="", spans=spans, score=0.5), table, ids, mask, CreditSettings())
+    rewards = Aligner(table).rewards(Critique(text="", spans=spans, score=0.5), ids, mask=mask)
     assert len(rewards) == len(ids)
-    assert not np.array(rewards)[~mask].any(), "what others wrote is paid exactly nothing"
+    assert not rewards[~mask].any(), "what others wrote is paid exactly nothing"
     verdict_at = max(np.flatnonzero(mask), default=None)
     if verdict_at is None:
         return
-    words = np.array(rewards)
+    words = rewards.copy()
     words[verdict_at] -= 0.5
     expected = np.zeros(len(ids))
     for turn, run in zip(turns_of(own.response), runs(mask), strict=True):

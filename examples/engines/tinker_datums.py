@@ -59,11 +59,11 @@ def main() -> None:
     example = t2g.Example(id="1", prompt=(t2g.Message(role="user", content="Fruit:"),))
     data = [datum(tokenizer, "Fruit:", answer) for answer in ("a pear", "berry")]
     metadata = [{"group_idx": 0, "traj_idx": number} for number in range(2)]
-    data, payments = with_credit(data, metadata, t2g.TokenCredit(Blames(), tokenizer), [example])
-    for each, payment in zip(data, payments, strict=True):
+    data, outcomes = with_credit(data, metadata, t2g.TokenCredit(Blames(), tokenizer), [example])
+    for each, outcome in zip(data, outcomes, strict=True):
         numbers = each.loss_fn_inputs["advantages"].tolist()
         paid = " ".join(f"{number:+.1f}" for number in numbers)
-        print(f"verdict {payment.verdict:.2f}: {paid}")
+        print(f"verdict {outcome.score:.2f}: {paid}")
 
 
 if __name__ == "__main__":

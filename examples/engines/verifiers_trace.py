@@ -60,9 +60,9 @@ def main() -> None:
         node(AssistantMessage(content="a pear"), "a pear", True),
     ]
     trace = SimpleNamespace(nodes=nodes, task=SimpleNamespace(data=TaskData(id="1")))
-    (payment,) = assign_credit([trace], t2g.TokenCredit(Blames(), tokenizer))
+    (outcome,) = assign_credit([trace], t2g.TokenCredit(Blames(), tokenizer))
     branch = Branch(index=0, nodes=nodes)
-    print(f"verdict {payment.verdict:.2f}")
+    print(f"verdict {outcome.score:.2f}")
     for token, sampled, paid in zip(branch.token_ids, branch.sampled_mask, branch.advantages or [], strict=True):
         print(f"{tokenizer.decode([token])} {'sampled' if sampled else '       '} {paid:+.1f}")
 

@@ -13,15 +13,11 @@ from text2grad.errors import optional_packages
 
 if TYPE_CHECKING:
     from text2grad.align import Aligned as Aligned
-    from text2grad.align import Credit as Credit
     from text2grad.align import CreditScheme as CreditScheme
     from text2grad.align import CreditSettings as CreditSettings
-    from text2grad.align import TokenTable as TokenTable
-    from text2grad.align import credit as credit
-    from text2grad.align.rewards import Payment as Payment
+    from text2grad.align.rewards import Aligner as Aligner
+    from text2grad.align.rewards import ScoredTrajectory as ScoredTrajectory
     from text2grad.align.rewards import TokenCredit as TokenCredit
-    from text2grad.align.rewards import token_rewards as token_rewards
-    from text2grad.align.rewards import trajectory_rewards as trajectory_rewards
     from text2grad.align.trajectory import Trajectory as Trajectory
     from text2grad.chat import OpenAIChat as OpenAIChat
     from text2grad.chat import ScriptedChat as ScriptedChat
@@ -74,8 +70,8 @@ if TYPE_CHECKING:
     from text2grad.wire import render as render
 
 _MODULES = {
-    "align": "Aligned Credit CreditScheme CreditSettings TokenTable credit",
-    "align.rewards": "Payment TokenCredit token_rewards trajectory_rewards",
+    "align": "Aligned CreditScheme CreditSettings",
+    "align.rewards": "Aligner ScoredTrajectory TokenCredit",
     "align.trajectory": "Trajectory",
     "chat": "OpenAIChat ScriptedChat",
     "config": "Config find_config load_config",

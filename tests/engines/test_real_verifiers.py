@@ -43,8 +43,8 @@ def test_a_branch_spreads_them_over_its_tokens(tokenizer: PreTrainedTokenizerFas
 
 def test_a_failed_critic_leaves_a_branch_unassigned(tokenizer: PreTrainedTokenizerFast) -> None:
     trace = trace_of(landing_cases(tokenizer)[7], real_node)
-    (payment,) = assign_credit([trace], TokenCredit(LandingCritic(), tokenizer))
-    assert payment.failures and Branch(index=0, nodes=trace.nodes).advantages is None
+    (outcome,) = assign_credit([trace], TokenCredit(LandingCritic(), tokenizer))
+    assert outcome.failures and Branch(index=0, nodes=trace.nodes).advantages is None
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

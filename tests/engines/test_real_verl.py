@@ -154,8 +154,8 @@ def test_credit_lands_in_the_trainers_batch(learned: tuple[Path, list[dict[str, 
         Trajectory(example_of(tokenizer.decode(row["prompts"]), {}), row["responses"], row["response_mask"])
         for row in rows
     ]
-    for row, trajectory, payment in zip(rows, batch, verl_run.credit(tokenizer).of(batch), strict=True):
-        assert rewards_of(payment, trajectory)[0] == row["rm_scores"]
+    for row, trajectory, outcome in zip(rows, batch, verl_run.credit(tokenizer).score_batch(batch), strict=True):
+        assert rewards_of(outcome, trajectory)[0] == row["rm_scores"]
         others = [
             each
             for each in zip(row["responses"], row["response_mask"], row["rm_scores"], strict=True)

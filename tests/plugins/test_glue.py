@@ -94,9 +94,9 @@ def test_a_group_compares_each_verdict_once(scheme: str, tokenizer: PreTrainedTo
 
     critic = Judges()
     credit = TokenCredit(critic, tokenizer, CreditSettings(scheme=scheme))
-    whole = credit.of(batch)
+    whole = credit.score_batch(batch)
     critic.turns = True
-    both = credit.of(batch)
+    both = credit.score_batch(batch)
     for now, before in zip(*(advantages_of(said, [0] * 4, batch) for said in (both, whole)), strict=True):
         assert now == pytest.approx(before, abs=1e-6)
     one, several = ([list(said[at].rewards) for said in (both, whole)] for at in (0, 2))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from page import shown_on_page
-from text2grad.align.rewards import Payment, TokenCredit
+from text2grad.align.rewards import ScoredTrajectory, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.feedback import Example, Failure, Message
 from text2grad.plugins import check_landing
@@ -23,11 +23,11 @@ Fault = Callable[[list[Row | None], Sequence[Case]], Any]
 
 def rows_of(credit: TokenCredit, cases: Sequence[Case], rewards: bool = False) -> list[Row | None]:
     """What an engine does that pads prompts on the left and trajectories on the right."""
-    payments = credit.of([case.trajectory for case in cases])
+    outcomes = credit.score_batch([case.trajectory for case in cases])
     batch = [case.trajectory for case in cases]
-    found: list[Any] = advantages_of(payments, [case.group for case in cases], batch)
+    found: list[Any] = advantages_of(outcomes, [case.group for case in cases], batch)
     if rewards:
-        found = [payment.rewards for payment in payments]
+        found = [outcome.rewards for outcome in outcomes]
     return [row_of(case, numbers) for case, numbers in zip(cases, found, strict=True)]
 
 
@@ -150,14 +150,14 @@ def test_a_verdict_on_a_tools_last_word_fails(tokenizer: PreTrainedTokenizerFast
 def test_advantages_compare_whole_trajectories_of_a_group_alone() -> None:
     """By hand: groups in any order, a failure in no baseline, a row without a verdict paid for its words."""
     verdicts = {0: 1.0, 1: -1.0, 2: 0.5, 3: None, 4: 0.25}
-    payments = [
-        Payment(words=np.array([0, -1], np.float32), verdict=verdict, rewards=np.zeros(2, np.float32))
+    outcomes = [
+        ScoredTrajectory(word_rewards=np.array([0, -1], np.float32), score=verdict, rewards=np.zeros(2, np.float32))
         for verdict in verdicts.values()
     ]
-    payments.append(Payment(failures=(Failure(kind="invalid", message="no"),)))
+    outcomes.append(ScoredTrajectory(failures=(Failure(kind="invalid", message="no"),)))
     example = Example(id="-", prompt=(Message(role="user", content=""),))
     batch = [Trajectory(example, [5, 6], [1, 0] if row == 4 else None) for row in range(6)]
-    found = advantages_of(payments, ["a", "a", "b", "a", "b", "a"], batch, 2.0)
+    found = advantages_of(outcomes, ["a", "a", "b", "a", "b", "a"], batch, 2.0)
     expected = [[1, -1], [-1, -3], [1, -1], [0, -2], [-1, 0], None]
     for numbers, wanted in zip(found, expected, strict=True):
         if wanted is None:

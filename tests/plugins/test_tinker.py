@@ -50,8 +50,8 @@ def land(make: Callable[..., Any]) -> Any:
     def landed(credit: TokenCredit, cases: Sequence[Case]) -> list[Row | None]:
         data = [datum_of(case, make) for case in cases]
         examples = [cases[0].trajectory.example, cases[GROUP].trajectory.example]
-        kept, payments = with_credit(data, places(cases), credit, examples)
-        assert [bool(each.failures) for each in payments] == [case.verdict is None for case in cases]
+        kept, outcomes = with_credit(data, places(cases), credit, examples)
+        assert [each.failed for each in outcomes] == [case.verdict is None for case in cases]
         rows = iter(map(row_of, kept))
         return [None if case.verdict is None else next(rows) for case in cases]
 
@@ -72,8 +72,8 @@ def test_a_trajectory_of_several_datums_is_judged_once(tokenizer: PreTrainedToke
     second = fake_datum([*case.prompt, *ids[cut:]], [*front, *mask[cut:]])
     at = [{"group_idx": 0, "traj_idx": 0}] * 2
     credit = TokenCredit(LandingCritic(), tokenizer)
-    kept, payments = with_credit([first, second], at, credit, [case.trajectory.example])
-    assert len(payments) == 1 and payments[0].verdict == pytest.approx(1 / 3)
+    kept, outcomes = with_credit([first, second], at, credit, [case.trajectory.example])
+    assert len(outcomes) == 1 and outcomes[0].score == pytest.approx(1 / 3)
     for datum, part in zip(kept, (case.blamed[:cut], case.blamed[cut:]), strict=True):
         np.testing.assert_array_equal(datum.loss_fn_inputs["advantages"][len(case.prompt) - 1 :], -part)
 

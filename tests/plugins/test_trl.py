@@ -218,7 +218,7 @@ def test_the_gradient_is_minus_advantage_over_the_tokens(
     )
     trainer._compute_loss(trainer.model, out).backward()
     own = out["completion_mask"] * out["tool_mask"]
-    assert not own[1].any() and own[0].any() and trainer._payments[1].verdict is None
+    assert not own[1].any() and own[0].any() and trainer._outcomes[1].score is None
     assert logps.grad is not None
     torch.testing.assert_close(logps.grad, -out["advantages"] * own / own.sum(), atol=1e-7, rtol=1e-5)
 

@@ -71,7 +71,7 @@ def test_an_episode_has_the_ids_of_our_own_loop(folder: Path, monkeypatch: pytes
     for ids, mask, paid in zip(out["completion_ids"], out["tool_mask"], out["advantages"], strict=True):
         assert ids.tolist() == ours.ids and [bool(own) for own in mask] == ours.mask
         assert not paid[~mask.bool()].any() and set(paid[mask.bool()].tolist()) == {0.0, 2.0}
-    assert trainer._payments[0].verdict == 1.0
+    assert trainer._outcomes[0].score == 1.0
 
 
 @pytest.mark.nightly

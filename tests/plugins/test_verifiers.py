@@ -89,11 +89,11 @@ def test_the_critic_sees_the_prompt_and_the_tasks_data(tokenizer: PreTrainedToke
     critic = Listening()
     trace = trace_of(landing_cases(tokenizer)[2], fake_node)
     trace.nodes[0].message.content = [{"type": "text", "text": "In "}, {"type": "text", "text": "parts."}]
-    (payment,) = assign_credit([trace], TokenCredit(critic, tokenizer))
+    (outcome,) = assign_credit([trace], TokenCredit(critic, tokenizer))
     (example,) = critic.examples
     assert example.prompt[0].content == "In parts." and len(example.prompt) == 1
     assert (example.id, example.meta) == ("a tool between", {"answer": "b"})
-    assert payment.verdict == pytest.approx(1 / 3)
+    assert outcome.score == pytest.approx(1 / 3)
 
 
 def test_a_mask_that_does_not_fit_and_a_turn_without_ids_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -16,13 +16,14 @@ from places import ROOT
 from text2grad.errors import EXTRAS, MissingPackageError, UserError, optional_packages
 
 NAMES = """
-Aligned Config Credit CreditScheme CreditSettings Critic CriticSpec Critique Example Failure Feedback
-GenerationSettings HumanCritic LocalChat LoraSettings Message OpenAIChat PPOSettings Pair Payment Policy
-PolicySettings ProgramCritic PromptedCritic ReferenceCritic RunOptions Runner ScriptedChat Source Span
-SupervisedSettings Task TaskSettings TinyShape TokenCredit TokenTable Trajectory Transcript UserError
-conversation_of credit export find_config import_feedback load_config load_frozen load_policy load_task
-make_tiny_model parse read_prompt read_records render responses_of seed_everything token_rewards
-train_ppo train_supervised trajectory_rewards write_records
+Aligned Aligner Config CreditScheme CreditSettings Critic CriticSpec Critique Example Failure Feedback
+GenerationSettings HumanCritic LocalChat LoraSettings Message OpenAIChat PPOSettings Pair Policy
+PolicySettings ProgramCritic PromptedCritic ReferenceCritic RunOptions Runner
+ScoredTrajectory ScriptedChat Source Span SupervisedSettings Task TaskSettings TinyShape TokenCredit
+Trajectory Transcript UserError conversation_of export find_config
+import_feedback load_config load_frozen load_policy load_task
+make_tiny_model parse read_prompt read_records render responses_of seed_everything
+train_ppo train_supervised write_records
 """
 OFFERED = NAMES.split()
 NEED_TRAIN = """

@@ -66,7 +66,7 @@ class Credit:
     good and poor, which get 0. `no_score`: 1 if a verdict is needed and the critique has none.
     `uncovered`: spans that cover no token. `whole`: the score alone was paid, so no token earned it
     more than another, wherever it stands in delta. `verdict`: what the score was worth, as far as it is paid; where
-    only turns have scores, their mean. `of_verdicts` is what of delta the verdicts are, (T,); None: nothing.
+    only turns have scores, their mean. `verdict_rewards` is what of delta the verdicts are, (T,); None: nothing.
     """
 
     delta: NDArray[np.float32]
@@ -76,10 +76,10 @@ class Credit:
     uncovered: int = 0
     whole: bool = False
     verdict: float | None = None
-    of_verdicts: NDArray[np.float32] | None = None
+    verdict_rewards: NDArray[np.float32] | None = None
 
     @property
-    def gain(self) -> float:
+    def group_score(self) -> float:
         """What the response is worth beside others to its prompt: its verdict, or without one the sum of delta.
 
         By their sums a long answer that passes would be worth more than a short one.
@@ -87,11 +87,11 @@ class Credit:
         return float(self.delta.sum()) if self.verdict is None else self.verdict
 
     @property
-    def of_words(self) -> NDArray[np.float32]:
+    def word_rewards(self) -> NDArray[np.float32]:
         """Delta without the verdicts: what tokens earned by themselves, (T,)."""
         if self.whole:
             return np.zeros_like(self.delta)
-        return self.delta.copy() if self.of_verdicts is None else self.delta - self.of_verdicts
+        return self.delta.copy() if self.verdict_rewards is None else self.delta - self.verdict_rewards
 
     @classmethod
     def nothing(cls, aligned: Aligned) -> Credit:
@@ -268,7 +268,7 @@ def span_credit(
         no_score=int(_verdict_of(critique) is None and bool(settings.outcome_weight)),
         uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
         verdict=verdict,
-        of_verdicts=None if paid is None else paid.astype(np.float32),
+        verdict_rewards=None if paid is None else paid.astype(np.float32),
     )
 
 

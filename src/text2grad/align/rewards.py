@@ -47,70 +47,123 @@ _NOBODY = Example(id="-", prompt=(Message(role="user", content=""),))
 
 
 @dataclass(frozen=True)
-class Payment:
-    """What one trajectory of T ids is paid, exactly 0 at ids that the policy did not sample.
+class ScoredTrajectory:
+    """What one trajectory of T ids earned, exactly 0 at ids that the policy did not sample.
 
-    `words` (T,) is what tokens earned by themselves and `verdict` what the trajectory is worth beside others to
-    its prompt (the mean of its turns', where only they are judged); None if no critic gave one. `rewards` (T,) is
-    all: each verdict, a turn's too, stands on the last own id of what it is about. Compare verdicts and add words,
-    or take rewards, never both.
-    All are None where a critique failed (`failures`): leave the trajectory out of the loss. `foreign` counts
-    quotes of what a tool or a user said, `lost` those that are nowhere in the trajectory; neither pays anything.
+    Compare scores within a group and add word rewards, or take `rewards`, never both. Where the critique failed,
+    the first three are None: leave the trajectory out of the loss.
+
+    Attributes:
+        word_rewards: (T,) float32, what tokens earned by themselves.
+        score: what the trajectory is worth beside others to its prompt; the mean of its turns', where only they
+            are judged; None, too, if the critic gave no verdict.
+        rewards: (T,) float32, all of it: word rewards, and each verdict on the last own id of what it is about.
+        failures: why there is no critique.
+        foreign_quotes: how many quotes are of what a tool or a user said; they pay nothing.
+        lost_quotes: how many quotes are nowhere in the trajectory; they pay nothing.
     """
 
-    words: Rewards | None = None
-    verdict: float | None = None
+    word_rewards: Rewards | None = None
+    score: float | None = None
     rewards: Rewards | None = None
     failures: tuple[Failure, ...] = ()
-    foreign: int = 0
-    lost: int = 0
+    foreign_quotes: int = 0
+    lost_quotes: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no critique."""
+        return bool(self.failures)
 
 
-def token_rewards(
-    feedback: Critique | Feedback | Failure,
-    tokenizer: AnyTokenizer | TokenTable,
-    ids: Sequence[int],
-    settings: CreditSettings = DEFAULTS,
-) -> list[float]:
-    """`trajectory_rewards` of one answer, all of whose ids the policy sampled: one number for each."""
-    return trajectory_rewards(feedback, tokenizer, ids, None, settings)
+class Aligner:
+    """A tokenizer's ids as text, and critiques of that text as rewards of the ids.
 
-
-def trajectory_rewards(
-    feedback: Critique | Feedback | Failure,
-    tokenizer: AnyTokenizer | TokenTable,
-    ids: Sequence[int],
-    mask: Sequence[int] | None = None,
-    settings: CreditSettings = DEFAULTS,
-) -> list[float]:
-    """The pseudo-reward delta of every id of a trajectory (paper, section 3.3), exactly 0 where `mask` is 0.
-
-    `ids` stand after the prompt, as they were sampled and fed, special tokens included; they are never
-    tokenised again. Those beyond the vocabulary, which a model with a padded output layer samples, have no
-    text. `mask` is 1 where the policy sampled the id; without it, everywhere. The critique must be of the text
-    that `own_tokens(...).response` reads off them; of a record, the response is compared with it. The verdict
-    stands on the last id of the policy's own. `tokenizer` is one of transformers or of the package tokenizers;
-    its `TokenTable` is made at the first call.
-
-    Raises:
-        UserError: the feedback is a failure, or has no score where `settings.scheme` pays nothing else (neither is
-            a reward of 0: leave the trajectory out of the loss); the critique is of another text; the mask does
-            not fit; or the ids are not of this tokenizer.
+    Args:
+        tokenizer: of transformers, or of the package tokenizers. What is read off its vocabulary is kept: a second
+            aligner of the same tokenizer costs nothing.
     """
-    own = own_tokens(table_of(tokenizer), Trajectory(_NOBODY, ids, mask))
-    if isinstance(feedback, Feedback):
-        _refuse_edited(feedback.response, own.response)
-    judgement = scored(feedback.judgement() if isinstance(feedback, Feedback) else feedback, settings)
-    if isinstance(judgement, Failure):
-        raise UserError(
-            f"the critique failed ({judgement.kind}): {judgement.message}", "leave the response out of the loss"
-        )
-    found = _credit(judgement, own.aligned, settings)
-    return [float(reward) for reward in _scattered(len(ids), [(own.places, found.delta)])]
+
+    def __init__(self, tokenizer: AnyTokenizer | TokenTable) -> None:
+        self._table = table_of(tokenizer)
+
+    def text(self, ids: Sequence[int], mask: Sequence[int] | None = None) -> str:
+        """What a critic must be shown: the text of the ids as they were sampled.
+
+        Args:
+            ids: (T,) after the prompt, special tokens included.
+            mask: (T,) 1 where the policy sampled the id; without it, everywhere.
+
+        Returns:
+            The policy's own words; where others spoke between them, a `Transcript`.
+
+        Raises:
+            UserError: the mask does not fit, or the ids are not of this tokenizer.
+        """
+        return self._own(ids, mask).response
+
+    def align(self, ids: Sequence[int], mask: Sequence[int] | None = None) -> Aligned:
+        """Which characters of `text(ids, mask)` each of the policy's own N ids wrote.
+
+        Args:
+            ids: (T,) after the prompt, special tokens included.
+            mask: (T,) 1 where the policy sampled the id; without it, everywhere.
+
+        Returns:
+            The text, and (N,) offsets into it.
+
+        Raises:
+            UserError: the mask does not fit, or the ids are not of this tokenizer.
+        """
+        return self._own(ids, mask).aligned
+
+    def rewards(
+        self,
+        feedback: Critique | Feedback | Failure,
+        ids: Sequence[int],
+        *,
+        mask: Sequence[int] | None = None,
+        scheme: str | CreditSettings = DEFAULTS,
+    ) -> Rewards:
+        """The reward of every id of an answer or a trajectory (paper, section 3.3).
+
+        Args:
+            feedback: a critique of `text(ids, mask)`, or a record, whose response is compared with it.
+            ids: (T,) after the prompt, as they were sampled, special tokens included; they are never tokenised
+                again. Those beyond the vocabulary, which a model with a padded output layer samples, have no text.
+            mask: (T,) 1 where the policy sampled the id; without it, everywhere.
+            scheme: a credit scheme by its name, or `CreditSettings`.
+
+        Returns:
+            (T,) float32, exactly 0 where `mask` is 0; the verdict stands on the last id of the policy's own.
+
+        Raises:
+            UserError: the feedback is a failure, or has no score where the scheme pays nothing else (neither is a
+                reward of 0: leave the trajectory out of the loss); the critique is of another text; the mask does
+                not fit; or the ids are not of this tokenizer.
+        """
+        own, settings = self._own(ids, mask), settings_of(scheme)
+        if isinstance(feedback, Feedback):
+            _refuse_edited(feedback.response, own.response)
+        judgement = scored(feedback.judgement() if isinstance(feedback, Feedback) else feedback, settings)
+        if isinstance(judgement, Failure):
+            raise UserError(
+                f"the critique failed ({judgement.kind}): {judgement.message}", "leave the response out of the loss"
+            )
+        delta = _credit(judgement, own.aligned, settings).delta
+        return _scattered(len(ids), [(own.places, delta)])
+
+    def _own(self, ids: Sequence[int], mask: Sequence[int] | None) -> OwnTokens:
+        return own_tokens(self._table, Trajectory(_NOBODY, ids, mask))
+
+
+def settings_of(scheme: str | CreditSettings) -> CreditSettings:
+    """Return a credit scheme with its weights; one that is named has the weights of the defaults."""
+    return scheme if isinstance(scheme, CreditSettings) else CreditSettings(scheme=scheme)
 
 
 class TokenCredit:
-    """A critic's words as token rewards, for any engine: a batch of trajectories in, what each is paid out.
+    """A critic's words as token rewards, for any engine: a batch of trajectories in, what each earned out.
 
     With `unit="trajectory"` the critic gives one critique of the whole: its response is the policy's own words,
     and as a `Transcript` says what others said between them. Critics over a chat model, a reward model among them,
@@ -122,7 +175,7 @@ class TokenCredit:
         critic: a `Critic`, or a function of an example and a response that returns (or awaits) a `Critique` or a
             `Failure`.
         tokenizer: the policy's.
-        settings: how words become rewards.
+        scheme: how words become rewards: a credit scheme by its name, or `CreditSettings`.
         unit: what the critic judges, the whole trajectory or each of its turns.
         timeout: seconds that a request to the critic may take.
         retries: how often a request that raised is sent again.
@@ -134,7 +187,7 @@ class TokenCredit:
         self,
         critic: Critic | CriticFunction,
         tokenizer: AnyTokenizer | TokenTable,
-        settings: CreditSettings = DEFAULTS,
+        scheme: str | CreditSettings = DEFAULTS,
         unit: Unit = "trajectory",
         *,
         timeout: float = 120.0,
@@ -142,29 +195,44 @@ class TokenCredit:
         max_in_flight: int = 64,
         max_failed: float = 0.2,
     ) -> None:
-        self.table, self.settings, self.unit, self.max_failed = table_of(tokenizer), settings, unit, max_failed
+        self.table, self.settings = table_of(tokenizer), settings_of(scheme)
+        self.unit, self.max_failed = unit, max_failed
         self._queue = CriticQueue(critic, timeout, retries, max_in_flight)
         self._failed: deque[bool] = deque(maxlen=RECENT)
 
-    def of(self, batch: Sequence[Trajectory]) -> list[Payment]:
-        """Return what each trajectory is paid. The critic is asked about `max_in_flight` of them at a time.
+    async def score(self, batch: Sequence[Trajectory]) -> list[ScoredTrajectory]:
+        """Score rollouts that end one by one: what is asked while the critic is busy is its next batch.
 
-        A trajectory whose critique failed, or does not fit its text, or whose ids are of another tokenizer, is
-        paid None, and no other is.
+        Args:
+            batch: the trajectories, of T ids each.
+
+        Returns:
+            What each of them earned, in their order. One whose critique failed, or does not fit its text, or whose
+            ids are of another tokenizer, is `failed`, and no other is.
 
         Raises:
             UserError: a mask does not fit its ids, or the critic raised a mistake of its set-up.
             CritiquesFailed: more than `max_failed` of the last trajectories failed.
         """
-        readings = self._read(batch)
-        judgements = self._queue.submit(_all_questions(readings)).result()
-        return self._paid(batch, readings, judgements)
-
-    async def aof(self, batch: Sequence[Trajectory]) -> list[Payment]:
-        """As `of`, for rollouts that end one by one: what is asked while the critic is busy is its next batch."""
         readings = await asyncio.to_thread(self._read, batch)
         judgements = await asyncio.wrap_future(self._queue.submit(_all_questions(readings)))
-        return await asyncio.to_thread(self._paid, batch, readings, judgements)
+        return await asyncio.to_thread(self._scored, batch, readings, judgements)
+
+    def score_batch(self, batch: Sequence[Trajectory]) -> list[ScoredTrajectory]:
+        """Score a batch and wait for it: `score` for trainers that are not asynchronous.
+
+        Args:
+            batch: the trajectories, of T ids each. The critic is asked about `max_in_flight` of them at a time.
+
+        Returns:
+            As `score`.
+
+        Raises:
+            UserError: as `score`.
+            CritiquesFailed: as `score`.
+        """
+        readings = self._read(batch)
+        return self._scored(batch, readings, self._queue.submit(_all_questions(readings)).result())
 
     def _read(self, batch: Sequence[Trajectory]) -> list[_Reading | Failure]:
         readings: list[_Reading | Failure] = []
@@ -177,38 +245,38 @@ class TokenCredit:
                 readings.append(_Reading(tokens, _questions(trajectory, tokens, self.unit)))
         return readings
 
-    def _paid(
+    def _scored(
         self, batch: Sequence[Trajectory], readings: Sequence[_Reading | Failure], judgements: Sequence[Judgement]
-    ) -> list[Payment]:
+    ) -> list[ScoredTrajectory]:
         answers = iter(judgements)
-        payments = []
+        outcomes = []
         for trajectory, reading in zip(batch, readings, strict=True):
             if isinstance(reading, Failure):
-                payments.append(Payment(failures=(reading,)))
+                outcomes.append(ScoredTrajectory(failures=(reading,)))
                 continue
             judged = [next(answers) for _ in reading.questions]
-            payments.append(self._payment(len(trajectory.ids), reading.tokens, judged))
-        self._refuse_failures(payments)
-        return payments
+            outcomes.append(self._outcome(len(trajectory.ids), reading.tokens, judged))
+        self._refuse_failures(outcomes)
+        return outcomes
 
-    def _refuse_failures(self, payments: Sequence[Payment]) -> None:
-        self._failed.extend(bool(payment.failures) for payment in payments)
+    def _refuse_failures(self, outcomes: Sequence[ScoredTrajectory]) -> None:
+        self._failed.extend(outcome.failed for outcome in outcomes)
         failed = sum(self._failed)
         if failed > self.max_failed * max(len(self._failed), FEWEST):
-            failure = next(payment.failures[0] for payment in reversed(payments) if payment.failures)
+            failure = next(outcome.failures[0] for outcome in reversed(outcomes) if outcome.failed)
             raise CritiquesFailed(
                 f"{failed} of the last {len(self._failed)} critiques failed, the last: {failure.kind}:"
                 f" {failure.message}",
                 "fix the critic, or raise TokenCredit(..., max_failed=...)",
             )
 
-    def _payment(self, length: int, own: OwnTokens, answers: Sequence[Judgement]) -> Payment:
+    def _outcome(self, length: int, own: OwnTokens, answers: Sequence[Judgement]) -> ScoredTrajectory:
         try:
-            return self._payment_of(length, own, [scored(answer, self.settings) for answer in answers])
+            return self._outcome_of(length, own, [scored(answer, self.settings) for answer in answers])
         except UserError as error:  # a span beyond the text, say
-            return Payment(failures=(Failure(kind="invalid", message=str(error)),))
+            return ScoredTrajectory(failures=(Failure(kind="invalid", message=str(error)),))
 
-    def _payment_of(self, length: int, own: OwnTokens, judgements: Sequence[Judgement]) -> Payment:
+    def _outcome_of(self, length: int, own: OwnTokens, judgements: Sequence[Judgement]) -> ScoredTrajectory:
         lost_quotes = [quote for item in judgements if isinstance(item, Critique) for quote in item.lost]
         foreign = _foreign(own.response, lost_quotes)
         lost = len(lost_quotes) - foreign
@@ -216,7 +284,7 @@ class TokenCredit:
         if not judgements:
             failures = (Failure(kind="invalid", message="no id of the trajectory is the policy's own"),)
         if failures:
-            return Payment(failures=failures, foreign=foreign, lost=lost)
+            return ScoredTrajectory(failures=failures, foreign_quotes=foreign, lost_quotes=lost)
         pieces = [(own.aligned, own.places)]
         if self.unit == "turn":
             pieces = [own.of_turn(number) for number in range(len(judgements))]
@@ -227,12 +295,12 @@ class TokenCredit:
         ]
         places = [each for _, each in pieces]
         verdicts = [each.verdict for each in found if each.verdict is not None]
-        return Payment(
-            words=_scattered(length, zip(places, [each.of_words for each in found], strict=True)),
-            verdict=sum(verdicts) / len(verdicts) if verdicts else None,
+        return ScoredTrajectory(
+            word_rewards=_scattered(length, zip(places, [each.word_rewards for each in found], strict=True)),
+            score=sum(verdicts) / len(verdicts) if verdicts else None,
             rewards=_scattered(length, zip(places, [each.delta for each in found], strict=True)),
-            foreign=foreign,
-            lost=lost,
+            foreign_quotes=foreign,
+            lost_quotes=lost,
         )
 
 
@@ -316,7 +384,7 @@ def _credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> C
 
 def _of_another_text(detail: str) -> UserError:
     message = f"a critique of another text, or ids of another tokenizer: {detail}"
-    return UserError(message, "show the critic the text of the ids: TokenTable(tokenizer).align(ids).text")
+    return UserError(message, "show the critic the text of the ids: Aligner(tokenizer).text(ids)")
 
 
 def _shown(text: str) -> str:

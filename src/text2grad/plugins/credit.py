@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.align.rewards import Payment, Rewards, TokenCredit
+from text2grad.align.rewards import Rewards, ScoredTrajectory, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.data.conversations import by_default, messages_of
 from text2grad.errors import UserError, optional_packages
@@ -26,27 +26,27 @@ FAILED = "text2grad/failed"
 """The metric of the share of trajectories whose critique failed."""
 
 
-def failed_share(payments: Sequence[Payment]) -> float:
+def failed_share(outcomes: Sequence[ScoredTrajectory]) -> float:
     """Return the share of trajectories whose critique failed."""
-    return sum(bool(each.failures) for each in payments) / len(payments)
+    return sum(each.failed for each in outcomes) / len(outcomes)
 
 
-def metrics_of(payments: Sequence[Payment]) -> dict[str, float]:
+def metrics_of(outcomes: Sequence[ScoredTrajectory]) -> dict[str, float]:
     """Describe what a batch of trajectories was paid.
 
     Returns:
         The share of failed critiques; over the judged trajectories, the share of ids that their words pay and the
         mean of what these ids are paid; and quotes of others' words per trajectory.
     """
-    words = [payment.words for payment in payments if payment.words is not None]
+    words = [outcome.word_rewards for outcome in outcomes if outcome.word_rewards is not None]
     ids = np.concatenate([np.zeros(0, np.float32), *words])
     paid = ids[ids != 0]
     return {
-        FAILED: failed_share(payments),
+        FAILED: failed_share(outcomes),
         "text2grad/paid_share": len(paid) / max(1, len(ids)),
         "text2grad/words_mean": float(paid.mean()) if len(paid) else 0.0,
-        "text2grad/foreign_quotes": sum(payment.foreign for payment in payments) / len(payments),
-        "text2grad/lost_quotes": sum(payment.lost for payment in payments) / len(payments),
+        "text2grad/foreign_quotes": sum(outcome.foreign_quotes for outcome in outcomes) / len(outcomes),
+        "text2grad/lost_quotes": sum(outcome.lost_quotes for outcome in outcomes) / len(outcomes),
     }
 
 
@@ -159,13 +159,13 @@ def apart(numbers: Rewards | None, pieces: Sequence[Piece]) -> list[Rewards | No
     return np.split(np.concatenate([np.zeros(ends[-1] - len(numbers), np.float32), numbers]), ends[:-1])
 
 
-def words_of(payments: Sequence[Payment], length: int) -> tuple[Tensor, Tensor]:
+def words_of(outcomes: Sequence[ScoredTrajectory], length: int) -> tuple[Tensor, Tensor]:
     """What tokens earned by themselves, (B, length), padded on the right, and which rows were judged, (B,)."""
-    words = torch.zeros(len(payments), length)
-    for row, payment in enumerate(payments):
-        if payment.words is not None:
-            words[row, : len(payment.words)] = torch.from_numpy(payment.words)
-    return words, torch.tensor([payment.words is not None for payment in payments])
+    words = torch.zeros(len(outcomes), length)
+    for row, outcome in enumerate(outcomes):
+        if outcome.word_rewards is not None:
+            words[row, : len(outcome.word_rewards)] = torch.from_numpy(outcome.word_rewards)
+    return words, torch.tensor([outcome.word_rewards is not None for outcome in outcomes])
 
 
 def refuse_weight(words_weight: float) -> None:
@@ -175,7 +175,7 @@ def refuse_weight(words_weight: float) -> None:
 
 
 def advantages_of(
-    payments: Sequence[Payment],
+    outcomes: Sequence[ScoredTrajectory],
     groups: Iterable[Hashable],
     batch: Sequence[Trajectory],
     words_weight: float = 1.0,
@@ -192,15 +192,15 @@ def advantages_of(
     refuse_weight(words_weight)
     own = [each.mask if each.mask is not None else [1] * len(each.ids) for each in batch]
     members: dict[Hashable, list[int]] = {}
-    for row, (payment, group) in enumerate(zip(payments, groups, strict=True)):
-        alone = payment.failures or payment.verdict is None
+    for row, (outcome, group) in enumerate(zip(outcomes, groups, strict=True)):
+        alone = outcome.failures or outcome.score is None
         members.setdefault(("alone", row) if alone else ("group", group), []).append(row)
-    found: list[Rewards | None] = [None] * len(payments)
+    found: list[Rewards | None] = [None] * len(outcomes)
     for rows in members.values():
-        chosen, length = [payments[row] for row in rows], max(len(own[row]) for row in rows)
+        chosen, length = [outcomes[row] for row in rows], max(len(own[row]) for row in rows)
         words, judged = words_of(chosen, length)
         learned = torch.tensor([[*map(bool, own[row])] + [False] * (length - len(own[row])) for row in rows])
-        gains = torch.tensor([payment.verdict or 0.0 for payment in chosen])
+        gains = torch.tensor([outcome.score or 0.0 for outcome in chosen])
         by = Grouping(len(rows), words_weight)
         paid = group_advantages(gains, words, learned & judged.view(-1, 1), by)
         for row, numbers, is_judged in zip(rows, paid, judged.tolist(), strict=True):
@@ -214,18 +214,18 @@ def advantages_apart(
     examples: Sequence[Example],
     pieces: Sequence[Sequence[Piece]],
     words_weight: float,
-) -> tuple[list[Payment], list[list[Rewards | None]]]:
+) -> tuple[list[ScoredTrajectory], list[list[Rewards | None]]]:
     """What each trajectory is paid, and the advantages of each of its pieces; None where the critique failed."""
     batch = [joined(*each) for each in zip(examples, pieces, strict=True)]
-    payments = credit.of(batch)
-    paid = advantages_of(payments, groups, batch, words_weight)
-    return payments, [apart(*each) for each in zip(paid, pieces, strict=True)]
+    outcomes = credit.score_batch(batch)
+    paid = advantages_of(outcomes, groups, batch, words_weight)
+    return outcomes, [apart(*each) for each in zip(paid, pieces, strict=True)]
 
 
-def rewards_of(payment: Payment, trajectory: Trajectory) -> tuple[list[float], list[int]]:
+def rewards_of(outcome: ScoredTrajectory, trajectory: Trajectory) -> tuple[list[float], list[int]]:
     """Rewards and mask of T ids for an engine that has no other way to leave a trajectory out: zeros, and a mask of
     zeros, where the critique failed."""
-    if payment.rewards is None:
+    if outcome.rewards is None:
         return [0.0] * len(trajectory.ids), [0] * len(trajectory.ids)
     mask = trajectory.mask if trajectory.mask is not None else [1] * len(trajectory.ids)
-    return payment.rewards.tolist(), [int(bool(own)) for own in mask]
+    return outcome.rewards.tolist(), [int(bool(own)) for own in mask]

@@ -41,7 +41,7 @@ class TokenCreditGenerator:
         rows = input_batch["env_extras"] or [{}] * len(out["response_ids"])
         examples = map(example_of, input_batch["prompts"], rows)
         batch = [Trajectory(*each) for each in zip(examples, out["response_ids"], out["loss_masks"], strict=True)]
-        payments = await self.credit.aof(batch)
-        rewards, masks = zip(*map(rewards_of, payments, batch), strict=True)
-        metrics = {**(out["rollout_metrics"] or {}), FAILED: failed_share(payments)}
+        outcomes = await self.credit.score(batch)
+        rewards, masks = zip(*map(rewards_of, outcomes, batch), strict=True)
+        metrics = {**(out["rollout_metrics"] or {}), FAILED: failed_share(outcomes)}
         return {**out, "rewards": [*rewards], "loss_masks": [*masks], "rollout_metrics": metrics}

@@ -3,7 +3,7 @@
 Made for the cookbook's `assemble_training_data`, before the mask is removed and the data sent:
 
     data, metadata = assemble_training_data(trajectory_groups, advantages)
-    data, payments = with_credit(data, metadata, credit, examples)
+    data, outcomes = with_credit(data, metadata, credit, examples)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def with_credit(data: Sequence[Any], metadata: Any, credit: TokenCredit, example
         rows.setdefault((at["group_idx"], at["traj_idx"]), []).append(datum)
     pieces = [[columns_of(each.loss_fn_inputs, "target_tokens", "mask") for each in row] for row in rows.values()]
     groups = [group for group, _ in rows]
-    payments, paid = advantages_apart(credit, groups, [examples[group] for group in groups], pieces, weight)
+    outcomes, paid = advantages_apart(credit, groups, [examples[group] for group in groups], pieces, weight)
     both = zip(chain(*rows.values()), chain(*paid), strict=True)
     fields = [(datum, {"advantages": numbers}) for datum, numbers in both if numbers is not None]
-    return [replace(each, loss_fn_inputs={**each.loss_fn_inputs, **new}) for each, new in fields], payments
+    return [replace(each, loss_fn_inputs={**each.loss_fn_inputs, **new}) for each, new in fields], outcomes

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from text2grad.align.rewards import Payment, TokenCredit
+from text2grad.align.rewards import ScoredTrajectory, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Message
@@ -52,7 +52,7 @@ class TokenCreditMixin:
             )
         refuse_weight(words_weight)
         self.credit, self.words_weight = credit, words_weight
-        self._payments: list[Payment] = []
+        self._outcomes: list[ScoredTrajectory] = []
         more = kwargs.get("reward_funcs") or []
         kwargs["reward_funcs"] = [self.verdicts, *(more if isinstance(more, Sequence) else [more])]
         _refuse_weights(kwargs.get("args"), len(kwargs["reward_funcs"]))
@@ -89,23 +89,24 @@ class TokenCreditMixin:
         examples = [example_of(each, {name: rows[name][at] for name in rows}) for at, each in enumerate(prompts)]
         between = map(messages_between, completions, own_mask)
         batch = [Trajectory(*each) for each in zip(examples, completion_ids, own_mask, between, strict=True)]
-        self._payments = self.credit.of(batch)
-        for name, value in metrics_of(self._payments).items():
+        self._outcomes = self.credit.score_batch(batch)
+        for name, value in metrics_of(self._outcomes).items():
             log_metric(name, value)
-        log_extra("words", [None if each.words is None else each.words.tolist() for each in self._payments])
-        return [each.verdict for each in self._payments]
+        words = [each.word_rewards for each in self._outcomes]
+        log_extra("words", [None if each is None else each.tolist() for each in words])
+        return [each.score for each in self._outcomes]
 
     def _calculate_rewards(self, *args: Any) -> Any:
         """As TRL's, (B of all processes, functions): a failed critique leaves no reward, whatever else paid."""
         rewards = super()._calculate_rewards(*args)  # type: ignore[misc]
-        failed = torch.tensor([bool(payment.failures) for payment in self._payments], device=rewards.device)
+        failed = torch.tensor([outcome.failed for outcome in self._outcomes], device=rewards.device)
         rewards[self.accelerator.gather(failed)] = torch.nan  # type: ignore[attr-defined]
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         out = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
         ids, whole = out["completion_ids"], out["advantages"]
-        words, judged = (each.to(whole.device) for each in words_of(self._payments, ids.shape[1]))
+        words, judged = (each.to(whole.device) for each in words_of(self._outcomes, ids.shape[1]))
         out["tool_mask"] = out.get("tool_mask", torch.ones_like(ids)) * judged.view(-1, 1)
         learned = out["completion_mask"] * out["tool_mask"]
         out["advantages"] = with_words(whole.view(-1, 1), words, learned.bool(), self.words_weight)

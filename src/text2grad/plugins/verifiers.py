@@ -2,7 +2,7 @@
 
 For an algorithm's `assign`, which is handed the finished rollouts of one prompt:
 
-    payments = assign_credit(traces, credit)
+    outcomes = assign_credit(traces, credit)
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.align.rewards import Payment, TokenCredit
+from text2grad.align.rewards import ScoredTrajectory, TokenCredit
 from text2grad.plugins.credit import advantages_apart, example_of, refuse_without_ids, require
 
 
-def assign_credit(traces: Sequence[Any], credit: TokenCredit, words_weight: float = 1.0) -> list[Payment]:
+def assign_credit(traces: Sequence[Any], credit: TokenCredit, words_weight: float = 1.0) -> list[ScoredTrajectory]:
     """Write the advantages of a group, the traces that answer one prompt; what each of them was paid.
 
     The layout is verifiers' compact one, a number for each id that was sampled. A node that several branches share
@@ -34,9 +34,9 @@ def assign_credit(traces: Sequence[Any], credit: TokenCredit, words_weight: floa
         first = next((at for at, node in enumerate(trace.nodes) if node.sampled), None)
         prompt = [node.message.model_dump() for node in trace.nodes[:first]]
         examples.append(example_of(prompt, trace.task.data.model_dump()))
-    payments, paid = advantages_apart(credit, [0] * len(traces), examples, pieces, words_weight)
+    outcomes, paid = advantages_apart(credit, [0] * len(traces), examples, pieces, words_weight)
     for trace, each in zip(traces, paid, strict=True):
         for node, numbers in zip(trace.nodes, each, strict=True):
             own = np.asarray(node.mask, dtype=bool)
             node.advantages = None if numbers is None or not own.any() else numbers[own].tolist()
-    return payments
+    return outcomes

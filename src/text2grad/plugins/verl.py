@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import Field
 
-from text2grad.align.rewards import Payment, TokenCredit
+from text2grad.align.rewards import ScoredTrajectory, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError, optional_packages
 from text2grad.named import load_named
@@ -70,14 +70,14 @@ class TokenCreditMixin:
         row = {"reference": (kwargs.get("reward_model") or {}).get("ground_truth"), "id": kwargs.get("uid")}
         example = example_of(list(kwargs["raw_prompt"]), {**(kwargs.get("extra_info") or {}), **row})
         batch = [Trajectory(example, each.response_ids, each.response_mask) for each in outputs]
-        paid = [*map(_paid, outputs, batch, await self.credit.aof(batch))]
+        paid = [*map(_paid, outputs, batch, await self.credit.score(batch))]
         return paid if isinstance(found, list) else paid[0]
 
 
-def _paid(output: Any, trajectory: Trajectory, payment: Payment) -> PaidOutput:
-    rewards, mask = rewards_of(payment, trajectory)
+def _paid(output: Any, trajectory: Trajectory, outcome: ScoredTrajectory) -> PaidOutput:
+    rewards, mask = rewards_of(outcome, trajectory)
     fields = {name: getattr(output, name) for name in output.model_fields_set}
-    extra = {**output.extra_fields, "reward_extra_info": {FAILED: failed_share([payment])}}
+    extra = {**output.extra_fields, "reward_extra_info": {FAILED: failed_share([outcome])}}
     fields |= {"response_mask": mask, "reward_score": sum(rewards), "extra_fields": extra}
     return PaidOutput(**fields, token_rewards=rewards)
 

@@ -250,8 +250,8 @@ def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping
     part of what is compared: `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
 
     Args:
-        gains: (B,), R_i, the verdict (`align.Credit.gain`); rows i * size to (i + 1) * size - 1 answer one prompt,
-            B a multiple of `by.size`. NaN: it is unknown, and the row belongs to no group.
+        gains: (B,), R_i, the verdict (`align.Credit.group_score`); rows i * size to (i + 1) * size - 1 answer one
+            prompt, B a multiple of `by.size`. NaN: it is unknown, and the row belongs to no group.
         words: (B, T), W, the returns of what single tokens earned.
         learned: (B, T); rows without any token (failed critiques) belong to no group.
         by: the size of a group, and what counts.

@@ -216,7 +216,7 @@ def measure(
 def gains_of(credits: Sequence[Credit], size: int) -> Tensor:
     """(B,), what each response is worth beside the `size` to its prompt; NaN, which is compared with nothing,
     where it has no verdict and another to that prompt has one."""
-    gains = torch.tensor([item.gain for item in credits])
+    gains = torch.tensor([item.group_score for item in credits])
     known = torch.tensor([item.verdict is not None for item in credits])
     beside = known.view(-1, size).any(dim=1, keepdim=True).expand(-1, size).reshape(-1)
     return gains.masked_fill(beside & ~known, math.nan)
@@ -232,7 +232,7 @@ def score(
     judged = batch.mask & ~failed[:, None]  # (B, T), the tokens of answers that have a critique
     # (B, T) each: delta of the credit scheme, and the part of it that single words earned.
     delta = on_own_tokens([item.delta for item in responses.credits], batch.mask)
-    words = on_own_tokens([item.of_words for item in responses.credits], batch.mask)
+    words = on_own_tokens([item.word_rewards for item in responses.credits], batch.mask)
     gains = gains_of(responses.credits, settings.samples_per_prompt).to(batch.mask.device)
     if settings.lost_groups == "shared":
         lost = adv.in_lost_groups(gains, judged, settings.samples_per_prompt)

@@ -315,15 +315,15 @@ def test_what_words_earn_and_the_verdict_are_told_apart_for_those_who_compare_an
     case, spelled = critique(TEXT, good=("fox",), poor=("dog",), score=-0.5), words(TEXT)
     cut = Aligned.of(TEXT, spelled.starts[:-1], spelled.ends[:-1])
     paid = credit(case, cut, CreditSettings(outcome_weight=2.0))
-    assert (paid.verdict, paid.gain, paid.delta[-1], paid.of_words[-1]) == (-1.0, -1.0, -2.0, -1.0)
+    assert (paid.verdict, paid.group_score, paid.delta[-1], paid.word_rewards[-1]) == (-1.0, -1.0, -2.0, -1.0)
     paid = credit(case, spelled, CreditSettings(outcome_weight=2.0))
-    assert paid.of_words.tolist() == delta(TEXT, case, outcome_weight=0.0)
+    assert paid.word_rewards.tolist() == delta(TEXT, case, outcome_weight=0.0)
     unpaid = credit(case, words(TEXT), CreditSettings(outcome_weight=0.0))
-    assert (unpaid.verdict, unpaid.gain) == (None, float(unpaid.delta.sum()))
+    assert (unpaid.verdict, unpaid.group_score) == (None, float(unpaid.delta.sum()))
     for scheme in ("last_token", "spread_score"):
         whole = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": scheme}))
-        assert whole.gain == -0.5 and not whole.of_words.any() and whole.delta.any()
-    assert credit(critique(TEXT), words(TEXT), CreditSettings(scheme="last_token")).gain == 0
+        assert whole.group_score == -0.5 and not whole.word_rewards.any() and whole.delta.any()
+    assert credit(critique(TEXT), words(TEXT), CreditSettings(scheme="last_token")).group_score == 0
 
 
 @pytest.mark.parametrize("scheme", ["spans", "last_token", "spread_score"])

@@ -66,8 +66,8 @@ def beyond(example: Example, response: str) -> Any:
     return wrong if example.id == "3" else praise(example, response)
 
 
-def failed_rows(payments: Sequence[Any]) -> list[int]:
-    return [row for row, payment in enumerate(payments) if payment.failures]
+def failed_rows(outcomes: Sequence[Any]) -> list[int]:
+    return [row for row, outcome in enumerate(outcomes) if outcome.failures]
 
 
 def exhausted(example: Example, response: str) -> Any:
@@ -82,17 +82,19 @@ def test_what_is_wrong_with_one_row_fails_that_row(
     answer: Callable[..., Any], table: TokenTable, batch: list[Trajectory]
 ) -> None:
     for critic in (Asked(answer), answer):
-        payments = TokenCredit(critic, table, SETTINGS, retries=1).of(batch)
-        assert failed_rows(payments) == [3]
-        assert "no critique within" not in payments[3].failures[0].message
+        outcomes = TokenCredit(critic, table, SETTINGS, retries=1).score_batch(batch)
+        assert failed_rows(outcomes) == [3]
+        assert "no critique within" not in outcomes[3].failures[0].message
         assert all(
-            payment.words is not None and payment.words.any() for payment in payments if not payment.failures
+            outcome.word_rewards is not None and outcome.word_rewards.any()
+            for outcome in outcomes
+            if not outcome.failures
         )
 
 
 def test_ids_of_another_tokenizer_fail_their_row(table: TokenTable, batch: list[Trajectory]) -> None:
     strange = Trajectory(batch[0].example, [600_000])
-    assert failed_rows(TokenCredit(Asked(), table, SETTINGS).of([*batch, strange])) == [8]
+    assert failed_rows(TokenCredit(Asked(), table, SETTINGS).score_batch([*batch, strange])) == [8]
 
 
 def test_a_request_that_raises_is_sent_again(table: TokenTable, batch: list[Trajectory]) -> None:
@@ -104,14 +106,14 @@ def test_a_request_that_raises_is_sent_again(table: TokenTable, batch: list[Traj
         return praise(example, response)
 
     critic = Asked(shaky)
-    assert failed_rows(TokenCredit(critic, table, SETTINGS).of(batch)) == []
+    assert failed_rows(TokenCredit(critic, table, SETTINGS).score_batch(batch)) == []
     assert critic.sizes == [8, 8, 8]
 
 
 def test_a_critic_that_is_too_slow_fails_and_is_given_up(table: TokenTable, batch: list[Trajectory]) -> None:
     credit = TokenCredit(Asked(seconds=5.0), table, SETTINGS, timeout=0.05, max_failed=1.0)
     start = time.monotonic()
-    assert failed_rows(credit.of(batch)) == [*range(8)]
+    assert failed_rows(credit.score_batch(batch)) == [*range(8)]
     assert time.monotonic() - start < 4.0
 
 
@@ -120,10 +122,10 @@ def test_too_many_failures_end_the_run(table: TokenTable, batch: list[Trajectory
         return praise(example, response) if int(example.id) % 2 else Failure(kind="refused", message="no")
 
     with pytest.raises(CritiquesFailed, match="4 of the last 8 critiques failed, the last: refused: no"):
-        TokenCredit(Asked(half), table, SETTINGS).of(batch)
+        TokenCredit(Asked(half), table, SETTINGS).score_batch(batch)
     lenient = TokenCredit(Asked(half), table, SETTINGS, max_failed=0.5)
     for _ in range(10):
-        assert failed_rows(lenient.of(batch)) == [0, 2, 4, 6]
+        assert failed_rows(lenient.score_batch(batch)) == [0, 2, 4, 6]
 
 
 def test_a_mistake_of_the_set_up_is_raised_at_once(table: TokenTable, batch: list[Trajectory]) -> None:
@@ -132,7 +134,7 @@ def test_a_mistake_of_the_set_up_is_raised_at_once(table: TokenTable, batch: lis
 
     critic = Asked(unset)
     with pytest.raises(UserError, match="no API key"):
-        TokenCredit(critic, table, SETTINGS).of(batch)
+        TokenCredit(critic, table, SETTINGS).score_batch(batch)
     assert critic.sizes == [8]
 
 
@@ -143,18 +145,18 @@ def test_what_is_asked_while_the_critic_is_busy_is_its_next_batch(
     credit = TokenCredit(critic, table, SETTINGS)
 
     async def rollouts() -> list[Any]:
-        first = asyncio.ensure_future(credit.aof(batch[:1]))
+        first = asyncio.ensure_future(credit.score(batch[:1]))
         await asyncio.sleep(0.15)
-        rest = await asyncio.gather(*(credit.aof([trajectory]) for trajectory in batch[1:]))
+        rest = await asyncio.gather(*(credit.score([trajectory]) for trajectory in batch[1:]))
         return [await first, *rest]
 
     found = asyncio.run(rollouts())
-    assert critic.sizes == [1, 7] and all(payment.words is not None for (payment,) in found)
+    assert critic.sizes == [1, 7] and all(outcome.word_rewards is not None for (outcome,) in found)
 
 
 def test_a_batch_has_at_most_so_many(table: TokenTable, batch: list[Trajectory]) -> None:
     critic = Asked()
-    TokenCredit(critic, table, SETTINGS, max_in_flight=3).of(batch)
+    TokenCredit(critic, table, SETTINGS, max_in_flight=3).score_batch(batch)
     assert critic.sizes == [3, 3, 2]
 
 
@@ -182,22 +184,22 @@ def test_a_function_is_called_for_each_and_for_several_at_once(
         return praise(example, response)
 
     credit = TokenCredit(judge_later if asynchronous else judge, table, SETTINGS, max_in_flight=3)
-    assert failed_rows(credit.of(batch)) == [] and most == [3]
+    assert failed_rows(credit.score_batch(batch)) == [] and most == [3]
 
 
 def test_who_stops_waiting_stops_nobody_else(table: TokenTable, batch: list[Trajectory]) -> None:
     credit = TokenCredit(Asked(seconds=0.1), table, SETTINGS)
 
     async def one_leaves() -> Any:
-        leaving, staying = (asyncio.ensure_future(credit.aof([trajectory])) for trajectory in batch[:2])
+        leaving, staying = (asyncio.ensure_future(credit.score([trajectory])) for trajectory in batch[:2])
         await asyncio.sleep(0.01)
         leaving.cancel()
         return await asyncio.wait_for(staying, 30)
 
     async def leaves() -> None:
-        asyncio.ensure_future(credit.aof(batch[:1]))  # noqa: RUF006 - its loop ends before it does
+        asyncio.ensure_future(credit.score(batch[:1]))  # noqa: RUF006 - its loop ends before it does
         await asyncio.sleep(0.01)
 
-    assert asyncio.run(one_leaves())[0].words is not None
+    assert asyncio.run(one_leaves())[0].word_rewards is not None
     asyncio.run(leaves())
-    assert asyncio.run(credit.aof(batch[:1]))[0].words is not None
+    assert asyncio.run(credit.score(batch[:1]))[0].word_rewards is not None

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from text2grad.align import CreditSettings, TokenTable, scored
 from text2grad.align.credit import SCHEMES, Weighting
-from text2grad.align.rewards import TokenCredit, table_of, token_rewards
+from text2grad.align.rewards import Aligner, TokenCredit, table_of
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
@@ -50,8 +51,20 @@ def credited(
 ) -> list[list[float] | None]:
     """What a critic's judgements of single answers pay."""
     batch = [Trajectory(example, each) for example, each in zip(examples, ids, strict=True)]
-    payments = TokenCredit(critic, table, settings).of(batch)
-    return [None if each.rewards is None else each.rewards.tolist() for each in payments]
+    outcomes = TokenCredit(critic, table, settings).score_batch(batch)
+    return [None if each.rewards is None else each.rewards.tolist() for each in outcomes]
+
+
+def rewards_of(
+    tokenizer: Any,
+    said: Any,
+    ids: Sequence[int],
+    settings: CreditSettings = CreditSettings(),  # noqa: B008
+) -> list[float]:
+    """What a critique pays the ids of one answer."""
+    rewards = Aligner(tokenizer).rewards(said, ids, scheme=settings)
+    assert rewards.shape == (len(ids),) and rewards.dtype == np.float32
+    return list(rewards.tolist())
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +120,9 @@ def test_the_rewards_are_those_of_our_own_trainer(
     if isinstance(answered.judgements[0], Failure):
         assert found is None
         with pytest.raises(UserError, match="the critique failed"):
-            token_rewards(judgement, table, ids, settings)
+            rewards_of(table, judgement, ids, settings)
     else:
-        assert found == answered.credits[0].delta.tolist() == token_rewards(judgement, table, ids, settings)
+        assert found == answered.credits[0].delta.tolist() == rewards_of(table, judgement, ids, settings)
         assert len(found) == len(ids)
 
 
@@ -122,9 +135,9 @@ def test_plain_tokenizers_and_those_of_transformers_give_the_same(
     ids = [*plain.encode(TEXT, add_special_tokens=False).ids, 1]
     text = TokenTable(made).align(ids).text
     said = quoted("really", -1, text)
-    rewards = token_rewards(said, made, ids)
+    rewards = rewards_of(made, said, ids)
     assert TokenTable(plain).align(ids).text == text
-    assert rewards == token_rewards(said, plain, ids) and -1.0 in rewards and len(rewards) == len(ids)
+    assert rewards == rewards_of(plain, said, ids) and -1.0 in rewards and len(rewards) == len(ids)
 
 
 def test_what_was_judged_is_the_text_of_the_ids(byte: TokenTable, tokenizer: Any) -> None:
@@ -134,11 +147,11 @@ def test_what_was_judged_is_the_text_of_the_ids(byte: TokenTable, tokenizer: Any
     credited(critic, EXAMPLES[:2], byte, [ids, ids])
     assert critic.shown == [TEXT, TEXT]
     record, other = (Feedback.of(EXAMPLES[0], text, miles, SOURCE) for text in (TEXT, TEXT + " No."))
-    assert token_rewards(record, byte, ids) == token_rewards(miles, byte, ids)
+    assert rewards_of(byte, record, ids) == rewards_of(byte, miles, ids)
     with pytest.raises(UserError, match=r"a critique of another text.*No\.'"):
-        token_rewards(other, byte, ids)
+        rewards_of(byte, other, ids)
     with pytest.raises(UserError, match=r"a critique of another text.*does not read 'twenty miles'") as caught:
-        token_rewards(miles, byte, tokenizer("Nobody asked.", add_special_tokens=False)["input_ids"])
+        rewards_of(byte, miles, tokenizer("Nobody asked.", add_special_tokens=False)["input_ids"])
     assert "\n" not in str(caught.value)
 
 
@@ -150,24 +163,24 @@ def test_ids_of_a_padded_output_layer_are_tokens_without_text(tables: dict[str, 
         for ids in ([*plain, beyond], [beyond + 400, *plain], [plain[0], 10_000, *plain[1:]], [beyond]):
             inside = [index for index in ids if index < table.vocabulary]
             said = quoted(text, -1, text) if inside else Critique(text="so", score=0.5)
-            rewards = token_rewards(said, table, ids, CreditSettings(outcome_weight=0.5))
+            rewards = rewards_of(table, said, ids, CreditSettings(outcome_weight=0.5))
             wanted = [-1.0 if index < table.vocabulary else 0.0 for index in ids]
             wanted[-1] += 0.25
             assert rewards == wanted
-            assert credited(Says(said), EXAMPLES[:1], table, [ids]) == [token_rewards(said, table, ids)]
+            assert credited(Says(said), EXAMPLES[:1], table, [ids]) == [rewards_of(table, said, ids)]
 
 
 def test_ids_of_another_tokenizer_are_one_line(byte: TokenTable) -> None:
     for strange in (-1, 600_000):
         problem = f"ids of another tokenizer: {strange} is not among the .* ids"
         with pytest.raises(UserError, match=problem):
-            token_rewards(Critique(text=""), byte, [5, strange])
+            rewards_of(byte, Critique(text=""), [5, strange])
 
 
 def test_a_failure_is_no_score(byte: TokenTable) -> None:
     for failed, ids in ((FAILED, [1, 2]), (Feedback.of(EXAMPLES[0], "", FAILED, SOURCE), [])):
         with pytest.raises(UserError, match=r"the critique failed \(truncated\): cut"):
-            token_rewards(failed, byte, ids)
+            rewards_of(byte, failed, ids)
     critic = Says(Critique(text="", score=1.0), FAILED)
     assert credited(critic, EXAMPLES[:2], byte, [[4, 5], [6]]) == [[0.0, 1.0], None]
 

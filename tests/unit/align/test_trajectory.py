@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from made_tokenizers import byte_level_tokenizer
 from paid_words import check_paid, runs
 from text2grad.align import CreditSettings, TokenTable, credit
-from text2grad.align.rewards import TokenCredit, token_rewards, trajectory_rewards
+from text2grad.align.rewards import Aligner, TokenCredit
 from text2grad.align.trajectory import Trajectory, own_tokens
 from text2grad.chat import ScriptedChat
 from text2grad.critics.prompted import PromptedCritic
@@ -107,8 +107,9 @@ def test_one_answer_is_a_trajectory_of_one_turn(data: st.DataObject, tables: Tab
     text = table.align(trajectory.ids).text
     critique = blamed(text[:3])(text) if text else Critique(text="", score=1.0)
     assert isinstance(critique, Critique)
-    whole = trajectory_rewards(critique, table, trajectory.ids, [1] * len(trajectory.ids))
-    assert whole == token_rewards(critique, table, trajectory.ids)
+    whole = Aligner(table).rewards(critique, trajectory.ids, mask=[1] * len(trajectory.ids))
+    assert whole.tolist() == Aligner(table).rewards(critique, trajectory.ids).tolist()
+    assert Aligner(table).text(trajectory.ids) == text
     assert type(own_tokens(table, Trajectory(EXAMPLE, trajectory.ids)).response) is str
 
 
@@ -124,8 +125,8 @@ def test_a_turns_verdict_is_paid_within_its_turn(data: st.DataObject, tables: Ta
     whole = data.draw(st.sampled_from([1.0, -0.5]))
     critique = Critique(text="", score=whole)
     judged = critique.model_copy(update={"turn_scores": tuple(scores)})
-    (plain,) = TokenCredit(Says(lambda _: critique), table, settings).of([trajectory])
-    (paid,) = TokenCredit(Says(lambda _: judged), table, settings).of([trajectory])
+    (plain,) = TokenCredit(Says(lambda _: critique), table, settings).score_batch([trajectory])
+    (paid,) = TokenCredit(Says(lambda _: judged), table, settings).score_batch([trajectory])
     if not own:
         assert paid.rewards is None or not len(paid.rewards)
         return
@@ -134,9 +135,9 @@ def test_a_turns_verdict_is_paid_within_its_turn(data: st.DataObject, tables: Ta
     for run, score in zip(own, scores, strict=True) if len(own) > 1 else ():  # of one turn the whole is said
         expected[run if scheme == "spread_score" else run[-1:]] += score or 0.0
     assert paid.rewards.tolist() == expected.tolist()
-    assert paid.verdict == whole and paid.words is not None and not paid.words.any()
-    rewards = trajectory_rewards(judged, table, trajectory.ids, trajectory.mask, settings)
-    assert rewards == paid.rewards.tolist()
+    assert paid.score == whole and paid.word_rewards is not None and not paid.word_rewards.any()
+    rewards = Aligner(table).rewards(judged, trajectory.ids, mask=trajectory.mask, scheme=settings)
+    assert rewards.tolist() == paid.rewards.tolist()
 
 
 @pytest.mark.parametrize(("scheme", "weight"), [("spans", 0.5), ("last_token", 1.0)])
@@ -147,8 +148,8 @@ def test_without_a_verdict_on_the_whole_a_group_compares_the_mean_of_its_turns(
     settings = CreditSettings(scheme=scheme, outcome_weight=0.5)
     for scores, total, count in (((1.0, 0.0), 1.0, 2), ((None, -0.5), -0.5, 1)):
         critique = Critique(text="", turn_scores=scores)
-        (paid,) = TokenCredit(Says(lambda _, said=critique: said), table, settings).of([trajectory])  # type: ignore[misc]
-        assert paid.verdict == weight * total / count and paid.failures == ()
+        (paid,) = TokenCredit(Says(lambda _, said=critique: said), table, settings).score_batch([trajectory])  # type: ignore[misc]
+        assert paid.score == weight * total / count and paid.failures == ()
         assert paid.rewards is not None and paid.rewards.sum() == weight * total
 
 
@@ -205,8 +206,8 @@ def test_what_a_critic_quotes_by_turn_is_paid_at_the_policys_own_tokens(
     others = [{"quote": content[:300], "part": True} for content in set(heard) if content not in str(own.response)]
     z = json.dumps({"critique": "", "good_spans": [item], "poor_spans": others})
     critic = PromptedCritic(ScriptedChat([z]), "{{response}}", Says.source)
-    (paid,) = TokenCredit(critic, table, CreditSettings(outcome_weight=0.0)).of([trajectory])
-    assert paid.rewards is not None and paid.foreign == len(others)
+    (paid,) = TokenCredit(critic, table, CreditSettings(outcome_weight=0.0)).score_batch([trajectory])
+    assert paid.rewards is not None and paid.foreign_quotes == len(others)
     expected = np.zeros(len(trajectory.ids))
     run = runs(trajectory.mask)[number - 1]
     aligned = table.align([trajectory.ids[index] for index in run])
@@ -252,22 +253,22 @@ def heard(tokenizer: PreTrainedTokenizerFast) -> Heard:
 
 def paid_text(table: TokenTable, trajectory: Trajectory, paid: Any) -> str:
     """The text of the tokens that earned something by their words."""
-    return "".join(table.align([trajectory.ids[place]]).text for place in np.flatnonzero(paid.words)).strip()
+    return "".join(table.align([trajectory.ids[place]]).text for place in np.flatnonzero(paid.word_rewards)).strip()
 
 
 def test_the_critic_of_a_trajectory_sees_who_said_what(heard: Heard) -> None:
     table, trajectory = heard
     critic = Says(blamed("thirty"))
-    (paid,) = TokenCredit(critic, table, WORDS).of([trajectory])
+    (paid,) = TokenCredit(critic, table, WORDS).score_batch([trajectory])
     ((example, response),) = critic.shown
     assert example == EXAMPLE and response == TALK[0] + BETWEEN_TURNS + TALK[2] and isinstance(response, Transcript)
     said = [(message.role, message.content) for message in conversation_of(response)]
     assert said == [("assistant", TALK[0]), ("tool", TALK[1]), ("assistant", TALK[2])]
-    assert paid.words is not None and paid.rewards is not None and paid.verdict == 0.5
-    assert set(paid.words.tolist()) == {0.0, -1.0} and paid_text(table, trajectory, paid) == "thirty"
-    assert paid.rewards[-1] == 0.5 and not (paid.rewards - paid.words)[:-1].any()
+    assert paid.word_rewards is not None and paid.rewards is not None and paid.score == 0.5
+    assert set(paid.word_rewards.tolist()) == {0.0, -1.0} and paid_text(table, trajectory, paid) == "thirty"
+    assert paid.rewards[-1] == 0.5 and not (paid.rewards - paid.word_rewards)[:-1].any()
     named = [[], [Message(role="user", content="Are you sure?")], []]  # messages between turns may be given
-    TokenCredit(critic, table, WORDS).of([Trajectory(EXAMPLE, trajectory.ids, trajectory.mask, named)])
+    TokenCredit(critic, table, WORDS).score_batch([Trajectory(EXAMPLE, trajectory.ids, trajectory.mask, named)])
     shown = [message.content for message in conversation_of(critic.shown[1][1])]
     assert shown == [TALK[0], "Are you sure?", TALK[2]]
 
@@ -278,13 +279,13 @@ def test_a_critic_over_a_chat_model_is_shown_the_conversation(heard: Heard) -> N
     z = {"critique": "c", "good_spans": [], "poor_spans": poor, "score": 1}
     chat = ScriptedChat([json.dumps({**z, "turn_scores": [{"turn": 1, "score": 0.5}]})])
     critic = PromptedCritic(chat, read_prompt("qa_plain"), Says.source)
-    (paid,) = TokenCredit(critic, table, WORDS).of([trajectory])
+    (paid,) = TokenCredit(critic, table, WORDS).score_batch([trajectory])
     shown = chat.asked[0][-1].content
     assert f'<message from="tool">\n{TALK[1]}\n</message>\n<turn number="2">\n{TALK[2]}\n</turn>' in shown
-    assert paid.words is not None and paid.rewards is not None and trajectory.mask is not None
-    assert paid_text(table, trajectory, paid) == "thirty" and paid.foreign == 1 and paid.verdict == 0.5
+    assert paid.word_rewards is not None and paid.rewards is not None and trajectory.mask is not None
+    assert paid_text(table, trajectory, paid) == "thirty" and paid.foreign_quotes == 1 and paid.score == 0.5
     end_of_first = trajectory.mask.index(0) - 1
-    assert np.flatnonzero(paid.rewards - paid.words).tolist() == [end_of_first, len(trajectory.ids) - 1]
+    assert np.flatnonzero(paid.rewards - paid.word_rewards).tolist() == [end_of_first, len(trajectory.ids) - 1]
     assert paid.rewards[end_of_first] == 0.25
 
 
@@ -292,10 +293,10 @@ def test_a_turn_that_was_edited_after_it_was_sampled_is_refused(heard: Heard) ->
     """A record of the same words is paid, whoever spoke between them."""
     table, trajectory = heard
 
-    def rewards(*turns: tuple[Sequence[Message], str]) -> list[float]:
+    def rewards(*turns: tuple[Sequence[Message], str]) -> Any:
         said = Transcript.of(turns)
         record = Feedback(id="1", prompt=EXAMPLE.prompt, response=said, source=Says.source, score=1.0)
-        return trajectory_rewards(record, table, trajectory.ids, trajectory.mask)
+        return Aligner(table).rewards(record, trajectory.ids, mask=trajectory.mask)
 
     with pytest.raises(UserError, match=r"'It is thirty miles.' in turn 2, .* 'It is forty") as error:
         rewards(((), TALK[0]), ((), "It is forty miles."))
@@ -308,50 +309,50 @@ def test_a_turn_that_was_edited_after_it_was_sampled_is_refused(heard: Heard) ->
 def test_every_critic_can_judge_turn_by_turn(heard: Heard) -> None:
     table, trajectory = heard
     critic = Says(lambda text: blamed("miles", -1.0 if "miles" in text else 0.5)(text))
-    (paid,) = TokenCredit(critic, table, WORDS, unit="turn").of([trajectory])
+    (paid,) = TokenCredit(critic, table, WORDS, unit="turn").score_batch([trajectory])
     assert [response for _, response in critic.shown] == [TALK[0], TALK[2]]
     assert [message.content for message in critic.shown[1][0].prompt] == ["How far?", TALK[0], TALK[1]]
-    assert paid.rewards is not None and paid.words is not None and trajectory.mask is not None
-    assert paid.verdict == -0.125, "the mean of its turns"
+    assert paid.rewards is not None and paid.word_rewards is not None and trajectory.mask is not None
+    assert paid.score == -0.125, "the mean of its turns"
     end_of_first = trajectory.mask.index(0) - 1
-    assert paid.rewards[end_of_first] == 0.25 and paid.rewards[-1] == -0.5 and paid.words[end_of_first] == 0
+    assert paid.rewards[end_of_first] == 0.25 and paid.rewards[-1] == -0.5 and paid.word_rewards[end_of_first] == 0
 
 
 def test_a_tools_words_pay_nothing_however_payable(tokenizer: PreTrainedTokenizerFast) -> None:
     table = TokenTable(tokenizer)
     stuffed = ("I look it up.", "wrong! " * 40, "Ely is near.")
     ids, mask = talk(table, tokenizer, *stuffed, "wrong! after the last turn")
-    (paid,) = TokenCredit(Says(blamed("wrong!")), table, WORDS).of([Trajectory(EXAMPLE, ids, mask)])
-    assert paid.foreign == 1 and paid.words is not None and not paid.words.any()
+    (paid,) = TokenCredit(Says(blamed("wrong!")), table, WORDS).score_batch([Trajectory(EXAMPLE, ids, mask)])
+    assert paid.foreign_quotes == 1 and paid.word_rewards is not None and not paid.word_rewards.any()
     assert paid.rewards is not None
     last = max(np.flatnonzero(mask))
     assert np.flatnonzero(paid.rewards).tolist() == [last], "the verdict is on the last id of the policy's own"
     quoted_twice = ("I call it wrong!", "wrong!", "Done.")
     ids, mask = talk(table, tokenizer, *quoted_twice)
-    (paid,) = TokenCredit(Says(blamed("wrong!")), table, WORDS).of([Trajectory(EXAMPLE, ids, mask)])
-    assert paid.words is not None and paid.words.min() == -1 and paid.foreign == 0
+    (paid,) = TokenCredit(Says(blamed("wrong!")), table, WORDS).score_batch([Trajectory(EXAMPLE, ids, mask)])
+    assert paid.word_rewards is not None and paid.word_rewards.min() == -1 and paid.foreign_quotes == 0
 
 
 @pytest.mark.parametrize("unit", ["trajectory", "turn"])
 def test_a_failed_critique_pays_none_and_is_counted(unit: Any, heard: Heard) -> None:
     table, trajectory = heard
     critic = Says(lambda text: FAILED if "miles" in text else Critique(text="", score=1.0))
-    (paid,) = TokenCredit(critic, table, WORDS, unit).of([trajectory])
-    assert (paid.rewards, paid.words, paid.verdict, paid.failures) == (None, None, None, (FAILED,))
+    (paid,) = TokenCredit(critic, table, WORDS, unit).score_batch([trajectory])
+    assert (paid.rewards, paid.word_rewards, paid.score, paid.failures) == (None, None, None, (FAILED,))
     nobodys = Trajectory(EXAMPLE, trajectory.ids, [0] * len(trajectory.ids))
-    (paid,) = TokenCredit(critic, table, WORDS, unit).of([nobodys])
+    (paid,) = TokenCredit(critic, table, WORDS, unit).score_batch([nobodys])
     assert paid.rewards is None and "no id" in paid.failures[0].message
     by_score = TokenCredit(
         Says(lambda text: Critique(text="fine")), table, CreditSettings(scheme="last_token"), unit
     )
-    (paid,) = by_score.of([trajectory])
+    (paid,) = by_score.score_batch([trajectory])
     assert paid.rewards is None and "it has no score" in paid.failures[0].message
 
 
 def test_without_a_verdict_there_is_none_and_not_0(heard: Heard) -> None:
     table, trajectory = heard
-    (paid,) = TokenCredit(Says(blamed("thirty", None)), table, WORDS).of([trajectory])
-    assert paid.verdict is None and paid.words is not None and paid.words.min() == -1
+    (paid,) = TokenCredit(Says(blamed("thirty", None)), table, WORDS).score_batch([trajectory])
+    assert paid.score is None and paid.word_rewards is not None and paid.word_rewards.min() == -1
 
 
 def test_what_does_not_fit_is_one_line(heard: Heard) -> None:
@@ -362,4 +363,4 @@ def test_what_does_not_fit_is_one_line(heard: Heard) -> None:
     ):
         whole = {"example": EXAMPLE, "ids": trajectory.ids, "mask": trajectory.mask}
         with pytest.raises(UserError, match=problem):
-            TokenCredit(Says(blamed("thirty")), table).of([Trajectory(**{**whole, **change})])  # type: ignore[arg-type]
+            TokenCredit(Says(blamed("thirty")), table).score_batch([Trajectory(**{**whole, **change})])  # type: ignore[arg-type]
