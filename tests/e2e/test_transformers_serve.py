@@ -1,4 +1,4 @@
-"""A real server: `transformers serve` with a model too small to judge. What it writes is kept, and typed."""
+"""A real server: `transformers serve` with tiny models, one too small to judge and one that was taught z."""
 
 from __future__ import annotations
 
@@ -10,18 +10,29 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from commands import Command
 from transformers.utils.import_utils import is_serve_available
 
+from text2grad.config import RewardModelSettings
+from text2grad.durable.run import RunOptions
+from text2grad.feedback import Feedback, LabelledPlace, Message, Source, spans_at
+from text2grad.jsonl import read_jsonl
+from text2grad.policy.load import load_policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.stages.reward_model.data import reward_pair
+from text2grad.train.settings import SupervisedSettings
+from text2grad.train.supervised import train_supervised
+
 pytestmark = pytest.mark.skipif(not is_serve_available(), reason="transformers serve needs fastapi and uvicorn")
 
 
-@pytest.fixture
-def server(model_folder: Path, tmp_path: Path) -> Iterator[str]:
-    """The URL of a server that has loaded the tiny model."""
+@contextmanager
+def serving(model_folder: Path, tmp_path: Path) -> Iterator[str]:
+    """The URL of a server that has loaded a model."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -49,6 +60,12 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     pytest.fail(f"no server after two minutes: {log.read_text()}")
 
 
+@pytest.fixture
+def server(model_folder: Path, tmp_path: Path) -> Iterator[str]:
+    with serving(model_folder, tmp_path) as url:
+        yield url
+
+
 def test_a_real_server(server: str, model_folder: Path, command: Command, tmp_path: Path) -> None:
     rows = [{"id": f"r{n}", "prompt": "Why?", "response": f"Because of {n}."} for n in range(3)]
     file, out = tmp_path / "r.jsonl", tmp_path / "feedback.jsonl"
@@ -70,3 +87,56 @@ def test_a_real_server(server: str, model_folder: Path, command: Command, tmp_pa
     assert set(summary["left_out"]) <= {"json_schema", "json_object"} and summary["usd"] is None
     again = command(*words)
     assert again.code == 3 and json.loads(again.out.splitlines()[-1])["sent"] == 0
+
+
+QUESTION = "the cat sat on the mat?"
+POOR = {"the cat sat on the mat": "mat", "the dog sat on it": "dog sat", "mat on mat": "on"}
+"""Responses, and the words of them that are poor."""
+
+
+def taught(model_folder: Path, place: Path) -> Path:
+    """The folder of a reward model that has learned the critiques of `POOR` by heart."""
+    records = [
+        Feedback(
+            id="1",
+            prompt=(Message(role="user", content=QUESTION),),
+            response=response,
+            critique="So.",
+            spans=spans_at([LabelledPlace(response.index(poor), response.index(poor) + len(poor), -1)], response),
+            score=-0.5,
+            source=Source(kind="llm"),
+        )
+        for response, poor in POOR.items()
+    ]
+    pairs = [pair for record in records if (pair := reward_pair(record, RewardModelSettings()))]
+    settings = SupervisedSettings(epochs=150, batch_size=3, micro_batch_size=3, lr=1e-2)
+    train_supervised(
+        load_policy(PolicySettings(model=str(model_folder))), pairs, settings, RunOptions(place, "reward model", 1)
+    )
+    return place / "policy"
+
+
+def test_a_served_reward_model_says_what_it_says_in_this_process(
+    model_folder: Path, command: Command, tmp_path: Path
+) -> None:
+    folder = taught(model_folder, tmp_path / "taught")
+    file = tmp_path / "r.jsonl"
+    asked = [(QUESTION, response) for response in POOR]
+    asked += [(QUESTION, "on the dog mat sat cat"), ("the mat on it " * 60 + "?", "mat on mat")]
+    rows = [{"id": str(n), "prompt": question, "response": text} for n, (question, text) in enumerate(asked)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def records(out: Path, *words: str) -> list[Feedback]:
+        model = ("--critic.reward_model.folder", folder, "--reward_model.max_new_tokens", "200")
+        ended = command(
+            *("annotate", "--responses", file, "--out", out, "--critic.kind", "reward_model", *model),
+            *("--reward_model.grounded", "off", "--run.folder", tmp_path / "run", *words),
+        )
+        assert ended.code in (0, 3), ended.err
+        return list(read_jsonl(out, Feedback))
+
+    local = records(tmp_path / "local.jsonl")
+    with serving(folder, tmp_path) as url:
+        served = records(tmp_path / "served.jsonl", "--critic.reward_model.base_url", url)
+    assert [[span.text for span in record.spans] for record in local[:3]] == [[poor] for poor in POOR.values()]
+    assert served == local

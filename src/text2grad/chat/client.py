@@ -52,7 +52,8 @@ class OpenAIChat:
     asked again; without a place for it the journal is forgotten at the end. The key is read from
     the environment and goes nowhere else: it is redacted from everything a server sends. With `again`,
     what was refused or unreadable is asked once more; `asks` False needs no key. `progress` says on
-    stderr how far a long job is.
+    stderr how far a long job is. `excess` counts the tokens by which a conversation is too long for
+    the model, where the caller knows its tokenizer (`chat.base.LimitedChat`).
 
     Raises:
         UserError: there is no key for OpenAI itself; a budget without a price; another process has the journal.
@@ -72,10 +73,11 @@ class OpenAIChat:
         again: bool = False,
         asks: bool = True,
         progress: bool = False,
+        excess: Callable[[Conversation], int] = lambda conversation: 0,
     ) -> None:
         if not settings.model:
             raise UsageError("no model to ask", "--critic.prompted.model NAME")
-        self.name, self.settings = settings.model, settings
+        self.name, self.settings, self.excess = settings.model, settings, excess
         endpoint = Endpoint(settings.base_url, asks=asks)
         price = read_prices(settings.prices).get(settings.model)
         if settings.budget_usd is not None and price is None:

@@ -20,7 +20,7 @@ from text2grad.chat.questions import Question
 from text2grad.config import Config
 from text2grad.data.files import bad_record
 from text2grad.data.published import refuse_shared_ids
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UsageError
 from text2grad.eval.answers import Known, SystemAnswers, name_of, pair_with, read_answers, theirs_of
 from text2grad.eval.critics.spans import SPAN_NAMES
 from text2grad.eval.judge import (
@@ -35,6 +35,7 @@ from text2grad.eval.metrics import mean
 from text2grad.eval.texts import text_figures
 from text2grad.feedback import Example
 from text2grad.stages import Summary, inlined
+from text2grad.stages.critics import renamed_in_errors
 from text2grad.stages.run_folder import RunFolder, heldout_prompts
 from text2grad.tasks.base import question_of, read_prompt
 
@@ -101,14 +102,8 @@ class Judge:
     @contextmanager
     def open(self) -> Iterator[Chat]:
         """The chat model, with its journal; errors name the judge's settings."""
-        try:
-            with OpenAIChat(self.endpoint, self.journal, progress=True) as chat:
-                yield ReadableChat(chat, self.readable)
-        except UserError as error:
-            line = str(error)
-            for name, judge_setting in _NAMES.items():
-                line = line.replace(name, judge_setting)
-            raise UserError(line, exit_code=error.exit_code) from error
+        with renamed_in_errors(_NAMES), OpenAIChat(self.endpoint, self.journal, progress=True) as chat:
+            yield ReadableChat(chat, self.readable)
 
 
 def comparing_judge(config: Config, usual: str, parts: Sequence[str]) -> Judge:

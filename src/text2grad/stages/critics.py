@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from text2grad.chat.client import OpenAIChat
+from text2grad.chat.settings import EndpointSettings
 from text2grad.config import Config, CriticKind, RewardModelSettings, extra_settings
 from text2grad.critics.program import Attempt, admission
 from text2grad.critics.prompted import Prompt, PromptedCritic, TaggerCritic
@@ -24,7 +25,7 @@ from text2grad.critics.table import CRITICS, spec_of
 from text2grad.durable.identity import digest_of_texts, flatten, own_code
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Example, Source
+from text2grad.feedback import Critic, Example, Message, Source
 from text2grad.json_text import from_json
 from text2grad.named import is_own_name, load_named
 from text2grad.policy.files.manifest import sha256
@@ -41,6 +42,12 @@ if TYPE_CHECKING:
 REWARD_MODEL_PROMPT = "reward_model"
 ADAPTER = "reward_model"
 ANCHOR = "anchor"
+SERVED_NAMES = {
+    "critic.prompted.model": "critic.reward_model.folder",
+    "critic.prompted.base_url": "critic.reward_model.base_url",
+    "critic.prompted.max_tokens": "reward_model.max_new_tokens",
+}
+"""The settings of a served reward model, where an endpoint's errors name those of the prompted critic."""
 GATES_FILE = "gates.json"
 """In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
 TASK_PROMPTS = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
@@ -52,6 +59,24 @@ TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
 def runner_of(settings: SandboxSettings) -> Runner:
     """The sandbox; its workers start with the first program."""
     return Runner(settings.seconds, settings.workers, settings.tier)
+
+
+@contextmanager
+def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
+    """Replace the names of settings in the errors that are raised inside.
+
+    Raises:
+        UserError: in place of one whose line names such a setting; every other error as it is.
+    """
+    try:
+        yield
+    except UserError as error:
+        line = str(error)
+        for name, new in names.items():
+            line = line.replace(name, new)
+        if line == str(error):
+            raise
+        raise UserError(line, exit_code=error.exit_code) from error
 
 
 @contextmanager
@@ -88,7 +113,8 @@ class CriticFactory:
         A reward model may share the base weights of `policy`, the one in training (`reward_model.shared`).
         """
         if self.spec.kind == "reward_model":
-            yield self._make(self._reward_model(policy))
+            with self._reward_model(policy, journal) as critic:
+                yield self._make(critic)
         elif self.spec.kind == "prompted":
             settings = self.config.critic.prompted
             with OpenAIChat(settings, journal) as chat:
@@ -96,16 +122,19 @@ class CriticFactory:
         else:
             yield self._make(None)
 
-    def heldout_critic(self) -> Critic | None:
+    @contextmanager
+    def heldout_critic(self) -> Iterator[Critic | None]:
         """The critic of held-out answers, where there is one and it is wanted (`evaluate.token_reward`)."""
-        measures_with, config = self.spec.measures_with, self.config
-        if measures_with is None or not config.evaluate.token_reward:
-            return None
-        if self.spec.kind != "reward_model":
-            return measures_with(self._ready(None))
-        if not config.critic.reward_model.folder and not self.run.reward_model_folder.is_dir():
-            return None
-        return measures_with(self._ready(self._reward_model()))
+        measures_with, settings = self.spec.measures_with, self.config.critic.reward_model
+        if measures_with is None or not self.config.evaluate.token_reward:
+            yield None
+        elif self.spec.kind != "reward_model":
+            yield measures_with(self._ready(None))
+        elif settings.folder or settings.base_url or self.run.reward_model_folder.is_dir():
+            with self._reward_model() as critic:
+                yield measures_with(self._ready(critic))
+        else:
+            yield None
 
     def _make(self, critic: Critic | None) -> Critic:
         return self.spec.make(critic_settings(self.config, self.spec), self._ready(critic))
@@ -113,9 +142,17 @@ class CriticFactory:
     def _ready(self, critic: Critic | None) -> Ready:
         return Ready(self.run, self.config.run.seed, self.runner, critic)
 
-    def _reward_model(self, policy: Policy | None = None) -> Critic:
+    @contextmanager
+    def _reward_model(self, policy: Policy | None = None, journal: Path | None = None) -> Iterator[Critic]:
         trained = replace(RewardModel.of(self.config), by_score=self.config.credit.by_score)
-        return trained.over(trained.load(policy if trained.settings.shared else None))
+        if url := self.config.critic.reward_model.base_url:
+            with (
+                renamed_in_errors(SERVED_NAMES),
+                OpenAIChat(trained.endpoint(url), journal, excess=trained.excess()) as chat,
+            ):
+                yield PromptedCritic(chat, *trained.asked)
+        else:
+            yield trained.over(trained.load(policy if trained.settings.shared else None))
 
     def refuse_unfit(self, examples: Sequence[Example]) -> None:
         """Refuse a critic that can say nothing of these prompts: not one has what it judges by.
@@ -284,6 +321,54 @@ class RewardModel:
         folder = self.run.reward_model()
         return self.run.load_model(folder) if shared is None else beside(shared, folder, ADAPTER)
 
+    @property
+    def asked(self) -> tuple[str, Source]:
+        """The prompt that it was trained with, and the source of its critiques."""
+        version = prompt_version(REWARD_MODEL_PROMPT)
+        source = Source(kind="reward_model", model=str(self.run.reward_model_folder), prompt_version=version)
+        return read_prompt(REWARD_MODEL_PROMPT), source
+
+    def endpoint(self, url: str) -> EndpointSettings:
+        """The model as an OpenAI-compatible server holds it, which knows it by the name of its folder.
+
+        Raises:
+            UserError: it has a head, which such a server does not load, or must be grounded, which it cannot do.
+        """
+        from text2grad.policy.files.save import HEADS
+
+        settings, folder = self.settings, self.run.reward_model_folder
+        heads = [name for name in HEADS if (folder / f"{name}.safetensors").is_file()]
+        if settings.tags or settings.score_head or heads:
+            problem = "an OpenAI-compatible server serves no tagger and no score head"
+            cure = f"text2grad serve {self.run.path}, and --critic.kind with the address that it prints"
+            raise UserError(f"critic.reward_model.base_url: {problem}", cure)
+        if settings.grounded == "on":
+            problem = "reward_model.grounded on: a server does not limit quotes to the response"
+            raise UserError(problem, "--reward_model.grounded auto, which counts those that are lost")
+        return EndpointSettings(
+            model=str(folder),
+            base_url=url,
+            max_tokens=settings.max_new_tokens,
+            concurrency=self.batch_size,
+        )
+
+    def excess(self) -> Callable[[Sequence[Message]], int]:
+        """Return what counts the tokens by which a conversation is too long, where the model's folder is here."""
+        from text2grad.policy.encode import encode_prompt
+        from text2grad.policy.files.tokenizer import load_tokenizer
+        from text2grad.policy.files.weights import read_config
+
+        folder = self.run.reward_model_folder
+        if not (folder / "config.json").is_file():
+            return lambda conversation: 0
+        tokenizer, config = load_tokenizer(str(folder)), read_config(str(folder)).get_text_config()
+        limit, room = getattr(config, "max_position_embeddings", None), self.settings.max_new_tokens
+
+        def excess(conversation: Sequence[Message]) -> int:
+            return 0 if limit is None else len(encode_prompt(tokenizer, conversation)) + room - limit
+
+        return excess
+
     def over(self, model: Policy) -> PromptedCritic | TaggerCritic:
         """The critic over the loaded model: it writes z, or of it the verdict alone, or labels tokens.
 
@@ -299,8 +384,7 @@ class RewardModel:
         if settings.kind != kind:
             problem = f"the reward model in {name} is {kind}"
             raise UserError(problem, f"--reward_model.kind {kind}, or train-reward again")
-        prompt = read_prompt(REWARD_MODEL_PROMPT)
-        source = Source(kind="reward_model", model=name, prompt_version=prompt_version(REWARD_MODEL_PROMPT))
+        prompt, source = self.asked
         if settings.tags:
             return TaggerCritic(Tagger(model, self.batch_size), prompt, source)
         verdict_only = self.by_score and model.score_head is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path
@@ -166,7 +167,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
     """
     judge = judge_of_answers(config) if against is not None else None
     prepare(config)
-    with critic_factory(config) as factory:
+    with critic_factory(config) as factory, ExitStack() as stack:
         run = factory.run
         task = run.task()
         heldout = heldout_prompts(task, config.evaluate.limit)
@@ -182,7 +183,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
             validation_prompts(task, settings.validation) if settings.temperatures else (),
         )
         policy = run.load_policy(target)
-        critic = factory.heldout_critic()
+        critic = stack.enter_context(factory.heldout_critic())
         if critic is not None and environment_of(task):
             problem = "evaluate.token_reward reads single answers, and this task has an environment"
             raise UserError(problem, "--evaluate.token_reward false")

@@ -121,7 +121,7 @@ def test_words_of_a_tool_cost_no_critique_and_words_of_nobody_do() -> None:
 
 def test_an_endpoint_may_name_turns_of_a_conversation_alone() -> None:
     chat = OpenAIChat(EndpointSettings(model="judge", base_url="http://localhost:1/v1"))
-    critic = PromptedCritic(chat, read_prompt("qa"), SOURCE)
+    critic = PromptedCritic(chat, read_prompt("qa"), SOURCE, annotator=True)
     plain, turns = (critic.question(EXAMPLE, response) for response in (str(TALK), TALK))
     assert '"turn"' not in plain.schema and '"turn"' in turns.schema and plain.id != turns.id
     others = Transcript.of_messages(

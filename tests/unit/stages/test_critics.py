@@ -251,3 +251,57 @@ def test_train_leaves_out_tasks_that_judge_nothing(
     stage.run_train(load_config(find_config("demo"), given), "mine")
     assert trained == ["a"]
     assert "1 of 2 tasks are left out" in capsys.readouterr().err
+
+
+Z = '{"critique": "c", "good_spans": ["answer", "not there"], "poor_spans": [], "score": 0.5}'
+
+
+def served(tmp_path: Path, url: str, *words: str) -> Config:
+    given = ("--critic.kind", "reward_model", "--critic.reward_model.base_url", url)
+    return load_config(find_config("demo"), ["--run.folder", str(tmp_path / "run"), *given, *words])
+
+
+def criticised(config: Config, responses: Sequence[str]) -> list[Any]:
+    with critic_factory(config) as factory, factory.open(TASK) as critic:
+        assert critic.source.kind == "reward_model"
+        return critic.critique([example(f"r-{index}") for index in range(len(responses))], responses)
+
+
+def test_a_served_reward_model_is_asked_as_it_was_trained(judge: Judge, tmp_path: Path) -> None:
+    server = judge(Z)
+    words = ("--critic.reward_model.folder", "models/critic", "--reward_model.max_new_tokens", "77")
+    (judgement,) = criticised(served(tmp_path, server.url, *words), ["one answer."])
+    assert (judgement.score, judgement.quotes.unmatched, judgement.lost) == (0.5, 1, ("not there",))
+    (body,) = server.bodies
+    assert body.pop("messages")[-1]["content"].startswith("<question>\nWhy?")
+    assert body == {"model": "models/critic", "max_tokens": 77, "temperature": 0.0, "stream": False}
+
+
+def test_a_served_reward_model_is_asked_once_like_one_of_this_process(judge: Judge, tmp_path: Path) -> None:
+    server = judge("no z")
+    config = served(tmp_path, server.url, "--evaluate.token_reward", "true")
+    (judgement,) = criticised(config, ["one answer."])
+    assert isinstance(judgement, Failure) and judgement.kind == "invalid" and len(server.bodies) == 1
+    with critic_factory(config) as factory, factory.heldout_critic() as critic:
+        assert critic is not None and len(critic.critique([example("a")], ["one answer."])) == 1
+
+
+HEADS = (("--reward_model.kind", "tagger"), ("--reward_model.score_head", "true"), ())
+
+
+@pytest.mark.parametrize("words", HEADS, ids=["tagger", "score head", "file"])
+def test_a_reward_model_with_a_head_is_not_asked_through_a_chat_server(tmp_path: Path, words: Any) -> None:
+    if not words:
+        (tmp_path / "run" / "reward_model" / "policy").mkdir(parents=True)
+        (tmp_path / "run" / "reward_model" / "policy" / "span_head.safetensors").touch()
+    config = served(tmp_path, "http://127.0.0.1:9/v1", *words)
+    with pytest.raises(UserError, match=r"text2grad serve .*run, and --critic\.kind"):
+        criticised(config, ["one answer."])
+
+
+def test_errors_about_a_served_reward_model_name_its_settings(tmp_path: Path) -> None:
+    grounded = served(tmp_path, "http://127.0.0.1:9/v1", "--reward_model.grounded", "on")
+    with pytest.raises(UserError, match=r"reward_model\.grounded on"):
+        criticised(grounded, ["one answer."])
+    with pytest.raises(UserError, match=r"running\? check critic\.reward_model\.base_url"):
+        criticised(served(tmp_path, "http://127.0.0.1:9/v1"), ["one answer."])

@@ -14,7 +14,7 @@ from text2grad.chat.base import Answer, Chat, Completion, GroundedChat, LimitedC
 from text2grad.chat.client import OpenAIChat, PaidAnswer
 from text2grad.chat.journal import STATE_OF, State
 from text2grad.chat.questions import Question
-from text2grad.critics.prompted.messages import Prompt, fitted_messages, judge_messages
+from text2grad.critics.prompted.messages import Prompt, fitted_messages
 from text2grad.critics.prompted.reading import Reader
 from text2grad.critics.prompted.settings import PromptedSettings, RewardModelCriticSettings
 from text2grad.critics.spec import CriticSpec, Ready
@@ -70,6 +70,7 @@ class PromptedCritic:
         self._prompt = Prompt(prompt, source.prompt_version) if isinstance(prompt, str) else prompt
         self._tested, self._anchor = tested, anchor
         self._reader = Reader(annotator, verdict_only)
+        self._excess = chat.excess if isinstance(chat, LimitedChat) else lambda _: 0
         self._formats = {prompt.version: prompt.format for prompt in (tested, anchor, self._prompt) if prompt}
 
     @property
@@ -94,18 +95,21 @@ class PromptedCritic:
         chat = self.chat
         if isinstance(chat, OpenAIChat):
             return chat.answers([self.question(*pair) for pair in pairs], self.verdict)
-        excess = chat.excess if isinstance(chat, LimitedChat) else lambda _: 0
-        asked = [fitted_messages(self._prompt_for(*pair).text, *pair, excess) for pair in pairs]
+        asked = [fitted_messages(self._prompt_for(*pair).text, *pair, self._excess) for pair in pairs]
         about = [response for _, response in pairs]
         return chat.complete_about(asked, about) if isinstance(chat, GroundedChat) else chat.complete(asked)
 
     def question(self, example: Example, response: str) -> Question:
-        """Return what an endpoint is asked about one response."""
+        """Return what an endpoint is asked about one response.
+
+        Only an annotator is given the schema of the answer: a trained model writes z as it has learned to, some
+        parts of which it may never have seen.
+        """
         assert isinstance(self.chat, OpenAIChat), "only an endpoint's answers have ids"
         prompt = self._prompt_for(example, response)
-        turns = judge_messages(prompt.text, example, response)
-        asker, schema = self.chat.asker.questioner, prompt.schema(isinstance(response, Transcript))
-        return asker.question(turns, prompt.version, schema, response)
+        turns = fitted_messages(prompt.text, example, response, self._excess)
+        schema = prompt.schema(isinstance(response, Transcript)) if self._reader.annotator else ""
+        return self.chat.asker.questioner.question(turns, prompt.version, schema, response)
 
     def verdict(self, question: Question, answer: Answer, last: bool) -> State | None:
         """How a question ends with an answer; None: a fresh one is worth its price."""

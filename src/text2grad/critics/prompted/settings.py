@@ -23,7 +23,12 @@ class PromptedSettings(EndpointSettings):
 class RewardModelCriticSettings(Settings):
     """The trained reward model as a critic."""
 
-    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    folder: Path | None = Field(
+        default=None, description="of the model, or with base_url its name at the server; null: this run's own"
+    )
+    base_url: str | None = Field(
+        default=None, description="an OpenAI-compatible server that holds the model; null: loaded in this process"
+    )
     gate: bool = Field(
         default=True, description="train refuses a reward model that train-reward found unfit; false: trains"
     )
