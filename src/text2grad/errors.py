@@ -90,10 +90,20 @@ def first_line(error: BaseException) -> str:
     return re.split("[\r\n]", str(error).strip())[0][:200] or type(error).__name__
 
 
+class InvalidFields(ValueError):
+    """What a record or settings were made of in Python does not fit; `problem` is the line without their name."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name}: {problem}")
+        self.problem = problem
+
+
 def first_error(error: ValueError) -> str:
     """Return an error as one line: the place and the problem of a pydantic error, else its message."""
     from pydantic import ValidationError
 
+    if isinstance(error, InvalidFields):
+        return error.problem
     if not isinstance(error, ValidationError):
         return str(error)
     detail = error.errors(include_url=False)[0]

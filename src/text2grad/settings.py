@@ -6,14 +6,34 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from text2grad.errors import InvalidFields, first_error
 
 S = TypeVar("S", bound="Settings")
 
 
-class Settings(BaseModel):
+class Fields(BaseModel):
+    """Base of what is made of fields: made in Python of what does not fit, it names the first mistake in one line.
+
+    Raises:
+        InvalidFields: from the class itself; `model_validate` raises as pydantic does.
+    """
+
+    if not TYPE_CHECKING:  # checkers know the fields from the annotations
+
+        def __init__(self, /, **fields: Any) -> None:
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise InvalidFields(type(self).__name__, first_error(error)) from None
+
+        __init__.__pydantic_base_init__ = True  # as of BaseModel: what is nested is made without it
+
+
+class Settings(Fields):
     """Base of all settings: immutable, unknown keys refused, and numbers that are not finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

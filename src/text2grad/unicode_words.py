@@ -14,7 +14,7 @@ from typing import Any
 
 import regex
 
-from text2grad.feedback import Place
+from text2grad.feedback.spans import Place
 
 _UNSPACED = (
     r"[[\p{Line_Break=SA}\p{Script=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Script=Bopomofo}]&&[\p{L}\p{M}\p{N}]]"

@@ -12,6 +12,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import Command, Ended
 from transformers import PreTrainedTokenizerFast
@@ -119,10 +120,10 @@ def test_from_python(tokenizer: PreTrainedTokenizerFast) -> None:
     below = section(PAGE, "From Python")
     text, quote = re.findall(r'For "(.*)" this gives −1 for each token of "(.*)", −1 on the last token', below)[0]
     encoded = tokenizer(text, return_offsets_mapping=True)
-    space: dict[str, object] = {"tokenizer": tokenizer, "ids": encoded["input_ids"]}
+    space: dict[str, object] = {"tokenizer": tokenizer, "ids": encoded["input_ids"], "response": text}
     [block] = fenced(below, "python")
     exec(compile(block, "README.md", "exec"), space)
     start, end = text.index(quote), text.index(quote) + len(quote)
     expected = [-1.0 if left < end and right > start else 0.0 for left, right in encoded["offset_mapping"]]
     assert 2 <= expected.count(-1.0) < len(expected) - 1 and expected[-1] == 0.0
-    assert space["rewards"] == [*expected[:-1], -1.0]
+    assert np.array_equal(space["rewards"], [*expected[:-1], -1.0])

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from text2grad.align import CreditSettings
-from text2grad.errors import UserError
+from text2grad.errors import InvalidFields, UserError
 from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Example, Message
 from text2grad.plugins.credit import advantages_of
@@ -25,7 +24,7 @@ ASKED = Example(id="1", prompt=(Message(role="user", content="Why?"),))
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_is_no_setting(number: float) -> None:
     for make in (lambda: CreditSettings(poor_weight=number), lambda: SupervisedSettings(lr=number)):
-        with pytest.raises(ValidationError):
+        with pytest.raises(InvalidFields):
             make()
     gains, ones = torch.ones(2), torch.ones(2, 1)
     with pytest.raises(ValueError, match="span_weight"):

@@ -14,10 +14,10 @@ from typing import Any
 from text2grad import wire
 from text2grad.critics.prompted import AnswerFormat
 from text2grad.feedback import Critique, Failure, Judgement, QuoteCounts, Span
+from text2grad.feedback.shown import as_data
 from text2grad.json_text import storable
 from text2grad.unicode_words import pieces
 from text2grad.wire.objects import UnreadableError, invalid, read_object
-from text2grad.wire.shown import as_data
 
 _NO_SPANS: dict[str, Any] = {"critique": "", "good_spans": [], "poor_spans": []}
 

@@ -29,9 +29,9 @@ from text2grad.feedback import (
     conversation_of,
     key_of,
 )
+from text2grad.feedback.quotes import Quote, to_quotes
 from text2grad.json_text import to_json
 from text2grad.jsonl import whole_file
-from text2grad.wire.quotes import Quote, to_quotes
 
 TABLE = Importer("csv", lambda row, id, names: ())
 

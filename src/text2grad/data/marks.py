@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from text2grad.data.scale import VERDICTS
 from text2grad.feedback import Example, Feedback, Judgement, Label, Message, Place, Source, Span
+from text2grad.feedback.locate import every_place
+from text2grad.feedback.quotes import in_order
 from text2grad.unicode_words import inside_word, units
-from text2grad.wire.locate import every_place
-from text2grad.wire.quotes import in_order
 
 LABELS: dict[Label, str] = {1: "good", -1: "poor"}
 """The names that are written; `POLARITY` has those that are read, in whatever case."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from text2grad.data.marks import POLARITY, Mark
-from text2grad.wire.locate import every_place
+from text2grad.feedback.locate import every_place
 
 _OPENING = re.compile(r"\[[+-]|\{\+(?!\+)|<(good|bad|poor|wrong)>", re.IGNORECASE)
 BRACKETS = re.compile(r"\[[+-]|[+-]\]|\{\+|\+\}|</?(?:good|bad|poor|wrong)>", re.IGNORECASE)

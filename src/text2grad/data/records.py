@@ -16,8 +16,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from text2grad.data import published, remarks
 from text2grad.data.conversations import (
     ANSWERS,
@@ -36,7 +34,7 @@ from text2grad.data.scale import Scale, Scales, parse_scales
 from text2grad.data.tables import bad_rows, is_table
 from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
 from text2grad.data.tools import PAIRS_CURE
-from text2grad.errors import UsageError, UserError, first_error
+from text2grad.errors import InvalidFields, UsageError, UserError
 from text2grad.feedback import Critique, Failure, Feedback, Label, QuoteCounts, Record, escapes_folder, key_of
 from text2grad.json_text import record_json
 from text2grad.jsonl import read_jsonl, write_jsonl
@@ -233,8 +231,8 @@ def records(
         if not opinion.skipped:
             try:
                 record = record_of(importer, opinion, scales, labels)
-            except ValidationError as error:
-                bad.append((opinion.place, first_error(error)))
+            except InvalidFields as error:
+                bad.append((opinion.place, error.problem))
                 continue
             before = first.setdefault(record_json(record), opinion)
             if before is opinion:

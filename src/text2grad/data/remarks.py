@@ -32,11 +32,10 @@ from text2grad.data.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, opinions
 from text2grad.data.scale import Scale, Scales, number_of
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Label, Message, QuoteCounts, is_foreign, key_of
+from text2grad.feedback import Label, Message, QuoteCounts, Tolerance, is_foreign, key_of
+from text2grad.feedback.quotes import Quote, in_order, occurrences, resolve
 from text2grad.json_text import from_json, lines_of, to_json
-from text2grad.wire.locate import Tolerance
 from text2grad.wire.nearest import nearest
-from text2grad.wire.quotes import Quote, in_order, occurrences, resolve
 
 COLUMNS = ("id", "prompt", "response", "critique", "good", "poor", "score", "corrected", "annotator", "spans")
 RATINGS = ("rating", "stars", "thumbs", "reward")

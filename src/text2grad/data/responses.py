@@ -21,7 +21,7 @@ from text2grad.data.conversations import Exchange, Write, by_default, read_excha
 from text2grad.data.files import holds_text, name_text, rows
 from text2grad.data.published import Response, responses_of
 from text2grad.data.tables import is_table
-from text2grad.errors import UserError, first_error, warn_once
+from text2grad.errors import InvalidFields, UserError, first_error, warn_once
 from text2grad.feedback import (
     DRAFT,
     HUMAN_FEEDBACK,
@@ -66,7 +66,7 @@ def read_items(path: Path, anchor: bool = False, write: Write = by_default) -> I
             raise UserError(f"{place}: not an object", "one JSON object per line")
         try:
             yield from _items(row, f"{path.stem}-{number}", anchor, write)
-        except ValidationError as error:
+        except (ValidationError, InvalidFields) as error:
             raise UserError(f"{place}: {first_error(error)}", f"fix or remove {where}") from error
         except ValueError as error:
             cure = getattr(error, "cure", f"columns: {', '.join(Response.model_fields)}")

@@ -10,9 +10,9 @@ with a third list before the score, "improvable_spans", where something is right
 where one reading is possible; it never guesses where a string ends.
 """
 
+from text2grad.feedback import Tolerance
+from text2grad.feedback.quotes import occurrences
 from text2grad.wire.answer import json_schema, parse, render
-from text2grad.wire.locate import Tolerance
-from text2grad.wire.quotes import occurrences
 
 __all__ = [
     "Tolerance",

@@ -8,14 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from pydantic import ValidationError
-
-from text2grad.errors import first_error
-from text2grad.feedback import Critique, Failure, Span, turns_of
+from text2grad.errors import InvalidFields
+from text2grad.feedback import Critique, Failure, Span, Tolerance, turns_of
+from text2grad.feedback.quotes import Quote, in_order, resolve, to_quotes
 from text2grad.json_text import storable
-from text2grad.wire.locate import Tolerance
 from text2grad.wire.objects import UnreadableError, invalid, read_object
-from text2grad.wire.quotes import Quote, in_order, resolve, to_quotes
 
 _FIELDS = {
     "critique": "critique",
@@ -111,8 +108,8 @@ def parse(z: str, response: str, tolerance: Tolerance = "exact") -> Critique | F
         return _critique(read_object(z, response), response, tolerance)
     except UnreadableError as error:
         return Failure(kind=error.kind, message=error.message, raw=storable(z))
-    except ValidationError as error:
-        return Failure(kind="invalid", message=first_error(error), raw=storable(z))
+    except InvalidFields as error:
+        return Failure(kind="invalid", message=error.problem, raw=storable(z))
 
 
 def _critique(value: dict[str, Any], response: str, tolerance: Tolerance) -> Critique:

@@ -13,10 +13,10 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from text2grad.feedback import Critique, Label, Span, turns_of
+from text2grad.feedback.locate import every_place
+from text2grad.feedback.quotes import Quote, resolve
 from text2grad.unicode_words import boundaries
 from text2grad.wire.answer import IMPROVABLE, parse, render
-from text2grad.wire.locate import every_place
-from text2grad.wire.quotes import Quote, resolve
 
 NUMBER = r"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9]{1,2}))"
 """A verdict as Python prints a number from -1 to 1: small ones with an exponent, from e-05 on."""

@@ -16,8 +16,8 @@ from text2grad.chat import Answer, Completion, ScriptedChat
 from text2grad.critics.prompted import CUT, PromptedCritic, fitted_messages, judge_messages
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
+from text2grad.feedback.shown import as_data, shown
 from text2grad.tasks.base import read_prompt
-from text2grad.wire.shown import as_data, shown
 
 FOLDER = ROOT / "src/text2grad/tasks/prompts"
 JUDGES = {"compare_critiques", "compare_answers", "summarization_e1", "code_e2", "qa_e3"}

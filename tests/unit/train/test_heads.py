@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -20,7 +19,7 @@ from text2grad.chat.base import Completion, ScriptedChat
 from text2grad.config import RewardModelSettings
 from text2grad.critics.prompted import PromptedCritic, TaggerCritic
 from text2grad.durable.run import RunOptions
-from text2grad.errors import UserError
+from text2grad.errors import InvalidFields, UserError
 from text2grad.feedback import (
     Critic,
     Critique,
@@ -382,7 +381,7 @@ def test_what_a_head_marks_is_not_written() -> None:
     assert isinstance(said, Critique) and said.spans
     assert as_taught(said, TAGGER) == Critique(text="")
     assert as_taught(said, RewardModelSettings()).spans == said.spans
-    with pytest.raises(ValidationError, match="score_head"):
+    with pytest.raises(InvalidFields, match="score_head"):
         RewardModelSettings(kind="tagger", score_head=True)
 
 

@@ -23,7 +23,7 @@ from text2grad.feedback import (
     conversation_text,
     human_feedback_on,
 )
-from text2grad.wire.shown import TAGS, as_data, tags_for
+from text2grad.feedback.shown import TAGS, as_data, tags_for
 
 _HEADING = re.compile(r"^=== (system|user) ===\n", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
@@ -93,8 +93,8 @@ def judge_messages(prompt: str, example: Example, response: str) -> list[Message
 
     `prompt` is the text of a prompt file: parts under `=== system ===` and `=== user ===` headings (without
     headings: one user turn; a note before the first heading is not sent), with {{prompt}}, {{response}},
-    {{reference}} and {{meta.key}} filled in one pass. What is filled in is data (`wire.shown`): it cannot close the
-    tags it stands between, holds no control token of a chat model, and a placeholder in it stays as it is.
+    {{reference}} and {{meta.key}} filled in one pass. What is filled in is data (`feedback.shown`): it cannot close
+    the tags it stands between, holds no control token of a chat model, and a placeholder in it stays as it is.
 
     A `Transcript` is shown as a conversation: the policy's turns with their numbers, and what others said between
     them. A prompt that asks for z is followed by what to know of that (turns.txt).

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from text2grad.feedback import Label, Place, QuoteCounts, Span, Turn, is_foreign, turn_at, turns_of
+from text2grad.feedback.locate import every_place, locate
+from text2grad.feedback.shown import shown, tags_for
+from text2grad.feedback.spans import Label, Place, QuoteCounts, Span, Tolerance
+from text2grad.feedback.transcripts import Turn, is_foreign, turn_at, turns_of
 from text2grad.unicode_words import inside_word
-from text2grad.wire.locate import Tolerance, every_place, locate
-from text2grad.wire.shown import shown, tags_for
 
 
 class Quote(NamedTuple):
@@ -128,7 +129,7 @@ def _exact(quote: Quote, response: str) -> list[Place]:
 
 
 def _quoted_as_shown(quote: Quote, response: str) -> list[Place]:
-    """Where a quote stands that a critic copied with the marks of `wire.shown` in it."""
+    """Where a quote stands that a critic copied with the marks of `feedback.shown` in it."""
     seen = shown(response, tags_for(response))
     if not seen.marks:
         return []

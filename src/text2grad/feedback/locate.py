@@ -8,9 +8,10 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import AnyStr, Literal, NamedTuple
+from typing import AnyStr, NamedTuple
 
-from text2grad.feedback import Place, Turn
+from text2grad.feedback.spans import Place, Tolerance
+from text2grad.feedback.transcripts import Turn
 from text2grad.unicode_words import inside_word
 
 _ONE_FORM = {
@@ -24,11 +25,6 @@ _ONE_FORM = {
 }
 _WIDTHS = ("<wide>", "<narrow>", "<compat> 0066")
 """How the decompositions of letters of another width, and of ligatures with f, begin in Unicode's database."""
-
-
-Tolerance = Literal["exact", "normalised", "any_case"]
-"""How far a quote may be from the letter of the response: not at all; with quotes, dashes, whitespace, accents and
-full width in another form; or in other capitals too, where that finds nothing."""
 
 
 def locate(quote: str, response: str, turns: Sequence[Turn], tolerance: Tolerance) -> list[Place]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from text2grad.feedback import Transcript
+from text2grad.feedback.transcripts import Transcript
 
 TAGS = frozenset({"question", "response", "reference", "tests", "feedback"})
 """Those of the prompts that come with text2grad."""
