@@ -19,7 +19,7 @@ MINIMAL = "task: {name: demo}\npolicy: {model: tiny}\n"
 FILES: dict[str, str | bytes] = {
     "empty.jsonl": "",
     "header.csv": "prompt,response,critique\n",
-    "latin.csv": "prompt,response,critique\nä,b,c\n".encode("latin-1"),
+    "latin.csv": "prompt,response,critique\nß,ö,€\n".encode() + "ä,b,c\n".encode("latin-1"),
     "sheet.xlsx": b"PK\x03\x04\xff",
     "words.txt": "hello\n",
     "torn.jsonl": '{"prompt": "p", "response": "r", "critique": "c"}\n{"prompt":\n',

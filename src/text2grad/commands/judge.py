@@ -23,6 +23,7 @@ READ_KINDS = (
 WRITTEN_KINDS = "csv, or preference (TRL)."
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
 OUT = ("--out FILE", "Where to write. [default: <run.folder>/feedback.jsonl]")
+SHEET = ("--sheet NAME", "The sheet of a workbook. [default: the one with answers]", "")
 START = ("--from NAME", "Start from this policy: a run's name, a folder. [default: sft]")
 JUDGED_ALONE = ("--task.name=qa", "--policy.model=tiny")
 """Settings below those given, where a file is judged without a configuration: no policy is needed."""
@@ -46,13 +47,14 @@ class Import(Stage, ConfiguredCommand):
       text2grad import rollouts.jsonl --scale reward=0..1 --out feedback.jsonl
     """
 
-    source: Path = argument("SOURCE", "The file with the feedback.")
+    source: Path = argument("SOURCE", "The file with the feedback: a table, a workbook, JSON.")
     kind: str = option("--kind KIND", READ_KINDS, "auto")
     names: list[str] = option("--map OURS=YOURS", "Names of your columns: response=answer,critique=comment.", UNSET)
     scales: list[str] = option(
         "--scale [NAME=]WORST..BEST", "Scale of the ratings: 1..5, stars=1..10, poor,fair,good.", UNSET
     )
     no_prompt: bool = option("--no-prompt", "Take records that do not say what was asked.", False)
+    sheet: str = option(*SHEET)
     out: Path | None = option(*OUT)
 
     def work(self) -> Work:
@@ -61,7 +63,7 @@ class Import(Stage, ConfiguredCommand):
         config = self.configuration(self.config or DEMO)
         from text2grad.stages.intake import run_import
 
-        options = (self.names, self.scales, self.no_prompt)
+        options = (self.names, self.scales, self.no_prompt, self.sheet)
         return Work(partial(run_import, config, self.source, self.kind, self.out, *options))
 
 
@@ -175,11 +177,12 @@ class Annotate(Stage, ConfiguredCommand):
     """
 
     responses: Path | None = option(
-        "--responses FILE", "Judge these responses or conversations (.jsonl, .json, .csv); sample none."
+        "--responses FILE", "Judge these responses or conversations (.jsonl, .csv, .xlsx, ...); sample none."
     )
     out: Path | None = option(*OUT)
     plan: bool = option("--plan", "Estimate the cost and exit.", False)
     budget_usd: float | None = option("--budget-usd USD", "Never spend more on FILE.", min=0.0)
+    sheet: str = option(*SHEET)
     limit: int | None = option("--limit", "Judge only the first N responses.", min=1)
     resume: bool = option("--resume/--no-resume", "Keep earlier answers.", True)
     start: str = option(*START, "")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from text2grad.data.tables import bad_rows, decode, is_table, table_rows
+from text2grad.data.sheets import is_workbook, sheet_lines
+from text2grad.data.tables import bad_rows, decode, is_filled, is_table, line_rows, table_rows
 from text2grad.errors import UserError, first_error, first_line, optional_packages
 from text2grad.json_text import json_values
 from text2grad.jsonl import json_lines, reading
@@ -41,7 +41,8 @@ _OTHER_KINDS: Sequence[tuple[str, tuple[bytes, ...], str, str]] = (
     (".zst", (b"\x28\xb5\x2f\xfd",), "is packed by zstd", "zstd -d '{path}'"),
     (".bz2", (b"BZh",), "is packed by bzip2", "bunzip2 -k '{path}'"),
     (".xz", (b"\xfd7zXZ",), "is packed by xz", "unxz -k '{path}'"),
-    (".xlsx .xls .ods .numbers", (b"\xd0\xcf\x11",), "is a spreadsheet, not text", "save it as CSV (UTF-8) first"),
+    (".numbers", (), "is a spreadsheet of Numbers", "export it as Excel or CSV"),
+    (".xlsb", (), "is a binary workbook", "save it as .xlsx"),
     (".zip .tar .tgz .7z", (b"PK\x03\x04",), "is an archive", "unpack it, and give one of its files"),
     (".docx .doc .odt .pdf .html .htm", (b"%PDF",), "is a document", "save its table as CSV"),
     (".diff .patch", (), "is a diff", "write the text before it as response, after it as corrected"),
@@ -110,14 +111,14 @@ def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]
     return loaded
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path, sheet: str = "") -> Iterator[Row]:
     """The rows of a file without their places; see `rows`."""
-    return (row for _, row in rows(path))
+    return (row for _, row in rows(path, sheet))
 
 
-def rows(path: Path) -> Iterator[Placed]:
+def rows(path: Path, sheet: str = "") -> Iterator[Placed]:
     """The rows of JSON Lines (packed or not), of JSON with a list of objects or objects by id, or of a table with a
-    header, each with its place.
+    header, each with its place. Of a workbook, those of the `sheet`, or of the only one with a table of answers.
 
     Raises:
         UserError: the file is missing, is not UTF-8 or not of its kind, has something else than objects, or unpacks
@@ -127,6 +128,11 @@ def rows(path: Path) -> Iterator[Placed]:
         raise _is_folder(path)
     with reading(path):
         data = path.read_bytes()
+    if is_workbook(path, data):
+        yield from line_rows(path, sheet_lines(path, data, sheet))
+        return
+    if sheet:
+        raise UserError(f"{path} is no workbook and has no sheet {sheet!r}", "leave out --sheet")
     kinds = [kind for kind in _OTHER_KINDS if path.suffix.lower() in kind[0].split()]
     kinds += [kind for kind in _OTHER_KINDS if data.startswith(kind[1])]
     for _, _, what, cure in kinds[:1]:
@@ -330,12 +336,6 @@ def text_of(row: Mapping[str, Any], *keys: str) -> str:
     if text := optional_text(row, *keys):
         return text
     raise ValueError(f"no text in {' or '.join(map(repr, keys))}")
-
-
-def is_filled(value: Any) -> bool:
-    """True if a cell says anything: an empty list, blank text and NaN do not."""
-    missing = value is None or (isinstance(value, float) and math.isnan(value))
-    return not missing and str(value).strip() not in ("", "[]")
 
 
 def holds_text(value: Any) -> bool:

@@ -26,12 +26,12 @@ from text2grad.data.conversations import (
     read_record,
     refuse_telemetry,
 )
-from text2grad.data.files import Placed, Row, RowError, bad_record, files_in, is_filled, rows, texts_in
+from text2grad.data.files import Placed, Row, RowError, bad_record, files_in, rows, texts_in
 from text2grad.data.marks import as_turns, human_record, in_code_points, spans_of, subject_of, without_empty
 from text2grad.data.opinions import COMMENT_KEYS, CORRECTED_KEYS, Importer, Names, Opinion, opinions
 from text2grad.data.remarks import RATINGS, SAYS, parse_map, plain_name
 from text2grad.data.scale import Scale, Scales, parse_scales
-from text2grad.data.tables import bad_rows, is_table
+from text2grad.data.tables import bad_rows, is_filled, is_table
 from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
 from text2grad.data.tools import PAIRS_CURE
 from text2grad.errors import InvalidFields, UsageError, UserError
@@ -99,6 +99,7 @@ def import_feedback(
     scales: Sequence[str] = (),
     write: Write = by_default,
     no_prompt: bool = False,
+    sheet: str = "",
 ) -> ImportResult:
     """Read people's feedback as records.
 
@@ -109,19 +110,19 @@ def import_feedback(
     `names` says which columns, keys or fields are meant, where they have other names: `response=answer`.
     `scales` declares scales of ratings, the worst first: `1..5`, or of one question `helpful=1..5`.
     `write` is the policy's way to write a turn that calls tools or reasons, where a conversation has such.
-    With `no_prompt`, records may say nothing of what was asked.
+    With `no_prompt`, records may say nothing of what was asked. `sheet` is the one of a workbook to read.
 
     Raises:
         UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
     """
     if Path(path).is_dir():
-        arguments = (kind, context_characters, names, scales, write, no_prompt)
+        arguments = (kind, context_characters, names, scales, write, no_prompt, sheet)
         return _import_folder(Path(path), lambda file: import_feedback(file, *arguments))
     path, given = Path(path), parse_scales(scales)
     options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
     if kind not in KINDS and not is_own_name(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
-    placed = [] if kind == "feedback" else list(rows(path))
+    placed = [] if kind == "feedback" else list(rows(path, sheet))
     if not placed and kind == "auto":
         problem = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {problem}", "check that it is the right file")

@@ -26,11 +26,12 @@ from text2grad.data.conversations import (
     read_exchange,
     turns_of,
 )
-from text2grad.data.files import Placed, Row, RowError, cell_text, is_filled, kind_of, name_text
+from text2grad.data.files import Placed, Row, RowError, cell_text, kind_of, name_text
 from text2grad.data.marks import LABELS, POLARITY, Mark, as_turns, edits, spans_of
 from text2grad.data.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, opinions
 from text2grad.data.scale import Scale, Scales, number_of
+from text2grad.data.tables import is_filled
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Label, Message, QuoteCounts, Tolerance, is_foreign, key_of
 from text2grad.feedback.quotes import Quote, in_order, occurrences, resolve

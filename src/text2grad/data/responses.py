@@ -50,16 +50,17 @@ Items = Callable[[], Iterable[Item]]
 """Items, from the start at each call: they are read more than once and never all held."""
 
 
-def read_items(path: Path, anchor: bool = False, write: Write = by_default) -> Iterator[Item]:
+def read_items(path: Path, anchor: bool = False, write: Write = by_default, sheet: str = "") -> Iterator[Item]:
     """The items of a file, in order.
 
     With `anchor`, what a person wrote in a record of ours without spans is feedback on its response, as is a row's
-    `feedback` in any case. `write` is how the policy writes a turn that calls tools or reasons.
+    `feedback` in any case. `write` is how the policy writes a turn that calls tools or reasons; `sheet` is of a
+    workbook.
 
     Raises:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
     """
-    for where, row in _rows(path):
+    for where, row in _rows(path, sheet):
         kind, number, *_ = where.split()
         place = f"{path}:{number}" if kind == "line" else f"{path}: {where}"
         if not isinstance(row, dict):
@@ -99,10 +100,10 @@ def check_items(items: Iterable[Item], longest: int = MOST_CHARACTERS) -> int:
     return count
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+def _rows(path: Path, sheet: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the rows with their places: of JSON Lines one line at a time, of other files all at once."""
     if is_table(path):
-        yield from ((place, {name: cell for name, cell in row.items() if cell}) for place, row in rows(path))
+        yield from ((place, {name: cell for name, cell in row.items() if cell}) for place, row in rows(path, sheet))
         return
     with reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line.strip() for line in file if line.strip()), "")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from text2grad.errors import UserError, warn_once
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
 _TABBED = (".tsv", ".tab", ".txt")
 _MOST_NAMED = 5
 _SHEET_ERROR = re.compile(r"#[A-ZÀ-Ý0/¿_]+[!?]|#N/?[ADV]|Err:5\d\d")
@@ -28,6 +30,14 @@ _SHEET_ERROR = re.compile(r"#[A-ZÀ-Ý0/¿_]+[!?]|#N/?[ADV]|Err:5\d\d")
 _FORMULA_OF_TEXT = re.compile(r'="([^"]*)"')
 _SHORTENED = re.compile(r"\d[.,]\d+E\+\d+", re.IGNORECASE)
 _IMPORT_ID = re.compile(r'\s*$|\{"ImportId":')
+CODE_PAGES = (
+    *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257"),
+    *("cp932", "gb18030", "big5", "euc_kr", "mac_roman"),
+)
+"""The code pages in which spreadsheets save a table."""
+_WESTERN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜßàáâãäåæçèéêëìíîïñòóôõöøùúûüÿŒœŠšŽž")
+_SIGNS = frozenset("“”‘’„‚‹›«»–—…€£¿¡°·§©®™²³½¼¾×•ªº±´\xa0\xad")
+_SIGN_IN_WORD = re.compile(r"(?<=[^\W\d_])[“”„‚‹›«»…€£¿¡°§©®™²³½¼¾×•±](?=[^\W\d_])")
 _SEPARATOR = re.compile(r"sep=([^\r\n])(?:\r\n|\r|\n)", re.IGNORECASE)
 
 
@@ -45,10 +55,10 @@ class Line(NamedTuple):
 
 
 def is_table(path: Path, text: str = "") -> bool:
-    """True for a table: by its suffix, or as Excel's "Unicode text" with tab-separated cells."""
+    """True for a table or workbook: by its suffix, or as Excel's "Unicode text" with tab-separated cells."""
     suffix = _suffix(path)
     tabs = suffix == ".txt" and "\t" in text.partition("\n")[0] and not text.startswith(("{", "["))
-    return tabs or suffix in (".csv", ".tsv", ".tab")
+    return tabs or suffix in (".csv", ".tsv", ".tab", *WORKBOOKS)
 
 
 def _suffix(path: Path) -> str:
@@ -57,10 +67,13 @@ def _suffix(path: Path) -> str:
 
 
 def decode(path: Path, data: bytes) -> str:
-    """The text of a file in UTF-8, or in UTF-16 or 32 where its first bytes say so.
+    """The text of a file in UTF-8, in UTF-16 or 32 where its first bytes say so, else in a code page.
+
+    No file names its code page: Windows-1252 is taken where it gives the words of a Western language, else what
+    charset-normalizer finds. One line on stderr says which, with a word to look at.
 
     Raises:
-        UserError: it is in a code page, which no file names; says how the first word would read in the commonest.
+        UserError: it is not text, or in no code page that is known.
     """
     try:
         return data.decode(json.detect_encoding(data)).lstrip("\ufeff")
@@ -68,14 +81,52 @@ def decode(path: Path, data: bytes) -> str:
         if b"\0" in data:
             raise UserError(f"{path} is not text", "export it as CSV, JSON or JSON Lines") from error
         line = data.count(b"\n", 0, error.start) + 1
-        around = data[max(0, error.start - 20) : error.start + 20].decode("cp1252", "replace")
+        page = "" if _is_damaged_utf8(data) else _code_page(data)
+        if not page:
+            name = shlex.quote(str(path))
+            new = shlex.quote(str(path.with_name(f"{path.stem}-utf8{path.suffix}")))
+            cure = f"save it as UTF-8, or name its code page: iconv -f CP1252 -t UTF-8 {name} > {new}"
+            problem = f"{path}: not UTF-8 text in line {line}, and in no code page that is known"
+            raise UserError(problem, cure) from error
+        around = data[max(0, error.start - 20) : error.start + 20].decode(page, "replace")
         word = next((word for word in re.split(r'[\s,;"]+', around) if not word.isascii()), around)
-        name = shlex.quote(str(path))
-        new = shlex.quote(str(path.with_name(f"{path.stem}-utf8{path.suffix}")))
-        raise UserError(
-            f"{path}: not UTF-8 text in line {line}; as Windows-1252 it would read {word!r}",
-            f"if that is right: iconv -f CP1252 -t UTF-8 {name} > {new} (else name its own code page there)",
-        ) from error
+        warn_once(
+            f"{path}: not UTF-8; read as {page}, line {line} has {word!r} (if that is wrong: save it as UTF-8)"
+        )
+        return data.decode(page)
+
+
+def _is_damaged_utf8(data: bytes) -> bool:
+    """True if most of what is beyond ASCII is UTF-8: two encodings in one file, or a byte that was lost."""
+    beyond = [character for character in data.decode("utf-8", "replace") if not character.isascii()]
+    return beyond.count("\ufffd") < len(beyond) / 2
+
+
+def _code_page(data: bytes) -> str:
+    """The code page of a text that is not UTF-8; "" if none is likely."""
+    try:
+        if _reads_as_western(data.decode("cp1252")):
+            return "cp1252"
+    except UnicodeDecodeError:
+        pass
+    from charset_normalizer import from_bytes
+
+    match = from_bytes(data, cp_isolation=[*CODE_PAGES]).best()
+    return match.encoding if match else ""
+
+
+def _reads_as_western(text: str) -> bool:
+    """True if letters beyond ASCII are those of Western languages, among more of ASCII, and signs part words."""
+    letters = sum(map(str.isalpha, text))
+    beyond = [character for character in text if not character.isascii()]
+    likely = all(character in _WESTERN or character in _SIGNS for character in beyond)
+    return likely and not _SIGN_IN_WORD.search(text) and sum(map(str.isalpha, beyond)) <= 0.3 * letters
+
+
+def is_filled(value: Any) -> bool:
+    """True if a cell says anything: an empty list, blank text and NaN do not."""
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return not missing and str(value).strip() not in ("", "[]")
 
 
 def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -84,7 +135,12 @@ def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         UserError: the table cannot be read, a column is there twice, or rows have too many or few cells (which).
     """
-    lines = _without_qualtrics(path, _delimited(path, text))
+    return line_rows(path, _delimited(path, text))
+
+
+def line_rows(path: Path, lines: Sequence[Line]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a table by the names in its first line; see `table_rows`."""
+    lines = _without_qualtrics(path, lines)
     if not lines:
         return
     names = _names(path, lines)
@@ -110,14 +166,14 @@ def plain_cell(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and as_cell(cell[1:]) == cell else cell
 
 
-def _without_qualtrics(path: Path, lines: list[Line]) -> list[Line]:
+def _without_qualtrics(path: Path, lines: Sequence[Line]) -> Sequence[Line]:
     """The rows without the two below the header in which Qualtrics has its questions and their ids."""
     ids = [
         n for n, line in enumerate(lines[:3]) if n and line.cells and all(_IMPORT_ID.match(c) for c in line.cells)
     ]
     if ids:
         warn_once(f"{path}: {lines[1].place} to {lines[ids[0]].place}: Qualtrics' own headers, not read")
-    return lines[:1] + lines[ids[0] + 1 :] if ids else lines
+    return [*lines[:1], *lines[ids[0] + 1 :]] if ids else lines
 
 
 def _refuse_artefacts(path: Path, lines: Sequence[Line], names: Mapping[int, str]) -> None:

@@ -118,7 +118,7 @@ def annotate_file(
     write = factory.run.turn_writer()
 
     def items() -> Iterator[Item]:
-        return islice(read_items(responses, options.anchor, write), options.limit)
+        return islice(read_items(responses, options.anchor, write, options.sheet), options.limit)
 
     refuse_none(items)
     if job is not None:

@@ -40,17 +40,19 @@ def run_import(
     names: Sequence[str] = (),
     scales: Sequence[str] = (),
     no_prompt: bool = False,
+    sheet: str = "",
 ) -> ImportSummary:
     """Add people's feedback to our records; say what was found, and what the file holds of each data set.
 
-    `names`, `scales` and `no_prompt` are as `data.records.import_feedback` takes them.
+    `names`, `scales`, `no_prompt` and `sheet` are as `data.records.import_feedback` takes them.
     Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
     """
     from text2grad.data.records import import_feedback, merged, reports_by_data_set
 
     run = RunFolder.of(config)
     write = run.turn_writer()
-    imported = import_feedback(source, kind, config.task.context_characters, names, scales, write, no_prompt)
+    characters = config.task.context_characters
+    imported = import_feedback(source, kind, characters, names, scales, write, no_prompt, sheet)
     target = out or run.feedback_file
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,8 @@ MOST_MOVED = 0.5
 class AnnotateOptions:
     """What the command line says beside the settings: how far to go this time.
 
-    All but `limit` and `start` (the policy that answers; "": the SFT policy) are for a critic behind an endpoint.
+    All but `limit`, `start` (the policy that answers; "": the SFT policy) and `sheet` (of a workbook) are for a
+    critic behind an endpoint.
     `canaries` None: wherever it is asked now, not where requests or answers are a file.
     """
 
@@ -48,6 +49,7 @@ class AnnotateOptions:
     answers: Path | None = None
     canaries: bool | None = None
     start: str = ""
+    sheet: str = ""
 
     @property
     def asks(self) -> bool:

@@ -25,7 +25,7 @@ OTHERS = {
     "f.db": (b"SQLite format 3\0", "sqlite3 -json"),
     "g.csv": (b"PK\x03\x04", "unpack"),
     "h.docx": (b"PK\x03\x04", "save its table"),
-    "i.xlsx": (b"PK\x03\x04", "save it as CSV"),
+    "i.xlsx": (b"PK\x03\x04", "save it again as .xlsx"),
     "j.arrow": (b"\xff\xff\xff\xff\x10\0", "from_file"),
 }
 

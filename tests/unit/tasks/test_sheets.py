@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -96,18 +94,6 @@ def test_what_is_not_clear_is_one_line(tmp_path: Path, name: str, data: str, wor
     with pytest.raises(UserError, match=words) as caught:
         rows(tmp_path, name, data)
     assert "\n" not in str(caught.value)
-
-
-def test_the_cure_of_a_code_page_cures(tmp_path: Path) -> None:
-    data = 'response,critique\n"Größe, 5",für\n'.encode("cp1252")
-    with pytest.raises(
-        UserError, match="not UTF-8 text in line 2; as Windows-1252 it would read 'Größe'"
-    ) as caught:
-        rows(tmp_path, "my file.csv", data)
-    command = str(caught.value).partition("if that is right: ")[2].partition(" (")[0]
-    subprocess.run(command, shell=True, check=True)
-    converted = Path(shlex.split(command)[-1])
-    assert [row for _, row in files.rows(converted)] == [ROW]
 
 
 CELLS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)

@@ -1,0 +1,354 @@
+"""Workbooks of Excel and LibreOffice as tables: the cells of one sheet as text, formulas as their saved values.
+
+`python-calamine` reads .xlsx, .xlsm (its macros are not run), .xls and .ods. What could exhaust memory, or would be
+lost without a word, is refused before it sees the file: archives that unpack to too much, a cell far below or right
+of the others, formulas without a value, errors of formulas.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from python_calamine import CalamineError, CalamineSheet, PasswordError, SheetTypeEnum, load_workbook
+
+from text2grad.data.columns import fits
+from text2grad.data.tables import WORKBOOKS, Line, bad_rows
+from text2grad.errors import UserError, first_line, warn_once
+
+MOST_BYTES, MOST_UNPACKED, MOST_CELLS = 64 << 20, 512 << 20, 10_000_000
+"""A workbook may have 64 MiB, unpack to 512 MiB (without its pictures), and have ten million cells in a sheet."""
+LEAST_UNPACKED, MOST_TIMES = 64 << 20, 200
+"""A part may unpack to 64 MiB, or to 200 times its size."""
+TITLES = 10
+"""Rows among which the header is looked for."""
+LONGEST_NAME = 200
+"""Characters of a header: some are questions of a survey."""
+_OLE = b"\xd0\xcf\x11\xe0"
+_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
+_NOT_READ = re.compile(
+    r"xl/(media|drawings|charts|embeddings|ctrlProps|theme|vbaProject)|(Pictures|Thumbnails)/|Object "
+)
+"""Parts of a workbook that hold no cells."""
+_CELL = re.compile(r"([A-Z]{1,3})(\d{1,7})")
+_EXACT = 1e15
+"""Spreadsheets keep fifteen digits of a number."""
+
+
+@dataclass
+class _Cells:
+    """The extent of a sheet, and the places of errors and of formulas without a value, as its XML has them."""
+
+    rows: int = 0
+    columns: int = 0
+    errors: list[tuple[str, str]] = field(default_factory=list)
+    unsaved: list[str] = field(default_factory=list)
+
+
+def is_workbook(path: Path, data: bytes) -> bool:
+    """True for a workbook: by its suffix, or an archive that has a workbook's parts."""
+    suffix = path.suffix.lower()
+    if suffix in WORKBOOKS:
+        return True
+    return suffix not in (".numbers", ".xlsb") and data.startswith(b"PK\x03\x04") and b"xl/workbook.xml" in data
+
+
+def sheet_lines(path: Path, data: bytes, sheet: str = "") -> list[Line]:
+    """The rows of a sheet that are not blank, from its header on. Without a name, the only sheet that has a table
+    of answers. Rows above the header, and cells merged over several rows, are named on stderr.
+
+    Raises:
+        UserError: it is damaged, protected or too large, has no such sheet or several, or cells without a value.
+    """
+    if len(data) > MOST_BYTES:
+        size = f"{len(data) >> 20} MiB, more than {MOST_BYTES >> 20}"
+        raise UserError(f"{path} has {size}", "save the sheet alone as CSV (UTF-8)")
+    if data.startswith(_OLE) and _ENCRYPTED in data:
+        raise _protected(path)
+    parts = _parts(path, data) if data.startswith(b"PK") else {}
+    try:
+        cells = _checked_cells(path, parts)
+        with load_workbook(io.BytesIO(_packed(parts) if parts else data)) as workbook:
+            tables = [meta.name for meta in workbook.sheets_metadata if meta.typ == SheetTypeEnum.WorkSheet]
+            names = _candidates(path, workbook.sheet_names, tables, sheet)
+            sheets = {name: _read(path, workbook.get_sheet_by_name(name)) for name in names}
+    except PasswordError as error:
+        raise _protected(path) from error
+    except (CalamineError, ElementTree.ParseError, zipfile.BadZipFile, ValueError) as error:
+        raise _damaged(path, error) from error
+    name = _chosen(path, sheets, sheet)
+    if name in cells:
+        _refuse_valueless(path, name, cells[name])
+    return sheets[name].lines
+
+
+def _protected(path: Path) -> UserError:
+    cure = "save it without one (Excel: File, Info, Protect Workbook), or one sheet as CSV (UTF-8)"
+    return UserError(f"{path} is protected by a password", cure)
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} cannot be read: {first_line(error)}", "open it, and save it again as .xlsx")
+
+
+# The archive.
+
+
+def _parts(path: Path, data: bytes) -> dict[str, bytes]:
+    """The parts of a workbook that may hold cells, unpacked within limits.
+
+    Raises:
+        UserError: it unpacks to too much, or is damaged.
+    """
+    parts: dict[str, bytes] = {}
+    total = 0
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for entry in archive.infolist():
+                if entry.is_dir() or _NOT_READ.match(entry.filename):
+                    continue
+                most = min(max(LEAST_UNPACKED, MOST_TIMES * entry.compress_size), MOST_UNPACKED - total)
+                with archive.open(entry) as file:
+                    part = file.read(most + 1)
+                total += len(part)
+                if len(part) > most:
+                    problem = f"{path} unpacks to more than {most >> 20} MiB ({entry.filename})"
+                    raise UserError(problem, "save the sheet alone as CSV (UTF-8), if you trust it")
+                parts[entry.filename] = part
+    except RuntimeError as error:  # an archive with a password
+        raise _protected(path) from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+        raise _damaged(path, error) from error
+    return parts
+
+
+def _packed(parts: Mapping[str, bytes]) -> bytes:
+    """The parts as an archive again: what was checked is what is read."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+    return buffer.getvalue()
+
+
+def _checked_cells(path: Path, parts: Mapping[str, bytes]) -> dict[str, _Cells]:
+    """What the XML of each sheet of an .xlsx says of its cells, by the sheet's name.
+
+    Raises:
+        UserError: the extent of a sheet is too large.
+    """
+    found: dict[str, _Cells] = {}
+    for name, part in _sheet_parts(parts):
+        cells = found[name] = _cells_of(part)
+        if cells.rows * cells.columns > MOST_CELLS:
+            problem = f"{path}: the sheet {name!r} ends in row {cells.rows:,} and column {cells.columns:,}"
+            raise UserError(problem, "delete the empty rows and columns behind the table, and save it")
+    return found
+
+
+def _sheet_parts(parts: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    """The names of the sheets of an .xlsx and their XML."""
+    if "xl/workbook.xml" not in parts:
+        return
+    links = ElementTree.fromstring(parts.get("xl/_rels/workbook.xml.rels", b"<none/>"))
+    targets = {link.get("Id"): (link.get("Target") or "").removeprefix("/xl/") for link in links}
+    for element in ElementTree.fromstring(parts["xl/workbook.xml"]).iter():
+        if _tag(element) == "sheet":
+            target = next((value for key, value in element.items() if key.endswith("}id")), "")
+            part = parts.get(f"xl/{targets.get(target, '')}")
+            if part is not None:
+                yield element.get("name") or "", part
+
+
+def _cells_of(part: bytes) -> _Cells:
+    cells = _Cells()
+    for _, element in ElementTree.iterparse(io.BytesIO(part)):
+        tag = _tag(element)
+        if tag == "c":
+            place = _CELL.fullmatch(element.get("r") or "")
+            inside = {_tag(child): child.text or "" for child in element}
+            if place:
+                cells.columns = max(cells.columns, _column_number(place[1]))
+                cells.rows = max(cells.rows, int(place[2]))
+            if element.get("t") == "e":
+                cells.errors.append((element.get("r") or "", inside.get("v", "")))
+            elif "f" in inside and not inside.get("v") and element.get("t") is None:
+                cells.unsaved.append(element.get("r") or "")
+            element.clear()
+        elif tag == "row":
+            element.clear()
+    return cells
+
+
+def _tag(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
+def _column_number(letters: str) -> int:
+    number = 0
+    for letter in letters:
+        number = number * 26 + ord(letter) - 64
+    return number
+
+
+def _refuse_valueless(path: Path, name: str, cells: _Cells) -> None:
+    """Refuse cells that hold an error of a formula, or a formula that was never computed.
+
+    Raises:
+        UserError: there are some; says which.
+    """
+    if cells.errors:
+        found = [(place, f"the spreadsheet's error {error}") for place, error in cells.errors]
+        raise bad_rows(f"{path}, sheet {name!r}", found, "correct the formula, or clear the cell, and save it")
+    if cells.unsaved:
+        found = [(place, "a formula without a value") for place in cells.unsaved]
+        raise bad_rows(f"{path}, sheet {name!r}", found, "open it in Excel or LibreOffice, and save it")
+
+
+# Sheets.
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """The rows of a sheet from its header on; `problem` says why they are no table, `notes` what was merged."""
+
+    lines: list[Line]
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def _candidates(path: Path, names: Sequence[str], tables: Sequence[str], sheet: str) -> list[str]:
+    """The sheets to look at: the named one, else all that have cells.
+
+    Raises:
+        UserError: there is none.
+    """
+    if sheet and sheet not in names:
+        raise UserError(f"{path} has no sheet {sheet!r}", f"sheets: {', '.join(map(repr, names))[:200]}")
+    if sheet and sheet not in tables:
+        raise UserError(f"{path}: the sheet {sheet!r} is a chart and no table", "name another by --sheet")
+    if not tables:
+        raise UserError(f"{path} has charts and no table", "put the feedback into a sheet with cells")
+    return [sheet] if sheet else list(tables)
+
+
+def _read(path: Path, sheet: CalamineSheet) -> _Sheet:
+    """The rows of a sheet that are not blank, with what is merged in every row of it."""
+    end = sheet.end or (-1, -1)
+    if (end[0] + 1) * (end[1] + 1) > MOST_CELLS:
+        problem = f"{path}: the sheet {sheet.name!r} ends in row {end[0] + 1:,} and column {end[1] + 1:,}"
+        raise UserError(problem, "delete the empty rows and columns behind the table, and save it")
+    rows = [[_text(cell) for cell in row] for row in sheet.to_python(skip_empty_area=False)] if end[0] >= 0 else []
+    filled = [number for number, row in enumerate(rows) if any(map(str.strip, row))]
+    header = _header(rows, filled)
+    if header is None:
+        return _Sheet([], "is empty" if not filled else "has no row with several cells")
+    problem = _no_header(rows[header])
+    below = [number for number in filled if number > header]
+    if not problem and not below:
+        problem = "has a header and no rows"
+    notes: list[str] = []
+    if not problem:
+        problem, notes = _spread(sheet.merged_cell_ranges or [], rows, header)
+    width = max(column + 1 for column, cell in enumerate(rows[header]) if cell.strip())
+    width = max([width, *(column + 1 for row in below for column, cell in enumerate(rows[row]) if cell.strip())])
+    rows[header] = [" ".join(cell.split()) for cell in rows[header]]
+    filled = [number for number in range(header, len(rows)) if any(map(str.strip, rows[number]))]
+    lines = [Line(number + 1, number + 1, rows[number][:width]) for number in filled]
+    return _Sheet(lines, problem, tuple(notes))
+
+
+def _text(cell: Any) -> str:
+    """The text of a cell, as a table in CSV would have it; dates in ISO form."""
+    if isinstance(cell, bool):
+        return str(cell).upper()
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < _EXACT:
+        return str(int(cell))
+    if isinstance(cell, float):
+        return f"{cell:.14E}" if abs(cell) >= _EXACT else repr(cell)
+    if isinstance(cell, date | datetime | time | timedelta):
+        return cell.isoformat(" ") if isinstance(cell, datetime) else str(cell)
+    return str(cell)
+
+
+def _header(rows: Sequence[Sequence[str]], filled: Sequence[int]) -> int | None:
+    """The first row that has at least half as many filled cells as the fullest one: above it are titles."""
+    counts = {number: sum(bool(cell.strip()) for cell in rows[number]) for number in filled}
+    most = max(counts.values(), default=0)
+    return next((number for number in filled[:TITLES] if counts[number] > 1 and 2 * counts[number] >= most), None)
+
+
+def _no_header(row: Sequence[str]) -> str:
+    """Why a row cannot be a header; "" for one that can."""
+    for cell in filter(None, map(str.strip, row)):
+        sentence = cell.endswith(".") and len(cell.split()) > 3
+        if re.fullmatch(r"[\d.,:\- ]+", cell) or len(cell) > LONGEST_NAME or sentence:
+            return f"has no header: its first row has {cell[:30]!r} where a name belongs"
+    return ""
+
+
+def _spread(
+    merged: Sequence[tuple[tuple[int, int], tuple[int, int]]], rows: list[list[str]], header: int
+) -> tuple[str, list[str]]:
+    """Write what is merged over several rows of one column into each of them. Returns why other merged cells cannot
+    be read, and a note on each that was."""
+    notes: list[str] = []
+    for (top, left), (bottom, right) in merged:
+        if bottom < header or top >= len(rows):
+            continue
+        place = f"{_letters(left)}{top + 1}:{_letters(right)}{bottom + 1}"
+        if left != right or top <= header:
+            return f"has merged cells in {place}: unmerge them", notes
+        text = rows[top][left]
+        for row in rows[top + 1 : bottom + 1]:
+            row[left] = text
+        notes.append(f"the merged cells {place} are read as {text[:30]!r} in every row")
+    return "", notes
+
+
+def _letters(column: int) -> str:
+    """The letters of a column that is counted from 0."""
+    letters = ""
+    number = column + 1
+    while number:
+        number, rest = divmod(number - 1, 26)
+        letters = chr(65 + rest) + letters
+    return letters
+
+
+def _chosen(path: Path, sheets: Mapping[str, _Sheet], sheet: str) -> str:
+    """The one sheet that has a table of answers; its name and the rows above its header go to stderr.
+
+    Raises:
+        UserError: no sheet is a table, or several may be meant.
+    """
+    tables = [name for name, read in sheets.items() if not read.problem]
+    if not tables:
+        name, read = next(iter(sheets.items()))
+        more = f" (sheets: {', '.join(map(repr, sheets))[:200]})" if len(sheets) > 1 else ""
+        problem = f"{path}: the sheet {name!r} {read.problem}{more}"
+        raise UserError(problem, "a sheet with a row of names, and below it a row for each answer, is read")
+    fitting = [name for name in tables if fits([cell.strip() for cell in sheets[name].lines[0].cells])]
+    chosen = fitting if len(fitting) == 1 else tables
+    if len(chosen) > 1:
+        meant = fitting or tables
+        raise UserError(
+            f"{path}: several sheets may be meant: {', '.join(meant)}", f"--sheet {shlex.quote(meant[0])}"
+        )
+    read = sheets[chosen[0]]
+    first = read.lines[0].row
+    above = f"; what stands above row {first} is not read" if first > 1 else ""
+    if len(sheets) > 1 or above:
+        warn_once(f"{path}: the sheet {chosen[0]!r} is read{above}")
+    for note in read.notes:
+        warn_once(f"{path}: {note}")
+    return chosen[0]
