@@ -335,11 +335,14 @@ def _owner(rank: int) -> str:
     return f"random of {rank}" if rank else "random"
 
 
-def save_policy(policy: Policy, folder: Path) -> None:
-    """Write a policy beside its place, then move it there: a crash never leaves half a model under the name."""
+def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write a policy beside its place, then move it there: a crash never leaves half a model under the name.
+
+    `weights`: those of its model, where the model itself has only parts of them.
+    """
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    write_policy(policy, partial)
+    write_policy(policy, partial, weights)
     write_manifest(partial)
     for path in (*partial.rglob("*"), partial):
         checkpoint.sync(path)

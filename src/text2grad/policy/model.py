@@ -102,7 +102,8 @@ class Reference:
         self.adapter = adapter
 
     @contextmanager
-    def _in_force(self) -> Iterator[None]:
+    def in_force(self) -> Iterator[None]:
+        """Within, its model is the reference, without gradient."""
         weights: AbstractContextManager[None] = nullcontext()
         if isinstance(self.model, PeftModel):
             weights = adapter_in_force(self.model, self.adapter) if self.adapter else self.model.disable_adapter()
@@ -111,11 +112,11 @@ class Reference:
 
     def view(self, batch: TokenBatch) -> View:
         """Return the states and the head that give its log-probabilities of a batch's response tokens."""
-        with self._in_force():
+        with self.in_force():
             view = self.reader(self.model, batch).view
 
         def head(states: Tensor) -> Tensor:
-            with self._in_force():
+            with self.in_force():
                 return view.head(states)
 
         return view._replace(head=head)

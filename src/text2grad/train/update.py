@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from text2grad.policy.model import Policy
+from text2grad.policy.model import Policy, PolicyOutput
 from text2grad.rl import advantage as adv
 from text2grad.rl import loss as losses
 from text2grad.train.optimizers import Optimizers, clip_gradient
@@ -85,9 +86,16 @@ def accumulate_gradient(
 
 
 def loss_terms(
-    policy: Policy, part: Rollout, settings: PPOSettings, temperature: float, warming: bool = False
+    policy: Callable[..., PolicyOutput],
+    part: Rollout,
+    settings: PPOSettings,
+    temperature: float,
+    warming: bool = False,
 ) -> dict[str, Tensor]:
-    """The terms of the objective per token (B, T): policy and value, and what is recorded beside them."""
+    """The terms of the objective per token (B, T): policy and value, and what is recorded beside them.
+
+    `policy` is a `Policy`, or reads a batch as one does.
+    """
     output = policy(part.batch, temperature, fixed=warming, valued=settings.valued)
     logp = output.logp  # (B, T), under the weights as they are now
     policy_loss, clipped = losses.policy_loss(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,13 +22,14 @@ VALUE_FILE = "value_head.safetensors"
 VALUE_TRUNK = "value_trunk"
 
 
-def write_policy(policy: Policy, folder: Path) -> None:
+def write_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
     """Write model or adapter, tokenizer and heads, and the value function's own trunk if it has one.
 
-    Of an adapted model the adapter alone is written: its base weights are where they were loaded from.
+    `weights`: the model's, where they are split over processes and gathered for this. Of an adapted model the
+    adapter alone is written: its base weights are where they were loaded from.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _save_model(policy.model, folder)
+    _save_model(policy.model, folder, weights)
     if policy.value_trunk is not None:
         _save_model(policy.value_trunk, folder / VALUE_TRUNK)
     policy.tokenizer.save_pretrained(folder)
@@ -47,15 +48,16 @@ def make_readable(folder: Path) -> None:
         path.chmod(0o666 & ~mask)
 
 
-def _save_model(model: Any, folder: Path) -> None:
+def _save_model(model: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
     """A model, or the policy's adapter alone: peft writes a named one into a folder of that name."""
     if not isinstance(model, PeftModel):
-        model.save_pretrained(folder, safe_serialization=True)
+        model.save_pretrained(folder, safe_serialization=True, state_dict=weights)
         return
     model.save_pretrained(
         str(folder),
         safe_serialization=True,
         selected_adapters=[POLICY_ADAPTER],
+        state_dict=weights,
         save_embedding_layers=False,  # no tokens are added; peft would look for the base model to make sure
     )
     for path in (folder / POLICY_ADAPTER).iterdir():

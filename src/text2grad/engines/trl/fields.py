@@ -1,0 +1,186 @@
+"""The fields of TRL's `GRPOConfig`: what a user may pass on, what our settings say, and what is refused."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from fnmatch import fnmatch
+from typing import Any, NamedTuple
+
+from text2grad.errors import UsageError, UserError, first_line, optional_packages
+from text2grad.plugins.credit import require
+from text2grad.policy.settings import GenerationSettings
+from text2grad.train.optimizers import MAX_GRAD_NORM
+from text2grad.train.ppo_settings import PPOSettings
+
+with optional_packages():
+    from trl import GRPOConfig
+
+TESTED, INSTALL = "1.16", "pip install 'text2grad[trl]'"
+
+SET_BY = {
+    "learning_rate": "ppo.lr",
+    "lr_scheduler_*": "ppo.schedule",
+    "warmup_*": "ppo.schedule",
+    "max_steps": "ppo.steps",
+    "num_train_epochs": "ppo.steps",
+    "num_iterations": "ppo.epochs",
+    "num_generations*": "ppo.samples_per_prompt",
+    "per_device_train_batch_size": "ppo.micro_batch_size",
+    "gradient_accumulation_steps": "ppo.mini_batches",
+    "steps_per_generation": "ppo.rollouts",
+    "generation_batch_size": "ppo.rollouts",
+    "auto_find_batch_size": "ppo.micro_batch_size",
+    "beta": "ppo.kl_coefficient",
+    "use_bias_correction_kl": "ppo.kl",
+    "epsilon*": "ppo.clip_high",
+    "scale_rewards": "ppo.normalisation",
+    "mask_truncated_completions": "ppo.mask_truncated",
+    "temperature": "generation.temperature",
+    "max_completion_length": "generation.max_new_tokens",
+    "seed": "run.seed",
+    "data_seed": "run.seed",
+    "output_dir": "run.folder",
+    "resume_from_checkpoint": "--restart and --force",
+    "report_to": "run.loggers",
+    "log_completions*": "run.loggers",
+    "eval_*": "ppo.heldout_every",
+    "do_*": "ppo.heldout_every",
+    "model_init_kwargs": "policy.model, policy.dtype",
+    "trust_remote_code": "policy.model",
+    "chat_template_kwargs": "policy.chat_template",
+    "use_cpu": "policy.device",
+}
+"""Fields, or families of them, that a setting of ours says."""
+OBJECTIVE = (
+    *("loss_type", "importance_sampling_level", "delta", "sapo_*", "vespo_*", "off_policy_mask_threshold"),
+    *("top_entropy_quantile", "entropy_*", "use_adaptive_entropy", "router_aux_loss_coef"),
+    *("reward_weights", "multi_objective_aggregation", "sync_ref_model", "ref_model_*"),
+    *("top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "vllm_structured_outputs_regex"),
+    *("vllm_importance_sampling_mode", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_cap"),
+    *("optim*", "weight_decay", "adam_*", "max_grad_norm", "label_smoothing_factor", "neftune_noise_alpha"),
+    *("disable_dropout", "shuffle_dataset", "train_sampling_strategy", "ignore_data_skip", "save_only_model"),
+    *("load_best_model_at_end", "save_strategy", "save_steps", "remove_unused_columns", "use_transformers_paged"),
+)
+"""Fields of the objective, and of what keeps a run the same, for which there is no setting."""
+
+
+class Shape(NamedTuple):
+    """How the `rollouts` of a step are cut for `processes`: rows of a pass, and passes for an optimizer step."""
+
+    rows: int
+    passes: int
+
+
+def refuse_unfit(settings: PPOSettings, generation: GenerationSettings, turns: bool) -> None:
+    """Refuse settings that only another engine has.
+
+    Raises:
+        UserError: one of them, with the engine that has it.
+    """
+    if settings.valued:
+        raise UserError("TRL has no value function for ppo.advantage gae", "returns or group, or --engine local")
+    if settings.kl == "full":
+        raise UserError("TRL keeps no logits for ppo.kl full", "--ppo.kl k1, or --engine local")
+    if generation.temperature <= 0:
+        raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
+    if turns:
+        raise UserError("--engine trl has no environment of this task's kind", "--engine local or verl")
+
+
+def refuse_fields(given: Mapping[str, Any]) -> None:
+    """Refuse fields of `engine.trl` that are unknown, set elsewhere, or part of the objective.
+
+    Raises:
+        UsageError: the first of them.
+        UserError: TRL is not installed, or of another version.
+    """
+    require("trl", TESTED, INSTALL)
+    known = {each.name: each for each in fields(GRPOConfig)}
+    for name, value in given.items():
+        key = f"engine.trl.{name}"
+        if setting := next((ours for pattern, ours in SET_BY.items() if fnmatch(name, pattern)), None):
+            raise UsageError(f"{key} is set by {setting}", "leave it out")
+        if any(fnmatch(name, pattern) for pattern in OBJECTIVE):
+            raise UsageError(f"{key} would train something else than the other engines do", "leave it out")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(f"{key} is no field of TRL's GRPOConfig", f"did you mean {near[0]!r}?" if near else "")
+        if isinstance(known[name].default, bool) and not isinstance(value, bool):
+            raise UsageError(f"{key} = {value!r}: expected true or false")
+
+
+def refuse_lost_launch() -> None:
+    """Refuse to be one process where several were asked for: `accelerate launch --cpu` starts one, silently.
+
+    Raises:
+        UserError: the environment has the address of a group, and no group.
+    """
+    if "MASTER_PORT" in os.environ and "WORLD_SIZE" not in os.environ:
+        cure = "ACCELERATE_USE_CPU=true torchrun --standalone --nproc_per_node N -m text2grad.cli train ..."
+        raise UserError("several processes were asked for, and the launcher started one", cure)
+
+
+def shape_of(settings: PPOSettings, processes: int) -> Shape:
+    """Return how a step is cut: every pass of every process has as many rows, at most `ppo.micro_batch_size`.
+
+    Raises:
+        UserError: the rollouts cannot be shared evenly.
+    """
+    share, left = divmod(settings.rollouts, processes * settings.mini_batches)
+    if left or not share:
+        unit = processes * settings.mini_batches
+        problem = f"ppo.rollouts {settings.rollouts} is no multiple of {unit}, the processes x ppo.mini_batches"
+        raise UserError(problem, f"--ppo.rollouts {max(unit, settings.rollouts // unit * unit)}")
+    rows = next(size for size in range(min(share, settings.micro_batch_size), 0, -1) if share % size == 0)
+    return Shape(rows, share // rows)
+
+
+def make_args(
+    given: Mapping[str, Any],
+    settings: PPOSettings,
+    generation: GenerationSettings,
+    *,
+    shape: Shape,
+    folder: str,
+    seed: int,
+    cpu: bool,
+) -> Any:
+    """Return a `GRPOConfig` of our settings and the given fields.
+
+    Raises:
+        UsageError: TRL's own class refuses a value.
+    """
+    ours: dict[str, Any] = {
+        "output_dir": folder,
+        "seed": seed,
+        "use_cpu": cpu,
+        "learning_rate": settings.lr,
+        "lr_scheduler_type": settings.schedule,
+        "max_steps": settings.steps * settings.epochs * settings.mini_batches,
+        "num_iterations": settings.epochs,
+        "num_generations": max(2, settings.samples_per_prompt),
+        "per_device_train_batch_size": shape.rows,
+        "gradient_accumulation_steps": shape.passes,
+        "generation_batch_size": settings.rollouts,
+        "max_grad_norm": MAX_GRAD_NORM,
+        "weight_decay": 0.0,
+        "beta": 0.0,  # our KL is in the rewards
+        "temperature": generation.temperature,
+        "max_completion_length": generation.max_new_tokens,
+        "disable_dropout": True,  # the first ratio of every step is exactly 1
+        "save_strategy": "no",  # `run` says when
+        "report_to": "none",
+    }
+    defaults: dict[str, Any] = {"bf16": False, "gradient_checkpointing": False}  # in TRL they are True
+    defaults |= {"logging_strategy": "no", "disable_tqdm": True, "save_total_limit": 2}
+    try:
+        # An odd number of rollouts is no group of two, which is the least that TRL's class takes.
+        even = {} if settings.rollouts % ours["num_generations"] == 0 else {"num_generations": settings.rollouts}
+        args = GRPOConfig(**{**defaults, **given, **ours, **even})
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"engine.trl: {first_line(error)}", "see TRL's GRPOConfig") from error
+    args.num_generations = settings.samples_per_prompt
+    return args

@@ -1,0 +1,258 @@
+"""A run of TRL's trainer in a run folder: the files of the local loop, transformers' checkpoints, and resuming."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from torch import Tensor
+from transformers import TrainerCallback
+
+from text2grad.align import CreditSettings
+from text2grad.durable.guard import is_out_of_memory, only_run_in, writing
+from text2grad.durable.identity import changed, flatten, own_code
+from text2grad.durable.log import RunLog
+from text2grad.durable.run import CHECKPOINTS, RunOptions, save_policy
+from text2grad.engines.trl.fields import make_args, shape_of
+from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, agreed
+from text2grad.errors import Diverged, UserError
+from text2grad.feedback import Critic, Example
+from text2grad.json_text import to_json
+from text2grad.policy.encode import encode_prompts
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings
+from text2grad.signals import StopRequest, leave
+from text2grad.train.account import describe, strips
+from text2grad.train.ppo import CHECKPOINT_EVERY, SAMPLES_EVERY, STRIPS, identity_of, prompt_order
+from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.update import next_coefficient
+
+STATE = "text2grad.json"
+"""In a checkpoint, written last: our part of the state. One without it is not whole."""
+
+
+def train_trl(
+    policy: Policy,
+    examples: Sequence[Example],
+    critic: Critic,
+    settings: PPOSettings,
+    credit: CreditSettings,
+    generation: GenerationSettings,
+    options: RunOptions,
+    fields: Mapping[str, Any],
+) -> None:
+    """Train `policy` in place as `train.ppo.train_ppo` does, by TRL's trainer; `fields` are of its `GRPOConfig`.
+
+    Each of several processes calls this with the same arguments; a step is that of all of them. The first one
+    writes. An unfinished run in the folder is resumed from its last checkpoint.
+
+    Raises:
+        UserError: no examples, a prompt that does not fit, too many failed critiques, numbers that are not finite,
+            a policy that has diverged, or an unfinished run with other settings.
+    """
+    if not examples:
+        raise UserError("no prompts to train on", "check task.data, task.limit and the split")
+    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
+    identity = {
+        "run.name": options.title,
+        "run.seed": str(options.seed),
+        "run.processes": str(PartialState().num_processes),
+        **flatten(ppo=settings, credit=credit, generation=generation),
+        **own_code("the credit scheme", credit.scheme),
+        **identity_of(policy, examples, critic),
+        **options.inputs,
+    }
+    args = make_args(
+        fields,
+        settings,
+        generation,
+        shape=shape_of(settings, PartialState().num_processes),
+        folder=str(options.folder / CHECKPOINTS),
+        seed=options.seed,
+        cpu=policy.device.type == "cpu",
+    )
+    refuse_lost_steps(policy, args)
+    recipe = Recipe(policy, examples, prompts, critic, settings, credit, generation, options.seed)
+    order = prompt_order(len(examples), settings, random.Random(options.seed))
+    trainer = RecipeTrainer(recipe, args, order, settings.kl_coefficient)
+    with only_first(options.folder), StopRequest() as stop:
+        stop.hold()  # a step is finished before a signal is obeyed: all processes must stop at one place
+        saved = agreed(lambda: found_checkpoint(options, identity))
+        run = Steps(trainer, options, identity, stop)
+        if saved is not None:
+            run.resume(saved)
+        with run.log, as_user_error(run):
+            trainer.add_callback(run)
+            trainer.train(resume_from_checkpoint=None if saved is None else str(saved))
+            run.finish()
+
+
+def refuse_lost_steps(policy: Policy, args: Any) -> None:
+    """Refuse weights of a half type that are stepped themselves: small steps would be rounded away.
+
+    Raises:
+        UserError: they are, and no engine keeps float32 copies of them.
+    """
+    half = any(weight.dtype in (torch.bfloat16, torch.float16) for weight in policy.policy_parameters())
+    if half and args.deepspeed_plugin is None:
+        cure = "--policy.dtype float32 --engine.trl.bf16 true computes in bfloat16; or adapters (policy.lora)"
+        raise UserError("TRL steps weights in policy.dtype, where most of a step is rounded away", cure)
+
+
+@contextmanager
+def only_first(folder: Path) -> Iterator[None]:
+    """Hold the folder, in the first process; all must enter.
+
+    Raises:
+        UserError: another run trains there.
+    """
+    if not PartialState().is_main_process:
+        agreed(lambda: None)
+        yield
+        return
+    hold = only_run_in(folder)
+    agreed(hold.__enter__)
+    try:
+        yield
+    finally:
+        hold.__exit__(None, None, None)
+
+
+def found_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path | None:
+    """The newest whole checkpoint of this run; with `restart` none, and they are removed.
+
+    Raises:
+        UserError: the run was another, or of another engine.
+    """
+    place = options.folder / CHECKPOINTS
+    if options.resume == "restart":
+        if PartialState().is_main_process:
+            shutil.rmtree(place, ignore_errors=True)
+        return None
+    steps = {int(path.name.rpartition("-")[2]): path for path in place.glob("checkpoint-*") if path.is_dir()}
+    whole = [path for _, path in sorted(steps.items()) if (path / STATE).is_file()]
+    if not whole:
+        if any((path / "state.json").is_file() for path in steps.values()):
+            raise UserError(
+                f"the unfinished run in {options.folder} is of the local engine", "--engine local, or --restart"
+            )
+        return None
+    before = json.loads((whole[-1] / STATE).read_text(encoding="utf-8"))["identity"]
+    if options.resume != "force" and (changes := changed(before, identity)):
+        raise UserError(
+            f"the unfinished run in {options.folder} began with other settings or inputs: {', '.join(changes[:3])}",
+            "--restart starts over, --force resumes all the same",
+        )
+    return whole[-1]
+
+
+class Steps(TrainerCallback):
+    """Looks at each finished step: writes its metrics and samples, saves, and stops when a signal asks for it."""
+
+    def __init__(
+        self, trainer: RecipeTrainer, options: RunOptions, identity: Mapping[str, str], stop: StopRequest
+    ) -> None:
+        self.trainer, self.options, self.identity, self.stop = trainer, options, identity, stop
+        self.settings = trainer.recipe.settings
+        self.first = PartialState().is_main_process
+        shown = ("score", "kl", "wrong_sign_rate")
+        self.log = RunLog(options.folder, options.title, self.settings.steps, shown, silent=not self.first)
+        self.every = CHECKPOINT_EVERY if options.checkpoint_every is None else options.checkpoint_every
+        self.done = 0
+        self.stopped = 0
+
+    def resume(self, saved: Path) -> None:
+        """Take over our part of a checkpoint's state."""
+        state = json.loads((saved / STATE).read_text(encoding="utf-8"))
+        self.done, self.trainer.coefficient = state["step"], state["kl_coefficient"]
+        self.log.go_back(state["logs"], saved)
+        self._say(f"resumes after step {self.done} of {self.settings.steps}")
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Open other places for the metrics, where the run has some."""
+        agreed(lambda: self.log.open_loggers(self.options.loggers, self.done))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After the last update of a step: write it, and say whether to save or to stop."""
+        trainer, step = self.trainer, self.trainer.step
+        assert step is not None
+        if state.global_step % trainer.updates:
+            return
+        terms = trainer.means_of_step()
+        metrics = describe(step.responses, step.rollout, step.coefficient) | terms | step.watch.seconds
+        agreed(lambda: self._write(step.number, metrics))
+        trainer.coefficient = next_coefficient(step.coefficient, metrics["kl"], self.settings)
+        self.done = step.number + 1
+        last = self.done == self.settings.steps
+        if (signal := max(gather_object([self.stop.signal]))) and not last:
+            self.stopped, control.should_training_stop = signal, True
+        control.should_save = not last and bool(self.stopped or (self.every and self.done % self.every == 0))
+
+    def _write(self, number: int, metrics: dict[str, float]) -> None:
+        if not self.first:
+            return
+        step = self.trainer.step
+        assert step is not None
+        if self.options.on_step:
+            self.options.on_step(number, metrics)
+        self.log.metrics(number, metrics)
+        if number % SAMPLES_EVERY == 0 or number == self.settings.steps - 1:
+            for strip in strips(number, step.responses, step.rollout, STRIPS, valued=False):
+                self.log.sample(strip)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Add our part to a checkpoint that transformers has written; it is whole then."""
+        PartialState().wait_for_everyone()
+        if self.first:
+            place = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
+            ours = {"step": self.done, "kl_coefficient": self.trainer.coefficient, "identity": self.identity}
+            with writing(place):
+                place.write_text(to_json({**ours, "logs": self.log.positions()}), encoding="utf-8")
+
+    def finish(self) -> None:
+        """Write the policy and remove the checkpoints; or leave, where a signal asked for it."""
+        if self.stopped:
+            self._say(f"stopped after step {self.done} of {self.settings.steps}; the same command resumes it")
+            leave(self.stopped)
+        weights = self.trainer.gathered_weights()
+        agreed(lambda: self._finish(weights))
+        if self.stop.signal:
+            leave(self.stop.signal)
+
+    def _finish(self, weights: Mapping[str, Tensor] | None) -> None:
+        if not self.first:
+            return
+        policy = self.trainer.recipe.policy
+        with writing(self.options.folder / "policy"):
+            save_policy(policy, self.options.folder / "policy", weights)
+        self.log.finish()
+        shutil.rmtree(self.options.folder / CHECKPOINTS, ignore_errors=True)
+
+    def _say(self, line: str) -> None:
+        if self.first:
+            print(f"{self.options.title}: {line}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def as_user_error(run: Steps) -> Iterator[None]:
+    """A lack of memory, and numbers that are not finite, as one line."""
+    try:
+        yield
+    except (FloatingPointError, RuntimeError, MemoryError) as error:
+        where = f"{run.options.title}: step {run.done + 1} of {run.settings.steps}"
+        if is_out_of_memory(error):
+            cure = f"lower ppo.micro_batch_size ({run.settings.micro_batch_size})"
+            raise UserError(f"{where}: out of memory", f"{cure}, and start the same command again") from error
+        if isinstance(error, FloatingPointError):
+            cure = f"lower ppo.lr ({run.settings.lr:g}), or raise ppo.kl_coefficient"
+            raise Diverged(f"{where}: {error}", f"{cure}, then start again") from error
+        raise
