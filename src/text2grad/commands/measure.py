@@ -212,22 +212,32 @@ def _print_answers(result: PromptAnswers, as_json: bool, with_prompt: bool = Tru
 
 @command("merge")
 class Merge(Stage, ConfiguredAsRun):
-    """Write a trained model as a plain folder.
+    """Write a trained model for other programs, as a plain folder.
 
     Adapters are merged into the weights in float32, so that vLLM and transformers load the folder as it is. A
     half type loses part of a small change: the summary says how much is kept. A model card says what the
     model was made from, how, and how it measured. Nothing is uploaded unless you ask for it.
+
+    With --gguf the folder also holds a GGUF file, for llama.cpp and what is built on it. Architectures and
+    tokenizers that cannot be written exactly are left to llama.cpp's own converter: its command is printed.
+    With --adapter the folder holds the adapter alone, as vLLM and PEFT add it to its base model.
 
     The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
 
     \b
     Examples:
       text2grad merge text2grad --config mine.yaml --out models/mine
+      text2grad merge text2grad --config mine.yaml --out models/mine --gguf --dtype float16
       text2grad merge reward_model --config mine.yaml --out models/critic
     """
 
     target: str = argument("TARGET", "A run's name (sft, text2grad, ...), or reward_model.")
     out: Path = option("--out FOLDER", "A new folder for the model.", ...)
+    gguf: bool = option("--gguf", "Also write FOLDER/<its name>.gguf.", False)
+    adapter: bool = option("--adapter", "Write the adapter alone, not merged.", False)
+    base: str = option(
+        "--base NAME", "With --adapter: what others call its base model [default: its hub name or folder]", ""
+    )
     license_name: str = option("--license NAME", "The licence for the model card, as the hub names it.", "other")
     hub: str | None = option("--push-to-hub NAME", "Also upload it, as user/model.")
     dtype: Literal["float32", "bfloat16", "float16"] | None = option(
@@ -235,7 +245,12 @@ class Merge(Stage, ConfiguredAsRun):
     )
 
     def work(self) -> Work:
+        if self.adapter and (self.gguf or self.dtype):
+            raise UsageError("--adapter writes the adapter as it is", "leave out --gguf and --dtype")
+        if self.base and not self.adapter:
+            raise UsageError("--base is the base model of an adapter", "add --adapter")
         config = self.configuration()
-        from text2grad.stages.merge import run_merge
+        from text2grad.stages.merge import MergeForm, run_merge
 
-        return Work(partial(run_merge, config, self.target, self.out, self.license_name, self.hub, self.dtype))
+        form = MergeForm(dtype=self.dtype, gguf=self.gguf, adapter=self.adapter, base=self.base)
+        return Work(partial(run_merge, config, self.target, self.out, self.license_name, self.hub, form))

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import UserError, first_line
-from text2grad.policy.files.gguf import local_model
+from text2grad.policy.files.gguf import is_gguf, local_model
 from text2grad.policy.files.manifest import refuse_damaged
 from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
 from text2grad.policy.files.tokenizer import load_tokenizer
@@ -106,7 +106,7 @@ def _model_to_train(part: str, name: str, settings: PolicySettings) -> tuple[Any
     """
     if not is_adapter(name):
         model = load_model(name, settings.dtype)
-        return add_lora(model, settings.lora) if settings.lora else model, {}
+        return add_lora(model, settings.lora, base_of(name)) if settings.lora else model, {}
     if settings.lora:
         _refuse_other_shape(Path(name), settings.lora)
         return load_model(name, settings.dtype, settings.lora), {}
@@ -126,10 +126,14 @@ def is_adapter(name: str) -> bool:
 
 
 def base_of(name: str) -> str:
-    """Return the model whose weights the adapter in a folder belongs to; a plain model is its own base."""
+    """Return the model whose weights the adapter in a folder belongs to; a plain model is its own base.
+
+    A model that was converted keeps the name it was given by, and not that of its folder in this user's cache.
+    """
     if is_adapter(name):
         name = str(_adapter_config(Path(name))[BASE])
-    return str(Path(name).resolve()) if Path(name).is_dir() else name
+    fetched = is_gguf(name) and not Path(name).is_file()
+    return str(Path(name).resolve()) if Path(name).exists() and not fetched else name
 
 
 def _adapter_config(folder: Path) -> dict[str, Any]:
@@ -174,7 +178,7 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
     if not (folder / ADAPTER_FILE).is_file():  # peft would look for a pickle instead
         raise OSError(f"no file named {ADAPTER_FILE}")
     base = base_of(str(folder))
-    if Path(base).is_absolute() and not Path(base).is_dir():
+    if Path(base).is_absolute() and not Path(base).exists():
         raise _other_base(folder, base, "there is no such folder")
     model = load_model(base, dtype)
     _refuse_added_tokens(folder, base, model.get_input_embeddings().weight.shape[0])
@@ -258,8 +262,13 @@ def merge_layers(model: Any) -> Iterator[tuple[str, Any, Tensor]]:
             yield name, layer, before
 
 
-def add_lora(model: Any, settings: LoraSettings) -> Any:
+def add_lora(model: Any, settings: LoraSettings, base: str) -> Any:
     """Wrap a model in trainable low-rank adapters; the base weights are frozen.
+
+    Args:
+        model: as it was loaded.
+        settings: of the adapters.
+        base: what the adapters name as the model that they belong to.
 
     Raises:
         UserError: a target module is not in the model.
@@ -271,7 +280,6 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
         target_modules=linear_layers(model) if settings.targets is None else list(settings.targets),
         task_type="CAUSAL_LM",
     )
-    base = base_of(model.name_or_path)
     try:
         adapted = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     except ValueError as error:

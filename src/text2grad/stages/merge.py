@@ -1,12 +1,15 @@
-"""`merge`: a trained policy or reward model as a plain Hugging Face folder, with a model card.
+"""`merge`: a trained policy or reward model for other programs, with a model card.
 
-An adapter is merged in float32, layer by layer, on the CPU. A half type keeps little of a small change, and the
-summary says how much.
+It is a plain Hugging Face folder, with a GGUF file in it if asked for, or a folder of the adapter alone. An adapter
+is merged in float32, layer by layer, on the CPU. A half type keeps little of a small change, and the summary says
+how much.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,11 +18,16 @@ from typing import Any, Literal
 import torch
 
 from text2grad.config import TINY, Config, dump_config
-from text2grad.errors import UserError, first_line
+from text2grad.errors import UserError, first_line, optional_packages, warn_once
+from text2grad.json_text import to_json
 from text2grad.page.render import render_text
+from text2grad.policy.files.gguf import SMOLLM2, is_gguf
+from text2grad.policy.files.gguf_writer import why_not, write_gguf
+from text2grad.policy.files.manifest import refuse_damaged
 from text2grad.policy.files.save import make_readable
+from text2grad.policy.files.smollm2 import GGUF, HUB_NAME
 from text2grad.policy.files.tokenizer import load_tokenizer
-from text2grad.policy.load import is_adapter, load_model, merge_layers
+from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, BASE, base_of, is_adapter, load_model, merge_layers
 from text2grad.stages import Summary
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.training import MODEL_NOTE, prepare
@@ -27,17 +35,22 @@ from text2grad.stages.training import MODEL_NOTE, prepare
 REWARD_MODEL = "reward_model"
 PACKAGES = ("text2grad", "torch", "transformers", "peft")
 SETTINGS_FILE = "text2grad.yaml"
+IN_HUB_CACHE = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/")
+RANK_SERVED = 16
+"""The largest rank of adapters that vLLM serves without being told."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergeSummary(Summary):
-    """The folder of the model, and its name on the hub if it was pushed.
+    """The folder of the model, what was written there, how to serve it, and its name on the hub if it was pushed.
 
     `kept`, of an adapter that was merged into weights of a half type: the cosine between what it was trained to
     change and what is left of that after rounding; 1 would be all of it.
     """
 
     out: str
+    written: str
+    serve: tuple[str, ...]
     kept: float | None = None
     hub: str | None = None
 
@@ -45,30 +58,102 @@ class MergeSummary(Summary):
 DType = Literal["float32", "bfloat16", "float16"]
 
 
-def run_merge(
-    config: Config, target: str, out: Path, license_name: str, hub: str | None, dtype: DType | None = None
-) -> MergeSummary:
-    """Write the model of this run named `target` to `out`, adapters merged, and push it to `hub` if asked to.
+@dataclass(frozen=True, kw_only=True)
+class MergeForm:
+    """What is written: a merged model, or with `adapter` the adapter alone.
 
-    `dtype` None: float32 where an adapter is merged, else the type in which the model was saved.
+    Args:
+        dtype: None: float32 where an adapter is merged, else the type in which the model was saved.
+        gguf: also a GGUF file of the merged model, in that type.
+        base: what others call the base model of the adapter; empty: its name on the hub, else the folder as given.
+    """
+
+    dtype: DType | None = None
+    gguf: bool = False
+    adapter: bool = False
+    base: str = ""
+
+
+def run_merge(
+    config: Config, target: str, out: Path, license_name: str, hub: str | None, form: MergeForm = MergeForm()
+) -> MergeSummary:
+    """Write the model of this run named `target` to `out` in the form asked for, and push it to `hub` if asked to.
 
     Raises:
-        UserError: there is no such model, `out` is not an empty folder, or the hub refuses it.
+        UserError: there is no such model, `out` is not an empty folder, the hub refuses it, or the model has no
+            adapter, or no GGUF form that is written here.
     """
     run = prepare(config)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not empty", "give --out a new folder")
+    if form.gguf:
+        with optional_packages():
+            import gguf  # noqa: F401  # before anything is written
     source = run.find_policy(target)
     tokenizer = load_tokenizer(str(source))
-    model, kept = merged_model(str(source), dtype)
-    model.save_pretrained(out, safe_serialization=True)
+    kept, base, file = None, "", out / f"{out.resolve().name}.gguf"
+    if form.adapter:
+        base, *serve = _write_adapter(source, out, form.base)
+        written = f"the adapter alone, of the base model {base}"
+    else:
+        model, kept = merged_model(str(source), form.dtype)
+        model.save_pretrained(out, safe_serialization=True)
+        kind = str(model.dtype).removeprefix("torch.")
+        written = f"the {'adapter merged into its base model' if is_adapter(str(source)) else 'model'}, in {kind}"
+        serve = [f"vllm serve {out}", f"transformers serve {out}"]
     make_readable(out)
     tokenizer.save_pretrained(out)
     (out / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")
-    (out / "README.md").write_text(_card(config, run, target, license_name), encoding="utf-8")
+    obstacle = why_not(model, tokenizer) if form.gguf else None
+    if form.gguf and obstacle is None:
+        write_gguf(model, tokenizer, out, file)
+        written = f"{written}, and {file.name}"
+        serve.append(f"llama-server -m {file}")
+    card = _card(config, run, target, license_name, written, base)
+    (out / "README.md").write_text(card, encoding="utf-8")
+    if obstacle is not None:
+        command = f"python convert_hf_to_gguf.py {out} --outfile {file}"
+        raise UserError(f"no GGUF file: {obstacle}; {out} is complete", f"llama.cpp's own converter: {command}")
     if hub:
         _push(out, hub)
-    return MergeSummary(out=str(out), kept=kept, hub=hub or None)
+    return MergeSummary(out=str(out), written=written, serve=tuple(serve), kept=kept, hub=hub or None)
+
+
+def _write_adapter(source: Path, out: Path, base: str) -> tuple[str, str]:
+    """Write the adapter in `source` alone; return the name of its base model, and how to serve it.
+
+    Raises:
+        UserError: there is none, it is damaged, or its base model has no name that others know.
+    """
+    if not is_adapter(str(source)):
+        raise UserError(f"{source} is a whole model, not an adapter", "merge it without --adapter")
+    refuse_damaged(source)
+    config = json.loads((source / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    config[BASE] = base or _name_of_base(base_of(str(source)))
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source / ADAPTER_FILE, out / ADAPTER_FILE)
+    (out / ADAPTER_CONFIG).write_text(to_json(config, indent=2) + "\n", encoding="utf-8")
+    rank = f" --max-lora-rank {config['r']}" if config.get("r", 0) > RANK_SERVED else ""
+    served = f"--enable-lora{rank} --lora-modules {out.resolve().name}={out}"
+    return config[BASE], f"vllm serve {config[BASE]} {served}"
+
+
+def _name_of_base(base: str) -> str:
+    """Return what others call a base model: its name on the hub, else the folder that it was given by.
+
+    Raises:
+        UserError: it was converted from a GGUF file, which no other program trains or adapts.
+    """
+    if base == SMOLLM2:
+        warn_once(
+            f"the adapter was trained on the dequantised weights of {GGUF}: those of {HUB_NAME} differ a little"
+        )
+        return HUB_NAME
+    if is_gguf(base):
+        problem = f"the base model of the adapter is the GGUF file {base}, to which others add no adapter"
+        raise UserError(problem, "--base NAME (what it was made of), or merge it without --adapter")
+    in_cache = IN_HUB_CACHE.search(base)
+    return f"{in_cache[1]}/{in_cache[2]}" if in_cache else base
 
 
 def merged_model(folder: str, dtype: DType | None) -> tuple[Any, float | None]:
@@ -88,19 +173,21 @@ def merged_model(folder: str, dtype: DType | None) -> tuple[Any, float | None]:
     return model.unload().to(wanted), None if wanted == torch.float32 else cosine
 
 
-def _card(config: Config, run: RunFolder, target: str, license_name: str) -> str:
-    """The model card; `base` is empty for a model made on the spot."""
+def _card(config: Config, run: RunFolder, target: str, license_name: str, written: str, base: str) -> str:
+    """The model card; `base` is that of an adapter alone."""
     note = run.path / MODEL_NOTE
     origin = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
     return render_text(
         "card.md.j2",
         title=f"{config.task.name}: {target}",
         role="reward model" if target == REWARD_MODEL else "policy",
-        base="" if config.policy.model == TINY else origin.get("hub") or config.policy.model,
+        base=base or ("" if config.policy.model == TINY else origin.get("hub") or config.policy.model),
         origin=origin.get("text", ""),
         license=license_name,
         data=config.task.data or f"the task {config.task.name!r}",
         command=_command(target),
+        written=written,
+        adapter=bool(base),
         versions={name: version(name) for name in PACKAGES},
         metrics=_metrics(run, target),
     )

@@ -21,9 +21,10 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from gguf_files import write_gguf, write_wheel
 from text2grad.errors import MissingPackageError, UserError
 from text2grad.policy.files import gguf, smollm2
+from text2grad.policy.files.save import write_policy
 from text2grad.policy.files.tokenizer import load_tokenizer
-from text2grad.policy.load import load_policy
-from text2grad.policy.settings import PolicySettings
+from text2grad.policy.load import base_of, load_frozen, load_policy
+from text2grad.policy.settings import LoraSettings, PolicySettings
 
 gguf_package = pytest.importorskip("gguf", reason="the extra gguf is not installed")
 
@@ -116,6 +117,24 @@ def test_names_of_folders_and_of_mixtures_of_quantisations(
     kinds = gguf_package.LlamaFileType  # the file's own, where it fits
     for file_type, name in ((kinds.MOSTLY_Q4_K_M, "Q4_K_M"), (kinds.MOSTLY_Q8_0, "Q4_K"), (None, "Q4_K")):
         assert gguf._quantisation(gguf_package, [tensor], file_type and int(file_type)) == name
+
+
+def test_an_adapter_names_the_file_and_not_a_folder_of_the_cache(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy = load_policy(PolicySettings(model=file.name, lora=LoraSettings(r=2)))
+    write_policy(policy, tmp_path / "adapter")
+    assert base_of(str(tmp_path / "adapter")) == base_of(file.name) == str(file)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))  # as on another machine
+    monkeypatch.chdir("/")
+    again = load_frozen(PolicySettings(model=str(tmp_path / "adapter")))
+    assert all(
+        torch.equal(weight, policy.model.state_dict()[name]) for name, weight in again.model.named_parameters()
+    )
+    (tmp_path / "smollm2").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert base_of("smollm2") == "smollm2", "the model, not a folder without one"
 
 
 # Once, and whole.

@@ -88,7 +88,7 @@ def test_a_model_splits_and_its_halves_give_the_logits_of_the_whole(name: str, d
 def test_adapters_everywhere_the_head_included(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
     """Log-probabilities, KL to the adapters switched off, and gradients: as from all logits."""
     lora = LoraSettings(r=2, dropout=0.0, targets=TARGETS.get(name, ("q_proj", "v_proj", "lm_head")))
-    policy = Policy(add_lora(make(name, tie_word_embeddings=False), lora), tokenizer).eval()
+    policy = Policy(add_lora(make(name, tie_word_embeddings=False), lora, name), tokenizer).eval()
     policy.freeze_reference()
     torch.manual_seed(1)
     with torch.no_grad():

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from huggingface_hub import HfApi
+from peft import PeftModel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from text2grad.config import Config, load_config
 from text2grad.durable.run import save_policy
 from text2grad.errors import UserError
-from text2grad.policy.load import load_policy
+from text2grad.policy.files.smollm2 import HUB_NAME
+from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.stages.merge import MergeSummary, run_merge
+from text2grad.stages.merge import MergeForm, run_merge
 
 IDS = torch.tensor([[5, 6, 7, 8]])
 
@@ -69,7 +74,9 @@ def test_weights_may_be_read_by_whoever_may_read_the_rest(config: Config, tmp_pa
 
 def test_others_load_it_and_it_says_the_same(config: Config, tmp_path: Path) -> None:
     out = tmp_path / "merged"
-    assert run_merge(config, "text2grad", out, "other", None) == MergeSummary(out=str(out))
+    summary = run_merge(config, "text2grad", out, "other", None)
+    assert summary.serve == (f"vllm serve {out}", f"transformers serve {out}")
+    assert summary.out == str(out) and summary.kept is None and "float32" in summary.written
     assert not (out / "adapter_config.json").exists() and not (out / "value_head.safetensors").exists()
     plain = AutoModelForCausalLM.from_pretrained(out)
     torch.testing.assert_close(logits(plain), logits(adapted(config).model))
@@ -81,7 +88,7 @@ def test_others_load_it_and_it_says_the_same(config: Config, tmp_path: Path) -> 
 
 def test_in_half_precision_the_merge_is_one_rounding_and_says_what_it_keeps(config: Config, tmp_path: Path) -> None:
     run_merge(config, "text2grad", tmp_path / "whole", "other", None)
-    found = run_merge(config, "text2grad", tmp_path / "half", "other", None, "bfloat16")
+    found = run_merge(config, "text2grad", tmp_path / "half", "other", None, MergeForm(dtype="bfloat16"))
     whole, half, base = (
         AutoModelForCausalLM.from_pretrained(place, dtype="auto").state_dict()
         for place in (tmp_path / "whole", tmp_path / "half", config.policy.model)
@@ -104,7 +111,7 @@ def test_a_small_change_is_lost_in_bfloat16_and_a_whole_model_is_written_as_it_w
         for parameter in policy.policy_parameters():
             parameter.add_(torch.randn_like(parameter) * 1e-4)
     save_policy(policy, config.run.folder / "ppo" / "small" / "policy")
-    lost = run_merge(config, "small", tmp_path / "half", "other", None, "bfloat16")
+    lost = run_merge(config, "small", tmp_path / "half", "other", None, MergeForm(dtype="bfloat16"))
     assert lost.kept is not None and lost.kept < 0.8
     assert run_merge(config, "small", tmp_path / "whole", "other", None).kept is None
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
@@ -125,6 +132,106 @@ def test_the_card_names_data_command_figures_versions_and_licence(config: Config
     assert head["pipeline_tag"] == "text-generation" and "reward-model" in head["tags"]
     for words in ("mine.jsonl", "text2grad train-reward", "| good_precision | 0.930 |", version("torch")):
         assert words in body
+
+
+ADAPTER = MergeForm(adapter=True)
+
+
+def rename_base(config: Config, base: str) -> None:
+    """Have the adapter of the run name another base model."""
+    folder = config.run.folder / "ppo" / "text2grad" / "policy"
+    (folder / "manifest.json").unlink(missing_ok=True)
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": base}))
+
+
+def test_peft_adds_the_adapter_alone_to_its_base(config: Config, tmp_path: Path) -> None:
+    out = tmp_path / "adapter"
+    summary = run_merge(config, "text2grad", out, "mit", None, ADAPTER)
+    base = AutoModelForCausalLM.from_pretrained(config.policy.model)
+    before = logits(base)
+    adapted_by_peft = PeftModel.from_pretrained(base, str(out))
+    ours = load_frozen(PolicySettings(model=str(config.run.folder / "ppo" / "text2grad" / "policy")))
+    assert torch.equal(logits(adapted_by_peft), logits(ours.model))
+    assert (logits(adapted_by_peft) - before).abs().max() > 0.01
+    tokenizer, original = (AutoTokenizer.from_pretrained(place) for place in (out, config.policy.model))
+    assert tokenizer.get_vocab() == original.get_vocab() and tokenizer.chat_template == original.chat_template
+    assert not list(out.glob("model*")) and not list(out.glob("*head*")) and not list(out.glob("*.sha256"))
+    [command] = summary.serve
+    base_name = json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"]
+    assert command == f"vllm serve {base_name} --enable-lora --lora-modules adapter={out}"
+    head = yaml.safe_load((out / "README.md").read_text().split("---\n", 2)[1])
+    assert head["library_name"] == "peft" and head["base_model"] == base_name
+
+
+CACHED = "/home/me/.cache/huggingface/hub/models--Qwen--Qwen2.5-0.5B/snapshots/0123abcd"
+
+
+@pytest.mark.parametrize(
+    ("base", "named", "expected"),
+    [
+        ("Qwen/Qwen2.5-0.5B", "", "Qwen/Qwen2.5-0.5B"),
+        (CACHED, "", "Qwen/Qwen2.5-0.5B"),
+        ("smollm2", "", HUB_NAME),
+        ("/data/model.gguf", "me/model", "me/model"),
+    ],
+)
+def test_an_adapter_names_its_base_as_others_do(
+    base: str, named: str, expected: str, config: Config, tmp_path: Path
+) -> None:
+    rename_base(config, base)
+    run_merge(config, "text2grad", tmp_path / "out", "mit", None, MergeForm(adapter=True, base=named))
+    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"] == expected
+
+
+def test_adapters_that_others_cannot_add(config: Config, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    rename_base(config, "/data/model.gguf")
+    with pytest.raises(UserError, match=r"/data/model.gguf.*--base"):
+        run_merge(config, "text2grad", out, "mit", None, ADAPTER)
+    save_policy(
+        load_policy(PolicySettings(model=config.policy.model)), config.run.folder / "ppo" / "full" / "policy"
+    )
+    with pytest.raises(UserError, match="without --adapter"):
+        run_merge(config, "full", out, "mit", None, ADAPTER)
+    assert not out.exists()
+
+
+def greedy(model: Any) -> list[int]:
+    tokens: list[int] = model.generate(IDS, max_new_tokens=24, do_sample=False)[0].tolist()
+    return tokens
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_gguf_file_answers_as_the_folder_does(
+    dtype: Any, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    out = tmp_path / "mine"
+    summary = run_merge(config, "text2grad", out, "mit", None, MergeForm(gguf=True, dtype=dtype))
+    assert summary.serve[-1] == f"llama-server -m {out / 'mine.gguf'}"
+    merged = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    others = AutoModelForCausalLM.from_pretrained(out, gguf_file="mine.gguf", dtype=torch.float32)
+    ours = load_policy(PolicySettings(model=str(out / "mine.gguf")))
+    for model in (others, ours.model):
+        assert torch.equal(logits(model), logits(merged)) and greedy(model) == greedy(merged)
+    base = AutoModelForCausalLM.from_pretrained(config.policy.model)
+    assert greedy(merged) != greedy(base)
+    assert ours.tokenizer.chat_template == AutoTokenizer.from_pretrained(out).chat_template
+
+
+def test_what_cannot_be_written_exactly_is_left_to_llama_cpp(config: Config, tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    policy = load_policy(PolicySettings(model=config.policy.model))
+    policy.tokenizer.backend_tokenizer.pre_tokenizer = Whitespace()
+    save_policy(policy, config.run.folder / "ppo" / "split" / "policy")
+    out = tmp_path / "mine"
+    command = f"convert_hf_to_gguf.py {out} --outfile {out / 'mine.gguf'}"
+    with pytest.raises(UserError, match=re.escape(command)):
+        run_merge(config, "split", out, "mit", None, MergeForm(gguf=True))
+    assert not (out / "mine.gguf").exists()
+    assert AutoModelForCausalLM.from_pretrained(out) and (out / "README.md").is_file()
 
 
 def test_a_folder_with_something_in_it_is_left_alone(config: Config, tmp_path: Path) -> None:
