@@ -58,7 +58,19 @@ ONLY = {
 }
 """What these parts may import of the house at all."""
 STAGES = [
-    *("", "run_folder", "training", "critics", "intake", "paid", "sampling", "annotate", "answers", "evaluate"),
+    *(
+        "",
+        "run_folder",
+        "training",
+        "critics",
+        "serve",
+        "intake",
+        "paid",
+        "sampling",
+        "annotate",
+        "answers",
+        "evaluate",
+    ),
     *("talk", "merge", "reward_model", "sft", "train"),
 ]
 """The modules of the stages: each may import those before it."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from text2grad.critics.program import ProgramCritic as ProgramCritic
     from text2grad.critics.prompted import PromptedCritic as PromptedCritic
     from text2grad.critics.reference import ReferenceCritic as ReferenceCritic
+    from text2grad.critics.served import ServedCritic as ServedCritic
     from text2grad.critics.spec import CriticSpec as CriticSpec
     from text2grad.data.export import export as export
     from text2grad.data.published import responses_of as responses_of
@@ -80,6 +81,7 @@ _MODULES = {
     "critics.program": "ProgramCritic",
     "critics.prompted": "PromptedCritic",
     "critics.reference": "ReferenceCritic",
+    "critics.served": "ServedCritic",
     "durable.run": "RunOptions",
     "durable.state": "seed_everything",
     "errors": "UserError",

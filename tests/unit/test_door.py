@@ -19,7 +19,7 @@ NAMES = """
 Aligned Aligner Config CreditScheme CreditSettings Critic CriticSpec Critique Example Failure Feedback
 GenerationSettings HumanCritic LocalChat LoraSettings Message OpenAIChat PPOSettings Pair Policy
 PolicySettings ProgramCritic PromptedCritic ReferenceCritic RunOptions Runner
-ScoredTrajectory ScriptedChat Source Span SupervisedSettings Task TaskSettings TinyShape TokenCredit
+ScoredTrajectory ScriptedChat ServedCritic Source Span SupervisedSettings Task TaskSettings TinyShape TokenCredit
 Trajectory Transcript UserError conversation_of export find_config
 import_feedback load_config load_frozen load_policy load_task
 make_tiny_model parse read_prompt read_records render responses_of seed_everything

@@ -18,6 +18,7 @@ HARMFUL = {
     "critic.prompted.base_url": "http://203.0.113.5/v1",
     "evaluate.judge_url": "https://example.org/v1",
     "critic.kind": "stranger:Critic",
+    "annotate.critic": "http://203.0.113.5:8640",
     "task.name": "stranger:Task",
     "credit.scheme": "stranger:scheme",
     "critic.prompted.prompt": "stranger:PROMPT",

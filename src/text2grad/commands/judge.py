@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from text2grad.commands.base import DEMO, UNSET, ConfiguredCommand, Stage, Work, argument, command, option
-from text2grad.errors import UsageError
+from text2grad.commands.base import (
+    DEMO,
+    UNSET,
+    ConfiguredAsRun,
+    ConfiguredCommand,
+    Stage,
+    Work,
+    argument,
+    command,
+    option,
+)
+from text2grad.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from text2grad.feedback import Feedback, Span
@@ -154,6 +164,39 @@ class FeedbackReport(Stage):
         for line in human_warnings(agreement):
             typer.echo(f"warning: {line}", err=True)
         return {"people": agreement}
+
+
+@command("serve")
+class Serve(Stage, ConfiguredAsRun):
+    """Serve the critic of a run over HTTP, for trainers in other processes.
+
+    Any critic: a reward model, a tagger among them, a program, a chat model. --critic.kind URL takes it in train,
+    annotate and sample, text2grad.ServedCritic in any other trainer. The address is printed when the critic is
+    loaded. What is asked while the critic is busy is its next batch.
+
+    Only this machine is served unless --host names another address, and then the environment variable
+    TEXT2GRAD_TOKEN must have a secret, here and where the clients run. Ctrl-C and SIGTERM end the server once
+    what was asked is answered.
+
+    \b
+    Examples:
+      text2grad serve runs/mine
+      text2grad serve runs/mine --critic.kind program --port 9000
+    """
+
+    folder: Path | None = argument("FOLDER", "The folder of the run. [default: run.folder]", None)
+    host: str = option("--host ADDRESS", "The address to listen on; 0.0.0.0: all of this machine.", "127.0.0.1")
+    port: int = option("--port NUMBER", "The port; 0: a free one.", 8640, min=0, max=65_535)
+
+    def work(self) -> Work:
+        if self.folder is not None:
+            if not (self.folder / "config.yaml").is_file():
+                raise UserError(f"no run in {self.folder}: it has no config.yaml", "train in it, or give --config")
+            self.overrides = ["--run.folder", str(self.folder), *self.overrides]
+        config = self.configuration()
+        from text2grad.stages.serve import run_serve
+
+        return Work(partial(run_serve, config, self.host, self.port))
 
 
 @command("annotate")

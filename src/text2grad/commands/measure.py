@@ -141,7 +141,7 @@ class Sample(Stage, ConfiguredAsRun):
 
     def ask(self, config: Config) -> int:
         """Ask all prompts, and print and write the answers."""
-        from text2grad.critics.table import spec_of
+        from text2grad.critics.table import source_kind_of
         from text2grad.feedback import Source
         from text2grad.jsonl import refuse_folder
         from text2grad.stages.talk import prompts_to_ask, repeated, run_sample, to_mark, write_to_mark
@@ -153,7 +153,7 @@ class Sample(Stage, ConfiguredAsRun):
             typer.echo(f"sampling {len(examples)} answers of each policy", err=True)
         results = run_sample(config, examples, _names(self.names), self.critique)
         if self.out is not None:
-            source = Source(kind=spec_of(config.critic.kind).source if self.critique else "human")
+            source = Source(kind=source_kind_of(config.critic.kind) if self.critique else "human")
             records = to_mark(results, source)
             then = write_to_mark(self.out, records)
             typer.echo(f"{len(records)} answers in {self.out}; {then}", err=True)

@@ -11,6 +11,7 @@ from text2grad.align import CreditSettings
 from text2grad.critics.program.critic import ProgramSettings
 from text2grad.critics.prompted.settings import PromptedSettings, RewardModelCriticSettings
 from text2grad.critics.reference import ReferenceSettings
+from text2grad.critics.served import checked_address, is_address
 from text2grad.critics.table import CRITICS
 from text2grad.durable.settings import CourseSettings
 from text2grad.engines.settings import EngineSettings
@@ -129,11 +130,13 @@ class RewardModelSettings(Settings):
 
 
 def _critic_name(name: str) -> str:
-    return known_name(name, CRITICS, "module:Class")
+    if is_address(name):
+        return checked_address(name)
+    return known_name(name, CRITICS, "module:Class, or http://HOST:PORT")
 
 
 CriticKind = Annotated[str, AfterValidator(_critic_name)]
-"""One of `CRITICS`, or a class of one's own written as `module:Class`."""
+"""One of `CRITICS`, a class of one's own written as `module:Class`, or the address of `text2grad serve`."""
 
 
 class CriticSettings(Settings):
@@ -142,7 +145,7 @@ class CriticSettings(Settings):
     kind: CriticKind = Field(
         default="reward_model",
         description="; ".join(f"{kind}: {spec.about}" for kind, spec in CRITICS.items())
-        + "; module:Class: a critic of your own",
+        + "; module:Class: a critic of your own; http://HOST:PORT: one that text2grad serve holds",
     )
     prompted: PromptedSettings = PromptedSettings()
     program: ProgramSettings = ProgramSettings()

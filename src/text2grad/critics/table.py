@@ -9,9 +9,10 @@ from text2grad.critics.human import HUMAN
 from text2grad.critics.program.critic import PROGRAM
 from text2grad.critics.prompted.critic import PROMPTED, REWARD_MODEL
 from text2grad.critics.reference import REFERENCE
+from text2grad.critics.served import ServedCritic, is_address, served_spec
 from text2grad.critics.spec import CriticSpec
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Source
+from text2grad.feedback import Critic, Source, SourceKind
 from text2grad.named import call_own, load_named
 
 CRITICS: Mapping[str, CriticSpec] = {
@@ -21,17 +22,28 @@ CRITICS: Mapping[str, CriticSpec] = {
 
 def spec_of(kind: str) -> CriticSpec:
     """The spec of this name: one of `CRITICS`, or as `module:Name` a `CriticSpec` or a class of the user's own,
-    which is called without arguments.
+    which is called without arguments; or the critic at an address (`critics.served`).
 
     Raises:
         UserError: there is no such module or name.
     """
     if kind in CRITICS:
         return CRITICS[kind]
+    if is_address(kind):
+        return served_spec(kind)
     found = load_named("critic", kind, kinds=(type, CriticSpec))
     if isinstance(found, CriticSpec):
         return found
     return CriticSpec(kind, make=lambda settings, ready: _instance(kind, found))
+
+
+def source_kind_of(kind: str) -> SourceKind:
+    """Return who speaks in the critiques of the critic of this name; a server is asked.
+
+    Raises:
+        UserError: there is no such critic, or no such server.
+    """
+    return ServedCritic(kind).source.kind if is_address(kind) else spec_of(kind).source
 
 
 def _instance(name: str, made: type[Any]) -> Critic:

@@ -20,7 +20,10 @@ class Critic(Protocol):
     `Failure` in its place.
     """
 
-    source: Source
+    @property
+    def source(self) -> Source:
+        """Who speaks; a class attribute will do."""
+        ...
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Judge `responses[i]` as an answer to `examples[i]`."""

@@ -1,0 +1,38 @@
+"""`serve`: the critic of a run behind HTTP."""
+
+from __future__ import annotations
+
+import sys
+
+from text2grad.config import Config
+from text2grad.critics.served import TOKEN, is_address, is_loopback, token_of_environment
+from text2grad.critics.service import CriticService, listening, serve
+from text2grad.errors import UsageError
+from text2grad.stages.critics import critic_factory
+
+JOURNAL = "serve.journal"
+"""In the folder of a run: the paid answers of a chat model."""
+
+
+def run_serve(config: Config, host: str, port: int) -> int:
+    """Serve the configured critic until a signal comes; the exit code.
+
+    Raises:
+        UsageError: other machines may reach the server and there is no token, or the critic is a served one.
+        UserError: the port is in use, or the critic cannot be made.
+    """
+    token = token_of_environment()
+    if not token and not is_loopback(host):
+        raise UsageError(f"{host} is open to other machines, and there is no token", f"export {TOKEN}=SECRET")
+    if is_address(config.critic.kind):
+        problem = f"the critic of this run is that of the server at {config.critic.kind}"
+        raise UsageError(problem, "--critic.kind names another")
+    with listening(host, port) as listener, critic_factory(config) as factory:
+        if factory.spec.kind == "reward_model":
+            from text2grad.stages.training import prepare
+
+            prepare(config)
+        folder = config.run.folder
+        with factory.open(journal=folder / JOURNAL if folder.is_dir() else None) as critic:
+            print(f"serving the critic {factory.kind} of {folder}", file=sys.stderr)
+            return serve(CriticService(critic, token), listener)

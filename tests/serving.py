@@ -1,0 +1,25 @@
+"""A critic behind HTTP in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+from text2grad.critics.service import CriticService, address_of, listening, server_of
+from text2grad.feedback import Critic
+
+
+@contextmanager
+def served(critic: Critic, token: str = "", port: int = 0) -> Iterator[str]:
+    """The address of a server that holds the critic."""
+    listener = listening("127.0.0.1", port)
+    server = server_of(CriticService(critic, token))
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield address_of(listener)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
