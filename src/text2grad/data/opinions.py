@@ -121,7 +121,8 @@ class Opinion:
     `answer` fills in the rest; `aside` is what is neither a mark nor a rating nor words (a ranking, say), kept in
     `meta`. `skipped` says why it is no opinion at all, `failure` why it is a record without a judgement. `unread`
     is the rest of the row, and `asks` the key of its prompt. `misplaced` counts marks on another text or on an
-    unknown one, `losses` are lines on what gave no span; `place` is that of the row.
+    unknown one, `losses` are lines on what gave no span, `anchored` words that were marked because the
+    comment quotes them; `place` is that of the row.
     """
 
     id: str
@@ -147,6 +148,7 @@ class Opinion:
     skipped: str = ""
     misplaced: Counter[str] = field(default_factory=Counter)
     losses: list[str] = field(default_factory=list)
+    anchored: list[str] = field(default_factory=list)
     place: str = ""
 
     @property

@@ -80,13 +80,14 @@ class ImportReport(Record):
 class ImportResult(Record):
     """All records of a file, in its order, and the figures.
 
-    `scales` says how ratings were read; `losses` names every line of which something was not used, and why;
-    `ignored` the columns that were not read.
+    `scales` says how ratings were read, `anchored` which words were marked because a comment quotes them; `losses`
+    names every line of which something was not used, and why; `ignored` the columns that were not read.
     """
 
     records: list[Feedback]
     report: ImportReport
     scales: tuple[str, ...] = ()
+    anchored: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -156,11 +157,17 @@ def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> Import
     losses = [f"{name}: no feedback, not read" for name in others]
     losses += [f"{name}: {line}" for name, result in results for line in result.losses]
     scales = [f"{name}: {line}" for name, result in results for line in result.scales]
+    anchored = [f"{name}: {line}" for name, result in results for line in result.anchored]
     ignored = dict.fromkeys(name for _, result in results for name in result.ignored)
     kinds = dict.fromkeys(result.report.source for _, result in results)
     report = _report(", ".join(kinds), all_records)
     return ImportResult(
-        records=all_records, report=report, scales=tuple(scales), losses=tuple(losses), ignored=tuple(ignored)
+        records=all_records,
+        report=report,
+        scales=tuple(scales),
+        anchored=tuple(anchored),
+        losses=tuple(losses),
+        ignored=tuple(ignored),
     )
 
 
@@ -200,8 +207,15 @@ def _import_remarks(
     read = remarks.remarks(path, inside, columns, given, options.write)
     kept, losses = records(path, Importer(kind, lambda row, id, names: ()), read.opinions, read.scales, options)
     losses += [*_unread(read.opinions), *read.scales.problems]
-    report = _report(kind, kept)
-    return ImportResult(records=kept, report=report, scales=read.lines, losses=tuple(losses), ignored=read.ignored)
+    anchored = [f"{each.place}: {', '.join(map(repr, each.anchored))}" for each in read.opinions if each.anchored]
+    return ImportResult(
+        records=kept,
+        report=_report(kind, kept),
+        scales=read.lines,
+        anchored=tuple(anchored),
+        losses=tuple(losses),
+        ignored=read.ignored,
+    )
 
 
 # The third pass.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from text2grad.data.anchors import anchors, criticises
 from text2grad.data.conversations import (
     ANSWERS,
     PROMPTS,
@@ -33,7 +34,7 @@ from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, opi
 from text2grad.data.scale import Scale, Scales, number_of
 from text2grad.data.tables import is_filled
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Label, Message, QuoteCounts, Tolerance, is_foreign, key_of
+from text2grad.feedback import Label, Message, QuoteCounts, Span, Tolerance, is_foreign, key_of
 from text2grad.feedback.quotes import Quote, in_order, occurrences, resolve
 from text2grad.json_text import from_json, lines_of, to_json
 from text2grad.wire.nearest import nearest
@@ -337,6 +338,8 @@ def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinio
     literal = exact and critique.startswith(AS_IT_IS)
     written = critique.removeprefix(AS_IT_IS) if literal else critique or "\n".join(dict.fromkeys(reasons))
     opinion.comments = [written]
+    if not (is_marked or opinion.spans or opinion.omissions or literal) and criticises(written, score):
+        _add_anchors(opinion, written)
     opinion.id = _text(row, "id") or content_id(prompt, opinion.response, opinion.annotator)
     return opinion
 
@@ -391,6 +394,15 @@ def _add_marks(opinion: Opinion, marks: Sequence[Mark]) -> list[str]:
             there = f"[{start}, {end}) is {_short(text[start:end])} and not {_short(quote)}"
             opinion.losses.append(f"{there}; leave the offsets out")
     return [_reason(span.text, span.reason, span.label) for span in spans]
+
+
+def _add_anchors(opinion: Opinion, comment: str) -> None:
+    """Mark as poor what a comment that finds fault quotes of the response."""
+    text = opinion.response
+    places = anchors(comment, text)
+    reason = " ".join(comment.split())
+    opinion.spans = tuple(Span(start=s, end=e, label=-1, text=text[s:e], reason=reason) for s, e in places)
+    opinion.anchored = [text[start:end] for start, end in places]
 
 
 def _reason(text: str, reason: str, label: Label) -> str:

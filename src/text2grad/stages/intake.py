@@ -18,8 +18,8 @@ from text2grad.stages.run_folder import RunFolder, write_json
 class ImportSummary(Summary):
     """What was found (`data.records.ImportReport`), and the records of each data set that the file now holds.
 
-    `scales` says how ratings were read, `losses` names the lines of which something was not used, `ignored` the
-    columns that were not read.
+    `scales` says how ratings were read, `marked_as_quoted` which words a comment quotes, `losses` the lines of
+    which something was not used, `ignored` the columns that were not read.
     """
 
     report: Mapping[str, Any] = inlined()
@@ -28,6 +28,7 @@ class ImportSummary(Summary):
     file_holds: Mapping[str, int]
     out: str
     scales: Sequence[str] | None = None
+    marked_as_quoted: Sequence[str] | None = None
     ignored: Sequence[str] | None = None
     losses: Sequence[str] | None = None
 
@@ -71,6 +72,7 @@ def run_import(
         file_holds={name: report.records for name, report in held.items()},
         out=str(target),
         scales=imported.scales or None,
+        marked_as_quoted=imported.anchored or None,
         ignored=imported.ignored or None,
         losses=imported.losses or None,
     )
