@@ -125,7 +125,9 @@ def steps(client: tinker.ServiceClient, model: Path, tokenizer: PreTrainedTokeni
     examples = [cases[at].trajectory.example for at in (0, GROUP)]
     credit = TokenCredit(LandingCritic(), tokenizer)
     made = [datum_of(case, real_datum) for case in cases]
-    data, _ = with_credit(made, places(cases), credit, examples, weight=2.0)  # some are blamed in what is praised
+    data, _ = with_credit(
+        made, places(cases), credit, examples, words_weight=2.0
+    )  # some are blamed in what is praised
     return [step(client, model, each, loss) for each, loss in zip(data, cycle(LOSSES))]
 
 

@@ -12,9 +12,10 @@ from transformers import PreTrainedTokenizerFast
 from page import shown_on_page
 from text2grad.align.rewards import ScoredTrajectory, TokenCredit
 from text2grad.align.trajectory import Trajectory
+from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Message
 from text2grad.plugins import check_landing
-from text2grad.plugins.credit import advantages_of
+from text2grad.plugins.credit import Reward, advantages_of, metrics_of, mixed
 from text2grad.plugins.landing import Case, Row, landing_cases
 
 PAD = 3
@@ -157,13 +158,36 @@ def test_advantages_compare_whole_trajectories_of_a_group_alone() -> None:
     outcomes.append(ScoredTrajectory(failures=(Failure(kind="invalid", message="no"),)))
     example = Example(id="-", prompt=(Message(role="user", content=""),))
     batch = [Trajectory(example, [5, 6], [1, 0] if row == 4 else None) for row in range(6)]
-    found = advantages_of(outcomes, ["a", "a", "b", "a", "b", "a"], batch, 2.0)
+    found = advantages_of(mixed(outcomes, batch, words_weight=2.0), ["a", "a", "b", "a", "b", "a"], batch)
     expected = [[1, -1], [-1, -3], [1, -1], [0, -2], [-1, 0], None]
     for numbers, wanted in zip(found, expected, strict=True):
         if wanted is None:
             assert numbers is None
         else:
             np.testing.assert_allclose(numbers, wanted, atol=1e-3)
+
+
+def test_the_environments_own_reward_is_mixed_in() -> None:
+    """By hand: on the last id of the policy's own, or where the environment put it; none is no reward of 0."""
+    example = Example(id="-", prompt=(Message(role="user", content=""),))
+    batch = [Trajectory(example, [5, 6, 7], [1, 1, 0])] * 5
+    words, whole = np.array([-1, 0, 0], np.float32), np.array([-1, 0.5, 0], np.float32)
+    judged = ScoredTrajectory(word_rewards=words, score=0.5, rewards=whole)
+    unscored = ScoredTrajectory(word_rewards=words, rewards=words)
+    failed = ScoredTrajectory(failures=(Failure(kind="invalid", message="no"),))
+    environment: list[Reward] = [1.0, [1.0, 2.0, 0.0], None, 1.0, -1.0]
+    outcomes = [judged, judged, judged, failed, unscored]
+    both = mixed(outcomes, batch, environment, words_weight=2.0, environment_weight=0.25)
+    assert [None if each.rewards is None else each.rewards.tolist() for each in both] == [
+        *([-2, 0.75, 0], [-1.75, 1, 0], None, None, [-2, -0.25, 0])
+    ]
+    assert [each.score for each in both] == [0.75, 1.25, None, None, -0.25]
+    assert [each.failed for each in both] == [False, False, True, True, False]
+    assert mixed(outcomes, batch, environment)[2].score == 0.5, "what weighs nothing may be missing"
+    assert metrics_of(outcomes, environment)["text2grad/environment_mean"] == 1.0
+    for given in (None, [1.0]):
+        with pytest.raises(UserError, match="rewards of the environment for 5 trajectories"):
+            mixed(outcomes, batch, given, environment_weight=1.0)
 
 
 def test_the_page_shows_what_runs(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 from versions import Listening, version_of
 
 from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
-from text2grad.errors import UserError
+from text2grad.errors import CritiquesFailed, UserError
 from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
 from text2grad.plugins.skyrl import TokenCreditGenerator
 
@@ -28,6 +29,7 @@ class FakeGenerator:
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self.cases = cases
+        self.rewards: list[Any] = [0.0] * len(cases)
 
     async def generate(self, input_batch: Any) -> dict[str, Any]:
         assert len(input_batch["prompts"]) == len(self.cases)
@@ -35,7 +37,7 @@ class FakeGenerator:
             "prompt_token_ids": [list(case.prompt) for case in self.cases],
             "response_ids": [list(case.trajectory.ids) for case in self.cases],
             "loss_masks": [list(case.trajectory.mask or []) for case in self.cases],
-            "rewards": [0.0 for _ in self.cases],
+            "rewards": self.rewards,
             "stop_reasons": ["stop" for _ in self.cases],
             "rollout_metrics": {"generate/x": 1.0},
             "rollout_logprobs": None,
@@ -56,7 +58,10 @@ def generated(credit: TokenCredit, cases: Sequence[Case], extras: Any = None) ->
 def land(credit: TokenCredit, cases: Sequence[Case]) -> list[Row]:
     out = generated(credit, cases)
     failed = sum(case.verdict is None for case in cases) / len(cases)
-    assert out["rollout_metrics"] == {"generate/x": 1.0, "text2grad/failed": failed}
+    metrics = out["rollout_metrics"]
+    assert (metrics["generate/x"], metrics["text2grad/failed"]) == (1.0, failed) and metrics[
+        "text2grad/words_mean"
+    ] < 0
     assert out["stop_reasons"] == ["stop"] * len(cases)
     return [Row(*each) for each in zip(out["response_ids"], out["rewards"], out["loss_masks"], strict=True)]
 
@@ -72,6 +77,39 @@ def test_the_critic_sees_the_row(tokenizer: PreTrainedTokenizerFast) -> None:
     first, second = critic.examples
     assert (first.reference, second.reference, first.meta) == ("b", "b", {"tests": "c"})
     assert second.prompt[0].content == "Say it, nothing blamed."
+
+
+def test_the_environments_rewards_are_mixed_in(tokenizer: PreTrainedTokenizerFast) -> None:
+    cases = landing_cases(tokenizer)[:3]
+    prompts = [[{"role": "user", "content": "Say it."}]] * len(cases)
+    generator = FakeGenerator(cases)
+    own: list[Any] = [1.0, [0.25] * len(cases[1].own), 0.0]
+    generator.rewards = own
+
+    def rewards(weight: float, words: float = 1.0) -> tuple[list[Any], dict[str, float]]:
+        made = TokenCreditGenerator(
+            generator,
+            TokenCredit(LandingCritic(), tokenizer),
+            config(),
+            words_weight=words,
+            environment_weight=weight,
+        )
+        out = asyncio.run(made.generate({"prompts": prompts, "env_extras": None}))
+        return [np.array(each) for each in out["rewards"]], out["rollout_metrics"]
+
+    (first, second, third), metrics = rewards(0.5)
+    alone, _ = rewards(0.0)
+    assert (first - alone[0])[-1] == 0.5 and not (first - alone[0])[:-1].any()
+    np.testing.assert_allclose(second - alone[1], 0.125)
+    assert np.array_equal(third, alone[2])
+    assert metrics["text2grad/environment_mean"] == pytest.approx((1 + 0.25 * len(second)) / 3)
+    assert min(rewards(0.0, words=3.0)[0][0]) == -3
+
+
+def test_too_many_failures_stop_the_run(tokenizer: PreTrainedTokenizerFast) -> None:
+    cases = [case for case in landing_cases(tokenizer) if case.verdict is None] * 8
+    with pytest.raises(CritiquesFailed, match=r"^8 of the last 8 critiques failed, the last: [^\n]*$"):
+        generated(TokenCredit(LandingCritic(), tokenizer), cases)
 
 
 def test_estimators_that_add_up_and_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

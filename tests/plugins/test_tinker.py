@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
-from text2grad.errors import UserError
-from text2grad.plugins.landing import GROUP, Case, LandingCritic, Row, check_landing, landing_cases
+from text2grad.errors import CritiquesFailed, UserError
+from text2grad.plugins.landing import GROUP, Case, LandingCritic, Row, check_landing, landing_cases, standing
 from text2grad.plugins.tinker import with_credit
 
 
@@ -76,6 +76,33 @@ def test_a_trajectory_of_several_datums_is_judged_once(tokenizer: PreTrainedToke
     assert len(outcomes) == 1 and outcomes[0].score == pytest.approx(1 / 3)
     for datum, part in zip(kept, (case.blamed[:cut], case.blamed[cut:]), strict=True):
         np.testing.assert_array_equal(datum.loss_fn_inputs["advantages"][len(case.prompt) - 1 :], -part)
+
+
+def test_the_environments_rewards_are_mixed_in(tokenizer: PreTrainedTokenizerFast) -> None:
+    cases = landing_cases(tokenizer)[:GROUP]
+    data, credit = [datum_of(case, fake_datum) for case in cases], TokenCredit(LandingCritic(), tokenizer)
+
+    def advantages(**more: Any) -> list[Any]:
+        kept, _ = with_credit(data, places(cases), credit, [cases[0].trajectory.example], **more)
+        return [datum.loss_fn_inputs["advantages"] for datum in kept]
+
+    rewards = [[0.0, 3.0, 1.0, 0.0]]
+    whole = [0.5 * own + case.verdict for own, case in zip(rewards[0], cases, strict=True) if case.verdict]
+    found = advantages(rewards=rewards, environment_weight=0.5, words_weight=2.0)
+    for numbers, case, score in zip(found, cases, standing(np.array(whole)), strict=True):
+        wanted = score * case.own - 2 * case.blamed
+        np.testing.assert_allclose(numbers[len(case.prompt) - 1 :], wanted, atol=1e-5)
+    assert np.array_equal(advantages(rewards=rewards)[1], advantages()[1]), "they weigh nothing unless told to"
+    with pytest.raises(UserError, match="no rewards of the environment for 4 trajectories"):
+        advantages(environment_weight=0.5)
+
+
+def test_too_many_failures_stop_the_run(tokenizer: PreTrainedTokenizerFast) -> None:
+    cases = [case for case in landing_cases(tokenizer) if case.verdict is None] * 8
+    at = [{"group_idx": 0, "traj_idx": number} for number in range(8)]
+    data = [datum_of(case, fake_datum) for case in cases]
+    with pytest.raises(CritiquesFailed, match=r"^8 of the last 8 critiques failed, the last: [^\n]*$"):
+        with_credit(data, at, TokenCredit(LandingCritic(), tokenizer), [cases[0].trajectory.example])
 
 
 def test_the_gradient_of_the_protocols_loss_is_minus_the_advantage(tokenizer: PreTrainedTokenizerFast) -> None:

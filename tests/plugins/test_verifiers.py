@@ -8,14 +8,15 @@ from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 from versions import Listening, version_of
 
 from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
-from text2grad.errors import UserError
-from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
+from text2grad.errors import CritiquesFailed, UserError
+from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases, standing
 from text2grad.plugins.verifiers import assign_credit
 
 SCAFFOLD = [1, 1]
@@ -94,6 +95,32 @@ def test_the_critic_sees_the_prompt_and_the_tasks_data(tokenizer: PreTrainedToke
     assert example.prompt[0].content == "In parts." and len(example.prompt) == 1
     assert (example.id, example.meta) == ("a tool between", {"answer": "b"})
     assert outcome.score == pytest.approx(1 / 3)
+
+
+def test_the_environments_reward_is_mixed_in(tokenizer: PreTrainedTokenizerFast) -> None:
+    cases = landing_cases(tokenizer)[:4]
+    traces, credit = [trace_of(case, fake_node) for case in cases], TokenCredit(LandingCritic(), tokenizer)
+    own = [0.0, 3.0, 1.0, None]
+    for trace, reward in zip(traces, own, strict=True):
+        trace.rewards, trace.reward = {"solved": None if reward is None else object()}, reward or 0.0
+    outcomes = assign_credit(traces, credit, words_weight=2.0, environment_weight=0.5)
+    assert not any(outcome.failed for outcome in outcomes), "the critic's own"
+    whole = np.array(
+        [0.5 * reward + case.verdict for reward, case in zip(own, cases, strict=True) if reward is not None]
+    )
+    for trace, case, score in zip(traces[:3], cases, standing(whole), strict=False):
+        row = row_of(trace)
+        assert row is not None
+        wanted = score * case.own - 2 * case.blamed
+        numbers = np.array(row.numbers)
+        assert numbers[numbers != 0] == pytest.approx(wanted[wanted != 0], abs=1e-5)
+    assert row_of(traces[3]) is None, "nobody scored it: it is no reward of 0"
+
+
+def test_too_many_failures_stop_the_run(tokenizer: PreTrainedTokenizerFast) -> None:
+    cases = [case for case in landing_cases(tokenizer) if case.verdict is None] * 8
+    with pytest.raises(CritiquesFailed, match=r"^8 of the last 8 critiques failed, the last: [^\n]*$"):
+        assign_credit([trace_of(case, fake_node) for case in cases], TokenCredit(LandingCritic(), tokenizer))
 
 
 def test_a_mask_that_does_not_fit_and_a_turn_without_ids_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import BaseModel
@@ -15,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from versions import Listening, version_of
 
 from text2grad.align.rewards import TokenCredit
-from text2grad.errors import UserError
-from text2grad.plugins.landing import Case, Row, check_landing, landing_cases
+from text2grad.errors import CritiquesFailed, UserError
+from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases
 
 
 class AgentLoopOutput(BaseModel):
@@ -44,11 +45,14 @@ class Loop:
 
     def __init__(self, trainer_config: Any, tokenizer: Any, cases: Sequence[Case]) -> None:
         self.config, self.tokenizer, self.cases = trainer_config, tokenizer, cases
+        self.score: float | None = None
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
         def output(case: Case) -> AgentLoopOutput:
             ids, mask = list(case.trajectory.ids), list(case.trajectory.mask or [])
-            return AgentLoopOutput(prompt_ids=list(case.prompt), response_ids=ids, response_mask=mask)
+            return AgentLoopOutput(
+                prompt_ids=list(case.prompt), response_ids=ids, response_mask=mask, reward_score=self.score
+            )
 
         if kwargs.get("several"):
             return [output(case) for case in self.cases]
@@ -107,7 +111,8 @@ def test_rewards_land_on_their_tokens(plugin: Any, tokenizer: PreTrainedTokenize
         outputs = asyncio.run(rollouts())
         assert all("token_rewards" not in output.as_dict() for output in outputs)
         infos = [output.extra_fields["reward_extra_info"] for output in outputs]
-        assert infos == [{"text2grad/failed": float(case.verdict is None)} for case in cases]
+        assert [info["text2grad/failed"] for info in infos] == [float(case.verdict is None) for case in cases]
+        assert len({tuple(info) for info in infos}) == 1, "verl wants the same keys of all"
         assert all(output.reward_score == pytest.approx(sum(output.token_rewards)) for output in outputs)
         fields = [output.as_dict() for output in outputs]
         return [Row(each["responses"], each["rm_scores"], each["response_mask"]) for each in fields]
@@ -122,6 +127,57 @@ def test_outputs_of_a_rewritten_context_are_judged_each(plugin: Any, tokenizer: 
     assert (min(first.token_rewards), min(last.token_rewards)) == (-1, 0)
     example, _ = critic.examples
     assert (example.id, example.reference, example.meta) == ("u-1", "b", {"tests": "c"})
+
+
+def own_score(data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> Any:
+    return {
+        "score": len(solution_str) if (data_source, ground_truth) == ("d", "b") and "tests" in extra_info else 0
+    }
+
+
+@pytest.mark.parametrize(("given", "function"), [(3.0, None), (None, own_score), (None, None)])
+def test_verls_own_reward_is_mixed_in(
+    plugin: Any, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch, given: Any, function: Any
+) -> None:
+    """The loop's, else that of its reward function, else verl's default; on the last id of the policy's own."""
+    package: Any = ModuleType("verl.trainer.ppo.reward")
+    package.get_custom_reward_fn = lambda config: function
+    scores: Any = ModuleType("verl.utils.reward_score")
+    scores.default_compute_score = lambda **row: -1.0
+    for name in ("verl.trainer", "verl.trainer.ppo", "verl.utils"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    monkeypatch.setitem(sys.modules, scores.__name__, scores)
+    case = landing_cases(tokenizer)[3]
+    MADE.append(TokenCredit(LandingCritic(), tokenizer))
+    plugin.credit_of.cache_clear()
+
+    def output(**weights: float) -> Any:
+        loop = plugin.TokenCreditToolLoop(config(), tokenizer, [case], credit=f"{__name__}:credit", **weights)
+        loop.score = given
+        return asyncio.run(loop.run({}, index=0, data_source="d", **ROW))
+
+    alone, both = output(), output(environment_weight=0.5, words_weight=2.0)
+    text = tokenizer.decode(case.trajectory.ids, skip_special_tokens=True)
+    reward = given if given is not None else len(text) if function else -1.0
+    last = np.flatnonzero(case.own)[-1]
+    assert case.verdict is not None and both.token_rewards[last] == pytest.approx(case.verdict + 0.5 * reward)
+    assert min(both.token_rewards[:last]) == 2 * min(alone.token_rewards) == -2
+    info = both.extra_fields["reward_extra_info"]
+    assert info["text2grad/environment_mean"] == reward and alone.reward_score == pytest.approx(
+        sum(alone.token_rewards)
+    )
+
+
+def test_too_many_failures_stop_every_loop_that_follows(plugin: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    cases = [case for case in landing_cases(tokenizer) if case.verdict is None]
+    loop = loop_of(plugin, TokenCredit(LandingCritic(), tokenizer), cases)
+    for number in range(6):
+        if number < 3:
+            asyncio.run(loop.run({}, index=0, **ROW))
+        else:
+            with pytest.raises(CritiquesFailed, match=rf"^{number + 1} of the last {number + 1} critiques failed"):
+                asyncio.run(loop.run({}, index=0, **ROW))
 
 
 def test_loops_of_a_worker_ask_the_critic_in_batches(plugin: Any, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -14,7 +15,7 @@ from text2grad.align.rewards import Rewards, ScoredTrajectory, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.data.conversations import by_default, messages_of
 from text2grad.errors import UserError, optional_packages
-from text2grad.feedback import Example, Message
+from text2grad.feedback import Example, Failure, Message
 
 with optional_packages():
     import torch
@@ -24,29 +25,35 @@ with optional_packages():
 
 FAILED = "text2grad/failed"
 """The metric of the share of trajectories whose critique failed."""
+Reward = float | Sequence[float] | None
+"""What an environment gave a trajectory: for the whole, for each of its T ids, or nothing."""
 
 
-def failed_share(outcomes: Sequence[ScoredTrajectory]) -> float:
-    """Return the share of trajectories whose critique failed."""
-    return sum(each.failed for each in outcomes) / len(outcomes)
+def metrics_of(outcomes: Sequence[ScoredTrajectory], environment: Sequence[Reward] = ()) -> dict[str, float]:
+    """Describe what a batch of trajectories earned.
 
-
-def metrics_of(outcomes: Sequence[ScoredTrajectory]) -> dict[str, float]:
-    """Describe what a batch of trajectories was paid.
+    Args:
+        outcomes: what the critic gave them.
+        environment: the environment's own reward of each of them, where it is mixed in.
 
     Returns:
-        The share of failed critiques; over the judged trajectories, the share of ids that their words pay and the
-        mean of what these ids are paid; and quotes of others' words per trajectory.
+        The share of failed critiques; over the judged trajectories, the share of ids that their words pay, the mean
+        of what these ids are paid, and the mean score; quotes of others' words and lost ones per trajectory; the
+        mean of the environment's rewards.
     """
     words = [outcome.word_rewards for outcome in outcomes if outcome.word_rewards is not None]
     ids = np.concatenate([np.zeros(0, np.float32), *words])
     paid = ids[ids != 0]
+    scores = [outcome.score for outcome in outcomes if outcome.score is not None]
+    rewards = [float(np.sum(reward)) for reward in environment if reward is not None]
     return {
-        FAILED: failed_share(outcomes),
+        FAILED: sum(outcome.failed for outcome in outcomes) / max(1, len(outcomes)),
         "text2grad/paid_share": len(paid) / max(1, len(ids)),
         "text2grad/words_mean": float(paid.mean()) if len(paid) else 0.0,
-        "text2grad/foreign_quotes": sum(outcome.foreign_quotes for outcome in outcomes) / len(outcomes),
-        "text2grad/lost_quotes": sum(outcome.lost_quotes for outcome in outcomes) / len(outcomes),
+        "text2grad/score_mean": sum(scores) / max(1, len(scores)),
+        "text2grad/foreign_quotes": sum(outcome.foreign_quotes for outcome in outcomes) / max(1, len(outcomes)),
+        "text2grad/lost_quotes": sum(outcome.lost_quotes for outcome in outcomes) / max(1, len(outcomes)),
+        **({"text2grad/environment_mean": sum(rewards) / max(1, len(rewards))} if len(environment) else {}),
     }
 
 
@@ -168,28 +175,80 @@ def words_of(outcomes: Sequence[ScoredTrajectory], length: int) -> tuple[Tensor,
     return words, torch.tensor([outcome.word_rewards is not None for outcome in outcomes])
 
 
-def refuse_weight(words_weight: float) -> None:
+def refuse_weight(name: str, weight: float) -> None:
     """Refuse a weight that is not a finite number: every advantage would be NaN."""
-    if not math.isfinite(words_weight):
-        raise UserError(f"words_weight is {words_weight}", "give a finite number: 1 is the paper's, 0 GRPO's")
+    if not math.isfinite(weight):
+        raise UserError(f"{name} is {weight}", "give a finite number: 1 is as it is, 0 leaves it out")
+
+
+def mixed(
+    outcomes: Sequence[ScoredTrajectory],
+    batch: Sequence[Trajectory],
+    environment: Sequence[Reward] | None = None,
+    words_weight: float = 1.0,
+    environment_weight: float = 0.0,
+) -> list[ScoredTrajectory]:
+    """Mix the words of a critic, its score (which weighs 1) and the environment's own rewards.
+
+    Args:
+        outcomes: what the critic gave each trajectory.
+        batch: the trajectories, of T ids each.
+        environment: the environment's own reward of each; it stands on the last id of the policy's own, or where
+            the environment put it. Read only if it weighs something.
+        words_weight: factor on the rewards of words.
+        environment_weight: factor on the environment's rewards.
+
+    Returns:
+        The trajectories as they are trained on. One that failed stays so, and one without a reward of the
+        environment's fails: neither is a reward of 0.
+
+    Raises:
+        UserError: a weight is not finite, or the environment's rewards are not there.
+    """
+    refuse_weight("words_weight", words_weight)
+    refuse_weight("environment_weight", environment_weight)
+    if not environment_weight:
+        environment = [0.0] * len(outcomes)
+    elif environment is None or len(environment) != len(outcomes):
+        count = "no" if environment is None else len(environment)
+        raise UserError(f"{count} rewards of the environment for {len(outcomes)} trajectories", "one for each")
+    weights = (words_weight, environment_weight)
+    return [_mixed(*each, *weights) for each in zip(outcomes, batch, environment, strict=True)]
+
+
+def _mixed(
+    outcome: ScoredTrajectory, trajectory: Trajectory, reward: Reward, words_weight: float, weight: float
+) -> ScoredTrajectory:
+    if outcome.word_rewards is None or outcome.rewards is None:
+        return outcome
+    if reward is None or not np.isfinite(reward).all():
+        return ScoredTrajectory(failures=(Failure(kind="unsupported", message="no reward of the environment"),))
+    given = np.zeros_like(outcome.rewards)
+    if np.ndim(reward):
+        given[:] = reward
+    else:
+        mask = trajectory.mask if trajectory.mask is not None else [1] * len(given)
+        given[np.flatnonzero(mask)[-1:]] = reward
+    words = np.float32(words_weight) * outcome.word_rewards
+    return replace(
+        outcome,
+        word_rewards=words,
+        score=(outcome.score or 0.0) + weight * float(given.sum()) if weight else outcome.score,
+        rewards=words + (outcome.rewards - outcome.word_rewards) + np.float32(weight) * given,
+    )
 
 
 def advantages_of(
     outcomes: Sequence[ScoredTrajectory],
     groups: Iterable[Hashable],
     batch: Sequence[Trajectory],
-    words_weight: float = 1.0,
 ) -> list[Rewards | None]:
-    """A = group(verdict) + words_weight * words (`rl.advantage.group_advantages`) of each trajectory's T ids.
+    """A = group(score) + words (`rl.advantage.group_advantages`) of each trajectory's T ids.
 
     `groups` says which answer one prompt, in any order; the baseline is the group's, of whole trajectories. Ids
     that the policy did not sample get exactly 0. None where the critique failed, which counts in no baseline;
-    without a verdict a trajectory is in no group, and its words count alone.
-
-    Raises:
-        UserError: `words_weight` is not a finite number.
+    without a score a trajectory is in no group, and its words count alone.
     """
-    refuse_weight(words_weight)
     own = [each.mask if each.mask is not None else [1] * len(each.ids) for each in batch]
     members: dict[Hashable, list[int]] = {}
     for row, (outcome, group) in enumerate(zip(outcomes, groups, strict=True)):
@@ -201,8 +260,7 @@ def advantages_of(
         words, judged = words_of(chosen, length)
         learned = torch.tensor([[*map(bool, own[row])] + [False] * (length - len(own[row])) for row in rows])
         gains = torch.tensor([outcome.score or 0.0 for outcome in chosen])
-        by = Grouping(len(rows), words_weight)
-        paid = group_advantages(gains, words, learned & judged.view(-1, 1), by)
+        paid = group_advantages(gains, words, learned & judged.view(-1, 1), Grouping(len(rows)))
         for row, numbers, is_judged in zip(rows, paid, judged.tolist(), strict=True):
             found[row] = numbers[: len(own[row])].numpy() if is_judged else None
     return found
@@ -213,12 +271,15 @@ def advantages_apart(
     groups: Sequence[Hashable],
     examples: Sequence[Example],
     pieces: Sequence[Sequence[Piece]],
+    environment: Sequence[Reward] | None,
     words_weight: float,
+    environment_weight: float,
 ) -> tuple[list[ScoredTrajectory], list[list[Rewards | None]]]:
-    """What each trajectory is paid, and the advantages of each of its pieces; None where the critique failed."""
+    """What the critic gave each trajectory, and the advantages of each of its pieces (see `mixed`); None where it
+    failed."""
     batch = [joined(*each) for each in zip(examples, pieces, strict=True)]
     outcomes = credit.score_batch(batch)
-    paid = advantages_of(outcomes, groups, batch, words_weight)
+    paid = advantages_of(mixed(outcomes, batch, environment, words_weight, environment_weight), groups, batch)
     return outcomes, [apart(*each) for each in zip(paid, pieces, strict=True)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from text2grad.align.rewards import TokenCredit
 from text2grad.align.trajectory import Trajectory
-from text2grad.plugins.credit import FAILED, example_of, failed_share, refuse_sums, require, rewards_of
+from text2grad.plugins.credit import example_of, metrics_of, mixed, refuse_sums, refuse_weight, require, rewards_of
 
 KEEPING = ("gae", "reinforce++")
 """Estimators that keep a reward at its token; they whiten. The others add up first. With step-wise trajectories
@@ -23,17 +23,28 @@ SkyRL takes neither of these: it pays each step the last one's advantage."""
 class TokenCreditGenerator:
     """A generator of SkyRL's, of whole trajectories, whose rewards are a critic's.
 
-    A trajectory whose critique failed has a loss mask of zeros, and counts in `text2grad/failed`. SkyRL's own
-    `pass_at_n` reads the last token's reward: above 0 is a good verdict there.
+    The environment's own rewards are mixed in with `environment_weight`, words with `words_weight`. A trajectory
+    whose critique failed has a loss mask of zeros, and counts in `text2grad/failed`. SkyRL's own `pass_at_n` reads
+    the last token's reward: above 0 is a good verdict there.
 
     Raises:
-        UserError: SkyRL is missing or of another version, or its estimator adds rewards up.
+        UserError: SkyRL is missing or of another version, its estimator adds rewards up, or a weight is not finite.
     """
 
-    def __init__(self, generator: Any, credit: TokenCredit, cfg: Any) -> None:
+    def __init__(
+        self,
+        generator: Any,
+        credit: TokenCredit,
+        cfg: Any,
+        *,
+        words_weight: float = 1.0,
+        environment_weight: float = 0.0,
+    ) -> None:
         require("skyrl", "0.4", "pip install skyrl==0.4.0, which needs Python 3.12")
         refuse_sums("SkyRL", cfg.trainer.algorithm.advantage_estimator, KEEPING)
-        self.generator, self.credit = generator, credit
+        refuse_weight("words_weight", words_weight)
+        refuse_weight("environment_weight", environment_weight)
+        self.generator, self.credit, self.weights = generator, credit, (words_weight, environment_weight)
 
     async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
         """As the generator's, with rewards for tokens."""
@@ -42,6 +53,7 @@ class TokenCreditGenerator:
         examples = map(example_of, input_batch["prompts"], rows)
         batch = [Trajectory(*each) for each in zip(examples, out["response_ids"], out["loss_masks"], strict=True)]
         outcomes = await self.credit.score(batch)
-        rewards, masks = zip(*map(rewards_of, outcomes, batch), strict=True)
-        metrics = {**(out["rollout_metrics"] or {}), FAILED: failed_share(outcomes)}
+        own = out["rewards"] if self.weights[1] else None
+        rewards, masks = zip(*map(rewards_of, mixed(outcomes, batch, own, *self.weights), batch), strict=True)
+        metrics = {**(out["rollout_metrics"] or {}), **metrics_of(outcomes, own or ())}
         return {**out, "rewards": [*rewards], "loss_masks": [*masks], "rollout_metrics": metrics}

@@ -13,26 +13,42 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from text2grad.align.rewards import TokenCredit
+from text2grad.align.rewards import ScoredTrajectory, TokenCredit
+from text2grad.feedback import Example
 from text2grad.plugins.credit import advantages_apart, columns_of
 
 
-def with_credit(data: Sequence[Any], metadata: Any, credit: TokenCredit, examples: Any, weight: float = 1.0) -> Any:
-    """The datums with an advantage for each target token, and what each trajectory was paid.
+def with_credit(
+    data: Sequence[Any],
+    metadata: Any,
+    credit: TokenCredit,
+    examples: Sequence[Example],
+    *,
+    words_weight: float = 1.0,
+    environment_weight: float = 0.0,
+    rewards: Sequence[Sequence[float]] | None = None,
+) -> tuple[list[Any], list[ScoredTrajectory]]:
+    """The datums with an advantage for each target token, and what the critic gave each trajectory.
 
     `metadata` says of each datum its `group_idx` and `traj_idx`; a trajectory may have several. `examples[i]` is
-    what group i answers, `weight` that of the words. The datums of a trajectory whose critique failed are left out.
-    Targets and advantages stand side by side, so nothing is shifted.
+    what group i answers, `rewards[i]` the environment's own of its trajectories (the cookbook's
+    `group.get_total_rewards()`), which count with `environment_weight` as words do with `words_weight`. The
+    datums of a trajectory whose critique failed are left out. Targets and advantages stand side by side, so nothing
+    is shifted.
 
     Raises:
-        UserError: a datum has no `mask`, its mask does not fit, or its ids are of another tokenizer.
+        UserError: a datum has no `mask`, its mask does not fit, a weight is not finite, or rewards that weigh
+            something are not there.
     """
-    rows: dict[tuple[int, int], list[Any]] = {}
+    datums: dict[tuple[int, int], list[Any]] = {}
     for datum, at in zip(data, metadata, strict=True):
-        rows.setdefault((at["group_idx"], at["traj_idx"]), []).append(datum)
-    pieces = [[columns_of(each.loss_fn_inputs, "target_tokens", "mask") for each in row] for row in rows.values()]
-    groups = [group for group, _ in rows]
-    outcomes, paid = advantages_apart(credit, groups, [examples[group] for group in groups], pieces, weight)
-    both = zip(chain(*rows.values()), chain(*paid), strict=True)
+        datums.setdefault((at["group_idx"], at["traj_idx"]), []).append(datum)
+    pieces = [[columns_of(each.loss_fn_inputs, "target_tokens", "mask") for each in row] for row in datums.values()]
+    groups = [group for group, _ in datums]
+    own = None if rewards is None else [rewards[group][number] for group, number in datums]
+    weights = (words_weight, environment_weight)
+    asked = [examples[group] for group in groups]
+    outcomes, paid = advantages_apart(credit, groups, asked, pieces, own, *weights)
+    both = zip(chain(*datums.values()), chain(*paid), strict=True)
     fields = [(datum, {"advantages": numbers}) for datum, numbers in both if numbers is not None]
     return [replace(each, loss_fn_inputs={**each.loss_fn_inputs, **new}) for each, new in fields], outcomes

@@ -50,7 +50,7 @@ class TokenCreditMixin:
             raise UserError(
                 f"credit is a {type(credit).__name__}, not a TokenCredit", "credit=TokenCredit(critic, tokenizer)"
             )
-        refuse_weight(words_weight)
+        refuse_weight("words_weight", words_weight)
         self.credit, self.words_weight = credit, words_weight
         self._outcomes: list[ScoredTrajectory] = []
         more = kwargs.get("reward_funcs") or []

@@ -16,11 +16,16 @@ from text2grad.align.rewards import ScoredTrajectory, TokenCredit
 from text2grad.plugins.credit import advantages_apart, example_of, refuse_without_ids, require
 
 
-def assign_credit(traces: Sequence[Any], credit: TokenCredit, words_weight: float = 1.0) -> list[ScoredTrajectory]:
-    """Write the advantages of a group, the traces that answer one prompt; what each of them was paid.
+def assign_credit(
+    traces: Sequence[Any], credit: TokenCredit, *, words_weight: float = 1.0, environment_weight: float = 0.0
+) -> list[ScoredTrajectory]:
+    """Write the advantages of a group, the traces that answer one prompt; what the critic gave each of them.
+
+    The environment's own reward (`trace.reward`) is mixed in with `environment_weight`, words with `words_weight`.
 
     The layout is verifiers' compact one, a number for each id that was sampled. A node that several branches share
     is paid once. Where the critique failed, nodes have None, which is no credit of 0: they are not trained on.
+    Nor is a trace trained on that the environment did not score, where that weighs something.
     The critic's example is the messages before the first sampled one, and the task's data.
 
     Raises:
@@ -34,9 +39,17 @@ def assign_credit(traces: Sequence[Any], credit: TokenCredit, words_weight: floa
         first = next((at for at, node in enumerate(trace.nodes) if node.sampled), None)
         prompt = [node.message.model_dump() for node in trace.nodes[:first]]
         examples.append(example_of(prompt, trace.task.data.model_dump()))
-    outcomes, paid = advantages_apart(credit, [0] * len(traces), examples, pieces, words_weight)
+    rewards = [_own_reward(trace) for trace in traces] if environment_weight else None
+    group, weights = [0] * len(traces), (words_weight, environment_weight)
+    outcomes, paid = advantages_apart(credit, group, examples, pieces, rewards, *weights)
     for trace, each in zip(traces, paid, strict=True):
         for node, numbers in zip(trace.nodes, each, strict=True):
             own = np.asarray(node.mask, dtype=bool)
             node.advantages = None if numbers is None or not own.any() else numbers[own].tolist()
     return outcomes
+
+
+def _own_reward(trace: Any) -> float | None:
+    """The environment's reward of a trace; None where a part of it is missing."""
+    parts = trace.rewards.values()
+    return float(trace.reward) if parts and None not in parts else None

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -19,7 +21,16 @@ from text2grad.align.rewards import ScoredTrajectory, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError, optional_packages
 from text2grad.named import load_named
-from text2grad.plugins.credit import FAILED, example_of, failed_share, refuse_sums, require, rewards_of
+from text2grad.plugins.credit import (
+    Reward,
+    example_of,
+    metrics_of,
+    mixed,
+    refuse_sums,
+    refuse_weight,
+    require,
+    rewards_of,
+)
 
 with optional_packages():
     import torch
@@ -48,20 +59,25 @@ class TokenCreditMixin:
     """Beside an agent loop of verl's; `credit` names a function of the tokenizer that returns a `TokenCredit`.
 
     The critic's example is the prompt with the row's `extra_info`, and its `ground_truth` as reference. Where the
-    critique failed, the mask is of zeros, and it counts in `text2grad/failed`.
+    critique failed, the mask is of zeros, and it counts in `text2grad/failed`. With `environment_weight` verl's own
+    reward is mixed in, the loop's or else that of its reward function; `words_weight` is that of words.
 
     Raises:
-        UserError: verl is of another version, its estimator adds rewards up, or its trainer is the old one, which
-            reads one score of a trajectory.
+        UserError: verl is of another version, its estimator adds rewards up, its trainer is the old one, which
+            reads one score of a trajectory, or a weight is not finite.
     """
 
-    def __init__(self, *args: Any, credit: str, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, credit: str, words_weight: float = 1.0, environment_weight: float = 0.0, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         require("verl", "0.9.1", "pip install 'text2grad[verl]'")
         refuse_sums("verl", self.config.algorithm.adv_estimator, KEEPING)  # type: ignore[attr-defined]
         if not self.config.trainer.use_v1:  # type: ignore[attr-defined]
             raise UserError("verl's old trainer reads one score of a trajectory", "trainer.use_v1=True")
-        self.credit = credit_of(credit, self.tokenizer)  # type: ignore[attr-defined]
+        refuse_weight("words_weight", words_weight)
+        refuse_weight("environment_weight", environment_weight)
+        self.credit, self.weights = credit_of(credit, self.tokenizer), (words_weight, environment_weight)  # type: ignore[attr-defined]
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
         """As the loop's; of a list of outputs each is judged by itself, as verl trains on it."""
@@ -70,14 +86,42 @@ class TokenCreditMixin:
         row = {"reference": (kwargs.get("reward_model") or {}).get("ground_truth"), "id": kwargs.get("uid")}
         example = example_of(list(kwargs["raw_prompt"]), {**(kwargs.get("extra_info") or {}), **row})
         batch = [Trajectory(example, each.response_ids, each.response_mask) for each in outputs]
-        paid = [*map(_paid, outputs, batch, await self.credit.score(batch))]
+        scored = await self.credit.score(batch)
+        own = [await self._own_reward(each, kwargs) for each in outputs] if self.weights[1] else []
+        trained = mixed(scored, batch, own, *self.weights)
+        infos = [metrics_of([each], own[at : at + 1]) for at, each in enumerate(scored)]
+        paid = [*map(_paid, outputs, batch, trained, infos)]
         return paid if isinstance(found, list) else paid[0]
 
+    async def _own_reward(self, output: Any, row: dict[str, Any]) -> Reward:
+        """What verl itself would reward: the loop's score, else that of its reward function."""
+        if output.reward_score is not None:
+            return float(output.reward_score)
+        from verl.trainer.ppo.reward import get_custom_reward_fn
+        from verl.utils.reward_score import default_compute_score
 
-def _paid(output: Any, trajectory: Trajectory, outcome: ScoredTrajectory) -> PaidOutput:
+        score = get_custom_reward_fn(self.config) or default_compute_score  # type: ignore[attr-defined]
+        text = self.tokenizer.decode(output.response_ids, skip_special_tokens=True)  # type: ignore[attr-defined]
+        answer = await answer_of(
+            score,
+            data_source=row["data_source"],
+            solution_str=text,
+            ground_truth=row["reward_model"]["ground_truth"],
+            extra_info={**(row.get("extra_info") or {}), **output.extra_fields},
+        )
+        return float(answer["score"] if isinstance(answer, dict) else answer)
+
+
+async def answer_of(function: Any, **arguments: Any) -> Any:
+    """What a function returns, or what its coroutine comes to; one that blocks does so in a thread."""
+    answer = await asyncio.to_thread(function, **arguments)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _paid(output: Any, trajectory: Trajectory, outcome: ScoredTrajectory, info: dict[str, float]) -> PaidOutput:
     rewards, mask = rewards_of(outcome, trajectory)
     fields = {name: getattr(output, name) for name in output.model_fields_set}
-    extra = {**output.extra_fields, "reward_extra_info": {FAILED: failed_share([outcome])}}
+    extra = {**output.extra_fields, "reward_extra_info": info}
     fields |= {"response_mask": mask, "reward_score": sum(rewards), "extra_fields": extra}
     return PaidOutput(**fields, token_rewards=rewards)
 
