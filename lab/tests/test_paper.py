@@ -173,8 +173,10 @@ def test_a_step_costs_what_its_row_says() -> None:
     assert annotate.node_hours(8) == annotate.gpu_hours == pytest.approx(0.4e6 / 1000 / 3600)
     assert annotate.needs == ("gpu", "key") and by_name["slf5k/feedback_report"].needs == ()
     assert by_name["kodcode/base_mbpp+"].needs == ("gpu", "data/MbppPlus.jsonl.gz")
-    assert steps.words_of(by_name["slf5k/sft"], 4)[:3] == ["torchrun", "--standalone", "--nproc_per_node=4"]
-    assert steps.words_of(annotate, 4)[0] == steps.words_of(by_name["slf5k/sft"], 1)[0] == "text2grad"
+    spread = steps.words_of(by_name["slf5k/sft"], 4)
+    assert spread[:3] == ["accelerate", "launch", "--num_processes=4"] and spread[-2:] == ["--engine", "trl"]
+    alone = [*(steps.words_of(by_name[f"slf5k/{name}"], 4) for name in ("annotate", "train_reward"))]
+    assert {words[0] for words in [*alone, steps.words_of(by_name["slf5k/sft"], 1)]} == {"text2grad"}
 
 
 @pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])

@@ -23,10 +23,8 @@ class UserError(Exception):
     """A mistake the user can correct: shown as one line, never as a traceback.
 
     `problem` is the line without its cure; `cure` names the command, key or file that fixes it; `exit_code` is one
-    of the codes above. `shown` is false where another process of the same run prints it.
+    of the codes above.
     """
-
-    shown = True
 
     def __init__(self, message: str, cure: str = "", exit_code: int = EXIT_FAILED) -> None:
         super().__init__(f"{message} ({cure})" if cure else message)
@@ -73,9 +71,8 @@ def exit_on_user_error() -> Iterator[None]:
         with full_disk_as_user_error():
             yield
     except UserError as error:
-        if error.shown:
-            line = " ".join(re.split(r"[\r\n]+", str(error)))
-            print(f"error: {line}", file=sys.stderr)
+        line = " ".join(re.split(r"[\r\n]+", str(error)))
+        print(f"error: {line}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 
@@ -117,7 +114,7 @@ class MissingPackageError(UserError, ImportError):
 
 
 EXTRAS = {
-    **dict.fromkeys(("accelerate", "datasets", "peft", "psutil", "safetensors", "torch", "transformers"), "train"),
+    **dict.fromkeys(("datasets", "peft", "psutil", "safetensors", "torch", "transformers"), "train"),
     "gguf": "gguf",
     "llguidance": "grounded",
     "sacrebleu": "evaluate",

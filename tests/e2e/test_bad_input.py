@@ -46,6 +46,16 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.parametrize("words", ["sft", "train", "train --offline none.jsonl", "train-reward", "annotate"])
+def test_several_processes_of_a_command_that_is_one_are_refused(
+    words: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ended = command(*words.split(), "--run.folder", tmp_path / "run", "--config", "demo")
+    one_line(ended, USAGE, "2 processes", "--engine trl")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_real_program_says_the_same_on_stderr_alone(tmp_path: Path) -> None:
     words = ["train", "--run.folder", str(tmp_path / "run"), "--config", "demo"]
     process = subprocess.run(

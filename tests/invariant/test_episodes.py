@@ -180,7 +180,7 @@ def test_metrics_and_strips_are_of_own_tokens(policy: Policy) -> None:
         assert "payable" not in strip["response"]
 
 
-def run(folder: Path, out: Path, on_step: Any = None, by_row: bool = False, **changes: Any) -> Path:
+def run(folder: Path, out: Path, on_step: Any = None, **changes: Any) -> Path:
     seed_everything(5)
     policy = ending(load_policy(PolicySettings(model=str(folder))))
     settings = PPOSettings(steps=4, rollouts=4, micro_batch_size=2, lr=1e-2, **changes)

@@ -887,8 +887,7 @@ def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(
         assert_same(straight(), (folder, seen[-1]))
 
 
-def test_one_process_samples_with_torchs_generator(model: Path, tmp_path: Path) -> None:
-    """Several processes draw by row (tests/distributed); what one samples stays what it was."""
+def test_training_samples_with_torchs_generator(model: Path, tmp_path: Path) -> None:
     by_ppo(model, tmp_path / "run", Lots(), steps=1)
     lines = (tmp_path / "run" / "samples.jsonl").read_text("utf-8").splitlines()
     seed_everything(5)

@@ -20,10 +20,9 @@ from text2grad.feedback import Feedback
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.stages import Summary, inlined
-from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import say_if_ended
 from text2grad.stages.train import answers_in
-from text2grad.stages.training import facts_of_pairs, training
+from text2grad.stages.training import facts_of_pairs, prepare_training
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
 from text2grad.train.supervised import train_supervised
@@ -77,26 +76,24 @@ def run_imitate(
     Raises:
         UserError: the file has no answer to learn from (`logged.answers_in`), or none that is good enough.
     """
-    with training(config, "sft", f"ppo/{name}", resume) as stage:
-        with stage.preparing():
-            records, left_out = answers_in(source, RunFolder.of(config))
-            if choice.revise:
-                refuse_transcripts(records, "a refiner")
-            chosen = chosen_answers(records, choice)
-            if not chosen:
-                problem = f"{source}: none of {len(records)} answers has a score above {choice.above:g}"
-                raise UserError(problem, "text2grad annotate gives scores; --above -1 takes the best anyway")
-            policy = load_policy(RunFolder.of(config).policy(start))
-        pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
-        if choice.revise:
-            pairs = revision_pairs(records, chosen, revision_prompt(), LocalChat(policy, config.generation, name))
-        run = stage.settle(policy, facts_of_pairs(policy, pairs))
-        with run.begin() as options:
-            settings = run.config.sft
-            floor = LossFloor.of(settings, len(pairs))
-            metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
-        if stage.ranks.first:
-            say_if_ended(name, settings, len(pairs), metrics)
+    stage = prepare_training(config, "sft", f"ppo/{name}", resume)
+    records, left_out = answers_in(source, stage.folder)
+    if choice.revise:
+        refuse_transcripts(records, "a refiner")
+    chosen = chosen_answers(records, choice)
+    if not chosen:
+        problem = f"{source}: none of {len(records)} answers has a score above {choice.above:g}"
+        raise UserError(problem, "text2grad annotate gives scores; --above -1 takes the best anyway")
+    policy = load_policy(stage.folder.policy(start))
+    pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
+    if choice.revise:
+        pairs = revision_pairs(records, chosen, revision_prompt(), LocalChat(policy, config.generation, name))
+    run = stage.settle(policy, facts_of_pairs(policy, pairs))
+    with run.begin() as options:
+        settings = run.config.sft
+        floor = LossFloor.of(settings, len(pairs))
+        metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
+    say_if_ended(name, settings, len(pairs), metrics)
     prompts, answered = (len({question(record) for record in part}) for part in (records, chosen))
     return ImitationSummary(
         samples=len(records),

@@ -34,7 +34,7 @@ from text2grad.settings import Settings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.reward_model.data import splits_of_task
 from text2grad.stages.run_folder import RunFolder
-from text2grad.stages.training import training
+from text2grad.stages.training import prepare_training
 from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.train.settings import SupervisedSettings
 from text2grad_lab.readers.preference import read_pairs
@@ -98,21 +98,20 @@ class PreferenceSummary(Summary):
 def run_train_dpo(config: Config, name: str, data: str) -> PreferenceSummary:
     """Train the SFT policy by DPO on preference pairs; write `ppo/<name>`."""
     settings = extra_settings(config, "dpo", DPOSettings)
-    with training(config, None, f"ppo/{name}", "restart") as stage:
-        with stage.preparing():
-            policy, pairs = policy_and_pairs(config, data)
-        with stage.settle().begin():
-            arguments = trainer_arguments(DPOConfig, config, settings.training, stage.place, beta=settings.beta)
-            trainer = _DPOTrainer(
-                model=policy.model,
-                ref_model=reference_of(policy),
-                args=arguments,
-                train_dataset=dataset_of(policy, pairs.train),
-                processing_class=policy.tokenizer,
-            )
-            metrics, figures = train_and_measure(trainer, dataset_of(policy, pairs.heldout), stage.place)
-            policy.continued = True
-            write_policy(policy, stage.place / "policy")
+    stage = prepare_training(config, None, f"ppo/{name}", "restart")
+    policy, pairs = policy_and_pairs(config, data)
+    with stage.settle().begin():
+        arguments = trainer_arguments(DPOConfig, config, settings.training, stage.place, beta=settings.beta)
+        trainer = _DPOTrainer(
+            model=policy.model,
+            ref_model=reference_of(policy),
+            args=arguments,
+            train_dataset=dataset_of(policy, pairs.train),
+            processing_class=policy.tokenizer,
+        )
+        metrics, figures = train_and_measure(trainer, dataset_of(policy, pairs.heldout), stage.place)
+        policy.continued = True
+        write_policy(policy, stage.place / "policy")
     return summary_of(pairs, metrics, figures, stage.place)
 
 

@@ -28,7 +28,7 @@ from text2grad.policy.heads.head import SCORE, Head
 from text2grad.policy.model import Policy
 from text2grad.settings import Settings
 from text2grad.stages.run_folder import write_json
-from text2grad.stages.training import training
+from text2grad.stages.training import prepare_training
 from text2grad.train.optimizers import clip_gradient, learning_rate_factor
 from text2grad_lab.baselines.pairs import (
     PairSettings,
@@ -159,25 +159,24 @@ class ScalarCritic:
 def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
     """Train a scalar reward model on preference pairs; write `scalar_model/policy` and its scale."""
     settings = extra_settings(config, "scalar_model", ScalarModelSettings).training
-    with training(config, None, "scalar_model", "restart") as stage:
-        with stage.preparing():
-            policy, pairs = policy_and_pairs(config, data)
-        with stage.settle().begin():
-            model = ScoreModel(policy)
-            model.config.num_labels = 1
-            steps = math.ceil(settings.epochs * math.ceil(len(pairs.train) / settings.batch_size))
-            trainer = RewardTrainer(
-                model=model,
-                args=trainer_arguments(RewardConfig, config, settings, stage.place, max_grad_norm=0.0),
-                train_dataset=whole_answers(policy, pairs.train),
-                processing_class=policy.tokenizer,
-                optimizers=model.optimizers(settings, config.training, steps),
-            )
-            metrics, figures = train_and_measure(trainer, whole_answers(policy, pairs.heldout), stage.place)
-            place = stage.place / "policy"
-            write_policy(policy, place)
-            save_file(dict(model.head.state_dict()), str(place / HEAD_FILE))
-            write_json(place / SCALE_FILE, scale_of(policy, model, pairs.train)._asdict())
+    stage = prepare_training(config, None, "scalar_model", "restart")
+    policy, pairs = policy_and_pairs(config, data)
+    with stage.settle().begin():
+        model = ScoreModel(policy)
+        model.config.num_labels = 1
+        steps = math.ceil(settings.epochs * math.ceil(len(pairs.train) / settings.batch_size))
+        trainer = RewardTrainer(
+            model=model,
+            args=trainer_arguments(RewardConfig, config, settings, stage.place, max_grad_norm=0.0),
+            train_dataset=whole_answers(policy, pairs.train),
+            processing_class=policy.tokenizer,
+            optimizers=model.optimizers(settings, config.training, steps),
+        )
+        metrics, figures = train_and_measure(trainer, whole_answers(policy, pairs.heldout), stage.place)
+        place = stage.place / "policy"
+        write_policy(policy, place)
+        save_file(dict(model.head.state_dict()), str(place / HEAD_FILE))
+        write_json(place / SCALE_FILE, scale_of(policy, model, pairs.train)._asdict())
     return summary_of(pairs, metrics, figures, stage.place)
 
 

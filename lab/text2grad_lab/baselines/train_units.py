@@ -26,7 +26,7 @@ from text2grad.stages.reward_model.data import reward_data
 from text2grad.stages.reward_model.gate import release
 from text2grad.stages.reward_model.train import heldout_cases, train_reward_model
 from text2grad.stages.run_folder import RunFolder, write_json
-from text2grad.stages.training import training
+from text2grad.stages.training import prepare_training
 from text2grad_lab.baselines.records import refuse_transcripts
 from text2grad_lab.baselines.steps import PROMPT, is_ultrafeedback, labelled_steps, own_steps, steps_of
 from text2grad_lab.baselines.units import TAGGER, UNITS_FILE, UnitKind, by_step
@@ -58,14 +58,13 @@ def run_train_units(config: Config, units: UnitKind, resume: ResumeMode = "auto"
     refuse_no_steps(config, units)
     left_out = write_labelled(config, units)
     own = tagger_config(config, units)
-    with training(own, "reward_model", "reward_model", resume, f"unit model of {units}") as stage:
-        trained = train_reward_model(stage)
-        release()  # the trained model is freed before the written one is loaded
-        cases = unit_cases(own, units) if stage.ranks.first else []
-        figures = unit_report(cases, config.run.seed) if cases else {}
-        place = stage.place / "policy"
-        if stage.ranks.first:
-            write_json(place / UNITS_FILE, {"units": units, "heldout": figures})
+    stage = prepare_training(own, "reward_model", "reward_model", resume, f"unit model of {units}")
+    trained = train_reward_model(stage)
+    release()  # the trained model is freed before the written one is loaded
+    cases = unit_cases(own, units)
+    figures = unit_report(cases, config.run.seed) if cases else {}
+    place = stage.place / "policy"
+    write_json(place / UNITS_FILE, {"units": units, "heldout": figures})
     return UnitModelSummary(
         records=trained.records + len(cases) + left_out.total(),
         trained_on=trained.trained_on,

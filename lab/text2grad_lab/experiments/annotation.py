@@ -50,7 +50,7 @@ from text2grad.stages.reward_model.train import heldout_cases, train_reward_mode
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
-from text2grad.stages.training import training
+from text2grad.stages.training import prepare_training
 from text2grad.tasks.base import feedback_split
 from text2grad_lab.experiments.noisy_critic import NoiseSettings, noisy_spans
 from text2grad_lab.experiments.options import (
@@ -167,8 +167,7 @@ def reward_model(config: Config, arm: str, start: Config) -> Row:
         changed = records_of(arm, kept, config.run.seed)
     write_jsonl(config.run.folder / TRAIN, changed)
     shutil.copy(start.run.folder / HELDOUT, config.run.folder / HELDOUT)
-    with training(config, "reward_model", "reward_model", "restart", "reward model") as stage:
-        train_reward_model(stage)
+    train_reward_model(prepare_training(config, "reward_model", "reward_model", "restart", "reward model"))
     return {"records": len(changed), "altered": altered_share(kept, changed), **rates(config)}
 
 

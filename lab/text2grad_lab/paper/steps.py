@@ -36,8 +36,8 @@ TRAINED_A_SECOND, WRITTEN_A_SECOND = 2_000, 1_000
 """Tokens a second of one GPU with 80 GB at 8 billion parameters: trained on with adapters (a fifth of an A100's
 bfloat16 peak at 4 FLOPs a weight and token), and sampled 64 answers at a time. Assumed, not measured."""
 CHAT_MODEL = "gpt-4o"
-SPREAD = ("sft", "imitate", "train-reward", "train-units", "train")
-"""Commands that share their work over several processes; the others take one GPU of the node."""
+SPREAD = ("sft", "train")
+"""Commands that several GPUs share, by the engine `trl`; the others take one GPU of the node."""
 LAB = (
     *("refine", "imitate", "reflect", "train-units", "train-dpo", "train-scalar"),
     *("alpaca", "choices", "mt-bench", "samples", "texts"),
@@ -183,10 +183,10 @@ def totals(selected: Iterable[Step], gpus: int, gpu_usd: float) -> dict[str, int
 
 
 def words_of(step: Step, gpus: int) -> list[str]:
-    """The command line of a step: several processes where they can share it."""
+    """The command line of a step: on all GPUs where they can share it."""
     program = ["-m", "text2grad_lab" if step.words[0] in LAB else "text2grad.cli", *step.words]
     if step.spread and gpus > 1:
-        return ["torchrun", "--standalone", f"--nproc_per_node={gpus}", *program]
+        return ["accelerate", "launch", f"--num_processes={gpus}", *program, "--engine", "trl"]
     return [sys.executable, *program] if step.words[0] in LAB else ["text2grad", *step.words]
 
 

@@ -76,7 +76,7 @@ def run_stage(run: Run, show: Show | None = None, *, as_json: bool) -> int:
         return result
     summary = result.as_dict() if isinstance(result, Summary) else result
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0":
-        return EXIT_DONE  # the first of several processes prints
+        return EXIT_DONE  # of an engine's processes the first prints
     if as_json:
         typer.echo(json.dumps(_jsonable(summary)))
     else:

@@ -67,8 +67,6 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
     command to resume before that step, if killed from the last checkpoint; the result is the
     same as that of an uninterrupted run.
 
-    Several processes share the work under torchrun or accelerate launch: docs/distributed.md.
-
     \b
     Examples:
       text2grad train --config mine.yaml --config scalar --name scalar_ppo

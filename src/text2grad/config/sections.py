@@ -50,18 +50,11 @@ class RunSettings(Settings):
         default=None,
         ge=1,
         le=THREAD_LIMIT,
-        description="CPU threads of torch; null: OMP_NUM_THREADS, or the cores that may be used, at most 4, shared"
-        " by the processes",
+        description="CPU threads of torch; null: OMP_NUM_THREADS, or the cores that may be used, at most 4",
     )
     loggers: list[Literal["tensorboard", "trackio", "wandb"]] = Field(
         default_factory=list,
         description="where metrics go beside metrics.jsonl: tensorboard, trackio, wandb",
-        json_schema_extra=MAY_CHANGE,
-    )
-    parallel: Literal["auto", "ddp", "fsdp"] = Field(
-        default="auto",
-        description="weights in several processes: ddp: whole in each; fsdp: split; auto: as accelerate's profile"
-        " says, else ddp",
         json_schema_extra=MAY_CHANGE,
     )
 

@@ -17,12 +17,12 @@ MOST_THREADS = 4
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
-def derive_threads(local_processes: int = 1) -> tuple[int, str]:
-    """Return the threads of each process, and the reason."""
+def derive_threads() -> tuple[int, str]:
+    """Return the threads of torch, and the reason."""
     if (declared := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(declared):
         return int(declared), "OMP_NUM_THREADS"
     cores = count_cores()
-    return max(1, min(MOST_THREADS, cores // local_processes)), f"{cores} cores"
+    return min(MOST_THREADS, cores), f"{cores} cores"
 
 
 def count_cores() -> int:

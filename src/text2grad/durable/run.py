@@ -19,7 +19,6 @@ from text2grad.durable import checkpoint
 from text2grad.durable.guard import is_out_of_memory, only_run_in, writing
 from text2grad.durable.identity import changed, versions
 from text2grad.durable.log import RunLog
-from text2grad.durable.processes import ALONE, Ranks, is_lost, lost
 from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Randomness, Training
 from text2grad.errors import Diverged, UserError
@@ -27,7 +26,6 @@ from text2grad.json_text import to_json
 from text2grad.policy.files.manifest import write_manifest
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.shard import assembled
 from text2grad.signals import Stopped, StopRequest, held, leave
 
 D = TypeVar("D")
@@ -63,7 +61,6 @@ class RunOptions:
     seed: int = 0
     resume: ResumeMode = "auto"
     inputs: Mapping[str, str] = field(default_factory=dict)
-    ranks: Ranks = ALONE
     on_step: OnStep | None = None
     loggers: Sequence[str] = ()
     checkpoint_every: int | None = None
@@ -88,8 +85,7 @@ class Run:
     `show` names the metrics on the line of progress.
 
     A signal is obeyed at the next boundary (`signals.stop_here`): the unfinished step is dropped, and the run is
-    saved in its state before it. Of several processes each has its own `Run`, and the first one's writes. An error
-    in one process ends all, at the same step.
+    saved in its state before it.
     """
 
     def __init__(
@@ -104,12 +100,10 @@ class Run:
     ) -> None:
         self.folder = options.folder
         self.title = options.title
-        self.ranks = options.ranks
         self.mode = options.resume
         self.total = steps
         self.training = training
-        processes = f"{self.ranks.count} (split weights)" if self.ranks.sharded else str(self.ranks.count)
-        basics = {"run.name": self.title, "run.seed": str(options.seed), "run.processes": processes}
+        basics = {"run.name": self.title, "run.seed": str(options.seed)}
         self.identity = {**basics, **identity, **options.inputs}
         self.cures = cures
         self.every = every if options.checkpoint_every is None else options.checkpoint_every
@@ -124,21 +118,15 @@ class Run:
 
     def __enter__(self) -> Run:
         with ExitStack() as stack:
-            with self.ranks.barrier():
-                if self.ranks.first:
-                    stack.enter_context(only_run_in(self.folder))
-                    if self.mode == "restart":
-                        checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
-                self.log = RunLog(self.folder, self.title, self.total, self.show, silent=not self.ranks.first)
-            self._refuse_unlike()
-            torch.set_num_threads(self.ranks.broadcast(torch.get_num_threads()))
-            if (saved := self._newest_checkpoint()) is not None:
-                with self.ranks.barrier():
-                    self._resume_from(saved)
+            stack.enter_context(only_run_in(self.folder))
+            if self.mode == "restart":
+                checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
+            self.log = RunLog(self.folder, self.title, self.total, self.show)
+            if (saved := checkpoint.newest_checkpoint(self.folder / CHECKPOINTS)) is not None:
+                self._resume_from(saved)
             self._random = Randomness.now()
             stack.enter_context(self.log)
-            with self.ranks.barrier():
-                self.log.open_loggers(self._loggers, self.training.step)
+            self.log.open_loggers(self._loggers, self.training.step)
             stack.enter_context(self._stop)
             self._stack = stack.pop_all()
         return self
@@ -149,23 +137,17 @@ class Run:
                 self._save_and_leave(error.signal)
             if kind is None:
                 self._finish()
-                if signal := self._signal():  # after the last boundary: what would follow must not begin
-                    leave(signal)
-        if error is not None and is_lost(error):
-            self.ranks.broken = True
-            lost(error)
+                if self._stop.signal:  # after the last boundary: what would follow must not begin
+                    leave(self._stop.signal)
         if user_error := self._as_user_error(error):
             raise user_error from error
 
     def _finish(self) -> None:
-        policy = assembled(self.training.policy, keep=self.ranks.first)
-        with self.ranks.barrier():
-            if policy is not None:
-                with writing(self.folder / "policy"):
-                    save_policy(policy, self.folder / "policy")
-                self.log.finish()
-                checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
-                (self.folder / DIVERGED).unlink(missing_ok=True)
+        with writing(self.folder / "policy"):
+            save_policy(self.training.policy, self.folder / "policy")
+        self.log.finish()
+        checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
+        (self.folder / DIVERGED).unlink(missing_ok=True)
 
     def steps(self, data: Iterable[D]) -> Iterator[tuple[int, D]]:
         """Yield the remaining steps, each with its part of `data`; after each write a checkpoint if it is time."""
@@ -179,25 +161,25 @@ class Run:
             self._random = Randomness.now()
             if self.training.step == self.total:
                 return
-            if signal := self._signal():
-                self._save_and_leave(signal)
+            if self._stop.signal:
+                self._save_and_leave(self._stop.signal)
             if self.every and self.training.step % self.every == 0:
                 self.save()
 
     def changing(self) -> None:
-        """Prepare for this step's change of the policy; all processes must call.
+        """Prepare for this step's change of the policy.
 
         The state before is kept, so that the step can still be dropped, if that is cheap (`KEPT_ON_CPU`). Otherwise
         the step is finished before a signal is obeyed.
         """
-        if signal := self._signal():
-            raise Stopped(signal)
-        tensors = {} if self.ranks.sharded else self.training.tensors()
+        if self._stop.signal:
+            raise Stopped(self._stop.signal)
+        tensors = self.training.tensors()
         limit = KEPT_ON_CPU if self.training.policy.device.type == "cpu" else KEPT_ON_GPU
-        if self.ranks.sharded or sum(tensor.nbytes for tensor in tensors.values()) > limit:
+        if sum(tensor.nbytes for tensor in tensors.values()) > limit:
             self._holding = True
             self._stop.hold()
-        elif self.ranks.first:
+        else:
             copies = {name: torch.empty_like(x, device="cpu").copy_(x) for name, x in tensors.items()}
             self._before = copies, self.training.numbers()
 
@@ -216,9 +198,8 @@ class Run:
     def guarding(self, batch: Callable[[], Iterable[Mapping[str, Any]] | None]) -> Iterator[None]:
         """Guard a step. `batch` gives the records it learns from; None until the policy is about to be changed.
 
-        A failure before that leaves the run saved at the beginning of this step: it fails in all processes or in
-        none (`Ranks.barrier`), or for good (`Ranks.broken`). When a number is not finite after it, the batch is
-        written to `diverged.jsonl`.
+        A failure before that leaves the run saved at the beginning of this step. When a number is not finite after
+        it, the batch is written to `diverged.jsonl`.
         """
         try:
             yield
@@ -228,12 +209,11 @@ class Run:
                 path = self.folder / DIVERGED
                 with held(), writing(path):
                     lines = [to_json(record) + "\n" for record in records]
-                    if self.ranks.first:
-                        path.write_text("".join(lines), encoding="utf-8")
+                    path.write_text("".join(lines), encoding="utf-8")
                 raise FloatingPointError(f"{error} (the batch is in {path})") from error
-            if records is None and not (numbers or self.ranks.broken or is_lost(error)):
-                if signal := self._signal():
-                    self._save_and_leave(signal)
+            if records is None and not numbers:
+                if self._stop.signal:
+                    self._save_and_leave(self._stop.signal)
                 self.save()
                 if self._saved:
                     self._say(f"step {self._saved} is saved; the same command resumes it")
@@ -248,20 +228,17 @@ class Run:
         if self.training.step == self._saved:
             return
         tensors, numbers = self._before or (self.training.tensors(), self.training.numbers())
-        randoms = self.ranks.all_gather(self._random)
-        with self.ranks.barrier():
-            if self.ranks.first:
-                self._write(tensors, numbers, randoms)
-        self._saved = self.training.step
-
-    def _write(self, tensors: dict[str, Tensor], numbers: dict[str, Any], randoms: Sequence[Randomness]) -> None:
-        for rank, generators in enumerate(randoms):
-            tensors |= generators.tensors(_owner(rank))
-            numbers |= {_owner(rank): generators.numbers()}
+        tensors |= self._random.tensors()
         with writing(f"checkpoint {self.training.step} of {self.folder}"):
-            logs = self.log.positions()
-            state = {**numbers, "logs": logs, "identity": self.identity, "versions": versions()}
+            state = {
+                **numbers,
+                "random": self._random.numbers(),
+                "logs": self.log.positions(),
+                "identity": self.identity,
+                "versions": versions(),
+            }
             checkpoint.write_checkpoint(self.folder / CHECKPOINTS, self.training.step, tensors, state)
+        self._saved = self.training.step
 
     def _as_user_error(self, error: BaseException | None) -> UserError | None:
         where = f"{self.title}: step {self.training.step + 1} of {self.total}"
@@ -272,40 +249,13 @@ class Run:
             return Diverged(f"{where}: {error}", f"{self.cures.numbers}, then {after}")
         return None
 
-    def _signal(self) -> int:
-        """Return the signal that asks a process to stop, or 0."""
-        return max(self.ranks.all_gather(self._stop.signal))
-
     def _save_and_leave(self, signal: int) -> None:
         self.save()
         self._say(f"stopped after step {self.training.step} of {self.total}; the same command resumes it")
         leave(signal)
 
     def _say(self, line: str) -> None:
-        if self.ranks.first:
-            print(f"{self.title}: {line}", file=sys.stderr, flush=True)
-
-    def _refuse_unlike(self) -> None:
-        """Refuse processes that do not train the same policy on the same data."""
-        mine, *others = self.ranks.all_gather(self.identity)
-        for rank, other in enumerate(others, start=1):
-            if changes := changed(mine, other):
-                raise UserError(
-                    f"process {rank} has other settings or inputs than process 0: {', '.join(changes[:3])}",
-                    "start all with the same command, and with the same files in reach",
-                )
-
-    def _newest_checkpoint(self) -> checkpoint.Checkpoint | None:
-        """Return the newest whole checkpoint: the first process looks for it, the others read the same one."""
-        with self.ranks.barrier():
-            newest = checkpoint.newest_checkpoint(self.folder / CHECKPOINTS) if self.ranks.first else None
-        path = self.ranks.broadcast(newest.path if newest else None)
-        with self.ranks.barrier():
-            if path is not None and newest is None:
-                if not path.is_dir():
-                    raise UserError(f"no {path} here", "put run.folder on a disk that all processes share")
-                newest = checkpoint.read_checkpoint(path)
-        return newest
+        print(f"{self.title}: {line}", file=sys.stderr, flush=True)
 
     def _resume_from(self, saved: checkpoint.Checkpoint) -> None:
         state, forced = saved.state, self.mode == "force"
@@ -319,20 +269,13 @@ class Run:
             )
         self.training.restore(saved.tensors, state)
         self.log.go_back(state["logs"], saved.path)
-        owner = _owner(self.ranks.rank)
-        owner = owner if owner in state else _owner(0)  # forced, with more processes than there were
-        Randomness.restore(saved.tensors, state[owner], owner)
+        Randomness.restore(saved.tensors, state["random"])
         if not forced:
             torch.set_num_threads(state["threads"])  # the order of sums
         self._saved, present = saved.step, versions()
         other = [f"{name} {old}" for name, old in state["versions"].items() if present.get(name) != old]
         note = f" (saved with {', '.join(other)}: not equal to the bit)" if other else ""
         self._say(f"resumes after step {saved.step} of {self.total}{note}")
-
-
-def _owner(rank: int) -> str:
-    """Return the name under which a process's random generators are saved."""
-    return f"random of {rank}" if rank else "random"
 
 
 def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:

@@ -19,7 +19,6 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
-from text2grad.policy.shard import split_as, whole
 
 MASTER = "master."
 
@@ -51,14 +50,10 @@ class Training:
     keeper: Keeper | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the trained weights, their float32 masters if any, and the optimizers' moments, by name.
-
-        They are whole; where weights are split, all processes must call.
-        """
+        """Return the trained weights, their float32 masters if any, and the optimizers' moments, by name."""
         named = {f"policy.{name}": tensor.detach() for name, tensor in self.policy.trained().items()}
         named |= {name: master.detach() for name, master in self._masters().items()}
-        named |= {name: value for name, value in self._moments() if isinstance(value, Tensor)}
-        return {name: whole(tensor) for name, tensor in named.items()}
+        return named | {name: value for name, value in self._moments() if isinstance(value, Tensor)}
 
     def numbers(self) -> dict[str, Any]:
         """Return the remaining state, as JSON."""
@@ -99,14 +94,9 @@ class Training:
             raise UserError("the checkpoint's weights are not those of this policy", "--restart starts over")
         with torch.no_grad():
             for name, parameter in mine.items():
-                parameter.copy_(split_as(saved[name], parameter))
+                parameter.copy_(saved[name])
         for number, optimizer in enumerate(self.optimizers):
             moments = _by_parameter({**tensors, **numbers["counts"]}, f"optimizer.{number}.")
-            parameters = _stepped(optimizer)
-            for index, values in moments.items():
-                for key, value in values.items():
-                    if isinstance(value, Tensor) and value.shape == parameters[index].shape:
-                        values[key] = split_as(value, parameters[index])
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         if self.keeper and "keeper" in numbers:
             self.keeper.restore(numbers["keeper"])
@@ -150,9 +140,9 @@ class Randomness:
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         return cls(random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state(), cuda)
 
-    def tensors(self, owner: str = "random") -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Return torch's states, by name."""
-        return {f"{owner}.torch": self.torch, **{f"{owner}.cuda.{n}": each for n, each in enumerate(self.cuda)}}
+        return {"random.torch": self.torch, **{f"random.cuda.{n}": each for n, each in enumerate(self.cuda)}}
 
     def numbers(self) -> dict[str, Any]:
         """Return Python's and numpy's states, as JSON."""
@@ -160,16 +150,16 @@ class Randomness:
         return {"python": self.python, "numpy": {**self.numpy, "state": {**self.numpy["state"], "key": key}}}
 
     @staticmethod
-    def restore(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any], owner: str = "random") -> None:
+    def restore(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Set the generators to the states that `tensors` and `numbers` returned."""
         kind, key, gauss = numbers["python"]
         random.setstate((kind, tuple(key), gauss))
         legacy = numbers["numpy"]
         key = np.array(legacy["state"]["key"], dtype=np.uint32)
         np.random.set_state({**legacy, "state": {**legacy["state"], "key": key}})
-        torch.set_rng_state(tensors[f"{owner}.torch"].clone())
+        torch.set_rng_state(tensors["random.torch"].clone())
         for index in range(torch.cuda.device_count()):
-            if (state := tensors.get(f"{owner}.cuda.{index}")) is not None:
+            if (state := tensors.get(f"random.cuda.{index}")) is not None:
                 torch.cuda.set_rng_state(state.clone(), index)
 
 

@@ -7,7 +7,7 @@ the value at t are those of the state *before* that token was sampled.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -140,8 +140,7 @@ class Policy(nn.Module):
     `value_trunk`: a saved trunk for a head of its own; None: a copy of `model`. `continued`: the model's adapter
     was trained before, and the reference is a frozen copy of it. `adapter` names the adapter of a view of another
     policy's model (`policy.adapters`). `exact` has the float32 values of weights that a half type has rounded, by
-    name, until optimizers take them over. `outline` is the policy before its weights were split over processes
-    (`policy.shard`), in a tuple so that it is no submodule.
+    name, until optimizers take them over.
     """
 
     def __init__(
@@ -168,7 +167,6 @@ class Policy(nn.Module):
         self.continued = continued
         self.exact: dict[str, Tensor] = {}
         self.adapter: str | None = None
-        self.outline: tuple[Policy, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -261,19 +259,6 @@ class Policy(nn.Module):
             _copy_adapter(model, REFERENCE_ADAPTER)
             adapter = REFERENCE_ADAPTER
         self.reference = Reference(model, self.reader, adapter)
-
-    def parts(self) -> list[nn.Module]:
-        """Return its models and heads, a frozen copy as reference included."""
-        frozen = self.reference.model if self.reference and self.reference.model is not self.model else None
-        parts = [self.model, self.value_head, self.value_trunk, self.label_head, self.span_head, self.score_head]
-        return [part for part in (*parts, frozen) if part is not None]
-
-    def with_parameters(self, instead: Mapping[nn.Parameter, nn.Parameter]) -> Policy:
-        """Return a copy with other parameters in place of these, tied as before, without the reference."""
-        memo: dict[int, Any] = {id(old): new for old, new in instead.items()}
-        memo |= {id(self.reference): None, id(self.outline): (), id(self.tokenizer): self.tokenizer}
-        memo[id(self.exact)] = {}
-        return copy.deepcopy(self, memo)
 
     def trained(self) -> dict[str, nn.Parameter]:
         """Return all parameters that are trained, by name."""

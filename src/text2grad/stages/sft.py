@@ -24,7 +24,7 @@ from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.reward_model.data import reward_data, reward_pair
 from text2grad.stages.run_folder import BASE, RunFolder
 from text2grad.stages.sampling import sample, with_room
-from text2grad.stages.training import TrainingStage, facts_of_pairs, training, warn_if_loss_flat
+from text2grad.stages.training import TrainingStage, facts_of_pairs, prepare_training, warn_if_loss_flat
 from text2grad.tasks.base import Task, environment_of, read_prompt
 from text2grad.train.pairs import Pair, updates_of
 from text2grad.train.settings import SFTSettings
@@ -50,30 +50,21 @@ class SFTSummary(Summary):
 
 def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
     """Fine-tune the base model on reference answers; writes `sft`, or resumes an unfinished one."""
-    with training(config, "sft", "sft", resume) as stage:
-        ranks = stage.ranks
-        with stage.preparing():
-            refuse_finished(stage)
-            choose_device(stage.config.policy.device)  # before a tiny model is made
-            task = stage.folder.task()
-            examples = answered(task.examples("sft"))
-            base = base_policy(stage, task, examples) if ranks.first else None
-        base = ranks.broadcast(base)
-        with ranks.barrier():
-            assert base is not None
-            policy = load_policy(base)
-            pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
-        run = stage.settle(policy, facts_of_pairs(policy, pairs))
-        with run.begin() as options:
-            settings = run.config.sft
-            floor = LossFloor.of(settings, len(pairs))
-            metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
-        alike: list[bool] = []
-        if ranks.first:
-            warn_if_loss_flat(stage.place, "sft", settings.lr)
-            say_if_ended("sft", settings, len(pairs), metrics)
-            if not ranks.sharded:
-                alike = word_for_word(policy, run.config.generation, task.examples("heldout"), environment_of(task))
+    stage = prepare_training(config, "sft", "sft", resume)
+    refuse_finished(stage)
+    choose_device(config.policy.device)  # before a tiny model is made
+    task = stage.folder.task()
+    examples = answered(task.examples("sft"))
+    policy = load_policy(base_policy(stage, task, examples))
+    pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
+    run = stage.settle(policy, facts_of_pairs(policy, pairs))
+    with run.begin() as options:
+        settings = run.config.sft
+        floor = LossFloor.of(settings, len(pairs))
+        metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
+    warn_if_loss_flat(stage.place, "sft", settings.lr)
+    say_if_ended("sft", settings, len(pairs), metrics)
+    alike = word_for_word(policy, run.config.generation, task.examples("heldout"), environment_of(task))
     return SFTSummary(
         examples=len(pairs),
         heldout=len(alike) or None,

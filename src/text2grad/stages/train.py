@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ import torch
 
 from text2grad.config import Config
 from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
-from text2grad.durable.processes import Ranks
 from text2grad.durable.run import OnStep, ResumeMode
 from text2grad.durable.state import same_randomness
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UserError
 from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Critic, Critique, Feedback, Transcript
 from text2grad.policy.encode import encode_prompt, encode_target
@@ -32,7 +31,7 @@ from text2grad.stages.reward_model.data import splits_of
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad.stages.run_folder import MAIN, RunFolder, read_feedback
 from text2grad.stages.sampling import TOKEN_IDS
-from text2grad.stages.training import TrainingStage, facts_of_pairs, facts_of_prompts, training
+from text2grad.stages.training import facts_of_pairs, facts_of_prompts, prepare_training
 from text2grad.tasks.base import Task, environment_of, question_of, split_of, words_of
 from text2grad.train.learner import PROBE_EVERY
 from text2grad.train.offline import LoggedAnswer, train_offline
@@ -43,31 +42,24 @@ from text2grad.train.watch import combined, kept_policies, length_watched, varie
 WAYS = ("greedy", "sampled")
 
 
-def counts_of(critic: Critic, ranks: Ranks) -> OnStep | None:
-    """Add to the metrics of a step what the critic counted since the last one, where it has a method `counts`.
-
-    All processes must call it.
-    """
+def counts_of(critic: Critic) -> OnStep | None:
+    """Add to the metrics of a step what the critic counted since the last one, where it has a method `counts`."""
     counts = getattr(critic, "counts", None)
-    return (lambda step, metrics: metrics.update(ranks.all_reduce(counts()))) if counts else None
+    return (lambda step, metrics: metrics.update(counts())) if counts else None
 
 
-def heldout_curve(config: Config, measure: TaskMeasure, policy: Policy, ranks: Ranks) -> OnStep | None:
+def heldout_curve(config: Config, measure: TaskMeasure, policy: Policy) -> OnStep | None:
     """Return a hook that measures the policy on held-out prompts every `ppo.heldout_every` steps and at the end.
 
     It adds the task's main measure, as `evaluate` computes it, to the metrics `heldout_greedy_*` and
-    `heldout_sampled_*`. All processes must call it; the first measures.
+    `heldout_sampled_*`.
 
     Raises:
-        UsageError: the weights are split over processes. UserError: there are no held-out prompts.
+        UserError: there are no held-out prompts.
     """
     every = config.ppo.heldout_every
     if every is None:
         return None
-    if ranks.sharded:
-        raise UsageError(
-            "ppo.heldout_every needs whole weights in each process", "run.parallel ddp, or leave it out"
-        )
     heldout = measure.task.examples("heldout")[: config.evaluate.limit]
     if not heldout:
         raise UserError(
@@ -83,9 +75,7 @@ def heldout_curve(config: Config, measure: TaskMeasure, policy: Policy, ranks: R
 
     def on_step(step: int, metrics: dict[str, float]) -> None:
         if (step + 1) % every == 0 or step + 1 == config.ppo.steps:
-            with ranks.barrier():
-                found = measured() if ranks.first else {}
-            metrics.update(ranks.broadcast(found))
+            metrics.update(measured())
 
     return on_step
 
@@ -97,11 +87,11 @@ def _main(figures: Mapping[str, float]) -> dict[str, float]:
     return {f"heldout_{each}": figures[each] for each in names}
 
 
-def probes_of(critic: Critic, ranks: Ranks) -> OnStep | None:
+def probes_of(critic: Critic) -> OnStep | None:
     """Probe the critic every `PROBE_EVERY` steps: adds what is found to the metrics, and names reward hacking once.
 
-    All processes must call it. What a probe draws at random, training does not notice. Later probes are compared
-    with the first one since the run was started or resumed.
+    What a probe draws at random, training does not notice. Later probes are compared with the first one since the
+    run was started or resumed.
     """
     if not isinstance(critic, ProbedCritic):
         return None
@@ -111,13 +101,13 @@ def probes_of(critic: Critic, ranks: Ranks) -> OnStep | None:
     def look(step: int, metrics: dict[str, float]) -> None:
         if step % PROBE_EVERY:
             return
-        with torch.random.fork_rng(range(torch.cuda.device_count())), ranks.barrier():
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
             sums = critic.probe(step)
-        now = probe_of(step, metrics["delta_sum"], ranks.all_reduce(sums))
+        now = probe_of(step, metrics["delta_sum"], sums)
         found = {"probe_spoiled": now.spoiled_praised, "probe_likeness": now.likeness}
         metrics.update({name: value for name, value in found.items() if value is not None})
         probes.append(now)
-        if (words := hacking(probes[0], now)) and not named and ranks.first:
+        if (words := hacking(probes[0], now)) and not named:
             print(f"{words} (text2grad sample shows answers; raise ppo.kl_coefficient, or stop)", file=sys.stderr)
             named.append(words)
 
@@ -136,51 +126,38 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
     if config.engine.name != "local":
         raise UserError(f"engine.name {config.engine.name} has no loop yet", "--engine local")
-    with training(config, "ppo", f"ppo/{name}", resume) as stage, ExitStack() as stack:
-        ranks = stage.ranks
-        factory = stack.enter_context(critic_factory(config))
-        programs = config.critic.kind == "program"
-        with stage.preparing():
-            if reason := config.ppo.no_update_reason:
-                raise UserError(reason, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
-            task = stage.folder.task()
-            examples = task.examples("train")
-            factory.refuse_unfit(examples)
-            refuse_unfit_reward_model(config, tell=ranks.first)
-            if programs and ranks.first:
-                examples = factory.admitted(examples)
-        if programs:  # all train on the same tasks, whatever ran out of time in one process
-            examples, factory.runner.gates = ranks.broadcast((examples, factory.runner.gates))
-        with ranks.barrier():
-            policy = load_policy(stage.folder.policy())
+    stage = prepare_training(config, "ppo", f"ppo/{name}", resume)
+    with critic_factory(config) as factory:
+        if reason := config.ppo.no_update_reason:
+            raise UserError(reason, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
+        task = stage.folder.task()
+        examples = task.examples("train")
+        factory.refuse_unfit(examples)
+        refuse_unfit_reward_model(config)
+        examples = factory.admitted(examples)
+        policy = load_policy(stage.folder.policy())
         run = stage.settle(policy, facts_of_prompts(policy, examples))
         settings, factory = run.config, replace(factory, config=run.config)
-        with ranks.barrier():
-            critic = stack.enter_context(critic_in_training(factory, run.stage, task, policy))
-        measure = TaskMeasure(task, factory.runner)
-        beside = combined(
-            counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic, ranks),
-            heldout_curve(settings, measure, policy, ranks),
-            kept_policies(settings.ppo.keep_every, policy, stage.place, ranks),
-            probes_of(critic, ranks),
-            length_watched(ranks),
-            variety_watched(settings.ppo, ranks),
-        )
-        with run.begin(inputs=critic_inputs(settings), on_step=beside) as options:
-            how = settings.ppo, settings.credit, settings.generation
-            train_ppo(policy, examples, critic, *how, options, environment_of(task))
+        with critic_in_training(factory, task, policy, stage.place) as critic:
+            beside = combined(
+                counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic),
+                heldout_curve(settings, TaskMeasure(task, factory.runner), policy),
+                kept_policies(settings.ppo.keep_every, policy, stage.place),
+                probes_of(critic),
+                length_watched(),
+                variety_watched(settings.ppo),
+            )
+            with run.begin(inputs=critic_inputs(settings), on_step=beside) as options:
+                how = settings.ppo, settings.credit, settings.generation
+                train_ppo(policy, examples, critic, *how, options, environment_of(task))
     return TrainSummary(steps=settings.ppo.steps, out=str(stage.place / "policy"))
 
 
 @contextmanager
-def critic_in_training(
-    factory: CriticFactory, stage: TrainingStage, task: Task, policy: Policy
-) -> Iterator[Critic]:
-    """The critic of a run, with a journal for each process; a reward model's is probed."""
-    journal = stage.place / f"critic.{stage.ranks.rank}.journal"
-    probed = factory.kind == "reward_model" and not stage.ranks.sharded
-    with factory.open(task, policy, journal) as critic:
-        yield ProbedCritic(critic, stage.config.run.seed) if probed else critic
+def critic_in_training(factory: CriticFactory, task: Task, policy: Policy, place: Path) -> Iterator[Critic]:
+    """The critic of a run in the folder `place`, with its journal there; a reward model's is probed."""
+    with factory.open(task, policy, place / "critic.journal") as critic:
+        yield ProbedCritic(critic, factory.config.run.seed) if factory.kind == "reward_model" else critic
 
 
 def answers_in(path: Path, run: RunFolder) -> tuple[list[Feedback], dict[str, int]]:
@@ -237,22 +214,21 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
     """
     if config.engine.name != "local":
         raise UserError(f"engine.name {config.engine.name} learns from no file", "--engine local")
-    with training(config, "offline", f"ppo/{name}", resume) as stage:
-        with stage.preparing():
-            records, left_out = answers_in(source, stage.folder)
-            if not any(map(_is_marked, records)) and not stage.config.credit.by_score:
-                cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
-                raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
-            policy, found = load_policy(stage.folder.policy()), len(records)
-            records, problem = fitting(policy, records)
-            if problem and stage.ranks.first:
-                print(f"left out: {problem}", file=sys.stderr)
-            left_out = {**left_out, "too_long": found - len(records)}
-        answers = [Pair(record.id, record.prompt, record.response) for record in records]
-        run = stage.settle(policy, facts_of_pairs(policy, answers))
-        with run.begin() as options:
-            settings, learned = run.config, [logged(record) for record in records]
-            metrics = train_offline(policy, learned, settings.offline, settings.credit, options)
+    stage = prepare_training(config, "offline", f"ppo/{name}", resume)
+    records, left_out = answers_in(source, stage.folder)
+    if not any(map(_is_marked, records)) and not config.credit.by_score:
+        cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
+        raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
+    policy, found = load_policy(stage.folder.policy()), len(records)
+    records, problem = fitting(policy, records)
+    if problem:
+        print(f"left out: {problem}", file=sys.stderr)
+    left_out = {**left_out, "too_long": found - len(records)}
+    answers = [Pair(record.id, record.prompt, record.response) for record in records]
+    run = stage.settle(policy, facts_of_pairs(policy, answers))
+    with run.begin() as options:
+        settings, learned = run.config, [logged(record) for record in records]
+        metrics = train_offline(policy, learned, settings.offline, settings.credit, options)
     return OfflineSummary(
         answers=len(records),
         spans=sum(len(record.spans) for record in records),

@@ -1,14 +1,13 @@
-"""What training commands share: processes, derived settings, and the notes in the run folder.
+"""What training commands share: derived settings, and the notes in the run folder.
 
 Unset settings are derived once, reported and written to `derived.json`. The same command in the same folder reads
 them back while model and data are what they were, on whatever machine.
 
-with training(config, "offline", "ppo/mine", resume) as stage:
-    with stage.preparing():
-        ...  # read the data, load the policy: nothing is written yet
-    run = stage.settle(policy, facts)
-    with run.begin() as options:
-        metrics = train_offline(policy, answers, run.config.offline, run.config.credit, options)
+stage = prepare_training(config, "offline", "ppo/mine", resume)
+...  # read the data, load the policy: nothing is written yet
+run = stage.settle(policy, facts)
+with run.begin() as options:
+    metrics = train_offline(policy, answers, run.config.offline, run.config.credit, options)
 """
 
 from __future__ import annotations
@@ -40,12 +39,10 @@ from text2grad.config.derive import (
 )
 from text2grad.config.trust import sign
 from text2grad.durable.identity import digest_of_texts, flatten
-from text2grad.durable.launch import joined, profile_shards
 from text2grad.durable.machine import derive_threads, total_memory
-from text2grad.durable.processes import Ranks
 from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UserError, first_error, warn_once
+from text2grad.errors import UsageError, UserError, first_error, warn_once
 from text2grad.feedback import Example
 from text2grad.json_text import lines_of, to_json
 from text2grad.page.signs import loss_advice
@@ -64,16 +61,12 @@ def prepare(config: Config) -> RunFolder:
     """Set threads, memory, seeds and logging. Nothing is written yet: a stage that cannot start leaves no trace.
 
     Raises:
-        UserError: nothing can be written to the run folder; or several processes were started for a stage of one.
+        UsageError: a launcher started several processes. UserError: nothing can be written to the run folder.
     """
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    if count > 1 and not torch.distributed.is_initialized():
-        raise UserError(
-            f"{count} processes were started, and this command is one process",
-            "sft, train-reward and train share their work; start the others without a launcher",
-        )
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", count))
-    torch.set_num_threads(config.run.threads or derive_threads(local)[0])
+    if (count := os.environ.get("WORLD_SIZE", "1")) != "1":
+        cure = "start it without torchrun or accelerate launch; sft and train use several GPUs with --engine trl"
+        raise UsageError(f"{count} processes were started, and this command is one process", cure)
+    torch.set_num_threads(config.run.threads or derive_threads()[0])
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     # peft 0.21 asks transformers 5.23 by the old name.
@@ -82,17 +75,6 @@ def prepare(config: Config) -> RunFolder:
     run = RunFolder.of(config)
     run.refuse_unwritable()
     return run
-
-
-@contextmanager
-def processes(config: Config) -> Iterator[Ranks]:
-    """The processes that a launcher started, this one among them (docs/distributed.md)."""
-    wanted = config.run.parallel
-    with joined(wanted == "fsdp" or (wanted == "auto" and profile_shards())) as ranks:
-        if ranks.count > 1 and ranks.first:
-            how = "split" if ranks.sharded else "whole in each"
-            print(f"{ranks.count} processes ({torch.distributed.get_backend()}), weights {how}", file=sys.stderr)
-        yield ranks
 
 
 def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
@@ -130,7 +112,6 @@ class TrainingStage:
     place: Path
     title: str
     resume: ResumeMode
-    ranks: Ranks
 
     @property
     def folder(self) -> RunFolder:
@@ -142,19 +123,8 @@ class TrainingStage:
         """True for one of several policies of the run."""
         return self.place.parent.name == "ppo"
 
-    @contextmanager
-    def preparing(self) -> Iterator[None]:
-        """Read data and load models inside; what fails in one process fails in all, and nothing is written.
-
-        Raises:
-            UserError: see `prepare`, and what fails inside.
-        """
-        with self.ranks.barrier():
-            prepare(self.config)
-            yield
-
     def settle(self, policy: Policy | None = None, data: DataFacts | None = None) -> TrainingRun:
-        """Give every unset setting a value, from the model and the data; all processes call this.
+        """Give every unset setting a value, from the model and the data.
 
         What was derived for the models that SFT and `train-reward` left in the run is taken over too, so that the
         run's configuration says it. A tiny model is made for its preset and gets nothing; neither does a run that
@@ -165,10 +135,8 @@ class TrainingStage:
         """
         values: dict[str, Any] = {}
         if policy is not None and data is not None and self.config.policy.model != TINY:
-            with self.ranks.barrier():
-                own = self._derived(policy, data) if self.ranks.first else {}
-                values = self._derived_for_others() | own
-            values = self.ranks.broadcast(values)
+            own = self._derived(policy, data)
+            values = self._derived_for_others() | own
         if self.named:  # other models continue from the random state that initialised their adapters
             seed_everything(self.config.run.seed)
         return TrainingRun(self, with_values(self.config, values))
@@ -254,35 +222,34 @@ class TrainingRun:
         """
         stage, run = self.stage, self.config.run
         own = stage.place if stage.named else run.folder
-        with stage.ranks.barrier():
-            if stage.ranks.first:
-                if run.threads is None:
-                    warn_once(f"run.threads {torch.get_num_threads()} ({derive_threads()[1]})")
-                for folder in dict.fromkeys((run.folder, own)):
-                    note_settings(self.config, folder, begins=True)
+        if run.threads is None:
+            warn_once(f"run.threads {torch.get_num_threads()} ({derive_threads()[1]})")
+        for folder in dict.fromkeys((run.folder, own)):
+            note_settings(self.config, folder, begins=True)
         yield RunOptions(
             folder=stage.place,
             title=stage.title,
             seed=run.seed,
             resume=stage.resume,
             inputs={**flatten(run=run, policy=trained or self.config.policy), **(inputs or {})},
-            ranks=stage.ranks,
             on_step=on_step,
             loggers=run.loggers,
             course=self.config.training,
         )
-        if stage.ranks.first:
-            note_settings(self.config, own)
+        note_settings(self.config, own)
 
 
-@contextmanager
-def training(
+def prepare_training(
     config: Config, kind: Stage | None, place: str, resume: ResumeMode, title: str = ""
-) -> Iterator[TrainingStage]:
-    """A training command in the folder `place` of the run, in each of the processes that a launcher started."""
-    with processes(config) as ranks:
-        folder = config.run.folder / place
-        yield TrainingStage(config, kind, folder, title or folder.name, resume, ranks)
+) -> TrainingStage:
+    """Return a training command in the folder `place` of the run, after `prepare`: nothing is written yet.
+
+    Raises:
+        UserError: see `prepare`.
+    """
+    prepare(config)
+    folder = config.run.folder / place
+    return TrainingStage(config, kind, folder, title or folder.name, resume)
 
 
 def model_facts(policy: Policy) -> ModelFacts:

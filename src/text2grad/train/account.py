@@ -29,7 +29,7 @@ def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict
         "delta_sum": float(sums.mean()),
         "reward_sum": float(rollout.rewards.sum(dim=1).mean()),
         "labelled": sum(item.labelled for item in responses.credits) / float(mask.sum()),
-        "critic_tokens": sum(responses.critic_tokens),
+        "critic_tokens": responses.critic_tokens,
         "critic_failed": 1 - len(good) / count,
         "unmatched": sum(judgement.quotes.unmatched for judgement in good) / count,
         "unmatched_share": unmatched_share(good),

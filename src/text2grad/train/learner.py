@@ -1,12 +1,7 @@
-"""The phases of a PPO step: in one process or several, with the critic before the scoring or in parallel to it.
-
-Each process works on its share of the prompts and then gathers the others' results, so that after every phase all
-processes hold the whole batch.
-"""
+"""The phases of a PPO step, with the critic before the scoring or in parallel to it."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.log import Stopwatch
-from text2grad.durable.processes import ALONE, Ranks
 from text2grad.durable.state import same_randomness
 from text2grad.feedback import Critic, Critique, Example, Judgement, Source, overlap_of
 from text2grad.policy.batch import TokenBatch
@@ -24,7 +20,6 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.generate import Sample
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.policy.shard import gathered
 from text2grad.train.account import probe_strips, strips
 from text2grad.train.optimizers import Optimizers
 from text2grad.train.passes import PassSize
@@ -36,7 +31,6 @@ from text2grad.train.rollout import (
     draws_of,
     judge,
     measure,
-    merge,
     packed,
     respond,
 )
@@ -79,27 +73,18 @@ class Learner:
 
     def __post_init__(self) -> None:
         self._table = TokenTable(self.policy.tokenizer)
-        self._ranks = self.size.ranks
-        self._overlap = overlaps(self.critic, self._ranks.sharded)
 
     def sample(self, examples: Sequence[Example], prompts: Sequence[Sequence[int]], step: int) -> list[Sample]:
         """Begin a step: one response per prompt."""
         self.batch, self.watch = None, Stopwatch()
         self.doing("sampling")
-        # With `by_row` any number of processes samples the same responses.
-        return self._answers(examples, prompts, step if self._ranks.by_row else None)
+        return self._answers(examples, prompts)
 
     def _answers(
-        self, examples: Sequence[Example], prompts: Sequence[Sequence[int]], drawn_as: int | None
+        self, examples: Sequence[Example], prompts: Sequence[Sequence[int]], draws: Tensor | None = None
     ) -> list[Sample]:
-        """One response per prompt, in the random numbers of this step; None: in those that torch draws."""
-        mine = self._ranks.share(len(prompts))  # a slice of the batch's rows
-        tokens = self.generation.max_new_tokens * (self.generation.max_turns if self.environment else 1)
-        draws = None if drawn_as is None else draws_of(self.seed, drawn_as, mine, tokens)
-        with gathered(self.policy), self._ranks.barrier():
-            asked = self.policy, prompts[mine], self.generation, draws
-            own = respond(*asked, self.environment, examples[mine])
-        samples = list(itertools.chain.from_iterable(self._ranks.all_gather(own)))
+        """One response per prompt; `draws` as in `policy.generate`, by default those that torch draws."""
+        samples = respond(self.policy, prompts, self.generation, draws, self.environment, examples)
         self.watch.lap("generate")
         return samples
 
@@ -113,8 +98,9 @@ class Learner:
         self.batch, self.watch = None, Stopwatch()
         self.doing("probes")
         judged = self.critic.source.kind in FREE
+        tokens = self.generation.max_new_tokens * (self.generation.max_turns if self.environment else 1)
         with same_randomness():
-            samples = self._answers(examples, prompts, PROBES)
+            samples = self._answers(examples, prompts, draws_of(self.seed, PROBES, len(prompts), tokens))
             batch = packed(self.policy, prompts, samples)
             critic = self.critic if judged else NullCritic(self.critic.source)
             responses, stats = self.judge_and_measure(examples, samples, batch, critic)
@@ -130,16 +116,12 @@ class Learner:
     ) -> tuple[Responses, PolicyStats]:
         """Critiques as credit per token, and policy and reference statistics; neither needs the other."""
         self.doing("critic")
-        mine = self._ranks.share(len(samples))
-        critique = partial(judge, examples[mine], samples[mine], self._table, critic or self.critic, self.credit)
-        responses, stats = together(
-            gathered(self.policy)(critique),  # a critic may be the policy itself, which it needs whole
+        return together(
+            partial(judge, examples, samples, self._table, critic or self.critic, self.credit),
             partial(measure, self.policy, batch, self.settings, self.generation.temperature, self.size),
-            self._overlap,
+            overlap_of(self.critic) == "helps",
             self.watch,
-            self._ranks,
         )
-        return merge(self._ranks.all_gather(responses)), PolicyStats(*self._ranks.all_gather_rows(stats))
 
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Gradient steps on a batch; the first ones of a run may train the value function alone."""
@@ -169,20 +151,18 @@ class Probes:
         self.learner = learner
         self.count = min(PROBED, len(examples))
         rows = [number * len(examples) // self.count for number in range(self.count)]
-        # Every process has at least one to read: passes of split weights are made by all of them.
-        rows = [*itertools.islice(itertools.cycle(rows), max(self.count, learner.size.ranks.count))]
         self.examples = [examples[row] for row in rows]
         self.prompts = [prompts[row] for row in rows]
 
     def answers(self, step: int, beta: float) -> tuple[list[dict[str, Any]], dict[str, float]]:
         """Return the policy's answers at the beginning of a step, as records, and `seconds_probes`; or nothing.
 
-        All processes must call it. Raises what the critic raises.
+        Raises what the critic raises.
         """
         if not (self.count and due(step, self.learner.settings.steps)):
             return [], {}
         watch = Stopwatch()
-        records = self.learner.probe(self.examples, self.prompts, step, beta)[: self.count]
+        records = self.learner.probe(self.examples, self.prompts, step, beta)
         watch.lap("probes")
         return records, watch.seconds
 
@@ -203,37 +183,24 @@ class NullCritic:
         return [Critique(text="") for _ in responses]
 
 
-def overlaps(critic: Critic, sharded: bool = False) -> bool:
-    """True if the critic works while the policy is scored: it computes outside this process.
-
-    Never with split weights: a critic that fails during a collective pass could not tell the other processes.
-    """
-    return overlap_of(critic) == "helps" and not sharded
-
-
-def together(
-    critique: Callable[[], A], score: Callable[[], B], overlap: bool, watch: Stopwatch, ranks: Ranks = ALONE
-) -> tuple[A, B]:
+def together(critique: Callable[[], A], score: Callable[[], B], overlap: bool, watch: Stopwatch) -> tuple[A, B]:
     """The results of both. With `overlap`, `critique` runs in a thread, which is joined before this returns.
 
-    Processes work independently, but for the passes of split weights. They meet after each of the two, or at the
-    end with `overlap`, and all fail if one did. An exception of either is raised here; if both raise, `score`'s.
+    An exception of either is raised here; if both raise, `score`'s.
 
     `watch` gets the seconds of `critique` and `score` that did not overlap, and as `seconds_critique_hidden` those
     of `critique` that passed during `score`.
     """
     watch.seconds["seconds_critique_hidden"] = 0.0
     if not overlap:
-        with ranks.barrier():
-            critiques = critique()
+        critiques = critique()
         watch.lap("critique")
-        with ranks.passing():
-            scores = score()
+        scores = score()
         watch.lap("score")
         return critiques, scores
     began = time.perf_counter()
     ended: list[float] = []
-    with ranks.barrier(), ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
+    with ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
         pending = pool.submit(critique)
         pending.add_done_callback(lambda _: ended.append(time.perf_counter()))
         scores = score()

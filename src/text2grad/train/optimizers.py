@@ -18,7 +18,6 @@ from torch import nn
 from text2grad.durable.settings import Schedule
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
-from text2grad.policy.shard import split_as, whole
 from text2grad.train.ppo_settings import PPOSettings
 
 MAX_GRAD_NORM = 1.0
@@ -65,7 +64,7 @@ def keep_masters(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
         for index, half in enumerate(group["params"]):
             if half.dtype in (torch.bfloat16, torch.float16):
                 exact = policy.exact.pop(names[id(half)], None)
-                start = half.detach().float() if exact is None else split_as(exact.to(half.device), half)
+                start = half.detach().float() if exact is None else exact.to(half.device)
                 group["params"][index] = master = nn.Parameter(start)
                 pairs.append((half, master))
 
@@ -96,7 +95,7 @@ def refuse_float16(policy: Policy) -> None:
 
 def clip_gradient(parameters: Iterable[torch.nn.Parameter], limit: float = MAX_GRAD_NORM) -> float:
     """Scale the gradient to a norm of at most `limit`; returns its norm before."""
-    return float(whole(torch.nn.utils.clip_grad_norm_(parameters, limit)))
+    return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
 
 def learning_rate_factor(schedule: Schedule, warmup: float, steps: int) -> Callable[[int], float]:

@@ -2,8 +2,8 @@
 
 A step samples responses, has them critiqued, turns the spans into token rewards, subtracts the KL penalty,
 estimates advantages and takes a few clipped gradient steps. It cannot tell Text2Grad from scalar PPO: that
-difference is the credit scheme (`align.CreditSettings`). `train_ppo` repeats the step, with a folder, checkpoints
-and several processes around it (`durable`); `examples/minimal_loop.py` is the same method on one page.
+difference is the credit scheme (`align.CreditSettings`). `train_ppo` repeats the step, with a folder and
+checkpoints around it (`durable`); `examples/minimal_loop.py` is the same method on one page.
 
 Left out on purpose: beams, reward clipping, sequence packing. A response is never re-tokenised, and one whose
 critique failed is masked out of the loss and counted.
@@ -18,7 +18,6 @@ from functools import partial
 
 from text2grad.align import CreditSettings
 from text2grad.durable.identity import digest_of_data, digest_of_reference, flatten, own_code
-from text2grad.durable.processes import Ranks
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
@@ -84,18 +83,17 @@ def train_ppo(
 
     With an `environment` a response is an episode (`policy.episode`); what it answers is in no loss and no mean.
 
-    An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
-    several processes calls this with the same arguments; a step is then that of one process that draws `by_row`.
+    An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit.
 
     Raises:
         UserError: no examples, a prompt that does not fit, too many failed critiques, a loss that is not
             finite, a policy that has diverged, or what `durable.run.Run` refuses.
     """
-    ranks = options.ranks
     if not examples:
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-    _refuse_unfit(critic, settings, generation, ranks)
+    if generation.temperature <= 0:
+        raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
     identity = {
         **flatten(ppo=settings, credit=credit, generation=generation),
         **own_code("the credit scheme", credit.scheme),
@@ -103,11 +101,10 @@ def train_ppo(
     }
     policy.freeze_reference()
     policy.eval()  # dropout off: the first ratio of every step is exactly 1
-    ranks.broadcast_weights(policy)
     optimizers = make_optimizers(policy, settings)
     both = optimizers.policy, optimizers.value
     training = Training(policy, both, optimizers.schedule, settings.kl_coefficient)
-    size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size", ranks)
+    size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size")
     learner = Learner(policy, critic, settings, credit, generation, optimizers, size, options.seed, environment)
     probes = Probes(learner, examples, prompts)
     cures = _cures(settings, generation)
@@ -134,16 +131,6 @@ def _cures(settings: PPOSettings, generation: GenerationSettings) -> Cures:
     )
     numbers = f"lower ppo.lr ({settings.lr:g}), or raise ppo.kl_coefficient ({settings.kl_coefficient:g})"
     return Cures(memory=f"lower {memory}", numbers=numbers)
-
-
-def _refuse_unfit(critic: Critic, settings: PPOSettings, generation: GenerationSettings, ranks: Ranks) -> None:
-    """Settings that cannot be trained with, before anything is written."""
-    if generation.temperature <= 0:
-        raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
-    if settings.rollouts < ranks.count:
-        raise UserError(
-            f"{ranks.count} processes share ppo.rollouts {settings.rollouts}", "start fewer, or raise ppo.rollouts"
-        )
 
 
 def identity_of(policy: Policy, examples: Sequence[Example], critic: Critic) -> dict[str, str]:

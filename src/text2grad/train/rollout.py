@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ class Responses:
 
     `aligned`, `credits` and `labels` are of the policy's own tokens, one number for each.
     `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique failed.
-    `critic_tokens`: tokens that the critic read and wrote, one number per process. `texts`: what the critic was
+    `critic_tokens`: tokens that the critic read and wrote. `texts`: what the critic was
     shown of each, a `Transcript` where others spoke.
     """
 
@@ -42,7 +42,7 @@ class Responses:
     judgements: list[Judgement]
     credits: list[Credit]
     labels: list[NDArray[np.int8]]
-    critic_tokens: list[float] = field(default_factory=list)
+    critic_tokens: float = 0.0
     texts: list[str] = field(default_factory=list)
 
 
@@ -70,13 +70,9 @@ class Rollout:
     returns: Tensor
 
 
-def draws_of(seed: int, step: int, rows: slice, tokens: int) -> Tensor:
-    """(N, tokens) random numbers for some rows of a step's batch.
-
-    They depend on nothing else, so a row has the same response in any process.
-    """
-    # One generator per row: rows can be split over processes in any way.
-    numbers = [np.random.default_rng([seed, step, row]).random(tokens) for row in range(rows.start, rows.stop)]
+def draws_of(seed: int, step: int, rows: int, tokens: int) -> Tensor:
+    """(rows, tokens) random numbers that depend on nothing else; those of a row not on how many rows there are."""
+    numbers = [np.random.default_rng([seed, step, row]).random(tokens) for row in range(rows)]
     return torch.from_numpy(np.stack(numbers))
 
 
@@ -108,9 +104,12 @@ def packed(policy: Policy, prompts: Sequence[Sequence[int]], samples: Sequence[S
 
 
 def merge(parts: Sequence[Responses]) -> Responses:
-    """The shares of all processes as one batch."""
-    columns = zip(*(vars(part).values() for part in parts), strict=True)
-    return Responses(*(list(itertools.chain.from_iterable(column)) for column in columns))
+    """Parts of a batch that were judged apart, as one batch."""
+    columns = {item.name: [getattr(part, item.name) for part in parts] for item in fields(Responses)}
+    tokens = sum(columns.pop("critic_tokens"))
+    return Responses(
+        **{name: [*chain.from_iterable(lists)] for name, lists in columns.items()}, critic_tokens=tokens
+    )
 
 
 def judge(
@@ -134,7 +133,7 @@ def judge(
         np.zeros(0, np.int8) if isinstance(each, Failure) else token_labels(each.spans, item)
         for each, item in zip(judgements, aligned, strict=True)
     ]
-    tokens = [tokens_of(critic) - before]  # of this process: `merge` lists those of all
+    tokens = tokens_of(critic) - before
     return Responses(list(examples), list(samples), aligned, judgements, credits, labels, tokens, texts)
 
 
@@ -184,23 +183,16 @@ class PolicyStats(NamedTuple):
 def measure(
     policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float, size: PassSize | None = None
 ) -> PolicyStats:
-    """Policy and reference statistics of this process's share of a batch.
-
-    Nothing is exchanged between processes. With split weights all of them make the same number of passes.
-    """
+    """Policy and reference statistics of a batch."""
     size = size or PassSize(settings.micro_batch_size)
-    share = size.ranks.share(len(batch.mask))
     device = batch.mask.device
     logp, ref_logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(5))
     last_value = torch.zeros(len(batch.mask), device=device)
     stats = PolicyStats(logp, ref_logp, kl, entropy, values, last_value)
 
     def fill(rows_each: int) -> None:
-        index = torch.arange(share.start, share.stop, device=device)
-        passes = batch.passes(index, rows_each, grouped=policy.reader.shares)
-        # With split weights every process must make as many passes: some repeat their last one.
-        surplus = passes[-1:] * (size.ranks.passes(len(batch.mask), rows_each) - len(passes))
-        for rows in (*passes, *surplus):
+        index = torch.arange(len(batch.mask), device=device)
+        for rows in batch.passes(index, rows_each, grouped=policy.reader.shares):
             part = batch.rows(rows).trimmed()  # (b, t) with t <= T
             output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued)
             for name in ("logp", "ref_logp", "kl", "entropy"):
@@ -210,7 +202,7 @@ def measure(
 
     with policy.evaluating():
         size.fitting(fill, undo=lambda: None)
-    return PolicyStats(*(column[share] for column in stats))
+    return stats
 
 
 def gains_of(credits: Sequence[Credit], size: int) -> Tensor:

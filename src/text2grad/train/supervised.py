@@ -71,9 +71,8 @@ def train_supervised(
 ) -> dict[str, float]:
     """Train in place and write the policy to the run's folder; returns the last metrics.
 
-    An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
-    several processes calls this with the same arguments. `section` is where the user finds `settings`. With
-    `stopping` the run may end early.
+    An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit.
+    `section` is where the user finds `settings`. With `stopping` the run may end early.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that
@@ -146,11 +145,6 @@ def descend(
     Raises:
         UserError: the loss is not finite, the objective's check fails, or what `durable.run.Run` refuses.
     """
-    ranks, title = options.ranks, options.title
-    if ranks.sharded and optimizer_name(settings) != ADAMW:
-        problem = f"{title}: {optimizer_name(settings)} may need whole matrices, and weights are split"
-        raise UserError(problem, f"--run.parallel ddp, or {section}.optimizer {ADAMW}")
-    ranks.broadcast_weights(policy)
     optimizers = [
         make_optimizer(policy, settings, options.course.weight_decay),
         *(head.optimizer() for head in objective.heads),
@@ -158,7 +152,7 @@ def descend(
     factor = learning_rate_factor(options.course.schedule, options.course.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizers[0], factor)
     training = Training(policy, optimizers, schedule, keeper=stopping)
-    size = PassSize(settings.micro_batch_size, f"{section}.micro_batch_size", ranks)
+    size = PassSize(settings.micro_batch_size, f"{section}.micro_batch_size")
     memory, numbers = f"{section}.micro_batch_size ({settings.micro_batch_size})", f"{section}.lr ({settings.lr:g})"
     cures = Cures(f"lower {memory}", f"lower {numbers}")
     identity = {**objective.identity, **flatten(training=options.course)}

@@ -43,9 +43,7 @@ def update(
     updates = 0
     for _ in range(settings.epochs):
         rollout.ratio.zero_()
-        # A permutation of the batch's rows, the same in every process.
-        device = rollout.learned.device
-        shuffled = size.ranks.broadcast(torch.randperm(len(rollout.learned), device=device).cpu()).to(device)
+        shuffled = torch.randperm(len(rollout.learned), device=rollout.learned.device)  # the batch's rows
         for index in shuffled.tensor_split(settings.mini_batches):
             if not rollout.learned[index].any():
                 continue  # all critiques of this mini-batch failed: no step
@@ -53,8 +51,6 @@ def update(
             terms["grad_norm"] = apply_gradient(policy, optimizers, settings, warming)
             totals = {name: totals.get(name, 0.0) + value for name, value in terms.items()}
             updates += 1
-    # A row was read by one process and is 0 in the others.
-    rollout.ratio.copy_(torch.stack(size.ranks.all_gather(rollout.ratio.cpu())).amax(dim=0))
     return {name: value / max(1, updates) for name, value in totals.items()}
 
 

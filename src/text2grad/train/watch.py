@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from text2grad.durable.processes import Ranks
 from text2grad.durable.run import OnStep, save_policy
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
-from text2grad.policy.shard import assembled
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.settings import SFTSettings
 
@@ -35,23 +33,20 @@ def combined(*hooks: OnStep | None) -> OnStep | None:
     return on_step if present else None
 
 
-def kept_policies(every: int | None, policy: Policy, folder: Path, ranks: Ranks) -> OnStep | None:
+def kept_policies(every: int | None, policy: Policy, folder: Path) -> OnStep | None:
     """Write the policy every so many steps (`ppo.keep_every`): `folder/<its name>-step-<steps>`, which `evaluate`
-    takes as any other policy. All processes must call it; the first writes."""
+    takes as any other policy."""
     if every is None:
         return None
 
     def on_step(step: int, metrics: dict[str, float]) -> None:
         if (step + 1) % every == 0:
-            whole = assembled(policy, keep=ranks.first)
-            with ranks.barrier():
-                if whole is not None:
-                    save_policy(whole, folder / f"{folder.name}-step-{step + 1}")
+            save_policy(policy, folder / f"{folder.name}-step-{step + 1}")
 
     return on_step
 
 
-def length_watched(ranks: Ranks) -> OnStep:
+def length_watched() -> OnStep:
     """Warn once that a run learns how long to answer, compared with its first step since it was started."""
     first: list[float] = []
     named: list[str] = []
@@ -60,7 +55,7 @@ def length_watched(ranks: Ranks) -> OnStep:
         if not first:
             first.append(metrics["response_length"])
         words = learns_length(first[0], metrics["response_length"], metrics["reward_length_correlation"])
-        if words and not named and ranks.first:
+        if words and not named:
             cure = "credit.scheme spans with credit.weighting span or balanced pays no more for more words"
             print(f"{words} ({cure}; or raise ppo.kl_coefficient, or stop)", file=sys.stderr)
             named.append(words)
@@ -83,7 +78,7 @@ def learns_length(before: float, now: float, correlation: float) -> str:
     )
 
 
-def variety_watched(settings: PPOSettings, ranks: Ranks) -> OnStep:
+def variety_watched(settings: PPOSettings) -> OnStep:
     """Inspect the answers of the first step: if those to a prompt are identical, there is nothing to compare.
 
     Raises:
@@ -95,7 +90,7 @@ def variety_watched(settings: PPOSettings, ranks: Ranks) -> OnStep:
         if words and metrics["entropy"] < LEAST_ENTROPY:
             cure = "text2grad sft --restart --sft.least_loss 0.3 ends earlier, or keep the policy that there is"
             raise UserError(f"{words}: there is nothing to compare, and training would change nothing", cure)
-        if words and ranks.first:
+        if words:
             print(f"{words}: there is little to compare (--generation.temperature)", file=sys.stderr)
 
     return look

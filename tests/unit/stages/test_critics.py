@@ -114,7 +114,7 @@ def test_train_keeps_the_journal_in_the_folder_of_its_run(
     for _ in range(2):
         stage.run_train(settings(tmp_path, server), "mine")
     assert said_of[0] == said_of[1] and isinstance(said_of[0][0], Critique)
-    assert (tmp_path / "run" / "ppo" / "mine" / "critic.0.journal").stat().st_size > 0
+    assert (tmp_path / "run" / "ppo" / "mine" / "critic.journal").stat().st_size > 0
     assert len(server.bodies) == 1, "the second run finds what the first one paid for"
 
 

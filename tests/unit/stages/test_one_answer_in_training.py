@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from human_data import corrected_file, small_config
-from text2grad.durable.processes import ALONE
 from text2grad.errors import UserError
 from text2grad.stages.intake import run_import
 from text2grad.stages.sft import run_sft
@@ -36,7 +35,7 @@ def test_the_first_step_of_a_policy_with_one_answer_stops_the_run(
     refused: str,
     line: str,
 ) -> None:
-    look = variety_watched(small_config(tmp_path, "--ppo.samples_per_prompt", samples).ppo, ALONE)
+    look = variety_watched(small_config(tmp_path, "--ppo.samples_per_prompt", samples).ppo)
     assert look is not None
     with pytest.raises(UserError, match=refused) if refused else nullcontext():
         look(0, metrics)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from text2grad.critics.probes import ProbedCritic
-from text2grad.durable.processes import ALONE
 from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
 from text2grad.stages.train import probes_of
 from text2grad.train.watch import combined
@@ -34,7 +33,7 @@ def asked() -> list[Example]:
 
 def test_hacking_is_named_once_and_training_does_not_notice(capsys: pytest.CaptureFixture[str]) -> None:
     critic = ProbedCritic(Flattered(), seed=0)
-    look = probes_of(critic, ALONE)
+    look = probes_of(critic)
     assert look is not None
     state = torch.random.get_rng_state()
     seen = []
@@ -54,7 +53,7 @@ def test_hacking_is_named_once_and_training_does_not_notice(capsys: pytest.Captu
 
 
 def test_a_critic_without_probes_has_none_and_several_hooks_are_one() -> None:
-    assert probes_of(Flattered(), ALONE) is None
+    assert probes_of(Flattered()) is None
     assert combined(None, None) is None
     called: list[str] = []
     both = combined(lambda step, metrics: called.append("a"), None, lambda step, metrics: called.append("b"))

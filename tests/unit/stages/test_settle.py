@@ -19,7 +19,6 @@ from text2grad.config.derive import (
     Stage,
     section_of,
 )
-from text2grad.durable.processes import ALONE
 from text2grad.durable.run import CHECKPOINTS
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, Span
@@ -61,7 +60,7 @@ def settle_sft(config: Config, policy: Policy, data: DataFacts = DATA, resume: A
 def settled(
     config: Config, stage: Any, place: Path, policy: Policy, data: DataFacts = DATA, resume: Any = "auto"
 ) -> Config:
-    return TrainingStage(config, stage, place, "", resume, ALONE).settle(policy, data).config
+    return TrainingStage(config, stage, place, "", resume).settle(policy, data).config
 
 
 @pytest.mark.parametrize("stage", RULES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from text2grad.durable.processes import ALONE
 from text2grad.train.watch import learns_length, length_watched
 
 DENSE = [(95.5, -1.0), (71.0, -1.0), (56.2, -1.0), (27.6, -0.52), (34.0, -0.98), (27.5, -0.99)]
@@ -12,7 +11,7 @@ DENSE = [(95.5, -1.0), (71.0, -1.0), (56.2, -1.0), (27.6, -0.52), (34.0, -0.98),
 
 
 def test_it_is_said_once_at_the_first_step_where_both_hold(capsys: pytest.CaptureFixture[str]) -> None:
-    look = length_watched(ALONE)
+    look = length_watched()
     said = []
     for step, (length, correlation) in enumerate(DENSE):
         look(step, {"response_length": length, "reward_length_correlation": correlation})

@@ -27,7 +27,7 @@ class Reader:
         return [Critique(text="well", score=1.0) for _ in responses]
 
 
-def test_the_tokens_of_each_share_are_those_of_this_batch(tmp_path: Path) -> None:
+def test_parts_of_a_batch_are_merged_with_what_their_critics_read_and_wrote(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(tiny_model(tmp_path)))
     samples = [Sample(tokenizer.encode("ok", add_special_tokens=False), False)] * 3
     examples = [Example(id="1", prompt=(Message(role="user", content="a"),))] * 3
@@ -36,5 +36,8 @@ def test_the_tokens_of_each_share_are_those_of_this_batch(tmp_path: Path) -> Non
     table, settings = TokenTable(tokenizer), CreditSettings()
     first = judge(examples, samples, table, critic, settings)
     second = judge(examples[:1], samples[:1], table, probed, settings)
-    assert (first.critic_tokens, second.critic_tokens) == ([30.0], [10.0])
-    assert sum(merge([first, second]).critic_tokens) == 40.0
+    assert (first.critic_tokens, second.critic_tokens) == (30.0, 10.0)
+    both = merge([first, second])
+    assert both.critic_tokens == 40.0
+    assert both.examples == [*examples, *examples[:1]] and both.judgements == first.judgements + second.judgements
+    assert both.samples == samples + samples[:1] and len(both.credits) == len(both.labels) == len(both.texts) == 4

@@ -15,7 +15,6 @@ from text2grad.config import Config
 from text2grad.durable import run
 from text2grad.durable.identity import flatten
 from text2grad.durable.log import RunLog, Stopwatch
-from text2grad.durable.processes import Ranks
 from text2grad.durable.run import save_policy
 from text2grad.durable.settings import Schedule
 from text2grad.durable.state import Randomness, seed_everything
@@ -169,20 +168,20 @@ def test_generators_of_many_devices_go_back_to_their_own(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, index: given.update({index: int(state[0])}))
     now = Randomness.now()
     saved = Randomness(now.python, now.numpy, now.torch, [torch.tensor([n]) for n in range(11)])
-    Randomness.restore(saved.tensors("me"), saved.numbers(), "me")
+    Randomness.restore(saved.tensors(), saved.numbers())
     assert given == {n: n for n in range(11)}
 
 
-def test_passes_that_all_processes_must_make_alike_stay_as_large_as_they_are() -> None:
+def test_passes_are_halved_until_one_row_does_not_fit_and_other_errors_are_raised_as_they_are() -> None:
     def never(size: int) -> int:
         tried.append(size)
         raise MemoryError
 
     tried: list[int] = []
-    for size, fixed, sizes in ((8, True, [8]), (5, False, [5, 2, 1]), (1, False, [1])):
+    for size, sizes in ((5, [5, 2, 1]), (1, [1])):
         tried.clear()
         with pytest.raises(MemoryError):
-            PassSize(size, ranks=Ranks(0, 2, sharded=fixed)).fitting(never, lambda: None)
+            PassSize(size).fitting(never, lambda: None)
         assert tried == sizes
     with pytest.raises(RuntimeError, match="inconsistent tensor size"):
         PassSize(8).fitting(lambda size: torch.zeros(2) @ torch.zeros(3), lambda: None)

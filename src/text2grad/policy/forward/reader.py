@@ -40,7 +40,6 @@ class Reading(NamedTuple):
 class Reader:
     """Runs a model, or copies of it, on batches: in two halves where it splits, else by its own forward.
 
-    `in_halves` is set to False where weights are split over processes: only the model's own forward gathers them.
     In half precision (`half`) equal prompts of a batch are read once if the model allows it (`shares`), and the
     weights of a plain linear head are part of the view. In float32 results are bit for bit those of the model.
     """

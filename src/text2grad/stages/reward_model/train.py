@@ -40,7 +40,7 @@ from text2grad.stages.reward_model.data import (
 )
 from text2grad.stages.reward_model.gate import GATE_FILE, check_reward_model, read_gate, release
 from text2grad.stages.run_folder import RunFolder, read_feedback, write_json
-from text2grad.stages.training import TrainingStage, facts_of_pairs, prepare, training, warn_if_loss_flat
+from text2grad.stages.training import TrainingStage, facts_of_pairs, prepare, prepare_training, warn_if_loss_flat
 from text2grad.train.pairs import Pair
 from text2grad.train.supervised import Heads, train_supervised
 
@@ -74,35 +74,28 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     """Train the reward model on z and check it; writes `reward_model/policy`, `reward_model/gate.json` and
     `evaluation/reward_model.json`.
     """
-    with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
-        summary = train_reward_model(stage)
-        if not stage.ranks.first:
-            return summary
-        release()  # what was trained is gone before the model that was written is loaded
-        settings = stage.config
-        model = RewardModel.of(settings)
-        cases = [case for _, case in heldout_cases(model)]
-        rates = measure_reward_model(model.run, cases)
-        gate = check_reward_model(model, cases, settings.generation, settings.credit, settings.run.seed)
+    summary = train_reward_model(prepare_training(config, "reward_model", "reward_model", resume, "reward model"))
+    release()  # what was trained is gone before the model that was written is loaded
+    model = RewardModel.of(config)
+    cases = [case for _, case in heldout_cases(model)]
+    rates = measure_reward_model(model.run, cases)
+    gate = check_reward_model(model, cases, config.generation, config.credit, config.run.seed)
     return replace(summary, rates=rates, gate=asdict(gate))
 
 
 def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
-    """Train the reward model and write it; each of several processes calls this."""
-    ranks = stage.ranks
-    with stage.preparing():
-        settings = stage.config.reward_model
-        chosen = training_records(stage.folder, tell=ranks.first)
-        start = learner_settings(stage.folder, settings)
-        policy = load_policy(start)
-        praised = with_corrections(chosen)
-        shown = [*praised, *with_damage(chosen, settings, stage.config.run.seed)[len(chosen) :]]
-        pairs = [pair for _, pair in fitting(policy, shown, settings)]
-        if settings.score_head:
-            refuse_no_score(pairs)
+    """Train the reward model and write it."""
+    settings = stage.config.reward_model
+    chosen = training_records(stage.folder)
+    start = learner_settings(stage.folder, settings)
+    policy = load_policy(start)
+    praised = with_corrections(chosen)
+    shown = [*praised, *with_damage(chosen, settings, stage.config.run.seed)[len(chosen) :]]
+    pairs = [pair for _, pair in fitting(policy, shown, settings)]
+    if settings.score_head:
+        refuse_no_score(pairs)
     run = stage.settle(policy, facts_of_pairs(policy, pairs))
-    with ranks.barrier():
-        base = digest_of_base(policy.model) if settings.shared else ""
+    base = digest_of_base(policy.model) if settings.shared else ""
     settings = run.config.reward_model
     with run.begin(start) as options:
         metrics = train_supervised(
@@ -113,12 +106,10 @@ def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
             section="reward_model.training",
             heads=Heads(settings.weight_of_labels, settings.score_head, settings.tags),
         )
-        if ranks.first:
-            (stage.place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
-            if base:
-                (stage.place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
-    if ranks.first:
-        warn_if_loss_flat(stage.place, "reward_model.training", settings.training.lr)
+        (stage.place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
+        if base:
+            (stage.place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
+    warn_if_loss_flat(stage.place, "reward_model.training", settings.training.lr)
     return RewardModelSummary(
         records=len(chosen),
         trained_on=len(pairs),
@@ -129,10 +120,10 @@ def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
     )
 
 
-def training_records(run: RunFolder, tell: bool) -> list[Feedback]:
-    """The records to train on; with `tell`, says on stderr that a few of people's are few."""
+def training_records(run: RunFolder) -> list[Feedback]:
+    """The records to train on; says on stderr that a few of people's are few."""
     train, _ = reward_data(run)
-    if tell and len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
+    if len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
         first = f"text2grad train --offline {run.feedback_file}"
         print(f"{len(train)} records are few for a reward model: start with {first}", file=sys.stderr)
     return train
