@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """What verl lacks on a CPU, for its own trainer in tests: `VERL_USE_EXTERNAL_MODULES=verl_cpu`, see `verl_run`.
 
 A platform without a device, a process group of gloo alone, and a rollout server of Hugging Face's `generate`. The
@@ -7,10 +8,14 @@ trainer, its workers, FSDP2, the value function, the sync of weights, checkpoint
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+MODULES = os.environ.pop("VERL_USE_EXTERNAL_MODULES", "")  # those beside this one need its platform: at the end
 
 import ray
 import torch
@@ -77,13 +82,13 @@ class Cpu(type("Idle", (PlatformBase,), dict.fromkeys(PlatformBase.__abstractmet
 
 
 class Server:
-    """Generates for the requests of 20 ms at once. The same prompt at the same step gives the same ids, however
-    many servers there are and whatever else is asked."""
+    """Generates for the requests of 20 ms at once. Asked for the n-th time at a step, a prompt gets the same ids,
+    whatever else is asked."""
 
     def __init__(self, path: str) -> None:
         torch.set_num_threads(1)
         self.model = AutoModelForCausalLM.from_pretrained(path).eval()
-        self.step, self.waiting = 0, []
+        self.step, self.waiting, self.asked = 0, [], Counter()
 
     async def generate(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> Any:
         self.waiting.append((prompt_ids, sampling_params["temperature"], answer := asyncio.Future()))
@@ -97,7 +102,7 @@ class Server:
     @torch.no_grad()
     def answers(self, batch: Sequence[tuple[list[int], float, Any]]) -> list[Any]:
         prompts, width = [ids for ids, *_ in batch], max(len(ids) for ids, *_ in batch)
-        noise = [torch.Generator().manual_seed(zlib.crc32(repr((ids, self.step)).encode())) for ids in prompts]
+        noise = [self.generator(tuple(ids)) for ids in prompts]
 
         def sampled(
             ids: torch.Tensor, scores: torch.Tensor
@@ -126,9 +131,13 @@ class Server:
             for row, length in enumerate(lengths)
         ]
 
+    def generator(self, ids: tuple[int, ...]) -> torch.Generator:
+        self.asked[ids] += 1
+        return torch.Generator().manual_seed(zlib.crc32(repr((ids, self.step, self.asked[ids])).encode()))
+
     def update(self, weights: dict[str, torch.Tensor], step: int) -> None:
         self.model.load_state_dict(weights)
-        self.step = step
+        self.step, self.asked = step, Counter()
 
     def sleep(self) -> None: ...
 
@@ -166,5 +175,9 @@ def value_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remo
 
 JOIN, distributed.initialize_global_process_group_ray = distributed.initialize_global_process_group_ray, join
 verl.utils.model.load_valuehead_model = value_model
+torch.Tensor.pin_memory = lambda self, *_: self  # FSDP2 pins what the reference keeps on the CPU, for a GPU
 base._ROLLOUT_REGISTRY["hf", "async"] = "verl_cpu.Weights"
 RolloutReplicaRegistry.register("hf", lambda: Replica)
+os.environ["VERL_USE_EXTERNAL_MODULES"] = MODULES
+for name in MODULES.split(","):
+    importlib.import_module(name or "verl_cpu")

@@ -83,6 +83,7 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
     engine: str = option(
         "--engine NAME", "The trainer: local, trl or verl; short for --engine.name. [default: local]", ""
     )
+    plan: bool = option("--plan", "Of --engine verl: write and print what would run, and run nothing.", False)
 
     def work(self) -> Work:
         from text2grad.stages.run_folder import refuse_run_name
@@ -98,4 +99,6 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
             return Work(partial(run_train_offline, config, self.offline, name, mode), show)
         from text2grad.stages.train import run_train
 
+        if self.plan:
+            return Work(partial(run_train, config, name, mode, True), lambda summary: None)
         return Work(partial(run_train, config, name, mode), show)

@@ -100,7 +100,7 @@ def encode_turns(
 
 
 @dataclass
-class _Episode:
+class Episode:
     """An unfinished episode; `after` is the answer of others to its last turn."""
 
     environment: Environment
@@ -108,6 +108,17 @@ class _Episode:
     over: bool = False
     truncated: bool = False
     after: tuple[Message, ...] = field(default=())
+
+    @classmethod
+    def begin(cls, tokenizer: Any, example: Example, make: MakeEnvironment) -> Episode:
+        """Make the environment of an example, and have it speak first.
+
+        Raises:
+            UserError: it answers in another shape, or the chat template refuses its turns.
+        """
+        environment = call_own("make the environment of one episode", make)
+        begun = _messages(environment, "reset", call_own(MESSAGES, environment.reset, example))
+        return cls(environment, Thread(tokenizer, example.prompt, begun))
 
     def take(self, sample: Sample, words: str, has_room: Callable[[Thread], bool]) -> None:
         """Append a sampled turn and the environment's answer; truncated where there is no room for another turn."""
@@ -148,11 +159,7 @@ def play(
         NotFinite: see `generate`.
     """
     table, tokens = TokenTable(policy.tokenizer), settings.max_new_tokens
-    episodes = []
-    for example in examples:
-        environment = call_own("make the environment of one episode", make)
-        begun = _messages(environment, "reset", call_own(MESSAGES, environment.reset, example))
-        episodes.append(_Episode(environment, Thread(policy.tokenizer, example.prompt, begun)))
+    episodes = [Episode.begin(policy.tokenizer, example, make) for example in examples]
     prompts = [(each.id, episode.thread.prompt) for each, episode in zip(examples, episodes, strict=True)]
     check_lengths(prompts, policy.context, tokens)
 

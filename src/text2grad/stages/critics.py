@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from operator import attrgetter
@@ -16,16 +17,17 @@ from pydantic import BaseModel
 
 from text2grad.chat.client import OpenAIChat
 from text2grad.chat.settings import EndpointSettings
-from text2grad.config import Config, CriticKind, RewardModelSettings, extra_settings
+from text2grad.config import Config, CriticKind, RewardModelSettings, extra_settings, load_config
 from text2grad.critics.program import Attempt, admission
 from text2grad.critics.prompted import Prompt, PromptedCritic, TaggerCritic
 from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.critics.table import CRITICS, spec_of
+from text2grad.durable.guard import only_run_in
 from text2grad.durable.identity import digest_of_texts, flatten, own_code
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Example, Message, Source
+from text2grad.feedback import Critic, Environment, Example, Message, Source
 from text2grad.json_text import from_json
 from text2grad.named import is_own_name, load_named
 from text2grad.policy.files.manifest import sha256
@@ -33,7 +35,7 @@ from text2grad.policy.settings import SamplingSettings
 from text2grad.sandbox import Gate, Runner, SandboxSettings
 from text2grad.settings import Settings
 from text2grad.stages.run_folder import RunFolder, write_json
-from text2grad.tasks.base import Task, TaskSettings, load_task, prompt_version, read_prompt
+from text2grad.tasks.base import Task, TaskSettings, environment_of, load_task, prompt_version, read_prompt
 from text2grad.tasks.prompt_files import version_of
 
 if TYPE_CHECKING:
@@ -84,6 +86,31 @@ def critic_factory(config: Config, kind: CriticKind | None = None) -> Iterator[C
     """The factory of a critic, by default the configured one, with the sandbox that it judges in."""
     with runner_of(config.sandbox) as runner:
         yield CriticFactory(config, kind or config.critic.kind, runner)
+
+
+_OPEN = ExitStack()
+"""What a worker of an engine holds until it ends."""
+MOST_WORKERS = 1024
+
+
+def critic_of_worker(settings: Path, folder: Path) -> Critic:
+    """The critic of a written configuration, open until this process ends: one of several workers of an engine.
+
+    Answers that are paid for are kept in the first `critic.NUMBER` of the folder that no other worker holds.
+    """
+    atexit.register(_OPEN.close)
+    factory = _OPEN.enter_context(critic_factory(load_config(settings)))
+    for number in range(MOST_WORKERS):
+        place = folder / f"critic.{number}"
+        with suppress(UserError):
+            _OPEN.enter_context(only_run_in(place))
+            break
+    return _OPEN.enter_context(factory.open(journal=place / "critic.journal"))
+
+
+def environment_of_worker(settings: Path) -> Callable[[], Environment] | None:
+    """What makes the environment of an episode, in a worker of an engine."""
+    return environment_of(RunFolder.of(load_config(settings)).task())
 
 
 @dataclass(frozen=True)

@@ -13,25 +13,38 @@ from typing import Any
 
 import torch
 
-from text2grad.config import Config
+from text2grad.config import Config, dump_config
 from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
 from text2grad.durable.run import OnStep, ResumeMode
 from text2grad.durable.state import same_randomness
-from text2grad.errors import UserError
+from text2grad.engines import verl
+from text2grad.errors import UsageError, UserError
 from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Critic, Critique, Feedback, Transcript
-from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.encode import encode_prompt, encode_prompts, encode_target
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.stages import Summary, inlined
-from text2grad.stages.critics import CriticFactory, critic_factory, critic_inputs
+from text2grad.stages.critics import (
+    CriticFactory,
+    critic_factory,
+    critic_inputs,
+    critic_of_worker,
+    environment_of_worker,
+)
 from text2grad.stages.evaluate import Exam, evaluate_policy
 from text2grad.stages.reward_model.data import splits_of
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad.stages.run_folder import MAIN, RunFolder, read_feedback
 from text2grad.stages.sampling import TOKEN_IDS
-from text2grad.stages.training import facts_of_pairs, facts_of_prompts, prepare_training
+from text2grad.stages.training import (
+    TrainingRun,
+    TrainingStage,
+    facts_of_pairs,
+    facts_of_prompts,
+    prepare_training,
+)
 from text2grad.tasks.base import Task, environment_of, question_of, split_of, words_of
 from text2grad.train.learner import PROBE_EVERY
 from text2grad.train.offline import LoggedAnswer, train_offline
@@ -122,8 +135,15 @@ class TrainSummary(Summary):
     out: str
 
 
-def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSummary:
-    """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
+def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool = False) -> TrainSummary:
+    """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one.
+
+    With `plan` the engine verl only writes and prints what it would run.
+    """
+    if config.engine.name == "verl":
+        return train_with_verl(config, name, resume, plan)
+    if plan:
+        raise UsageError("--plan prints what the engine verl would run", "--engine verl")
     if config.engine.name != "local":
         raise UserError(f"engine.name {config.engine.name} has no loop yet", "--engine local")
     stage = prepare_training(config, "ppo", f"ppo/{name}", resume)
@@ -151,6 +171,58 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
                 how = settings.ppo, settings.credit, settings.generation
                 train_ppo(policy, examples, critic, *how, options, environment_of(task))
     return TrainSummary(steps=settings.ppo.steps, out=str(stage.place / "policy"))
+
+
+def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -> TrainSummary:
+    """The same by verl, in the environment of `engine.verl.python` (docs/engines.md)."""
+    python = str(config.engine.verl.python or sys.executable)
+    stage = prepare_training(config, "ppo", f"ppo/{name}", resume)
+    with critic_factory(config) as factory:
+        if reason := config.ppo.no_update_reason:
+            raise UserError(reason, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
+        if factory.spec.kind == "reward_model" and not config.critic.reward_model.base_url:
+            problem = "verl's workers load no reward model beside the policy"
+            raise UserError(problem, "serve it: text2grad serve, then --critic.reward_model.base_url URL")
+        if not plan:
+            verl.check_python(python)
+        task = stage.folder.task()
+        examples = task.examples("train")
+        factory.refuse_unfit(examples)
+        refuse_unfit_reward_model(config)
+        examples = factory.admitted(examples)
+        policy = verl.Skeleton.of(stage.folder.policy())
+        prompts = encode_prompts(policy.tokenizer, examples, policy.context, config.generation.max_new_tokens)
+        longest, plays = max(map(len, prompts)), environment_of(task) is not None
+        verl.refuse_unfit(verl_job(config, stage, longest, plays))
+        settings = stage.settle(policy, facts_of_prompts(policy, examples)).config
+        job = verl_job(settings, stage, longest, plays)
+        verl.refuse_unfit(job)
+        if plan:
+            verl.settle(job, examples)
+            print(verl.plan(job, python))
+        else:
+            with TrainingRun(stage, settings).begin():
+                verl.train(job, examples, python, resume)
+    return TrainSummary(steps=settings.ppo.steps, out=str(stage.place / "policy"))
+
+
+def verl_job(config: Config, stage: TrainingStage, longest: int, plays: bool) -> verl.Job:
+    """What verl is to do; given the longest prompt in tokens, and whether the task has an environment."""
+    module = critic_of_worker.__module__
+    return verl.Job(
+        place=stage.place,
+        policy=stage.folder.policy(),
+        ppo=config.ppo,
+        credit=config.credit,
+        generation=config.generation,
+        verl=config.engine.verl,
+        seed=config.run.seed,
+        settings=dump_config(config),
+        critic=f"{module}:{critic_of_worker.__name__}",
+        environment=f"{module}:{environment_of_worker.__name__}" if plays else "",
+        prompt_tokens=longest,
+        loggers=config.run.loggers,
+    )
 
 
 @contextmanager

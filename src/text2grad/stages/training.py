@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -48,7 +48,6 @@ from text2grad.json_text import lines_of, to_json
 from text2grad.page.signs import loss_advice
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.files.gguf import origin_of
-from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.settings import is_set, with_values
 from text2grad.stages.run_folder import RunFolder, write_json, write_whole
@@ -91,6 +90,26 @@ def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
         (folder / MODEL_NOTE).unlink(missing_ok=True)
 
 
+class Measurable(Protocol):
+    """What settings are derived from of a policy, or of one that only an engine loads."""
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer."""
+
+    @property
+    def hidden_size(self) -> int:
+        """The width of its states."""
+
+    @property
+    def device(self) -> Any:
+        """Where it is."""
+
+
 DERIVED_FILE = "derived.json"
 DIGEST = "sha256"
 DERIVED_AGAIN = "remove it: they are derived again"
@@ -123,7 +142,7 @@ class TrainingStage:
         """True for one of several policies of the run."""
         return self.place.parent.name == "ppo"
 
-    def settle(self, policy: Policy | None = None, data: DataFacts | None = None) -> TrainingRun:
+    def settle(self, policy: Measurable | None = None, data: DataFacts | None = None) -> TrainingRun:
         """Give every unset setting a value, from the model and the data.
 
         What was derived for the models that SFT and `train-reward` left in the run is taken over too, so that the
@@ -151,7 +170,7 @@ class TrainingStage:
         assert self.kind is not None, "nothing is derived for this stage"
         return self.kind
 
-    def _derived(self, policy: Policy, data: DataFacts) -> dict[str, Any]:
+    def _derived(self, policy: Measurable, data: DataFacts) -> dict[str, Any]:
         """The derived values by setting: those of `derived.json`, else new ones, which are written."""
         file = self.place / DERIVED_FILE
         if self.resume != "restart" and (self.place / CHECKPOINTS).is_dir() and not file.is_file():
@@ -252,7 +271,7 @@ def prepare_training(
     return TrainingStage(config, kind, folder, title or folder.name, resume)
 
 
-def model_facts(policy: Policy) -> ModelFacts:
+def model_facts(policy: Measurable) -> ModelFacts:
     """The size and shape of a policy in training."""
     config = policy.model.config.get_text_config()
     weights = list(policy.model.parameters())
@@ -267,7 +286,7 @@ def model_facts(policy: Policy) -> ModelFacts:
     )
 
 
-def machine_facts(policy: Policy) -> MachineFacts:
+def machine_facts(policy: Measurable) -> MachineFacts:
     """Memory where the policy lives, of which nothing is in use."""
     device = policy.device
     return MachineFacts(
@@ -275,13 +294,13 @@ def machine_facts(policy: Policy) -> MachineFacts:
     )
 
 
-def facts_of_pairs(policy: Policy, pairs: Sequence[Pair]) -> DataFacts:
+def facts_of_pairs(policy: Measurable, pairs: Sequence[Pair]) -> DataFacts:
     """The number of pairs to learn, and their mean tokens, counted on the first ones."""
     targets = [len(encode_target(policy.tokenizer, pair.target)) for pair in pairs[:COUNTED]]
     return replace(facts_of_prompts(policy, pairs), target_tokens=_mean(targets))
 
 
-def facts_of_prompts(policy: Policy, examples: Sequence[Example | Pair]) -> DataFacts:
+def facts_of_prompts(policy: Measurable, examples: Sequence[Example | Pair]) -> DataFacts:
     """The number of prompts to answer, and their mean tokens, counted on the first ones."""
     prompts = [len(encode_prompt(policy.tokenizer, example.prompt)) for example in examples[:COUNTED]]
     return DataFacts(len(examples), _mean(prompts))

@@ -1,0 +1,681 @@
+"""verl: this recipe as its configuration, its run, and what comes back. Imports no verl, which may be elsewhere.
+
+verl pins an older transformers, so it has an environment of its own. There its own `main_ppo` runs, with our agent
+loop, which asks our critic, and our trainer, whose advantages are those of `train.rollout.score`
+(`engines.verl_side`). `settle` writes everything that it reads to `ppo/<name>/verl`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import AutoModelForCausalLM
+
+from text2grad.align import CreditSettings
+from text2grad.durable.guard import only_run_in, writing
+from text2grad.durable.log import LOGS
+from text2grad.durable.progress import ProgressLine
+from text2grad.durable.run import ResumeMode
+from text2grad.engines.settings import VerlSettings
+from text2grad.errors import UsageError, UserError
+from text2grad.feedback import Example
+from text2grad.policy.files.gguf import local_model
+from text2grad.policy.files.manifest import write_manifest
+from text2grad.policy.files.save import make_readable
+from text2grad.policy.files.tokenizer import load_tokenizer
+from text2grad.policy.files.weights import read_config
+from text2grad.policy.load import add_lora, base_of, is_adapter, load_policy
+from text2grad.policy.settings import GenerationSettings, PolicySettings
+from text2grad.train.optimizers import MAX_GRAD_NORM
+from text2grad.train.ppo import CHECKPOINT_EVERY, prompt_order
+from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.update import CLIP, VALUE_CLIP
+
+VERSION = "0.9.1"
+SIDE = "text2grad.engines.verl_side"
+NAME = "text2grad"
+"""Of our trainer, estimator and agent loop among verl's, and of our section in its configuration."""
+ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
+NEVER_CLIPPED = 1e30
+"""verl clips negative advantages a second time, at this ratio."""
+OTHERS_SHARE = 2
+"""An episode may be this many times as long as the policy's own turns: others speak in it too."""
+INSTALL = f"pip install 'verl[verl-core]=={VERSION}' vllm text2grad=={version('text2grad')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What verl is to do, and where.
+
+    `place` is the folder `ppo/<name>`, `policy.model` what training starts from, `settings` the whole configuration
+    as YAML, of which the workers make the critic and the environment: `critic` and `environment` name functions
+    (`module:function`) of the file that holds it; "" where the task has no environment. `prompt_tokens` is the
+    length of the longest prompt.
+    """
+
+    place: Path
+    policy: PolicySettings
+    ppo: PPOSettings
+    credit: CreditSettings
+    generation: GenerationSettings
+    verl: VerlSettings
+    seed: int
+    settings: str
+    critic: str
+    environment: str
+    prompt_tokens: int
+    loggers: Sequence[str] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of what verl reads and writes."""
+        return self.place / "verl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """verl's checkpoints, until the policy is written."""
+        return self.folder / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        """Where metrics and samples go: beside an earlier policy those of a new one stay apart until it is done."""
+        return self.folder if (self.place / "policy").is_dir() else self.place
+
+    @property
+    def prompts(self) -> int:
+        """Prompts of a step."""
+        return self.ppo.rollouts // self.ppo.samples_per_prompt
+
+    @property
+    def mini_batch(self) -> int:
+        """Answers of a mini-batch."""
+        return self.ppo.rollouts // self.ppo.mini_batches
+
+    @property
+    def start(self) -> str:
+        """The model that verl loads: a hub name, or a folder with whole weights, which an adapter's is not."""
+        if is_adapter(self.policy.model):
+            return str((self.place / "start").absolute())
+        model = local_model(self.policy.model)
+        return str(Path(model).absolute()) if Path(model).is_dir() else model
+
+
+# What is refused -----------------------------------------------------------------------------------
+
+
+def refuse_unfit(job: Job) -> None:
+    """Refuse settings that verl cannot honour.
+
+    Raises:
+        UserError: names the setting and another one.
+    """
+    ppo, gpus = job.ppo, cards(job.verl.options)
+    unfit = {
+        "ppo.kl full: verl keeps the log-probabilities of the sampled tokens alone": (
+            ppo.kl == "full",
+            "--ppo.kl k1",
+        ),
+        "ppo.kl_target: verl's checkpoints do not hold our coefficient": (
+            ppo.kl_target is not None,
+            "--ppo.kl_target null",
+        ),
+        "ppo.schedule linear: verl has constant and cosine": (ppo.schedule == "linear", "--ppo.schedule cosine"),
+        f"policy.value_head {job.policy.value_head}: verl's value function has a trunk of its own": (
+            ppo.valued and job.policy.value_head != "separate",
+            "--policy.value_head separate",
+        ),
+        "ppo.heldout_every: verl measures nothing of ours": (
+            ppo.heldout_every is not None,
+            "--ppo.heldout_every null, then text2grad evaluate",
+        ),
+        "ppo.keep_every: verl hands over the last policy alone": (
+            ppo.keep_every is not None,
+            "--ppo.keep_every null",
+        ),
+        f"ppo.mini_batches {ppo.mini_batches} does not divide the {job.prompts} prompts of a step": (
+            job.prompts % ppo.mini_batches > 0,
+            "ppo.rollouts / ppo.samples_per_prompt / ppo.mini_batches must be whole",
+        ),
+        f"{gpus} cards cannot share mini-batches of {job.mini_batch} answers": (
+            job.mini_batch % gpus > 0,
+            "a multiple: raise ppo.rollouts, or lower ppo.mini_batches",
+        ),
+        "policy.dtype float16 cannot be trained": (
+            job.policy.dtype == "float16",
+            "--policy.dtype bfloat16",
+        ),
+        "PPO samples, so it needs a temperature above 0": (
+            job.generation.temperature <= 0,
+            "set generation.temperature",
+        ),
+    }
+    for problem, (is_so, cure) in unfit.items():
+        if is_so:
+            raise UserError(problem if not problem[0].islower() else f"engine verl: {problem}", cure)
+
+
+OURS = {
+    "algorithm": "ppo.advantage, ppo.gamma, ppo.lam, ppo.kl and ppo.kl_coefficient",
+    "reward": "critic.kind",
+    NAME: "ppo, credit and generation",
+    "custom_reward_function": "critic.kind",
+    "trainer.use_v1": "ppo.advantage",
+    "trainer.v1": "ppo.advantage",
+    "trainer.total_training_steps": "ppo.steps",
+    "trainer.total_epochs": "ppo.steps",
+    "trainer.critic_warmup": "ppo.value_warmup",
+    "trainer.default_local_dir": "run.folder",
+    "trainer.resume_mode": "--restart",
+    "trainer.resume_from_path": "--restart",
+    "data.train_files": "task.data",
+    "data.train_batch_size": "ppo.rollouts",
+    "data.gen_batch_size": "ppo.rollouts",
+    "data.shuffle": "run.seed",
+    "data.max_prompt_length": "task.context_characters",
+    "data.max_response_length": "generation.max_new_tokens",
+    "data.train_max_samples": "task.limit",
+    "data.custom_cls": "task.name",
+    f"{MODEL}.path": "policy.model",
+    f"{MODEL}.lora_rank": "policy.lora",
+    f"{MODEL}.lora_alpha": "policy.lora",
+    f"{MODEL}.lora_adapter_path": "policy.lora",
+    f"{MODEL}.target_modules": "policy.lora",
+    f"{MODEL}.custom_chat_template": "policy.chat_template",
+    f"{ROLLOUT}.n": "ppo.samples_per_prompt",
+    f"{ROLLOUT}.temperature": "generation.temperature",
+    f"{ROLLOUT}.top_p": "generation.temperature",
+    f"{ROLLOUT}.top_k": "generation.temperature",
+    f"{ROLLOUT}.do_sample": "generation.temperature",
+    f"{ROLLOUT}.agent.agent_loop_config_path": "critic.kind",
+    f"{ROLLOUT}.agent.default_agent_loop": "critic.kind",
+    **{
+        f"{part}.{key}": setting
+        for part in (ACTOR, "critic")
+        for key, setting in {
+            "ppo_mini_batch_size": "ppo.mini_batches",
+            "ppo_epochs": "ppo.epochs",
+            "shuffle": "ppo.mini_batches",
+            "loss_agg_mode": "",
+            "loss_scale_factor": "",
+            "grad_clip": "",
+            "optim.lr": "ppo.lr" if part == ACTOR else "ppo.value_lr",
+            "optim.lr_scheduler_type": "ppo.schedule",
+            "optim.weight_decay": "",
+            "optim.clip_grad": "",
+        }.items()
+    },
+    f"{ACTOR}.clip_ratio": "",
+    f"{ACTOR}.clip_ratio_low": "",
+    f"{ACTOR}.clip_ratio_high": "ppo.clip_high",
+    f"{ACTOR}.clip_ratio_c": "",
+    f"{ACTOR}.policy_loss": "",
+    f"{ACTOR}.entropy_coeff": "",
+    f"{ACTOR}.use_kl_loss": "ppo.kl_coefficient",
+    f"{ACTOR}.kl_loss_coef": "ppo.kl_coefficient",
+    "critic.enable": "ppo.advantage",
+    "critic.model.path": "policy.model",
+    "critic.cliprange_value": "",
+}
+"""verl's keys that say what is learned, each with the setting of ours that says it; "" where nothing may."""
+
+
+def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """verl's keys that the user sets, each dotted.
+
+    Raises:
+        UsageError: one of them would change what is learned.
+    """
+    dotted = dict(_dotted("", options))
+    for key in dotted:
+        name = key.lstrip("+~")
+        ours = next(
+            (each for each in OURS if f"{name}.".startswith(f"{each}.") or each.startswith(f"{name}.")), None
+        )
+        if ours is not None:
+            cure = f"set {OURS[ours]}" if OURS[ours] else "leave it out: it is the same in every engine"
+            raise UsageError(f"engine.verl.options.{key} would change what is learned", cure)
+    return dotted
+
+
+def _dotted(prefix: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in options.items():
+        if isinstance(value, Mapping) and value:
+            yield from _dotted(f"{prefix}{key}.", value)
+        else:
+            yield f"{prefix}{key}", value
+
+
+def cards(options: Mapping[str, Any]) -> int:
+    """Return how many cards train.
+
+    Raises:
+        UsageError: the options do not say a number.
+    """
+    dotted = own_options(options)
+    counts = [dotted.get(f"trainer.{key}", 1) for key in ("nnodes", "n_gpus_per_node")]
+    if not all(isinstance(count, int) and count > 0 for count in counts):
+        raise UsageError(f"engine.verl.options.trainer: {counts[0]} nodes of {counts[1]} cards", "give two numbers")
+    return int(counts[0] * counts[1])
+
+
+def check_python(python: str) -> None:
+    """Refuse an environment that cannot run verl with us: what is missing is asked of that Python.
+
+    Raises:
+        UserError: it is no Python, or has another version of verl or of this package than is needed.
+    """
+    code = (
+        "import json\nfrom importlib.metadata import PackageNotFoundError, version\ndef found(name):\n"
+        "    try: return version(name)\n    except PackageNotFoundError: return None\n"
+        "print(json.dumps([found('verl'), found('text2grad')]))"
+    )
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+        verl, ours = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise UserError(
+            f"engine.verl.python {python} is no Python", "give the python of verl's environment"
+        ) from error
+    if verl != VERSION:
+        problem = (
+            f"{python} has {f'verl {verl}' if verl else 'no verl'}, and verl {VERSION} is what this is written for"
+        )
+        raise UserError(problem, f"an environment of its own: {INSTALL}; then --engine.verl.python PATH")
+    if ours != version("text2grad"):
+        problem = f"{python} has {f'text2grad {ours}' if ours else 'no text2grad'} beside verl"
+        raise UserError(problem, f"{python} -m pip install text2grad=={version('text2grad')}")
+
+
+# What is written -----------------------------------------------------------------------------------
+
+
+def configuration(job: Job) -> dict[str, Any]:
+    """Return verl's configuration by dotted keys, without the user's options."""
+    ppo, generation = job.ppo, job.generation
+    rows = _divisor(job.mini_batch // cards(job.verl.options), ppo.micro_batch_size)
+    own_tokens = generation.max_new_tokens
+    if job.environment:
+        own_tokens *= generation.max_turns * OTHERS_SHARE
+    prompts = str((job.folder / "prompts.parquet").absolute())
+    found = {
+        "algorithm.adv_estimator": NAME,
+        "algorithm.use_kl_in_reward": ppo.kl_coefficient > 0,  # verl then reads the reference
+        "data.train_files": prompts,
+        "data.val_files": prompts,
+        "data.val_max_samples": 1,
+        "data.shuffle": False,
+        "data.train_batch_size": job.prompts,
+        "data.max_prompt_length": job.prompt_tokens,
+        "data.max_response_length": own_tokens,
+        "data.dataloader_num_workers": 0,
+        "data.seed": job.seed,
+        f"{MODEL}.path": job.start,
+        f"{ACTOR}.clip_ratio": CLIP,
+        f"{ACTOR}.clip_ratio_low": CLIP,
+        f"{ACTOR}.clip_ratio_high": ppo.clip_high or CLIP,
+        f"{ACTOR}.clip_ratio_c": NEVER_CLIPPED,
+        f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra"],
+        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.n": ppo.samples_per_prompt,
+        f"{ROLLOUT}.temperature": generation.temperature,
+        f"{ROLLOUT}.seed": job.seed,
+        f"{ROLLOUT}.tensor_model_parallel_size": 1,
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": rows,
+        f"{ROLLOUT}.calculate_log_probs": not job.environment,
+        f"{ROLLOUT}.dtype": "float32" if job.policy.dtype == "float32" else "bfloat16",
+        f"{ROLLOUT}.agent.num_workers": 1,  # each has a critic of its own
+        f"{ROLLOUT}.agent.agent_loop_config_path": str((job.folder / "loop.yaml").absolute()),
+        f"{ROLLOUT}.agent.default_agent_loop": NAME,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": rows,
+        "critic.enable": ppo.valued,
+        "reward.num_workers": 1,
+        "ray_kwargs.ray_init.runtime_env.env_vars": environment_variables(),
+        "trainer.nnodes": 1,
+        "trainer.n_gpus_per_node": 1,
+        "trainer.logger": ["console", *job.loggers],
+        "trainer.project_name": NAME,
+        "trainer.experiment_name": job.place.name,
+        "trainer.v1.trainer_mode": NAME,
+        "trainer.total_epochs": 1,
+        "trainer.total_training_steps": ppo.steps,
+        "trainer.critic_warmup": ppo.warmup_steps + 1 if ppo.warmup_steps else 0,
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        "trainer.save_freq": CHECKPOINT_EVERY,
+        "trainer.max_actor_ckpt_to_keep": 1,
+        "trainer.max_critic_ckpt_to_keep": 1,
+        "trainer.default_local_dir": str(job.checkpoints.absolute()),
+        **_trained(job, ACTOR, "fsdp_config", rows, ppo.lr),
+        **_precision(job, "actor_rollout_ref.ref.fsdp_config"),
+    }
+    if ppo.valued:
+        found |= _trained(job, "critic", "fsdp", rows, ppo.value_lr or ppo.lr)
+        found |= {"critic.model.path": job.start, "critic.cliprange_value": VALUE_CLIP}
+    if job.policy.chat_template:
+        found[f"{MODEL}.custom_chat_template"] = Path(job.policy.chat_template).read_text(encoding="utf-8")
+    if (lora := job.policy.lora) is None:
+        found[f"{ACTOR}.checkpoint.save_contents"].append("hf_model")
+    else:
+        found |= {
+            f"{MODEL}.lora_rank": lora.r,
+            f"{MODEL}.lora_alpha": 2 * lora.r,
+            f"{MODEL}.target_modules": list(lora.targets) if lora.targets else "all-linear",
+            f"{ROLLOUT}.load_format": "safetensors",
+        }
+    return found
+
+
+def _trained(job: Job, part: str, fsdp: str, rows: int, lr: float) -> dict[str, Any]:
+    """Settings of a model that is trained: the policy, or the value function."""
+    ppo = job.ppo
+    return {
+        f"{part}.strategy": "fsdp2",
+        f"{part}.ppo_mini_batch_size": job.prompts // ppo.mini_batches,
+        f"{part}.ppo_micro_batch_size_per_gpu": rows,
+        f"{part}.ppo_epochs": ppo.epochs,
+        f"{part}.shuffle": True,
+        f"{part}.data_loader_seed": job.seed,
+        f"{part}.loss_agg_mode": "token-mean",
+        f"{part}.grad_clip": MAX_GRAD_NORM,
+        f"{part}.optim.clip_grad": MAX_GRAD_NORM,
+        f"{part}.optim.lr": lr,
+        f"{part}.optim.lr_scheduler_type": ppo.schedule if part == ACTOR else "constant",
+        f"{part}.optim.weight_decay": 0.0,
+        f"{part}.{fsdp}.seed": job.seed,
+        **_precision(job, f"{part}.{fsdp}"),
+    }
+
+
+def _precision(job: Job, part: str) -> dict[str, Any]:
+    """verl keeps weights in float32 and computes in bfloat16, where nothing else is said."""
+    if job.policy.dtype != "float32":
+        return {}
+    return {f"{part}.mixed_precision": dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")}
+
+
+def _divisor(count: int, most: int) -> int:
+    """The largest divisor of `count` that is at most `most`."""
+    return next(each for each in range(max(1, min(count, most)), 0, -1) if count % each == 0)
+
+
+def environment_variables() -> dict[str, str]:
+    """Return what has verl import our side wherever it is imported, beside what the user has it import."""
+    modules = [
+        name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name not in ("", SIDE)
+    ]
+    return {"VERL_USE_EXTERNAL_MODULES": ",".join([*modules, SIDE])}
+
+
+def settle(job: Job, examples: Sequence[Example]) -> None:
+    """Write what verl reads: `ppo.yaml`, `loop.yaml`, `settings.yaml` and `prompts.parquet`."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    job.folder.mkdir(parents=True, exist_ok=True)
+    rows = [*prompt_rows(job, examples)]
+    with writing(job.folder):
+        parquet.write_table(pa.Table.from_pylist(rows), job.folder / "prompts.parquet")
+        (job.folder / "ppo.yaml").write_text(written(job), encoding="utf-8")
+        loop = [{"name": NAME, "_target_": f"{SIDE}.CriticLoop"}]
+        (job.folder / "loop.yaml").write_text(yaml.safe_dump(loop), encoding="utf-8")
+        (job.folder / "settings.yaml").write_text(job.settings, encoding="utf-8")
+
+
+def prompt_rows(job: Job, examples: Sequence[Example]) -> Iterator[dict[str, Any]]:
+    """Yield the prompts of all steps as rows of verl's data set, in the order of the local loop."""
+    order = prompt_order(len(examples), job.ppo, random.Random(job.seed))
+    chosen = (index for step in islice(order, job.ppo.steps) for index in step[:: job.ppo.samples_per_prompt])
+    for number, index in enumerate(chosen):
+        example = examples[index]
+        yield {
+            "prompt": [message.model_dump() for message in example.prompt],
+            "data_source": NAME,
+            "reward_model": {"style": "rule", "ground_truth": example.reference},
+            "extra_info": {"index": number, "example": example.model_dump_json()},
+        }
+
+
+def written(job: Job) -> str:
+    """Return `ppo.yaml`: our part of verl's configuration, over its own defaults."""
+    tree: dict[str, Any] = {"defaults": ["ppo_trainer", "_self_"]}
+    for key, value in configuration(job).items():
+        *sections, last = key.split(".")
+        inner = tree
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    tree[NAME] = {
+        "folder": str(job.log.absolute()),
+        "working_folder": str(Path.cwd()),
+        "critic": job.critic,
+        "environment": job.environment,
+        "ppo": job.ppo.model_dump(mode="json"),
+        "credit": job.credit.model_dump(mode="json"),
+        "generation": job.generation.model_dump(mode="json"),
+    }
+    head = f"# {job.place.name}: written for verl {VERSION}; keys of your own go into engine.verl.options.\n"
+    return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+
+
+def command(job: Job, python: str) -> list[str]:
+    """Return the command that runs verl's own trainer; the user's options come last."""
+    folder = job.folder.absolute()
+    return [
+        *(python, "-m", "verl.trainer.main_ppo", "--config-dir", str(folder), "--config-name", "ppo"),
+        *(f"hydra.run.dir={_quoted(str(folder))}", "hydra.output_subdir=null"),
+        *(f"{key}={_quoted(value)}" for key, value in own_options(job.verl.options).items()),
+    ]
+
+
+def _quoted(value: Any) -> str:
+    """A value as verl's command line reads it."""
+    if isinstance(value, str):
+        return value if re.fullmatch(r"[\w./:@-]+", value) else "'" + value.replace("'", r"\'") + "'"
+    return json.dumps(value)
+
+
+def plan(job: Job, python: str) -> str:
+    """Return what would run: the configuration, and the command."""
+    variables = " ".join(f"{name}={value}" for name, value in environment_variables().items())
+    return f"{written(job)}\n{variables} {shlex.join(command(job, python))}\n"
+
+
+# The run ------------------------------------------------------------------------------------------
+
+
+def train(job: Job, examples: Sequence[Example], python: str, resume: ResumeMode = "auto") -> None:
+    """Train from start to end, or from the last checkpoint of an unfinished run, in its folder.
+
+    Raises:
+        UserError: the settings of the unfinished run were others, verl fails, or one of our functions stops it.
+    """
+    with only_run_in(job.place):
+        if resume == "restart":
+            clear(job)
+        elif resume == "auto":
+            refuse_changed(job)
+        write_start(job)
+        settle(job, examples)
+        run(job, python)
+        collect(job, python)
+
+
+def refuse_changed(job: Job) -> None:
+    """Refuse to resume a run whose settings have changed, as the local loop does.
+
+    Raises:
+        UserError: names the first key of verl's configuration that changed.
+    """
+    file = job.folder / "ppo.yaml"
+    if not (job.checkpoints / LATEST).is_file() or not file.is_file():
+        return
+    before, now = (dict(_dotted("", yaml.safe_load(text))) for text in (file.read_text("utf-8"), written(job)))
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if changed:
+        problem = f"the unfinished run in {job.place} began with another {changed[0]}: {before.get(changed[0])}"
+        raise UserError(problem, "--restart starts over, --force resumes all the same")
+
+
+LATEST = "latest_checkpointed_iteration.txt"
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A policy without its weights, which only verl loads: its size and shape, and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+    device: torch.device
+
+    @classmethod
+    def of(cls, settings: PolicySettings) -> Skeleton:
+        """Read the configuration and the tokenizer of a model.
+
+        Raises:
+            UserError: there is no such model.
+        """
+        tokenizer = load_tokenizer(settings.model, settings.chat_template)
+        base = base_of(local_model(settings.model))
+        config = read_config(base)
+        with torch.device("meta") as nowhere:
+            model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            return cls(add_lora(model, settings.lora, base) if settings.lora else model, tokenizer, nowhere)
+
+    @property
+    def hidden_size(self) -> int:
+        """The width of its states."""
+        return int(self.model.config.get_text_config().hidden_size)
+
+    @property
+    def context(self) -> int | None:
+        """The longest sequence it reads, in tokens, if its configuration says so."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def clear(job: Job) -> None:
+    """Remove what an unfinished run has left."""
+    shutil.rmtree(job.folder, ignore_errors=True)
+    if job.log == job.place:
+        for name in LOGS:
+            (job.place / name).unlink(missing_ok=True)
+
+
+def write_start(job: Job) -> None:
+    """Write the model that training starts from, merged in float32, where it is an adapter."""
+    if is_adapter(job.policy.model) and not Path(job.start).is_dir():
+        whole = job.policy.model_copy(update={"lora": None, "dtype": "float32", "device": "cpu"})
+        policy = load_policy(whole)
+        partial = Path(f"{job.start}.partial")
+        policy.model.save_pretrained(partial, safe_serialization=True)
+        policy.tokenizer.save_pretrained(partial)
+        os.replace(partial, job.start)
+
+
+def run(job: Job, python: str) -> None:
+    """Run verl to its end; what it prints goes to `verl/log.txt`.
+
+    Raises:
+        UserError: it failed; with the line that says why, ours where one of our functions stopped it.
+    """
+    said, problem = job.folder / "log.txt", job.folder / PROBLEM
+    problem.unlink(missing_ok=True)
+    variables = {**os.environ, **environment_variables()}
+    with said.open("a", encoding="utf-8") as log, ProgressLine(job.place.name, job.ppo.steps) as line:
+        process = subprocess.Popen(command(job, python), env=variables, stdout=log, stderr=subprocess.STDOUT)
+        shown = -1
+        try:
+            while process.poll() is None:
+                shown = _show(job, line, shown)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_SECONDS)
+            _show(job, line, shown)
+        finally:
+            if process.poll() is None:  # stopped: verl goes on from its last checkpoint
+                process.terminate()
+                process.wait()
+    if problem.is_file():
+        told = json.loads(problem.read_text(encoding="utf-8"))
+        raise UserError(told["problem"], told["cure"])
+    if process.returncode:
+        raise UserError(f"verl failed: {_last_error(said)}", f"all it said is in {said}")
+
+
+PROBLEM = "problem.json"
+POLL_SECONDS = 2.0
+
+
+def _show(job: Job, line: ProgressLine, shown: int) -> int:
+    """Show the last step that the metrics tell of, which is returned; nothing new where it was `shown`."""
+    file = job.log / LOGS[0]
+    rows = file.read_bytes().splitlines() if file.is_file() else []
+    row = json.loads(rows[-1]) if rows and rows[-1].endswith(b"}") else {"step": shown}
+    if row["step"] > shown:
+        line.done(row["step"], " ".join(f"{name} {row[name]:.3g}" for name in ("score", "kl") if name in row))
+    return int(row["step"])
+
+
+def _last_error(said: Path) -> str:
+    lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line.strip() for line in lines if re.search(r"^\S*(Error|Exception)\b|\bError: ", line)]
+    last = errors[-1] if errors else next((line for line in reversed(lines) if line.strip()), "nothing was printed")
+    return last[:300]
+
+
+def collect(job: Job, python: str) -> None:
+    """Make what verl leaves a folder like that of the local loop: the policy, metrics and samples.
+
+    Raises:
+        UserError: verl ended before its last step, or its own merger fails.
+    """
+    latest = job.checkpoints / LATEST
+    step = int(latest.read_text(encoding="utf-8")) if latest.is_file() else 0
+    if step < job.ppo.steps:
+        raise UserError(f"verl ended after {step} of {job.ppo.steps} steps", f"see {job.folder / 'log.txt'}")
+    actor, partial = job.checkpoints / f"global_step_{step}" / "actor", job.place / "policy.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    with writing(partial):
+        if job.policy.lora is None:
+            shutil.copytree(actor / "huggingface", partial)
+        else:
+            _merge_adapter(job, python, actor, partial)
+        load_tokenizer(job.start, job.policy.chat_template).save_pretrained(partial)
+        make_readable(partial)
+        write_manifest(partial)
+    for name in LOGS:
+        if job.log != job.place and (job.log / name).is_file():
+            os.replace(job.log / name, job.place / name)
+    shutil.rmtree(job.place / "policy", ignore_errors=True)
+    os.replace(partial, job.place / "policy")
+    shutil.rmtree(job.checkpoints)
+
+
+def _merge_adapter(job: Job, python: str, actor: Path, out: Path) -> None:
+    """Write the adapter of a sharded checkpoint, with verl's own merger."""
+    merged = job.folder / "merged"
+    words = [python, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    words += ["--local_dir", str(actor), "--target_dir", str(merged)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(
+            f"verl's merger failed: {(done.stderr.strip() or '-').splitlines()[-1][:300]}", shlex.join(words)
+        )
+    shutil.move(merged / "lora_adapter", out)
+    file = out / "adapter_config.json"
+    shape = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**shape, "base_model_name_or_path": job.start}, indent=1), encoding="utf-8")
+    shutil.rmtree(merged)

@@ -1,0 +1,347 @@
+"""Our part inside verl's processes: an agent loop that asks our critic, and a trainer with our advantages.
+
+verl imports this wherever it runs (`VERL_USE_EXTERNAL_MODULES`); its configuration has a section `text2grad`, which
+`engines.verl` writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+from text2grad.align import CreditSettings, TokenTable
+from text2grad.align.critic_queue import CriticQueue
+from text2grad.align.rewards import table_of
+from text2grad.durable.log import LOGS
+from text2grad.engines.experience import Judged, Trajectory, lost, scored
+from text2grad.engines.verl import NAME, PROBLEM
+from text2grad.errors import UserError, optional_packages
+from text2grad.feedback import Critic, Example, Failure, Judgement, tokens_of
+from text2grad.json_text import to_json
+from text2grad.named import load_named
+from text2grad.policy.encode import encode_prompt, stop_ids
+from text2grad.policy.episode import Episode, MakeEnvironment, Thread, words_and_tokens
+from text2grad.policy.generate import Sample
+from text2grad.policy.settings import GenerationSettings
+from text2grad.train.account import describe, strips
+from text2grad.train.ppo import SAMPLES_EVERY, STRIPS
+from text2grad.train.ppo_settings import PPOSettings
+
+with optional_packages():
+    import ray
+    import torch
+    import transfer_queue
+    from tensordict import TensorDict
+    from transformers import GenerationConfig
+    from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
+    from verl.trainer.ppo.core_algos import register_adv_est
+    from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
+    from verl.workers.utils.padding import response_from_nested
+
+CRITIC_SECONDS, CRITIC_RETRIES, IN_FLIGHT = 600.0, 2, 64
+UPDATED = {
+    "actor/pg_loss": "policy_loss",
+    "actor/pg_clipfrac": "clip_fraction",
+    "actor/grad_norm": "grad_norm",
+    "critic/vf_loss": "value_loss",
+    "timing_s/gen": "seconds_generate",
+    "timing_s/update_actor": "seconds_update",
+    "timing_s/update_weights": "seconds_weights",
+}
+"""verl's metrics that have a name in the local loop's, or are worth one."""
+SCORED = ("timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/adv")
+
+
+# The agent loop: in verl's rollout workers --------------------------------------------------------
+
+
+@dataclass
+class Parts:
+    """What all trajectories of a worker share: the critic's queue, and what makes environments."""
+
+    critic: Critic
+    queue: CriticQueue
+    make: MakeEnvironment | None
+    counted: float = 0.0
+
+    def new_tokens(self) -> float:
+        """Tokens that the critic has read and written since the last call."""
+        before, self.counted = self.counted, tokens_of(self.critic)
+        return self.counted - before
+
+
+@cache
+def parts_of(folder: Path, critic: str, environment: str, working_folder: str) -> Parts:
+    """Make critic and environment of the settings in a folder, once for each worker."""
+    os.chdir(working_folder)  # relative paths and modules of the user's own are looked up there
+    settings = folder / "settings.yaml"
+    made = made_by("critic", critic)(settings, folder)
+    make = made_by("environment", environment)(settings) if environment else None
+    return Parts(made, CriticQueue(made, CRITIC_SECONDS, CRITIC_RETRIES, IN_FLIGHT), make)
+
+
+def made_by(what: str, name: str) -> Callable[..., Any]:
+    """Return the function that a name stands for."""
+    function: Callable[..., Any] = load_named(what, name, kinds=(FunctionType,))
+    return function
+
+
+@cache
+def ends_of(model: str, tokenizer: Any) -> list[int]:
+    """Return the ids that end an answer, as in the local loop."""
+    try:
+        config = GenerationConfig.from_pretrained(model)
+    except OSError:  # it has none
+        config = None
+    return stop_ids(tokenizer, SimpleNamespace(generation_config=config))
+
+
+class CriticLoop(AgentLoopBase):  # type: ignore[misc]
+    """One answer to a prompt, or one episode, sampled by verl's servers and judged by our critic."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        ours = self.config[NAME]
+        folder = Path(self.rollout_config.agent.agent_loop_config_path).parent
+        self.parts = parts_of(folder, ours.critic, ours.environment, ours.working_folder)
+        self.table: TokenTable = table_of(self.tokenizer)
+        self.ends = ends_of(self.config.actor_rollout_ref.model.path, self.tokenizer)
+        self.settings = GenerationSettings.model_validate(plain(ours.generation))
+        self.room = self.rollout_config.prompt_length + self.rollout_config.response_length
+        self.logps: list[float] | None = []
+        self.said: dict[str, Any] = {}
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
+        """Sample and judge; a critique that fails is data, a mistake in the set-up is told to the trainer."""
+        told = kwargs["extra_info"]
+        example = Example.model_validate_json(told["example"])
+        prompt, sample = await self._sampled(sampling_params, example)
+        words, _ = words_and_tokens(self.table, example, sample)
+        problem = ""
+        judgement: Judgement
+        try:
+            (judgement,) = await asyncio.wrap_future(self.parts.queue.submit([(example, words)]))
+        except UserError as error:
+            judgement, problem = Failure(kind="refused", message=error.problem), str(error)
+        judged = Judged(
+            number=int(told["index"]),
+            example=example,
+            judgement=judgement,
+            truncated=sample.truncated,
+            between=sample.between,
+            tokens=self.parts.new_tokens(),
+            problem=problem,
+        )
+        return AgentLoopOutput(
+            prompt_ids=list(sample.prompt or prompt),
+            response_ids=list(sample.ids),
+            response_mask=[int(own) for own in sample.mask or [True] * len(sample.ids)],
+            response_logprobs=self.logps,
+            reward_score=getattr(judgement, "score", None) or 0.0,
+            num_turns=2 if sample.between is None else 2 * len(sample.between),
+            metrics={},
+            extra_fields={**self.said, NAME: judged.model_dump_json(), "reward_extra_info": {}},
+        )
+
+    async def _sampled(self, params: dict[str, Any], example: Example) -> tuple[list[int], Sample]:
+        make = self.parts.make
+        if make is None:
+            prompt = encode_prompt(self.tokenizer, example.prompt)
+            return prompt, await self._turn(params, prompt)
+        episode = await asyncio.to_thread(Episode.begin, self.tokenizer, example, make)
+        for turn in range(self.settings.max_turns):
+            has_room = self._no_room if turn + 1 == self.settings.max_turns else self._has_room
+            sample = await self._turn(params, episode.thread.whole)
+            await asyncio.to_thread(episode.take, sample, self.table.align(sample.ids).text, has_room)
+            if episode.over:
+                break
+        self.logps = None  # others' ids have none
+        return episode.thread.prompt, episode.sample()
+
+    async def _turn(self, params: dict[str, Any], ids: Sequence[int]) -> Sample:
+        limits = {"max_tokens": self.settings.max_new_tokens, "stop_token_ids": self.ends}
+        answer = await self.server_manager.generate(
+            request_id=uuid4().hex, prompt_ids=list(ids), sampling_params={**params, **limits}
+        )
+        self.logps, self.said = answer.log_probs, answer.extra_fields
+        return Sample(list(answer.token_ids), answer.token_ids[-1] not in self.ends)
+
+    def _has_room(self, thread: Thread) -> bool:
+        return len(thread.whole) + self.settings.max_new_tokens <= int(self.room)
+
+    def _no_room(self, thread: Thread) -> bool:
+        return False
+
+
+# The trainer: in verl's task runner ---------------------------------------------------------------
+
+
+@register_adv_est(NAME)  # type: ignore[untyped-decorator]
+def refuse_other_trainers(**_: Any) -> Any:
+    """verl gives an estimator the sum of rewards and KL; ours needs verdict, words and KL apart, from our trainer.
+
+    Raises:
+        UserError: verl's own trainer calls it.
+    """
+    raise UserError(f"{NAME}'s advantages are computed in its own trainer", f"trainer.v1.trainer_mode={NAME}")
+
+
+@register_trainer(NAME)
+class Trainer(PPOTrainerSync):  # type: ignore[misc]
+    """verl's synchronous trainer, whose advantages are those of the local loop (`experience.scored`)."""
+
+    trainer_mode = property(lambda self: "sync", lambda self, name: None)
+
+    def init(self) -> None:
+        """As verl's; metrics and samples of steps after its checkpoint are cut off."""
+        super().init()
+        ours = self.config[NAME]
+        self.folder = Path(ours.folder)
+        self.ppo = PPOSettings.model_validate(plain(ours.ppo))
+        self.credit = CreditSettings.model_validate(plain(ours.credit))
+        self.table = table_of(self.tokenizer)
+        self.described: dict[str, float] = {}
+        for name in LOGS:
+            keep_before(self.folder / name, self.global_steps)
+
+    def _compute_values(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """As verl's, which drops the value after the last token: it stands for what follows a cut answer."""
+        temperature = self.config.actor_rollout_ref.rollout.temperature
+        batch.extra_info.update({"compute_loss": False, "temperature": temperature})
+        ray.get(self.critic_wg.infer_batch(batch).futures)
+        where = {"keys": batch.keys, "partition_id": batch.partition_id}
+        data = transfer_queue.kv_batch_get(**where, select_fields=["values", "response_mask"])
+        last = nested([row[-1:].float() for row in data["values"].unbind()])
+        fields = {"values": response_from_nested(data["values"], data["response_mask"]), "last_value": last}
+        transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch)))
+        return batch
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Ours, of all rows but those that verl added to fill its last mini-batch."""
+        try:
+            return self._advantages(batch, metrics)
+        except (UserError, FloatingPointError) as error:
+            told = {"problem": getattr(error, "problem", str(error)), "cure": getattr(error, "cure", "")}
+            folder = Path(self.config.actor_rollout_ref.rollout.agent.agent_loop_config_path).parent
+            (folder / PROBLEM).write_text(json.dumps(told), encoding="utf-8")
+            raise
+
+    def _advantages(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        names = ["prompts", "responses", "response_mask", "old_log_probs", "entropy", "extra_fields"]
+        names += ["ref_log_prob"] * self.use_reference_policy + ["values", "last_value"] * self.use_critic
+        where = {"keys": batch.keys, "partition_id": batch.partition_id}
+        data = transfer_queue.kv_batch_get(**where, select_fields=names)
+        real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
+        found = {batch.keys[row]: trajectory_of(data, row) for row in real}
+        if problem := next((each.judged.problem for each in found.values() if each.judged.problem), ""):
+            raise UserError(problem)
+        ordered = whole_groups(found, self.ppo.samples_per_prompt, self.tokenizer.eos_token_id)
+        coefficient = self.ppo.kl_coefficient if self.use_reference_policy else 0.0
+        responses, rollout = scored([each for _, each in ordered], self.table, self.ppo, self.credit, coefficient)
+        self.described = describe(responses, rollout, coefficient)
+        step = self.global_steps - 1
+        if step % SAMPLES_EVERY == 0 or step == self.ppo.steps - 1:
+            for strip in strips(step, responses, rollout, STRIPS, self.ppo.valued):
+                append(self.folder / LOGS[1], strip)
+        rows = {key: row for row, (key, _) in enumerate(ordered)}
+        learned = rollout.learned.long()
+        columns = {
+            "advantages": rollout.advantages,
+            "returns": rollout.returns,
+            "token_level_rewards": rollout.rewards,
+            "rm_scores": rollout.delta,
+            "response_mask": learned,  # what the loss is taken over, and
+            "loss_mask": learned,  # what its mean divides by
+        }
+        lengths = data["response_mask"].offsets().diff().tolist()
+
+        def put_back(column: Any) -> Any:
+            parts = zip(batch.keys, lengths, strict=True)
+            return nested([column[rows[k], :n] if k in rows else column.new_zeros(n) for k, n in parts])
+
+        fields = {name: put_back(column) for name, column in columns.items()}
+        return transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch)))
+
+    def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """As verl's, and a line of the local loop's names in `metrics.jsonl`."""
+        super()._compute_metrics(batch, metrics, *args, **kwargs)
+        known = {ours: metrics[theirs] for theirs, ours in UPDATED.items() if theirs in metrics}
+        line = {**self.described, **known, "seconds_score": sum(metrics.get(name, 0.0) for name in SCORED)}
+        metrics |= {f"{NAME}/{name}": value for name, value in self.described.items()}
+        append(self.folder / LOGS[0], {"step": self.global_steps - 1, **{k: float(v) for k, v in line.items()}})
+
+
+def trajectory_of(data: Any, row: int) -> Trajectory:
+    """A row of verl's batch."""
+
+    def numbers(name: str) -> Any:
+        return data[name][row].float() if name in data else None
+
+    extra = data["extra_fields"][row]
+    judged = Judged.model_validate_json(getattr(extra, "data", extra)[NAME])
+    last = numbers("last_value")
+    return Trajectory(
+        judged=judged,
+        prompt=data["prompts"][row].tolist(),
+        ids=data["responses"][row].tolist(),
+        mask=data["response_mask"][row].tolist(),
+        logp=numbers("old_log_probs"),
+        entropy=numbers("entropy"),
+        ref_logp=numbers("ref_log_prob"),
+        values=numbers("values"),
+        last_value=0.0 if last is None else float(last[-1]),
+    )
+
+
+def whole_groups(found: dict[str, Trajectory], size: int, end: int) -> list[tuple[str, Trajectory]]:
+    """Put the answers to one prompt together, prompts in the order of the data, and fill groups that lost some.
+
+    A key is verl's, PROMPT_SESSION_OUTPUT.
+    """
+    ordered = sorted(found.items(), key=lambda item: (item[1].judged.number, int(item[0].rsplit("_", 2)[1])))
+    whole: list[tuple[str, Trajectory]] = []
+    for number, group in itertools.groupby(ordered, key=lambda item: item[1].judged.number):
+        members = list(group)
+        example = members[0][1].judged.example
+        whole += [*members, *[("", lost(number, example, end))] * (size - len(members))]
+    return whole
+
+
+def nested(rows: Sequence[Any]) -> Any:
+    """Rows of different lengths as verl holds them."""
+    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+
+
+def plain(section: Any) -> Any:
+    """A section of verl's configuration as dictionaries and lists."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(section, resolve=True)
+
+
+def append(path: Path, record: dict[str, Any]) -> None:
+    """Append one line."""
+    with path.open("ab") as file:
+        file.write((to_json(record) + "\n").encode("utf-8"))
+
+
+def keep_before(path: Path, step: int) -> None:
+    """Cut off the lines of this step and later ones, and a half written one."""
+    if not path.is_file():
+        return
+
+    def kept() -> Iterator[bytes]:
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n") and json.loads(line)["step"] < step:
+                yield line
+
+    path.write_bytes(b"".join(kept()))
