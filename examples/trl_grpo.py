@@ -47,8 +47,8 @@ def tokenizer_of_letters() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<end>")
 
 
-def main() -> None:
-    """Train, and print how often the policy wrote the letter before and after."""
+def train(critic: t2g.Critic) -> None:
+    """Train against a critic, and print its mean verdict before and after."""
     torch.manual_seed(0)
     tokenizer = tokenizer_of_letters()
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -56,7 +56,7 @@ def main() -> None:
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, **ends))
     letters = tokenizer.convert_tokens_to_ids(list(LETTERS))
     model.lm_head.weight.data[letters] *= 30  # it writes little but these
-    credit = t2g.TokenCredit(Blames(), tokenizer)
+    credit = t2g.TokenCredit(critic, tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         args = GRPOConfig(
             output_dir=folder,
@@ -75,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    train(Blames())

@@ -80,3 +80,9 @@ def test_the_command_line_takes_a_critic_of_ones_own(tmp_path: Path, monkeypatch
     run("-m", "text2grad.cli", *words.split(), "--json", cwd=tmp_path)
     (record,) = read_jsonl(tmp_path / "o.jsonl", Feedback)
     assert [(span.text, span.label) for span in record.spans] == [("12", 1), (" or so", -1)]
+
+
+def test_a_policy_of_trl_learns_from_a_critic_in_another_process(said: Callable[[str], str]) -> None:
+    lines = said("served_critic").splitlines()
+    before, after = re.findall(r"\d\.\d\d", lines[-1])
+    assert lines[0].startswith("the critic at http://127.0.0.1:") and float(before) < 0.3 < 0.9 < float(after)

@@ -125,7 +125,7 @@ class RewardModelSettings(Settings):
 def _critic_name(name: str) -> str:
     if is_address(name):
         return checked_address(name)
-    return known_name(name, CRITICS, "module:Class, or http://HOST:PORT")
+    return known_name(name, CRITICS, "module:Class or http://HOST:PORT")
 
 
 CriticKind = Annotated[str, AfterValidator(_critic_name)]

@@ -210,7 +210,8 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=MOST_OPEN)
     except OSError as error:
-        raise UserError(f"cannot listen on {host}, port {port}: {error.strerror}", "--port NUMBER") from error
+        reason = str(error.strerror).partition(" (")[0]
+        raise UserError(f"cannot listen on {host}, port {port}: {reason}", "--port NUMBER") from error
 
 
 def address_of(listener: socket.socket) -> str:

@@ -1,0 +1,61 @@
+"""A critic in a process of its own: `text2grad serve` holds it, and TRL's trainer asks it over HTTP.
+
+    pip install 'text2grad[trl,page]'
+    python examples/served_critic.py
+
+Here the script starts the server; yours stays up, on this machine or another: `text2grad serve runs/mine`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import text2grad as t2g
+
+
+class Praises:
+    """Praises every `b`; the verdict rises with their share."""
+
+    source = t2g.Source(kind="program", model="more b")
+
+    def critique(self, examples: Sequence[t2g.Example], responses: Sequence[str]) -> list[t2g.Critique]:
+        return [self.judge(text) for text in responses]
+
+    def judge(self, text: str) -> t2g.Critique:
+        places = [place for place, letter in enumerate(text) if letter == "b"]
+        spans = tuple(t2g.Span(start=place, end=place + 1, label=1, text="b") for place in places)
+        return t2g.Critique(text=f"{len(places)} times b", spans=spans, score=len(places) / max(1, len(text)))
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The address of a server that holds the critic."""
+    with tempfile.TemporaryDirectory() as folder:
+        serve = [sys.executable, "-m", "text2grad.cli", "serve", "--port", "0"]
+        critic = ["--config", "demo", "--run.folder", folder, "--critic.kind", "served_critic:Praises"]
+        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        process = subprocess.Popen(
+            [*serve, *critic], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+        )
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+            process.wait()
+            process.stdout.close()
+
+
+if __name__ == "__main__":
+    from trl_grpo import train
+
+    with server() as address:
+        critic = t2g.ServedCritic(address)
+        print(f"the critic at {address}: {critic.source.model}")
+        train(critic)
