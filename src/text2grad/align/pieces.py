@@ -1,11 +1,11 @@
-"""The bytes of every token of a vocabulary, for the two families of tokenizers that have such bytes."""
+"""The bytes of every token of a vocabulary, for the families of tokenizers that have such bytes."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -43,6 +43,40 @@ def byte_pieces(tokenizer: AnyTokenizer) -> list[bytes] | None:
     return pieces if anchor is not None and _decodes_alike(tokenizer, pieces, anchor) else None
 
 
+class SpacedPieces(NamedTuple):
+    """The bytes of each id, `later` behind another token and `first` where nothing stands before it; b"" for those
+    of special tokens, which `is_text` excludes."""
+
+    later: list[bytes]
+    first: list[bytes]
+    is_text: list[bool]
+
+
+def spaced_pieces(tokenizer: AnyTokenizer) -> SpacedPieces | None:
+    """The bytes of each id where the decoder puts spaces between tokens: WordPiece (BERT), or no decoder at all.
+
+    Such a decoder looks at one token, and at whether it is the first. So both forms of each are asked of it, and
+    the whole vocabulary is compared with what `tokenizer.decode` says of it. None of other tokenizers.
+    """
+    backend: Any = _backend(tokenizer)
+    if backend is None or [step["type"] for step in _decoder_steps(backend)] not in ([], ["WordPiece"]):
+        return None
+    special, vocabulary = special_ids(tokenizer), tokenizer.get_vocab()
+    count = max(map(int, vocabulary.values()), default=-1) + 1
+    anchor = next((n for token, n in sorted(vocabulary.items()) if token.isalnum() and n not in special), None)
+    if anchor is None:
+        return None
+    first = backend.decode_batch([[index] for index in range(count)], skip_special_tokens=True)
+    behind = backend.decode_batch([[anchor, index] for index in range(count)], skip_special_tokens=True)
+    if not all(text.startswith(first[anchor]) for text in behind):
+        return None
+    later = [text.removeprefix(first[anchor]).encode() for text in behind]
+    known = set(map(int, vocabulary.values())) - special
+    if not _decodes_alike(tokenizer, later, anchor):
+        return None
+    return SpacedPieces(later, [text.encode() for text in first], [index in known for index in range(count)])
+
+
 def special_ids(tokenizer: Any) -> set[int]:
     """Ids that are not text: those that `skip_special_tokens` skips."""
     added = tokenizer.get_added_tokens_decoder() if is_plain(tokenizer) else tokenizer.added_tokens_decoder
@@ -55,11 +89,19 @@ def is_plain(tokenizer: AnyTokenizer) -> bool:
     return hasattr(tokenizer, "to_str")
 
 
+def _backend(tokenizer: Any) -> Tokenizer | None:
+    return tokenizer if is_plain(tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+
+
+def _decoder_steps(backend: Tokenizer) -> list[dict[str, Any]]:
+    return _steps(json.loads(backend.to_str())["decoder"])
+
+
 def _family(tokenizer: Any) -> ToBytes | None:
-    backend = tokenizer if is_plain(tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+    backend = _backend(tokenizer)
     if backend is None:
         return None
-    steps = _steps(json.loads(backend.to_str())["decoder"])
+    steps = _decoder_steps(backend)
     kinds = {step["type"] for step in steps}
     if kinds == {"ByteLevel"}:
         return _byte_level

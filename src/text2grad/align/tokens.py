@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.align.pieces import byte_pieces, plain_decode, special_ids
+from text2grad.align.pieces import byte_pieces, plain_decode, spaced_pieces, special_ids
 from text2grad.feedback import Transcript
 
 if TYPE_CHECKING:
@@ -57,17 +57,22 @@ class TokenTable:
     """The bytes of every token of a vocabulary, built once and used for every response.
 
     `tokenizer` is one of transformers, or of the package tokenizers (for `align`). `vocabulary` is how many ids it
-    has. `exact_bytes` is False for tokenizers whose tokens have no bytes of their own (WordPiece, for one):
-    their ids are decoded prefix by prefix, which is slow, and right.
+    has. `exact_bytes` is False for tokenizers whose tokens have no bytes that could be known beforehand: their ids
+    are decoded prefix by prefix, which is slow, and right.
     """
 
     def __init__(self, tokenizer: AnyTokenizer) -> None:
         self._tokenizer: Any = tokenizer
         self.vocabulary = 1 + max(map(int, tokenizer.get_vocab().values()), default=-1)
-        pieces = byte_pieces(tokenizer)
+        pieces, first = byte_pieces(tokenizer), list[bytes]()
+        self._is_text: NDArray[np.bool_] | None = None
+        if pieces is None and (spaced := spaced_pieces(tokenizer)):
+            pieces, first, self._is_text = spaced.later, spaced.first, np.array([*spaced.is_text, False])
         self.exact_bytes = pieces is not None
-        # The last entry stands for ids beyond the vocabulary: models pad their output layer.
-        self._pieces = np.array([*(pieces or []), b""], dtype=object)
+        # One row stands for ids beyond the vocabulary: models pad their output layer. Behind it are the pieces of
+        # tokens that begin a text, where these differ.
+        self._beyond = len(pieces or ())
+        self._pieces = np.array([*(pieces or ()), b"", *first], dtype=object)
         # (4, V + 1): where a piece's bytes and its bytes without white space at the edges start and end.
         self._edges = np.array([_piece_edges(piece) for piece in self._pieces], dtype=np.int64).T.copy()
 
@@ -83,7 +88,9 @@ class TokenTable:
         """
         if not self.exact_bytes:
             return align_by_prefixes(self._tokenizer, list(ids))
-        rows = np.minimum(np.asarray(ids, dtype=np.int64), len(self._pieces) - 1)
+        rows = np.minimum(np.asarray(ids, dtype=np.int64), self._beyond)
+        if self._is_text is not None and (is_text := self._is_text[rows]).any():
+            rows[is_text.argmax()] += self._beyond + 1
         blob = b"".join(self._pieces[rows].tolist())
         edges = self._edges.take(rows, axis=1)
         lengths = edges[1].copy()

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import decoders, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from credit_cases import critique, delta, span, words
+from made_tokenizers import word_piece_tokenizer
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, token_labels
 from text2grad.align.credit import SCHEMES
 from text2grad.align.tokens import align_by_prefixes
@@ -157,14 +158,58 @@ def test_a_text_nobody_sampled_keeps_its_own_offsets(pair: Pair) -> None:
     assert "".join(cores(aligned, token_labels([span(aligned.text, "staff", 1)], aligned) > 0)) == "staff"
 
 
-def test_a_tokenizer_without_bytes_is_decoded_prefix_by_prefix(word_piece: PreTrainedTokenizerFast) -> None:
-    """WordPiece has no spaces: what a token adds depends on its neighbours."""
+def test_what_a_token_adds_may_depend_on_whether_it_is_the_first(word_piece: PreTrainedTokenizerFast) -> None:
+    """WordPiece has no spaces: its decoder puts them between words."""
     table = TokenTable(word_piece)
     names = ["the", "s", "##u", "##m", "[SEP]", "s", "[SEP]"]
     aligned = table.align(word_piece.convert_tokens_to_ids(names))
-    assert not table.exact_bytes
+    assert table.exact_bytes
     assert aligned.text == "the sum s"
     assert cores(aligned, np.full(7, True)) == ["the", "s", "u", "m", "", "s", ""]
+    after = table.align(word_piece.convert_tokens_to_ids(["[SEP]", "##u", "the", "[SEP]"]))
+    assert after.text == "##u the" and after.starts.tolist() == [0, 0, 3, 7]
+
+
+def spaced_tokenizers() -> dict[str, Any]:
+    """Tokenizers whose decoders put spaces between tokens, with and without what they tidy up."""
+    core = word_piece_tokenizer().backend_tokenizer
+    words = ["the", "n't", ".", ",", "do", "##s", "##", "é🦔", "'s", " ", "[UNK]"]
+    made: dict[str, Any] = {"trained": word_piece_tokenizer(), "plain": core}
+    for cleanup in (True, False):
+        tidied = Tokenizer(models.WordPiece({word: 2 * n for n, word in enumerate(words)}, unk_token="[UNK]"))
+        tidied.decoder = decoders.WordPiece(cleanup=cleanup)
+        tidied.add_special_tokens(["[UNK]", "[SEP]"])
+        tidied.add_tokens(["<think>", " so"])
+        made[f"cleanup {cleanup}"] = PreTrainedTokenizerFast(tokenizer_object=tidied, unk_token="[UNK]")
+    bare = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="[UNK]"))
+    bare.add_special_tokens(["[UNK]"])
+    return {**made, "no decoder": bare}
+
+
+SPACED = spaced_tokenizers()
+
+
+@given(data=st.data())
+def test_spaces_between_tokens_are_read_as_prefix_decoding_reads_them(data: st.DataObject) -> None:
+    """Any ids: special ones, holes in the vocabulary, and beyond it."""
+    tokenizer = SPACED[data.draw(st.sampled_from(sorted(SPACED)))]
+    table = TokenTable(tokenizer)
+    assert table.exact_bytes
+    ids = data.draw(st.lists(st.integers(0, table.vocabulary + 2), max_size=16))
+    fast, slow = table.align(ids), align_by_prefixes(tokenizer, ids)
+    assert fast.text == slow.text
+    for name in ("starts", "ends", "core_starts", "core_ends"):
+        assert getattr(fast, name).tolist() == getattr(slow, name).tolist(), name
+
+
+def test_a_tokenizer_that_looks_further_is_decoded_prefix_by_prefix() -> None:
+    """Of CLIP's kind: what ends a word is a space, except at the end of the text."""
+    core = Tokenizer(models.BPE({"a</w>": 0, "b": 1, "c</w>": 2}, [], end_of_word_suffix="</w>"))
+    core.decoder = decoders.BPEDecoder()
+    table = TokenTable(core)
+    aligned = table.align([0, 1, 2])
+    assert not table.exact_bytes and aligned.text == "a bc"
+    assert cores(aligned, np.full(3, True)) == ["a", "b", "c"]
 
 
 @given(text=st.text(max_size=20) | st.text("\ufffda é🦔", max_size=8), ends=st.booleans())
