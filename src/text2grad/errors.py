@@ -95,6 +95,10 @@ class InvalidFields(ValueError):
         self.problem = problem
 
 
+class InvalidCritique(UserError):
+    """What was said of one response does not fit it: a mistake of its row, and not of the set-up."""
+
+
 def first_error(error: ValueError) -> str:
     """Return an error as one line: the place and the problem of a pydantic error, else its message."""
     from pydantic import ValidationError

@@ -273,6 +273,7 @@ def test_a_step_trains_and_counts_failures(make: Make, model: LlamaForCausalLM) 
     logged = next(row for row in trainer.state.log_history if "text2grad/failed" in row)
     assert logged["text2grad/failed"] == pytest.approx(1 / 8)
     assert {"text2grad/paid_share", "text2grad/words_mean", "text2grad/lost_quotes"} <= logged.keys()
+    assert trainer.credit.output_size == model.config.vocab_size
     assert [len(words or []) for words in trainer._logs["extra"]["words"]][1] == 0
     assert (model.lm_head.weight != before).any()
 

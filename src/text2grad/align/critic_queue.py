@@ -14,7 +14,7 @@ from functools import cache
 from threading import Thread
 from typing import Any
 
-from text2grad.errors import UserError
+from text2grad.errors import InvalidCritique, UserError
 from text2grad.feedback import Critic, Critique, Example, Failure, Judgement
 
 Question = tuple[Example, str]
@@ -34,6 +34,10 @@ class CriticQueue:
     """
 
     def __init__(self, critic: Critic | CriticFunction, timeout: float, retries: int, max_in_flight: int) -> None:
+        if isinstance(critic, type) or not (callable(critic) or callable(getattr(critic, "critique", None))):
+            name = f"the class {critic.__name__}" if isinstance(critic, type) else f"a {type(critic).__name__}"
+            cure = "hand in an object with `critique`, or a function of an example and a response"
+            raise UserError(f"{name} is no critic", cure)
         self._critic: Any = critic
         self._is_function = not hasattr(critic, "critique")
         self._timeout, self._retries, self._max_in_flight = timeout, retries, max_in_flight
@@ -88,9 +92,9 @@ class CriticQueue:
             try:
                 async with limit:
                     return await self._answers(questions)
-            except UserError:
-                raise
             except Exception as error:
+                if isinstance(error, UserError) and not isinstance(error, InvalidCritique):
+                    raise
                 if limit.expired():
                     failure = Failure(kind="exhausted", message=f"no critique within {self._timeout:g} s")
                     return [failure] * len(questions)

@@ -82,10 +82,11 @@ class Aligner:
     Args:
         tokenizer: of transformers, or of the package tokenizers. What is read off its vocabulary is kept: a second
             aligner of the same tokenizer costs nothing.
+        output_size: how many ids the policy can sample, if that is known; those beyond are refused.
     """
 
-    def __init__(self, tokenizer: AnyTokenizer | TokenTable) -> None:
-        self._table = table_of(tokenizer)
+    def __init__(self, tokenizer: AnyTokenizer | TokenTable, *, output_size: int | None = None) -> None:
+        self._table, self._output_size = table_of(tokenizer), output_size
 
     def text(self, ids: Sequence[int], mask: Sequence[int] | None = None) -> str:
         """What a critic must be shown: the text of the ids as they were sampled.
@@ -154,7 +155,7 @@ class Aligner:
         return _scattered(len(ids), [(own.places, delta)])
 
     def _own(self, ids: Sequence[int], mask: Sequence[int] | None) -> OwnTokens:
-        return own_tokens(self._table, Trajectory(_NOBODY, ids, mask))
+        return own_tokens(self._table, Trajectory(_NOBODY, ids, mask), self._output_size)
 
 
 def settings_of(scheme: str | CreditSettings) -> CreditSettings:
@@ -181,6 +182,10 @@ class TokenCredit:
         retries: how often a request that raised is sent again.
         max_in_flight: trajectories in one request to a critic, or calls of a function at once.
         max_failed: share of failed critiques, over the last 128, above which a `CritiquesFailed` ends the run.
+        output_size: how many ids the policy can sample; a trajectory with one beyond fails. TRL's plug-in knows it.
+
+    Raises:
+        UserError: the critic is neither a `Critic` nor a function.
     """
 
     def __init__(
@@ -194,9 +199,10 @@ class TokenCredit:
         retries: int = 2,
         max_in_flight: int = 64,
         max_failed: float = 0.2,
+        output_size: int | None = None,
     ) -> None:
         self.table, self.settings = table_of(tokenizer), settings_of(scheme)
-        self.unit, self.max_failed = unit, max_failed
+        self.unit, self.max_failed, self.output_size = unit, max_failed, output_size
         self._queue = CriticQueue(critic, timeout, retries, max_in_flight)
         self._failed: deque[bool] = deque(maxlen=RECENT)
 
@@ -238,7 +244,7 @@ class TokenCredit:
         readings: list[_Reading | Failure] = []
         for trajectory in batch:
             try:
-                tokens = own_tokens(self.table, trajectory)
+                tokens = own_tokens(self.table, trajectory, self.output_size)
             except StrangeIdsError as error:
                 readings.append(Failure(kind="invalid", message=str(error)))
             else:

@@ -17,8 +17,8 @@ from text2grad.errors import UserError
 from text2grad.feedback import BETWEEN_TURNS, Example, Message, Transcript, turns_of
 
 PADDED = 16_384
-"""Models pad their output layer (Qwen by some 400 rows, Phi by 900) and sample such ids: tokens without text. Ids
-further beyond the vocabulary are of another tokenizer."""
+"""Models pad their output layer (Qwen by some 400 rows, Phi by 900) and sample such ids: tokens without text. Where
+the size of that layer is unknown, ids further beyond the vocabulary are of another tokenizer."""
 
 
 class StrangeIdsError(UserError):
@@ -61,18 +61,24 @@ class OwnTokens:
         return Aligned.of(self.response[turn.start : turn.end], *edges), self.places[own]
 
 
-def own_tokens(table: TokenTable, trajectory: Trajectory) -> OwnTokens:
+def own_tokens(table: TokenTable, trajectory: Trajectory, output_size: int | None = None) -> OwnTokens:
     """Read the policy's turns off the ids, every maximal run of its own by itself.
+
+    `output_size`: how many ids the policy can sample.
 
     Raises:
         UserError: the mask or the messages between do not fit the ids, or the ids are of another tokenizer.
     """
     ids = trajectory.ids
     mask = _checked_mask(trajectory)
-    strange = next((index for index in ids if not 0 <= index < table.vocabulary + PADDED), None)
+    limit = table.vocabulary + PADDED if output_size is None else output_size
+    strange = next((index for index in ids if not 0 <= index < limit), None)
     if strange is not None:
+        those = f"{table.vocabulary:,} ids of this one"
+        if output_size is not None:
+            those = f"{output_size:,} ids that the model can sample"
         raise StrangeIdsError(
-            f"ids of another tokenizer: {strange} is not among the {table.vocabulary:,} ids of this one",
+            f"ids of another tokenizer: {strange} is not among the {those}",
             "hand in the tokenizer of the policy that sampled them",
         )
     runs = [(own, [place for place, _ in run]) for own, run in groupby(enumerate(mask), key=lambda each: each[1])]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from text2grad.errors import InvalidFields, UserError
+from text2grad.errors import InvalidCritique, InvalidFields, UserError
 from text2grad.feedback.spans import Label, QuoteCounts, Span, Tolerance
 from text2grad.feedback.transcripts import Record
 
@@ -110,12 +110,12 @@ class Critique(Record):
             text: what there is to say in words, where it is given.
 
         Raises:
-            UserError: the score, or an offset, kind or text of a span does not fit; names the first span.
+            InvalidCritique: the score, or an offset, kind or text of a span does not fit; names the first span.
         """
         labels: Mapping[Any, Label] = {1: 1, 0: 0, -1: -1} if label is None else label
         items = values.get(spans, [])
         if not isinstance(items, list | tuple):
-            raise UserError(f"{spans} is a {type(items).__name__}", "a list of spans")
+            raise InvalidCritique(f"{spans} is a {type(items).__name__}", "a list of spans")
         try:
             found = tuple(
                 _span_of(item, response, labels, (start, end, kind, quote, reason), f"{spans}[{number}]")
@@ -123,7 +123,7 @@ class Critique(Record):
             )
             return cls(text=values.get(text) or "", spans=found, score=values.get(score))
         except InvalidFields as error:
-            raise UserError(error.problem, "a score is a number from -1 to 1, a text a string") from error
+            raise InvalidCritique(error.problem, "a score is a number from -1 to 1, a text a string") from error
 
     @property
     def quote_count(self) -> int:
@@ -137,23 +137,23 @@ def _span_of(
     """Read a span of another program's JSON; `keys` are those of `Critique.from_dict`, in its order."""
     start, end, kind, quote, reason = keys
     if not isinstance(item, Mapping) or not {start, end, kind} <= item.keys():
-        raise UserError(
+        raise InvalidCritique(
             f"{where} is not an object with {start}, {end} and {kind}", "name its keys: start=, end=, kind="
         )
     first, last = item[start], item[end]
     if type(first) is not int or type(last) is not int or not 0 <= first < last <= len(response):
-        raise UserError(
+        raise InvalidCritique(
             f"{where}: [{first}, {last}) is no place of a response of {len(response)} characters",
             "offsets count code points from 0, the end is after the last",
         )
     words = response[first:last]
     if item.get(quote, words) != words:
-        raise UserError(
+        raise InvalidCritique(
             f"{where}: it says {item[quote]!r}, the response has {words!r} there",
             "is it of another text, or in UTF-16?",
         )
     if not isinstance(item[kind], str | int) or item[kind] not in labels:
-        raise UserError(f"{where}: {kind} {item[kind]!r} has no label", f"label={{{item[kind]!r}: -1, ...}}")
+        raise InvalidCritique(f"{where}: {kind} {item[kind]!r} has no label", f"label={{{item[kind]!r}: -1, ...}}")
     return Span(start=first, end=last, label=labels[item[kind]], text=words, reason=item.get(reason) or "")
 
 

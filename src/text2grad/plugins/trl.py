@@ -66,6 +66,8 @@ class TokenCreditMixin:
             raise UserError(
                 "the tokenizer of credit is not the trainer's", "TokenCredit(critic, trainer's processing_class)"
             )
+        if credit.output_size is None:
+            credit.output_size = self.model.config.get_text_config().vocab_size  # type: ignore[attr-defined]
 
     def _generate(self, prompts: list[Any]) -> Any:
         """As TRL's; reward functions are told what the policy sampled, too."""

@@ -12,7 +12,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from text2grad.align import CreditSettings, TokenTable
-from text2grad.align.rewards import TokenCredit
+from text2grad.align.rewards import Aligner, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import CritiquesFailed, UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span
@@ -70,13 +70,20 @@ def failed_rows(outcomes: Sequence[Any]) -> list[int]:
     return [row for row, outcome in enumerate(outcomes) if outcome.failures]
 
 
+def misplaced(example: Example, response: str) -> Any:
+    """Reads another program's answer, whose offsets are beyond the fourth answer."""
+    end = len(response) + 5 if example.id == "3" else response.index("fine") + 4
+    return Critique.from_dict({"spans": [{"start": end - 4, "end": end, "label": 1}], "score": 1.0}, response)
+
+
 def exhausted(example: Example, response: str) -> Any:
     """Takes from an iterator that is at its end, for the fourth answer."""
     return next(iter([])) if example.id == "3" else praise(example, response)
 
 
 @pytest.mark.parametrize(
-    "answer", [poisoned, beyond, exhausted, lambda *asked: None if asked[0].id == "3" else praise(*asked)]
+    "answer",
+    [poisoned, beyond, misplaced, exhausted, lambda *asked: None if asked[0].id == "3" else praise(*asked)],
 )
 def test_what_is_wrong_with_one_row_fails_that_row(
     answer: Callable[..., Any], table: TokenTable, batch: list[Trajectory]
@@ -203,3 +210,21 @@ def test_who_stops_waiting_stops_nobody_else(table: TokenTable, batch: list[Traj
     assert asyncio.run(one_leaves())[0].word_rewards is not None
     asyncio.run(leaves())
     assert asyncio.run(credit.score(batch[:1]))[0].word_rewards is not None
+
+
+@pytest.mark.parametrize("critic", [None, "judge", 3, object(), Asked])
+def test_what_is_no_critic_is_refused_at_once(critic: Any, table: TokenTable) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]* is no critic [^\n]*$"):
+        TokenCredit(critic, table)
+
+
+def test_an_id_that_the_model_cannot_sample_fails_its_trajectory(
+    table: TokenTable, batch: list[Trajectory]
+) -> None:
+    """Ids beyond the vocabulary are of a padded output layer, as far as that goes."""
+    size = table.vocabulary + 8
+    padded, strange = (Trajectory(batch[0].example, [*batch[0].ids, size + more]) for more in (-1, 0))
+    assert failed_rows(TokenCredit(Asked(), table, output_size=size).score_batch([padded, strange, *batch])) == [1]
+    assert failed_rows(TokenCredit(Asked(), table).score_batch([padded, strange, *batch])) == []
+    with pytest.raises(UserError, match=rf"{size} is not among the {size:,} ids that the model can sample"):
+        Aligner(table, output_size=size).text(strange.ids)
