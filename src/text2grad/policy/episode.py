@@ -148,8 +148,9 @@ def play(
     settings: GenerationSettings,
     draws: Tensor | None = None,
     progress: Callable[[float], None] = lambda count: None,
+    turns: Callable[..., list[Sample]] = generate,
 ) -> list[Sample]:
-    """Play one episode per example; the turns of all that are not over are sampled together.
+    """Play one episode per example; the turns of all that are not over are sampled together, by `turns`.
 
     `draws` (N, max_turns * max_new_tokens) as in `generate`, those of one turn after the other. An episode that
     has no room for one more turn of `max_new_tokens` ends, and so does one whose turn was cut.
@@ -172,7 +173,7 @@ def play(
         if not rows:
             break
         chances = None if draws is None else draws[rows, turn * tokens : (turn + 1) * tokens]
-        found = generate(policy, [episodes[row].thread.whole for row in rows], settings, draws=chances)
+        found = turns(policy, [episodes[row].thread.whole for row in rows], settings, draws=chances)
         for row, sample in zip(rows, found, strict=True):
             episodes[row].take(sample, table.align(sample.ids).text, (lambda _: False) if last else has_room)
         progress(float(sum(episode.over for episode in episodes)))

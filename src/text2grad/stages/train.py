@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,22 @@ class TrainSummary(Summary):
     out: str
 
 
+def loop_of(config: Config) -> Callable[..., None]:
+    """The loop of the engine `local` or `trl`, with what is passed on to it.
+
+    Raises:
+        UserError: it is not installed, or cannot do what the configuration asks for.
+    """
+    if config.engine.name == "local":
+        return train_ppo
+    from text2grad.engines.trl.fields import refuse_unfit  # TRL is an extra
+
+    refuse_unfit(config.engine.trl, config.ppo, config.generation)
+    from text2grad.engines.trl.run import train_trl
+
+    return partial(train_trl, fields=config.engine.trl)
+
+
 def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool = False) -> TrainSummary:
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one.
 
@@ -144,9 +161,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
         return train_with_verl(config, name, resume, plan)
     if plan:
         raise UsageError("--plan prints what the engine verl would run", "--engine verl")
-    if config.engine.name != "local":
-        raise UserError(f"engine.name {config.engine.name} has no loop yet", "--engine local")
-    stage = prepare_training(config, "ppo", f"ppo/{name}", resume)
+    train = loop_of(config)
+    stage = prepare_training(config, "ppo", f"ppo/{name}", resume, several=config.engine.name == "trl")
     with critic_factory(config) as factory:
         if reason := config.ppo.no_update_reason:
             raise UserError(reason, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
@@ -154,11 +170,12 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
         examples = task.examples("train")
         factory.refuse_unfit(examples)
         refuse_unfit_reward_model(config)
-        examples = factory.admitted(examples)
-        policy = load_policy(stage.folder.policy())
-        run = stage.settle(policy, facts_of_prompts(policy, examples))
+        with stage.in_turn():
+            examples = factory.admitted(examples)
+            policy = load_policy(stage.folder.policy())
+            run = stage.settle(policy, facts_of_prompts(policy, examples))
         settings, factory = run.config, replace(factory, config=run.config)
-        with critic_in_training(factory, task, policy, stage.place) as critic:
+        with critic_in_training(factory, task, policy, stage) as critic:
             beside = combined(
                 counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic),
                 heldout_curve(settings, TaskMeasure(task, factory.runner), policy),
@@ -169,7 +186,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
             )
             with run.begin(inputs=critic_inputs(settings), on_step=beside) as options:
                 how = settings.ppo, settings.credit, settings.generation
-                train_ppo(policy, examples, critic, *how, options, environment_of(task))
+                train(policy, examples, critic, *how, options, environment_of(task))
+    stage.leave_others()
     return TrainSummary(steps=settings.ppo.steps, out=str(stage.place / "policy"))
 
 
@@ -226,9 +244,12 @@ def verl_job(config: Config, stage: TrainingStage, longest: int, plays: bool) ->
 
 
 @contextmanager
-def critic_in_training(factory: CriticFactory, task: Task, policy: Policy, place: Path) -> Iterator[Critic]:
-    """The critic of a run in the folder `place`, with its journal there; a reward model's is probed."""
-    with factory.open(task, policy, place / "critic.journal") as critic:
+def critic_in_training(
+    factory: CriticFactory, task: Task, policy: Policy, stage: TrainingStage
+) -> Iterator[Critic]:
+    """The critic of a run, with its journal in the run's folder; a reward model's is probed."""
+    journal = "critic.journal" if stage.first else f"critic.{stage.process}.journal"
+    with factory.open(task, policy, stage.place / journal) as critic:
         yield ProbedCritic(critic, factory.config.run.seed) if factory.kind == "reward_model" else critic
 
 

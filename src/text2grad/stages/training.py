@@ -42,12 +42,14 @@ from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.durable.machine import derive_threads, total_memory
 from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UsageError, UserError, first_error, warn_once
+from text2grad.engines.processes import joined
+from text2grad.errors import EXIT_DONE, UsageError, UserError, first_error, warn_once
 from text2grad.feedback import Example
 from text2grad.json_text import lines_of, to_json
 from text2grad.page.signs import loss_advice
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.files.gguf import origin_of
+from text2grad.policy.load import choose_device
 from text2grad.policy.settings import PolicySettings
 from text2grad.settings import is_set, with_values
 from text2grad.stages.run_folder import RunFolder, write_json, write_whole
@@ -56,13 +58,14 @@ from text2grad.train.pairs import Pair
 MODEL_NOTE = "model.json"
 
 
-def prepare(config: Config) -> RunFolder:
+def prepare(config: Config, several: bool = False) -> RunFolder:
     """Set threads, memory, seeds and logging. Nothing is written yet: a stage that cannot start leaves no trace.
 
     Raises:
-        UsageError: a launcher started several processes. UserError: nothing can be written to the run folder.
+        UsageError: a launcher started several processes, and this stage is not for `several`.
+        UserError: nothing can be written to the run folder.
     """
-    if (count := os.environ.get("WORLD_SIZE", "1")) != "1":
+    if not several and (count := os.environ.get("WORLD_SIZE", "1")) != "1":
         cure = "start it without torchrun or accelerate launch; sft and train use several GPUs with --engine trl"
         raise UsageError(f"{count} processes were started, and this command is one process", cure)
     torch.set_num_threads(config.run.threads or derive_threads()[0])
@@ -131,6 +134,29 @@ class TrainingStage:
     place: Path
     title: str
     resume: ResumeMode
+    process: int = 0
+    """Of those that a launcher started for an engine; the first one writes."""
+
+    @property
+    def first(self) -> bool:
+        """True for the process that writes."""
+        return self.process == 0
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """Let the first process do it before the others, which then read what it has written."""
+        if os.environ.get("WORLD_SIZE", "1") == "1":
+            yield
+            return
+        with joined(choose_device(self.config.policy.device)).main_process_first():
+            yield
+
+    def leave_others(self) -> None:
+        """End all processes but the first; what follows is told once."""
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            joined(choose_device(self.config.policy.device)).destroy_process_group()
+        if not self.first:
+            sys.exit(EXIT_DONE)
 
     @property
     def folder(self) -> RunFolder:
@@ -182,8 +208,9 @@ class TrainingStage:
             derived = derive(self._kind, self.config, facts)
             settings = {key: list(each) for key, each in derived.items()}
             content = {"from": {**same, "machine": asdict(facts.machine)}, "settings": settings}
-            write_json(file, {**content, DIGEST: _digest(content)})
-        if derived:
+            if self.first:
+                write_json(file, {**content, DIGEST: _digest(content)})
+        if derived and self.first:
             words = ", ".join(f"{key} {each.value:g} ({each.reason})" for key, each in derived.items())
             print(f"derived settings: {words}", file=sys.stderr)
             print(f"  kept in {file}; any can be set: --{next(iter(derived))} VALUE", file=sys.stderr)
@@ -244,7 +271,8 @@ class TrainingRun:
         if run.threads is None:
             warn_once(f"run.threads {torch.get_num_threads()} ({derive_threads()[1]})")
         for folder in dict.fromkeys((run.folder, own)):
-            note_settings(self.config, folder, begins=True)
+            if stage.first:
+                note_settings(self.config, folder, begins=True)
         yield RunOptions(
             folder=stage.place,
             title=stage.title,
@@ -255,20 +283,24 @@ class TrainingRun:
             loggers=run.loggers,
             course=self.config.training,
         )
-        note_settings(self.config, own)
+        if stage.first:
+            note_settings(self.config, own)
 
 
 def prepare_training(
-    config: Config, kind: Stage | None, place: str, resume: ResumeMode, title: str = ""
+    config: Config, kind: Stage | None, place: str, resume: ResumeMode, title: str = "", several: bool = False
 ) -> TrainingStage:
     """Return a training command in the folder `place` of the run, after `prepare`: nothing is written yet.
+
+    `several`: a launcher may have started several processes of it, for an engine.
 
     Raises:
         UserError: see `prepare`.
     """
-    prepare(config)
+    prepare(config, several)
     folder = config.run.folder / place
-    return TrainingStage(config, kind, folder, title or folder.name, resume)
+    process = int(os.environ.get("RANK", "0")) if several else 0
+    return TrainingStage(config, kind, folder, title or folder.name, resume, process)
 
 
 def model_facts(policy: Measurable) -> ModelFacts:

@@ -87,7 +87,7 @@ def canned_steps(batches: Sequence[Sequence[Sample]], advantages: list[Tensor]) 
         learner.batch = None
         return list(batches[step])
 
-    def trl_sample(trainer: RecipeTrainer, prompts: Any) -> tuple[list[Sample], None]:
+    def trl_sample(trainer: RecipeTrainer, examples: Any, prompts: Any) -> tuple[list[Sample], None]:
         step = trainer.state.global_step // trainer.updates
         rows, process = len(prompts), trainer.accelerator.process_index
         return list(batches[step][rows * process : rows * (process + 1)]), None
@@ -146,7 +146,7 @@ def left_by(
         if engine == "local":
             ppo.train_ppo(*arguments)
         else:
-            trl_run.train_trl(*arguments, fields or {})
+            trl_run.train_trl(*arguments, fields=fields or {})
     weights = load_file(next((folder / "policy").glob("*model.safetensors")))
     return Left(advantages, weights, lines(folder / "metrics.jsonl"), lines(folder / "samples.jsonl"))
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
-from text2grad.errors import UsageError, UserError, first_line, optional_packages
+from text2grad.engines.processes import how_of, refuse_lost_launch
+from text2grad.errors import UsageError, UserError, first_line
 from text2grad.plugins.credit import require
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.optimizers import MAX_GRAD_NORM
 from text2grad.train.ppo_settings import PPOSettings
-
-with optional_packages():
-    from trl import GRPOConfig
 
 TESTED, INSTALL = "1.16", "pip install 'text2grad[trl]'"
 
@@ -52,6 +50,7 @@ SET_BY = {
     "trust_remote_code": "policy.model",
     "chat_template_kwargs": "policy.chat_template",
     "use_cpu": "policy.device",
+    "ddp_backend": "policy.device",
 }
 """Fields, or families of them, that a setting of ours says."""
 OBJECTIVE = (
@@ -74,20 +73,21 @@ class Shape(NamedTuple):
     passes: int
 
 
-def refuse_unfit(settings: PPOSettings, generation: GenerationSettings, turns: bool) -> None:
-    """Refuse settings that only another engine has.
+def refuse_unfit(given: Mapping[str, Any], settings: PPOSettings, generation: GenerationSettings) -> None:
+    """Refuse settings that only another engine has, and fields that may not be passed on.
 
     Raises:
-        UserError: one of them, with the engine that has it.
+        UserError: one of them, with the engine that has it; or TRL is not installed, or of another version.
     """
+    require("trl", TESTED, INSTALL)
+    refuse_lost_launch()
+    refuse_fields(given)
     if settings.valued:
         raise UserError("TRL has no value function for ppo.advantage gae", "returns or group, or --engine local")
     if settings.kl == "full":
         raise UserError("TRL keeps no logits for ppo.kl full", "--ppo.kl k1, or --engine local")
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
-    if turns:
-        raise UserError("--engine trl has no environment of this task's kind", "--engine local or verl")
 
 
 def refuse_fields(given: Mapping[str, Any]) -> None:
@@ -95,9 +95,9 @@ def refuse_fields(given: Mapping[str, Any]) -> None:
 
     Raises:
         UsageError: the first of them.
-        UserError: TRL is not installed, or of another version.
     """
-    require("trl", TESTED, INSTALL)
+    from trl import GRPOConfig
+
     known = {each.name: each for each in fields(GRPOConfig)}
     for name, value in given.items():
         key = f"engine.trl.{name}"
@@ -110,17 +110,6 @@ def refuse_fields(given: Mapping[str, Any]) -> None:
             raise UsageError(f"{key} is no field of TRL's GRPOConfig", f"did you mean {near[0]!r}?" if near else "")
         if isinstance(known[name].default, bool) and not isinstance(value, bool):
             raise UsageError(f"{key} = {value!r}: expected true or false")
-
-
-def refuse_lost_launch() -> None:
-    """Refuse to be one process where several were asked for: `accelerate launch --cpu` starts one, silently.
-
-    Raises:
-        UserError: the environment has the address of a group, and no group.
-    """
-    if "MASTER_PORT" in os.environ and "WORLD_SIZE" not in os.environ:
-        cure = "ACCELERATE_USE_CPU=true torchrun --standalone --nproc_per_node N -m text2grad.cli train ..."
-        raise UserError("several processes were asked for, and the launcher started one", cure)
 
 
 def shape_of(settings: PPOSettings, processes: int) -> Shape:
@@ -146,17 +135,19 @@ def make_args(
     shape: Shape,
     folder: str,
     seed: int,
-    cpu: bool,
+    device: Any,
 ) -> Any:
     """Return a `GRPOConfig` of our settings and the given fields.
 
     Raises:
         UsageError: TRL's own class refuses a value.
     """
+    from trl import GRPOConfig
+
     ours: dict[str, Any] = {
         "output_dir": folder,
         "seed": seed,
-        "use_cpu": cpu,
+        **how_of(device),
         "learning_rate": settings.lr,
         "lr_scheduler_type": settings.schedule,
         "max_steps": settings.steps * settings.epochs * settings.mini_batches,
@@ -176,10 +167,13 @@ def make_args(
     }
     defaults: dict[str, Any] = {"bf16": False, "gradient_checkpointing": False}  # in TRL they are True
     defaults |= {"logging_strategy": "no", "disable_tqdm": True, "save_total_limit": 2}
+    defaults |= {"ddp_find_unused_parameters": False}  # all that is trained is read in every pass
     try:
         # An odd number of rollouts is no group of two, which is the least that TRL's class takes.
         even = {} if settings.rollouts % ours["num_generations"] == 0 else {"num_generations": settings.rollouts}
-        args = GRPOConfig(**{**defaults, **given, **ours, **even})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of old names that TRL itself still sets
+            args = GRPOConfig(**{**defaults, **given, **ours, **even})
     except (ValueError, TypeError) as error:
         raise UsageError(f"engine.trl: {first_line(error)}", "see TRL's GRPOConfig") from error
     args.num_generations = settings.samples_per_prompt

@@ -22,12 +22,14 @@ from text2grad.durable.guard import is_out_of_memory, only_run_in, writing
 from text2grad.durable.identity import changed, flatten, own_code
 from text2grad.durable.log import RunLog
 from text2grad.durable.run import CHECKPOINTS, RunOptions, save_policy
+from text2grad.engines.processes import joined
 from text2grad.engines.trl.fields import make_args, shape_of
 from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, agreed
-from text2grad.errors import Diverged, UserError
+from text2grad.errors import Diverged, UsageError, UserError, first_line
 from text2grad.feedback import Critic, Example
 from text2grad.json_text import to_json
 from text2grad.policy.encode import encode_prompts
+from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.signals import StopRequest, leave
@@ -48,6 +50,8 @@ def train_trl(
     credit: CreditSettings,
     generation: GenerationSettings,
     options: RunOptions,
+    environment: MakeEnvironment | None = None,
+    *,
     fields: Mapping[str, Any],
 ) -> None:
     """Train `policy` in place as `train.ppo.train_ppo` does, by TRL's trainer; `fields` are of its `GRPOConfig`.
@@ -61,29 +65,35 @@ def train_trl(
     """
     if not examples:
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
+    processes = joined(policy.device).num_processes
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     identity = {
         "run.name": options.title,
         "run.seed": str(options.seed),
-        "run.processes": str(PartialState().num_processes),
+        "run.processes": str(processes),
         **flatten(ppo=settings, credit=credit, generation=generation),
         **own_code("the credit scheme", credit.scheme),
         **identity_of(policy, examples, critic),
         **options.inputs,
     }
+    refuse_unlike(identity)
     args = make_args(
         fields,
         settings,
         generation,
-        shape=shape_of(settings, PartialState().num_processes),
+        shape=shape_of(settings, processes),
         folder=str(options.folder / CHECKPOINTS),
         seed=options.seed,
-        cpu=policy.device.type == "cpu",
+        device=policy.device,
     )
     refuse_lost_steps(policy, args)
-    recipe = Recipe(policy, examples, prompts, critic, settings, credit, generation, options.seed)
+    recipe = Recipe(policy, examples, prompts, critic, settings, credit, generation, options.seed, environment)
     order = prompt_order(len(examples), settings, random.Random(options.seed))
-    trainer = RecipeTrainer(recipe, args, order, settings.kl_coefficient)
+    try:
+        trainer = RecipeTrainer(recipe, args, order, settings.kl_coefficient)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"engine.trl: {first_line(error)}", "see TRL's GRPOTrainer") from error
+    refuse_split(trainer)
     with only_first(options.folder), StopRequest() as stop:
         stop.hold()  # a step is finished before a signal is obeyed: all processes must stop at one place
         saved = agreed(lambda: found_checkpoint(options, identity))
@@ -94,6 +104,36 @@ def train_trl(
             trainer.add_callback(run)
             trainer.train(resume_from_checkpoint=None if saved is None else str(saved))
             run.finish()
+
+
+def refuse_unlike(identity: Mapping[str, str]) -> None:
+    """Refuse processes that do not train the same policy on the same data.
+
+    Raises:
+        UserError: names the process and what differs.
+    """
+    mine, *others = gather_object([dict(identity)])
+    for process, other in enumerate(others, start=1):
+        if changes := changed(mine, other):
+            raise UserError(
+                f"process {process} has other settings or inputs than process 0: {', '.join(changes[:3])}",
+                "start all with the same command, and with the same files in reach",
+            )
+
+
+def refuse_split(trainer: RecipeTrainer) -> None:
+    """Refuse what one process does alone with the policy, where no process has all of its weights.
+
+    Raises:
+        UserError: episodes, or measuring or keeping the policy on the way; or episodes with vLLM.
+    """
+    settings = trainer.recipe.settings
+    if trainer.recipe.environment is not None and (trainer.split or trainer.use_vllm):
+        raise UserError(
+            "episodes need whole weights and transformers' sampling", "a profile of DDP, or --engine verl"
+        )
+    if trainer.split and (settings.heldout_every or settings.keep_every):
+        raise UserError("ppo.heldout_every and keep_every need whole weights in each process", "leave them out")
 
 
 def refuse_lost_steps(policy: Policy, args: Any) -> None:

@@ -30,6 +30,7 @@ from text2grad.durable.log import Stopwatch
 from text2grad.errors import UserError, first_line
 from text2grad.feedback import Critic, Example, overlap_of
 from text2grad.policy.batch import TokenBatch, pack
+from text2grad.policy.episode import MakeEnvironment, play
 from text2grad.policy.generate import Sample
 from text2grad.policy.model import Policy, PolicyOutput
 from text2grad.policy.settings import GenerationSettings
@@ -66,6 +67,7 @@ class Recipe:
     credit: CreditSettings
     generation: GenerationSettings
     seed: int
+    environment: MakeEnvironment | None = None
 
 
 @dataclass
@@ -160,13 +162,14 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
         return self.recipe.settings.epochs * self.recipe.settings.mini_batches
 
     @property
-    def sharded(self) -> bool:
-        """True where no process has all weights, as far as can be told from outside."""
-        return bool(self.is_deepspeed_enabled or self.is_fsdp_enabled)
+    def split(self) -> bool:
+        """True where no process has all weights: FSDP, and DeepSpeed's ZeRO-3."""
+        plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
+        return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
     def gathered_weights(self) -> Any:
         """The whole model's, in the first process, where no process has them all, else None; all must call."""
-        return self.accelerator.get_state_dict(self.model_wrapped) if self.sharded else None
+        return self.accelerator.get_state_dict(self.model_wrapped) if self.split else None
 
     def _prepare_reference(self) -> None:
         """Place a frozen copy of the model as TRL places its own; a reference of adapters is in the model."""
@@ -206,19 +209,18 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
     def _begin(self, rows: Sequence[int]) -> Step:
         """Sample, judge and score: y ~ pi(x), critique -> delta_t, log pi and the KL -> A_t."""
         recipe, watch = self.recipe, Stopwatch()
-        prompts = [list(recipe.prompts[row]) for row in rows]
-        samples, sampled = self._sample(prompts)
-        watch.lap("generate")
         examples = [recipe.examples[row] for row in rows]
+        samples, sampled = self._sample(examples, [list(recipe.prompts[row]) for row in rows])
+        prompts = [each.prompt or recipe.prompts[row] for each, row in zip(samples, rows, strict=True)]
+        watch.lap("generate")
         critique = partial(judge, examples, samples, self._table, recipe.critic, recipe.credit)
         measure = partial(self._measure, prompts, samples)
-        if overlap_of(recipe.critic) == "helps" and not self.sharded:
+        if overlap_of(recipe.critic) == "helps" and not self.split:
             responses, stats = agreed(partial(together, critique, measure, True, watch))
         else:  # passes of split weights are made by all or none, so a critic must have answered in all
             responses, stats = together(partial(agreed, critique), measure, False, watch)
         responses, prompts, stats, logps = gather_rows(responses, prompts, stats, sampled)
-        ids = [each.ids for each in responses.samples]
-        batch = pack(prompts, ids, int(recipe.policy.tokenizer.pad_token_id), "cpu")
+        batch = self._packed(prompts, responses.samples, "cpu")
         refuse_failures(responses.judgements, recipe.settings.max_failed)
         rollout = score(batch, responses, stats, recipe.settings, self.coefficient)
         refuse_diverged(rollout, recipe.settings.max_kl)
@@ -229,16 +231,32 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
         watch.lap("score")
         return Step(self.state.global_step // self.updates, self.coefficient, responses, rollout, watch)
 
-    def _sample(self, prompts: list[list[int]]) -> tuple[list[Sample], list[Any] | None]:
+    def _sample(
+        self, examples: Sequence[Example], prompts: list[list[int]]
+    ) -> tuple[list[Sample], list[Any] | None]:
         """Sample with TRL; return the samples, and their log-probabilities where another program says them."""
+        recipe = self.recipe
+        if recipe.environment is not None:
+            return play(recipe.policy, examples, recipe.environment, recipe.generation, turns=self._turns), None
         ids, logps = self._generate_single_turn(prompts, None, {}, self.num_generations)
+        return self._as_samples(ids), logps
+
+    def _turns(self, policy: Policy, prompts: list[list[int]], *_: Any, **__: Any) -> list[Sample]:
+        """Sample one turn of some episodes, whose prompts differ."""
+        return self._as_samples(self._generate_single_turn(prompts, None, {}, 1)[0])
+
+    def _as_samples(self, sampled: Sequence[Sequence[int]]) -> list[Sample]:
         stops = set(self.eos_token_ids)
-        return [Sample(list(each), truncated=not each or each[-1] not in stops) for each in ids], logps
+        return [Sample(list(ids), truncated=not ids or ids[-1] not in stops) for ids in sampled]
+
+    def _packed(self, prompts: Sequence[Sequence[int]], samples: Sequence[Sample], device: Any) -> TokenBatch:
+        pad = int(self.recipe.policy.tokenizer.pad_token_id)
+        return pack(prompts, [each.ids for each in samples], pad, device, [each.mask for each in samples])
 
     def _measure(self, prompts: Sequence[Sequence[int]], samples: Sequence[Sample]) -> PolicyStats:
         """Measure policy and reference on this process's rows."""
         policy = self.recipe.policy
-        batch = policy.pack(prompts, [each.ids for each in samples])
+        batch = self._packed(prompts, samples, self.accelerator.device)
         assert policy.reference is not None
         kwargs = self.args.gradient_checkpointing_kwargs
         with torch.no_grad(), disable_gradient_checkpointing(self.model, kwargs):
@@ -331,8 +349,8 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
 
 
 def gather_rows(
-    responses: Responses, prompts: list[list[int]], stats: PolicyStats, sampled: list[Any] | None
-) -> tuple[Responses, list[list[int]], PolicyStats, Tensor | None]:
+    responses: Responses, prompts: list[Sequence[int]], stats: PolicyStats, sampled: list[Any] | None
+) -> tuple[Responses, list[Sequence[int]], PolicyStats, Tensor | None]:
     """The rows of all processes, one share after the other, on the CPU; all must call.
 
     `sampled`, where it is given, becomes (B, T): NaN where it is unknown.
