@@ -172,7 +172,7 @@ def test_what_nobody_set_can_be_left_out_and_stays_unset(tmp_path: Path) -> None
     again = load_config(path)
     assert again == laid_over(config, "scalar") and again.ppo.gamma == 1.0
     assert is_set(again, "run.seed") and is_set(again, "ppo.gamma") and is_set(again, "ppo.lr")
-    assert not is_set(again, "ppo.mask_truncated") and not is_set(again, "run.parallel")
+    assert not is_set(again, "ppo.mask_truncated") and not is_set(again, "run.loggers")
 
 
 # Overrides

@@ -63,11 +63,8 @@ class ProbedCritic:
             self._last = (examples, responses)
         return judgements_of(self.critic, examples, responses)
 
-    def probe(self, step: int) -> dict[str, float]:
-        """Sums over what was judged last.
-
-        `spoiled` answers that could be criticised, of them `praised`; `references`, and the summed `likeness`.
-        """
+    def probe(self, step: int, reward: float) -> Probe:
+        """Probe what was judged last: the answers of a step, with their mean reward."""
         with self._lock:
             examples, responses = self._last
         answers = list(zip(examples, responses, strict=True))
@@ -83,12 +80,7 @@ class ProbedCritic:
         compared = [pair for pair in answers if pair[0].reference and not pair[0].meta.get("tests")]
         rouge = [rouge_l_scores(example.reference, text) for example, text in compared]
         likeness = [each.get("rouge_l_unicode", each["rouge_l"]) for each in rouge]
-        return {
-            "spoiled": float(len(said)),
-            "praised": float(sum(map(_praises, said))),
-            "references": float(len(likeness)),
-            "likeness": sum(likeness),
-        }
+        return Probe(step, reward, _mean([_praises(each) for each in said]), _mean(likeness))
 
 
 def _praises(said: Critique) -> bool:
@@ -97,10 +89,8 @@ def _praises(said: Critique) -> bool:
     return marked > 0 or (marked == 0 and (said.score or 0.0) > 0)
 
 
-def probe_of(step: int, reward: float, sums: dict[str, float]) -> Probe:
-    """A probe from the sums of all processes."""
-    praised = sums["praised"] / sums["spoiled"] if sums["spoiled"] else None
-    return Probe(step, reward, praised, sums["likeness"] / sums["references"] if sums["references"] else None)
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def hacking(first: Probe, now: Probe) -> str:

@@ -228,7 +228,6 @@ class Run:
         if self.training.step == self._saved:
             return
         tensors, numbers = self._before or (self.training.tensors(), self.training.numbers())
-        tensors |= self._random.tensors()
         with writing(f"checkpoint {self.training.step} of {self.folder}"):
             state = {
                 **numbers,
@@ -237,6 +236,7 @@ class Run:
                 "identity": self.identity,
                 "versions": versions(),
             }
+            tensors = {**tensors, **self._random.tensors()}
             checkpoint.write_checkpoint(self.folder / CHECKPOINTS, self.training.step, tensors, state)
         self._saved = self.training.step
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from text2grad.config import Config, dump_config
-from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
+from text2grad.critics.probes import Probe, ProbedCritic, hacking
 from text2grad.durable.run import OnStep, ResumeMode
 from text2grad.durable.state import same_randomness
 from text2grad.engines import verl
@@ -116,8 +116,7 @@ def probes_of(critic: Critic) -> OnStep | None:
         if step % PROBE_EVERY:
             return
         with torch.random.fork_rng(range(torch.cuda.device_count())):
-            sums = critic.probe(step)
-        now = probe_of(step, metrics["delta_sum"], sums)
+            now = critic.probe(step, metrics["delta_sum"])
         found = {"probe_spoiled": now.spoiled_praised, "probe_likeness": now.likeness}
         metrics.update({name: value for name, value in found.items() if value is not None})
         probes.append(now)

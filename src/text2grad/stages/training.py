@@ -180,8 +180,7 @@ class TrainingStage:
         """
         values: dict[str, Any] = {}
         if policy is not None and data is not None and self.config.policy.model != TINY:
-            own = self._derived(policy, data)
-            values = self._derived_for_others() | own
+            values = self._derived_for_others() | self._derived(policy, data)
         if self.named:  # other models continue from the random state that initialised their adapters
             seed_everything(self.config.run.seed)
         return TrainingRun(self, with_values(self.config, values))

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.log import Stopwatch
 from text2grad.durable.state import same_randomness
@@ -63,7 +61,6 @@ class Learner:
     credit: CreditSettings
     generation: GenerationSettings
     optimizers: Optimizers
-    size: PassSize
     seed: int
     environment: MakeEnvironment | None = None
     doing: Callable[[str], None] = lambda phase: None
@@ -73,18 +70,13 @@ class Learner:
 
     def __post_init__(self) -> None:
         self._table = TokenTable(self.policy.tokenizer)
+        self._size = PassSize(self.settings.micro_batch_size, "ppo.micro_batch_size")
 
     def sample(self, examples: Sequence[Example], prompts: Sequence[Sequence[int]], step: int) -> list[Sample]:
         """Begin a step: one response per prompt."""
         self.batch, self.watch = None, Stopwatch()
         self.doing("sampling")
-        return self._answers(examples, prompts)
-
-    def _answers(
-        self, examples: Sequence[Example], prompts: Sequence[Sequence[int]], draws: Tensor | None = None
-    ) -> list[Sample]:
-        """One response per prompt; `draws` as in `policy.generate`, by default those that torch draws."""
-        samples = respond(self.policy, prompts, self.generation, draws, self.environment, examples)
+        samples = respond(self.policy, prompts, self.generation, None, self.environment, examples)
         self.watch.lap("generate")
         return samples
 
@@ -99,8 +91,9 @@ class Learner:
         self.doing("probes")
         judged = self.critic.source.kind in FREE
         tokens = self.generation.max_new_tokens * (self.generation.max_turns if self.environment else 1)
+        draws = draws_of(self.seed, PROBES, len(prompts), tokens)
         with same_randomness():
-            samples = self._answers(examples, prompts, draws_of(self.seed, PROBES, len(prompts), tokens))
+            samples = respond(self.policy, prompts, self.generation, draws, self.environment, examples)
             batch = packed(self.policy, prompts, samples)
             critic = self.critic if judged else NullCritic(self.critic.source)
             responses, stats = self.judge_and_measure(examples, samples, batch, critic)
@@ -118,7 +111,7 @@ class Learner:
         self.doing("critic")
         return together(
             partial(judge, examples, samples, self._table, critic or self.critic, self.credit),
-            partial(measure, self.policy, batch, self.settings, self.generation.temperature, self.size),
+            partial(measure, self.policy, batch, self.settings, self.generation.temperature, self._size),
             overlap_of(self.critic) == "helps",
             self.watch,
         )
@@ -129,7 +122,7 @@ class Learner:
         self.changing()
         warming = step < self.settings.warmup_steps
         temperature = self.generation.temperature
-        return update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self.size)
+        return update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self._size)
 
     def strips(self, step: int, count: int | None = None) -> Iterator[dict[str, Any]] | None:
         """Token strips of the first `count` responses of the batch, all by default; None without a batch."""

@@ -30,7 +30,6 @@ from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
 from text2grad.train.learner import Learner, Probes
 from text2grad.train.optimizers import make_optimizers
-from text2grad.train.passes import PassSize
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import packed, refuse_diverged, refuse_failures, score
 from text2grad.train.update import next_coefficient
@@ -91,9 +90,9 @@ def train_ppo(
     """
     if not examples:
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
-    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
+    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     identity = {
         **flatten(ppo=settings, credit=credit, generation=generation),
         **own_code("the credit scheme", credit.scheme),
@@ -104,8 +103,7 @@ def train_ppo(
     optimizers = make_optimizers(policy, settings)
     both = optimizers.policy, optimizers.value
     training = Training(policy, both, optimizers.schedule, settings.kl_coefficient)
-    size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size")
-    learner = Learner(policy, critic, settings, credit, generation, optimizers, size, options.seed, environment)
+    learner = Learner(policy, critic, settings, credit, generation, optimizers, options.seed, environment)
     probes = Probes(learner, examples, prompts)
     cures = _cures(settings, generation)
     shown = ("score", "kl", "wrong_sign_rate")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
+from text2grad.critics.probes import Probe, ProbedCritic, hacking
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span, overlap_of, tokens_of
 
 TEXT = "the parcel left on monday morning"
@@ -40,10 +40,10 @@ def examples(count: int, reference: str = TEXT, **meta: object) -> list[Example]
     return [Example(id=f"p{n}", prompt=ASKED, reference=reference, meta=meta) for n in range(count)]
 
 
-def probed(praised: str, asked: Sequence[Example]) -> dict[str, float]:
+def probed(praised: str, asked: Sequence[Example]) -> Probe:
     critic = ProbedCritic(Lenient(praised), seed=0)
     critic.critique(asked, [TEXT] * len(asked))
-    return critic.probe(step=0)
+    return critic.probe(3, 1.5)
 
 
 def test_it_judges_as_the_critic_does() -> None:
@@ -57,19 +57,26 @@ def test_it_judges_as_the_critic_does() -> None:
 
 @pytest.mark.parametrize(("praised", "share"), [("all", 1.0), ("right", 0.0), ("none can be read", None)])
 def test_unreadable_answers_that_are_praised_are_counted(praised: str, share: float | None) -> None:
-    found = probe_of(3, 1.5, probed(praised, examples(20)))
-    assert found == Probe(3, 1.5, share, pytest.approx(1.0))
-    assert probed(praised, examples(20))["spoiled"] == (0 if share is None else 8)
+    assert probed(praised, examples(20)) == Probe(3, 1.5, share, pytest.approx(1.0))
+
+
+def test_a_probe_asks_about_a_few_answers_of_a_large_batch() -> None:
+    inner = Lenient("all")
+    critic = ProbedCritic(inner, seed=0)
+    critic.critique(examples(20), [TEXT] * 20)
+    before = inner.tokens
+    critic.probe(0, 0.0)
+    assert inner.tokens - before == 8 * 7.0
 
 
 def test_likeness_needs_a_reference_that_answers_resemble() -> None:
-    assert probe_of(0, 0.0, probed("all", examples(3, reference=""))).likeness is None
-    assert probe_of(0, 0.0, probed("all", examples(3, tests="assert f()"))).likeness is None
-    assert probe_of(0, 0.0, probed("all", examples(3, reference="nothing shared"))).likeness == 0.0
+    assert probed("all", examples(3, reference="")).likeness is None
+    assert probed("all", examples(3, tests="assert f()")).likeness is None
+    assert probed("all", examples(3, reference="nothing shared")).likeness == 0.0
 
 
 def test_before_anything_was_judged_there_is_nothing_to_probe() -> None:
-    assert probe_of(0, 0.0, ProbedCritic(Lenient("all"), seed=0).probe(0)) == Probe(0, 0.0)
+    assert ProbedCritic(Lenient("all"), seed=0).probe(0, 0.0) == Probe(0, 0.0)
 
 
 FIRST = Probe(0, reward=1.0, spoiled_praised=0.0, likeness=0.4)
