@@ -37,7 +37,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
-from text2grad.train import learner, ppo, supervised
+from text2grad.train import learner, ppo, probes, supervised
 from text2grad.train import update as update_module
 from text2grad.train.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import MarkedText, Pair
@@ -104,13 +104,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No probes, but where a test asks for some."""
-    monkeypatch.setattr(learner, "due", lambda *_: False)
+    monkeypatch.setattr(probes, "due", lambda *_: False)
 
 
 @pytest.fixture
 def probed(unprobed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes at every second step, and at the last one."""
-    monkeypatch.setattr(learner, "due", lambda step, steps: step % 2 == 0 or step == steps - 1)
+    monkeypatch.setattr(probes, "due", lambda step, steps: step % 2 == 0 or step == steps - 1)
 
 
 Straight = Callable[..., tuple[Path, Training]]
@@ -206,7 +206,7 @@ def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
             folder = tmp_path_factory.mktemp("straight") / "run"
             with pytest.MonkeyPatch.context() as patch:
                 found = watched(patch)
-                patch.setattr(learner, "due", lambda *_: False)
+                patch.setattr(probes, "due", lambda *_: False)
                 by_ppo(model, folder, Lots(), **changes)
             made[key] = folder, found[-1]
         return made[key]
@@ -579,7 +579,7 @@ def killed_run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed in its fourth step. Do not write to it."""
     folder = tmp_path_factory.mktemp("killed") / "run"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(learner, "due", lambda *_: False)
+        patch.setattr(probes, "due", lambda *_: False)
         by_ppo(model, folder, Stops(4, killed))
     return folder
 

@@ -47,10 +47,10 @@ from text2grad.stages.training import (
     prepare_training,
 )
 from text2grad.tasks.base import Task, environment_of, question_of, split_of, words_of
-from text2grad.train.learner import PROBE_EVERY
 from text2grad.train.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import Pair
 from text2grad.train.ppo import train_ppo
+from text2grad.train.probes import PROBE_EVERY
 from text2grad.train.watch import combined, kept_policies, length_watched, variety_watched
 
 WAYS = ("greedy", "sampled")

@@ -28,9 +28,10 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
-from text2grad.train.learner import Learner, Probes
+from text2grad.train.learner import Learner
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.probes import Probes
 from text2grad.train.rollout import packed, refuse_diverged, refuse_failures, score
 from text2grad.train.update import next_coefficient
 
@@ -103,8 +104,8 @@ def train_ppo(
     optimizers = make_optimizers(policy, settings)
     both = optimizers.policy, optimizers.value
     training = Training(policy, both, optimizers.schedule, settings.kl_coefficient)
-    learner = Learner(policy, critic, settings, credit, generation, optimizers, options.seed, environment)
-    probes = Probes(learner, examples, prompts)
+    learner = Learner(policy, critic, settings, credit, generation, optimizers, environment)
+    probes = Probes(learner, examples, prompts, options.seed)
     cures = _cures(settings, generation)
     shown = ("score", "kl", "wrong_sign_rate")
     with Run(options, settings.steps, training, identity, cures, CHECKPOINT_EVERY, shown) as run:
