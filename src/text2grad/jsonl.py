@@ -92,6 +92,12 @@ def _import_command(path: Path) -> str:
 def read_records(path: str | Path) -> list[Feedback]:
     """Read the feedback records of a JSON Lines file.
 
+    Args:
+        path: the file.
+
+    Returns:
+        The records, in their order.
+
     Raises:
         UserError: see `read_jsonl`.
     """
@@ -176,7 +182,14 @@ def write_jsonl(path: Path, records: Iterable[Record]) -> int:
 
 
 def write_records(path: str | Path, records: Iterable[Feedback]) -> int:
-    """Write feedback records as a JSON Lines file, atomically, and return their number.
+    """Write feedback records as a JSON Lines file, atomically.
+
+    Args:
+        path: the file.
+        records: what is written.
+
+    Returns:
+        The number of records.
 
     Raises:
         UserError: see `write_jsonl`.

@@ -26,6 +26,13 @@ class Runner(codeverdict.Runner):
     """The runner of `codeverdict`; a machine without protection is a UserError that names the option.
 
     Waiting for a program is full of boundaries (`signals.stop_here`).
+
+    Args:
+        seconds: the processor time of one program under all its tests, beyond that of the tests.
+        workers: servers, and so programs at once.
+        tier: `auto` takes the best protection that works here.
+        coverage: note the lines that each test runs.
+        memory_mb: what each of the two processes of a program may use.
     """
 
     def start_server(self, preload: tuple[str, ...]) -> Server:

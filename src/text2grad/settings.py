@@ -43,8 +43,9 @@ class Settings(Fields):
 class TinyShape:
     """The size of a model made from scratch, and the tokens of its tokenizer.
 
-    `longest`: characters of a token. `phrases`: a token may hold several words; False for text whose quotes begin
-    at any word.
+    `hidden`: the size of its states; `layers`: of its trunk; `heads`: of attention; `feed_forward`: the size
+    within a layer. `longest`: characters of a token. `phrases`: a token may hold several words; False for text
+    whose quotes begin at any word.
     """
 
     hidden: int = 128

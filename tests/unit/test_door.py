@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import text2grad
 from absent import hiding
 from places import ROOT
 from text2grad.errors import EXTRAS, MissingPackageError, UserError, optional_packages
+from text2grad.settings import Settings
 
 NAMES = """
 Aligned Aligner Config CreditScheme CreditSettings Critic CriticSpec Critique Example Failure Feedback
@@ -45,6 +48,40 @@ def test_each_name_is_offered_and_documented() -> None:
     for name in OFFERED:
         value = getattr(text2grad, name)
         assert value.__name__ == name and value.__doc__ and getattr(text2grad, name) is value
+
+
+WITH_METHODS = ("Aligned", "Aligner", "Critique", "Feedback", "TokenCredit", "Transcript")
+"""Classes whose methods a user calls."""
+
+
+def documented() -> Iterator[tuple[str, Any]]:
+    """What is offered, and the public methods of `WITH_METHODS`."""
+    for name in OFFERED:
+        value = getattr(text2grad, name)
+        yield name, value
+        for part, method in vars(value).items() if name in WITH_METHODS else ():
+            function = getattr(method, "__func__", method)
+            if inspect.isfunction(function) and not part.startswith("_"):
+                yield f"{name}.{part}", function
+
+
+def lacks(value: Any) -> list[str]:
+    """What a docstring does not say: sections of a function, arguments or fields of a class."""
+    said = inspect.getdoc(value) or ""
+    if inspect.isclass(value):
+        if issubclass(value, Settings | str | Exception) or getattr(value, "_is_protocol", False):
+            return []  # fields of settings have descriptions
+        names = getattr(value, "model_fields", None) or inspect.signature(value).parameters
+        return [name for name in names if name not in said]
+    asked = inspect.signature(value)
+    wanted = ["Args:"] if set(asked.parameters) - {"self", "cls"} else []
+    wanted += [] if asked.return_annotation == "None" else ["Returns:"]
+    wanted += ["Raises:"] if "raise " in inspect.getsource(value) else []
+    return [section for section in wanted if section not in said]
+
+
+def test_docstrings_say_what_goes_in_what_comes_out_and_what_is_raised() -> None:
+    assert {name: lacks(value) for name, value in documented() if lacks(value)} == {}
 
 
 def test_type_checkers_see_the_same_names_in_the_same_modules() -> None:

@@ -49,7 +49,17 @@ class Aligned:
 
     @classmethod
     def of(cls, text: str, starts: Offsets, ends: Offsets, turn_ends: tuple[int, ...] = ()) -> Aligned:
-        """From the characters each token touches."""
+        """Align tokens by the characters that each of them touches.
+
+        Args:
+            text: the response.
+            starts: (T,) the first character that a token touches.
+            ends: (T,) the character after its last one.
+            turn_ends: of several turns, the number of tokens up to the end of each.
+
+        Returns:
+            The same with the edges without white space.
+        """
         return cls(text, starts, ends, *_cores(text, starts, ends), turn_ends)
 
 

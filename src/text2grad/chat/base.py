@@ -64,7 +64,12 @@ class LimitedChat(Chat, Protocol):
 
 
 class ScriptedChat:
-    """A chat model for tests: plays back `answers`, or asks a function; remembers what it was asked."""
+    """A chat model for tests: plays back `answers`, or asks a function; remembers what it was asked.
+
+    Args:
+        answers: the answers in their order, or a function of a conversation.
+        name: that of the model.
+    """
 
     def __init__(
         self, answers: Sequence[str | Answer] | Callable[[Conversation], str | Answer], name: str = "scripted"

@@ -55,6 +55,10 @@ class OpenAIChat:
     stderr how far a long job is. `excess` counts the tokens by which a conversation is too long for
     the model, where the caller knows its tokenizer (`chat.base.LimitedChat`).
 
+    Args:
+        settings: the server, its model, and how it is asked.
+        journal: the file of all questions and answers.
+
     Raises:
         UserError: there is no key for OpenAI itself; a budget without a price; another process has the journal.
             From the methods that ask: 401, 403, 404, a redirection, an account without quota, or

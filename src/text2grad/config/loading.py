@@ -40,9 +40,14 @@ def recipe_names() -> list[str]:
 
 
 def find_config(name: str) -> Path:
-    """Return the file that `--config` names: a preset or recipe (`demo`), one of another package, or a path.
+    """Return the file that `--config` names.
 
-    `package:name` is the file `name.yaml` in the folder `configs`, or its `recipes`, of that Python package.
+    Args:
+        name: a preset or recipe (`demo`), a path, or `package:name`, which is the file `name.yaml` in the folder
+            `configs`, or its `recipes`, of that Python package.
+
+    Returns:
+        The path of the file.
 
     Raises:
         UsageError: there is no such preset or package.
@@ -73,10 +78,15 @@ def _presets_of(package: str) -> Path:
 
 
 def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration: the file, or several, each over those before; then the overrides, in their order.
+    """Read a configuration.
 
-    `overrides` are command-line words: `--ppo.lr 1e-4` as two of them, or `--ppo.lr=1e-4` as one. Values
-    are YAML (`--policy.lora null`, `--policy.lora.targets [q_proj]`).
+    Args:
+        path: the file, or several, each laid over those before; None: the defaults.
+        overrides: command-line words, laid over in their order: `--ppo.lr 1e-4` as two of them, or `--ppo.lr=1e-4`
+            as one. Values are YAML (`--policy.lora null`, `--policy.lora.targets [q_proj]`).
+
+    Returns:
+        The configuration.
 
     Raises:
         UserError: the file cannot be read.

@@ -17,6 +17,9 @@ class HumanCritic:
     """Returns people's reviews of exactly this response to exactly this example; else `unsupported`.
 
     Of several opinions every span stays, weighted by the share of those who marked it, and the score is their mean.
+
+    Args:
+        records: the reviews; an example is known by its id, a response by its text.
     """
 
     source = Source(kind="human")

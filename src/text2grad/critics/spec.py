@@ -52,9 +52,10 @@ class CriticSpec:
     """One critic, by the name that `critic.kind` has for it; `about` is its line in the help.
 
     `settings` is the class of `critic.<kind>`; those named in `manner` change how it works and not what it says.
-    `make(settings, ready)` makes the critic, `measures_with(ready)` the one that judges held-out answers in
-    `evaluate`; None: there is none. Judgements also depend on the settings `reads` (`section.key`) and on
-    `files(settings, folder)`, given the folder of the run: a run that finds them changed does not resume.
+    `needs` asks for what is made ready before, `make(settings, ready)` makes the critic, `measures_with(ready)` the
+    one that judges held-out answers in `evaluate`; None: there is none. Judgements also depend on the settings
+    `reads` (`section.key`) and on `files(settings, folder)`, given the folder of the run: a run that finds them
+    changed does not resume.
     `source` is who speaks. `words`: it writes critiques, not labels alone; `blind`: it judges by the prompt
     and the answer alone, so a policy may revise by it what is measured.
     """

@@ -205,13 +205,22 @@ MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_
 
 
 def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) -> int:
-    """Write records in the shape `kind`, at once; return the number of rows.
+    """Write records for another tool, at once.
 
-    `pairs`: preference pairs of a prompt, at most. Spans of neither sign are left out: no other tool has a label
-    for them.
+    Spans of neither sign are left out: no other tool has a label for them.
+
+    Args:
+        records: what is written.
+        kind: the shape of the file, one of `WRITERS`.
+        out: the file.
+        pairs: preference pairs of a prompt, at most.
+
+    Returns:
+        The number of rows.
 
     Raises:
-        UsageError: the format is unknown. UserError: the file cannot be written, or there is no pair to write.
+        UsageError: the format is unknown.
+        UserError: the file cannot be written, or there is no pair to write.
     """
     if kind not in WRITERS:
         raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")

@@ -265,9 +265,13 @@ Answers = Iterator[tuple[str, str, dict[str, Any]]]
 
 
 def responses_of(row: Mapping[str, Any]) -> list[Response] | None:
-    """The responses that a published row comes with, each its own record; None: it is of no published shape.
+    """The responses that a published row comes with.
 
-    A row without an id is known by a digest of what it says. The prompt is what the task asks its policy.
+    Args:
+        row: of SLF5K, UltraFeedback or KodCode. One without an id is known by a digest of what it says.
+
+    Returns:
+        A record for each response, its prompt what the task asks its policy; None: it is of no published shape.
 
     Raises:
         ValueError: a row of a published shape lacks a text (its response, say), or has something else in its place.

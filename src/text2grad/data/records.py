@@ -104,14 +104,20 @@ def import_feedback(
 ) -> ImportResult:
     """Read people's feedback as records.
 
-    `kind`: `remarks` or `csv` (a response and what somebody said about it: `data.remarks`), the name of one of
-    `IMPORTERS` (a tool's export, a published data set), an `Importer` of your own as `module:NAME`, `feedback` (our
-    own records), or `auto`.
-    `context_characters` must be what the policy's task uses (`TaskSettings`), so that both see one prompt.
-    `names` says which columns, keys or fields are meant, where they have other names: `response=answer`.
-    `scales` declares scales of ratings, the worst first: `1..5`, or of one question `helpful=1..5`.
-    `write` is the policy's way to write a turn that calls tools or reasons, where a conversation has such.
-    With `no_prompt`, records may say nothing of what was asked. `sheet` is the one of a workbook to read.
+    Args:
+        path: the file, or a folder of such files.
+        kind: `remarks` or `csv` (a response and what somebody said about it: `data.remarks`), the name of one of
+            `IMPORTERS` (a tool's export, a published data set), an `Importer` of your own as `module:NAME`,
+            `feedback` (our own records), or `auto`.
+        context_characters: what the policy's task uses (`TaskSettings`), so that both see one prompt.
+        names: which columns, keys or fields are meant, where they have other names: `response=answer`.
+        scales: scales of ratings, the worst first: `1..5`, or of one question `helpful=1..5`.
+        write: the policy's way to write a turn that calls tools or reasons, where a conversation has such.
+        no_prompt: records may say nothing of what was asked.
+        sheet: the one of a workbook to read.
+
+    Returns:
+        The records, and a report of what was read and left.
 
     Raises:
         UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).

@@ -47,8 +47,9 @@ takes seconds, adapters.
 class RunOptions:
     """The place and manner of a run; nothing here changes what is learned.
 
-    `folder` gets metrics, samples, checkpoints and at the end the policy. `on_step` is called after every step with
-    its number and its metrics, to which it may add. `loggers` are other places for the metrics (`durable.loggers`).
+    `folder` gets metrics, samples, checkpoints and at the end the policy. `title` names the run in what it says,
+    `seed` is that of the order of the data. `on_step` is called after every step with its number and its metrics,
+    to which it may add. `loggers` are other places for the metrics (`durable.loggers`).
     `checkpoint_every`: steps between checkpoints; 0: only when the run is stopped; None: the loop's own interval.
     `course`: schedule and weight decay of training on a fixed set of examples.
 

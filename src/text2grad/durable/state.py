@@ -174,7 +174,11 @@ def same_randomness() -> Iterator[None]:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, numpy and torch."""
+    """Seed the generators of Python, numpy and torch.
+
+    Args:
+        seed: the same for all three.
+    """
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

@@ -60,6 +60,9 @@ class Critique(Record):
             text: what there is to say, in words.
             tolerance: how far a quote may be from the letter of the response.
 
+        Returns:
+            The critique, its spans in the order of the text.
+
         Raises:
             InvalidFields: the score is not from -1 to 1.
             UserError: a string stands where a list of quotes should.
@@ -108,6 +111,9 @@ class Critique(Record):
             reason: of a span, why it is marked, where it is given.
             score: the verdict, from -1 to 1, where it is given.
             text: what there is to say in words, where it is given.
+
+        Returns:
+            The critique, its spans in the order of the list.
 
         Raises:
             InvalidCritique: the score, or an offset, kind or text of a span does not fit; names the first span.
@@ -160,7 +166,8 @@ def _span_of(
 class Failure(Record):
     """A critique that could not be obtained. It is a record, never a score and never an empty critique.
 
-    `meta`: what else the critic knows; copied to the feedback record.
+    `kind`: what became of it; `message`: why, in a line; `raw`: what the critic wrote. `meta`: what else the critic
+    knows; copied to the feedback record.
     """
 
     kind: FailureKind

@@ -15,7 +15,7 @@ SourceKind = Literal["llm", "program", "human", "reward_model"]
 
 
 class Example(Record):
-    """One prompt of a task, a reference answer if there is one, and task data in `meta`."""
+    """One prompt of a task with its `id`, a reference answer if there is one, and task data in `meta`."""
 
     id: str
     prompt: tuple[Message, ...] = Field(min_length=1)
@@ -54,7 +54,7 @@ def escapes_folder(id: str) -> bool:
 
 
 class Source(Record):
-    """The origin of feedback: its kind, its author or model, and the prompt."""
+    """The origin of feedback: its `kind`, its author or `model`, and the `prompt_version`."""
 
     kind: SourceKind
     model: str = ""
@@ -68,7 +68,12 @@ OF_A_JUDGEMENT = frozenset(
 
 
 class Feedback(Record):
-    """One line of a feedback file: an answered prompt with its critique, or with the error in its place."""
+    """One line of a feedback file: an answered prompt with its critique, or with the error in its place.
+
+    `id`, `prompt` and `response`: what was asked, and the answer. `critique`, `spans`, `score`: what was said of
+    it; `error`: why nothing was. `source`: who said it; `usage`: what that cost. `meta`: the task's data, and what
+    else belongs to the judgement.
+    """
 
     id: str
     prompt: tuple[Message, ...] = Field(min_length=1)
@@ -109,7 +114,14 @@ class Feedback(Record):
     def of(cls, example: Example, response: str, judgement: Judgement, source: Source) -> Feedback:
         """Make the record of a judged response; a span across turns becomes one in each turn.
 
-        What an earlier judgement left in the example's `meta` is dropped.
+        Args:
+            example: what was asked; what an earlier judgement left in its `meta` is dropped.
+            response: the answer.
+            judgement: what was said of it, or why nothing was.
+            source: who said it.
+
+        Returns:
+            The record.
         """
         meta = {name: value for name, value in example.meta.items() if name not in OF_A_JUDGEMENT}
         meta |= judgement.meta
@@ -127,12 +139,20 @@ class Feedback(Record):
         )
 
     def example(self) -> Example:
-        """Return the example that was answered; its reference is the corrected answer, if people wrote one."""
+        """Return the example that was answered.
+
+        Returns:
+            Its reference is the corrected answer, if people wrote one.
+        """
         reference = str(self.meta.get("corrected") or self.meta.get("gold") or "")
         return Example(id=self.id, prompt=self.prompt, reference=reference, meta=self.meta)
 
     def judgement(self) -> Judgement:
-        """Return the critique or failure of this record."""
+        """Return what was said.
+
+        Returns:
+            The critique, or the failure in its place.
+        """
         if self.error is not None:
             return self.error
         return Critique(

@@ -21,7 +21,7 @@ class Record(Fields):
 
 
 class Message(Record):
-    """One chat message."""
+    """One chat message: the `role` of who says it, and its text (`content`)."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
@@ -55,7 +55,15 @@ class Transcript(str):
 
     @classmethod
     def of(cls, turns: Iterable[tuple[Iterable[Message], str]], after: Iterable[Message] = ()) -> Transcript:
-        """Build a transcript from the text of each turn and the messages before it."""
+        """Build a transcript turn by turn.
+
+        Args:
+            turns: of each turn, the messages of others before it, and its text.
+            after: the messages of others after the last.
+
+        Returns:
+            The texts of the turns, joined.
+        """
         pairs = [(tuple(messages), text) for messages, text in turns]
         transcript = cls(BETWEEN_TURNS.join(text for _, text in pairs))
         starts = [0, *accumulate(len(text) + len(BETWEEN_TURNS) for _, text in pairs)]
@@ -68,6 +76,12 @@ class Transcript(str):
     @classmethod
     def of_messages(cls, messages: Iterable[Message]) -> Transcript:
         """Build a transcript from a conversation: each message of the assistant is a turn.
+
+        Args:
+            messages: the conversation after the prompt.
+
+        Returns:
+            The assistant's words, joined.
 
         Raises:
             ValueError: it has none.
@@ -108,7 +122,14 @@ def turn_at(response: str, position: int) -> int:
 
 
 def conversation_of(response: str) -> list[Message]:
-    """Return a response as chat messages: the policy's turns and what others said between them."""
+    """Return a response as chat messages.
+
+    Args:
+        response: plain text, which is one turn, or a `Transcript`.
+
+    Returns:
+        The policy's turns, and what others said between them.
+    """
     messages: list[Message] = []
     for turn in turns_of(response):
         messages += [*turn.messages, Message(role="assistant", content=response[turn.start : turn.end])]

@@ -40,10 +40,15 @@ _OF_TOKENS = re.compile(r"(embed_tokens|lm_head|wte|embed_out)\.(?!.*lora_).*wei
 
 
 def load_policy(settings: PolicySettings) -> Policy:
-    """Load a policy to be trained, from a hub name or a folder written by `write_policy` or `save_pretrained`.
+    """Load a policy to be trained.
 
-    With `settings.lora` a plain model gets a new adapter, and an adapter that is loaded is trained further, its
-    reference being a frozen copy. Without, all weights are trained, and a loaded adapter is merged into them.
+    Args:
+        settings: `model` is a hub name, or a folder written by `write_policy` or `save_pretrained`.
+
+    Returns:
+        The policy. With `settings.lora` a plain model gets a new adapter, and an adapter that is loaded is trained
+        further, its reference being a frozen copy. Without, all weights are trained, and a loaded adapter is merged
+        into them.
 
     Raises:
         UserError: the folder or name has no model or tokenizer, its adapter is not as `settings.lora` says, or the
@@ -68,8 +73,11 @@ def load_policy(settings: PolicySettings) -> Policy:
 def load_frozen(settings: PolicySettings) -> Policy:
     """Load a policy as it was saved, to be used and not trained: an adapter stays apart from its base weights.
 
-    A model with a head that scores or labels comes with it. `settings.lora` and `settings.value_head`, which are
-    about training, are ignored.
+    Args:
+        settings: as for `load_policy`; `lora` and `value_head`, which are about training, are ignored.
+
+    Returns:
+        The policy, with a head that scores or labels if it has one.
 
     Raises:
         UserError: the folder or name has no model or tokenizer, or the device does not exist.

@@ -19,7 +19,14 @@ class LocalChat:
     """A model of this process as a chat endpoint: how the trained reward model answers (see `chat.Chat`).
 
     With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage` sums the tokens of
-    all answers. `counted` takes the number of answers to write and returns a `progress` for `generate`.
+    all answers.
+
+    Args:
+        policy: the model.
+        settings: how it samples.
+        name: what it is called in records and messages.
+        vocabulary: the model's tokens as bytes, for grounded answers.
+        counted: takes the number of answers to write, and returns a `progress` for `generate`.
     """
 
     def __init__(

@@ -137,8 +137,14 @@ def _copy_adapter(model: Any, name: str) -> None:
 class Policy(nn.Module):
     """A causal LM with a value head on its trunk (`shared`), on a detached trunk, or on a trunk of its own.
 
-    `value_trunk`: a saved trunk for a head of its own; None: a copy of `model`. `continued`: the model's adapter
-    was trained before, and the reference is a frozen copy of it. `adapter` names the adapter of a view of another
+    Args:
+        model: one of transformers, or with an adapter of peft.
+        tokenizer: the model's.
+        value_head: `shared`, `detached` or `separate`.
+        value_trunk: a saved trunk for a head of its own; None: a copy of `model`.
+        continued: the model's adapter was trained before, and the reference is a frozen copy of it.
+
+    `adapter` names the adapter of a view of another
     policy's model (`policy.adapters`). `exact` has the float32 values of weights that a half type has rounded, by
     name, until optimizers take them over.
     """

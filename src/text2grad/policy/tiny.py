@@ -70,7 +70,13 @@ def make_tiny_model(
 ) -> None:
     """Write an untrained model and its tokenizer to `folder` in Hugging Face form.
 
-    The tokenizer is trained on `texts` to at most `vocabulary` tokens; the model reads `context` tokens.
+    Args:
+        folder: where they are written.
+        texts: what the tokenizer is trained on.
+        vocabulary: how many tokens it gets, at most.
+        context: how many tokens the model reads.
+        shape: the size of the model.
+        seed: that of its weights.
 
     Raises:
         UserError: the heads do not share the hidden size evenly.

@@ -97,7 +97,13 @@ class Task(Protocol):
 
 
 def load_task(settings: TaskSettings) -> Task:
-    """The task named in `settings`: one of `TASKS`, or a plug-in written as `module:Class`.
+    """Load a task.
+
+    Args:
+        settings: `name` is one of `TASKS`, or a class of your own as `module:Class`.
+
+    Returns:
+        The task.
 
     Raises:
         UserError: the task, module or class does not exist, or the class is not a task.

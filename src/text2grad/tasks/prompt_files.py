@@ -10,7 +10,13 @@ from text2grad.errors import UserError
 
 
 def read_prompt(name: str) -> str:
-    """The text of a prompt file: a stem in tasks/prompts, or the path of a text file of your own.
+    """Read a prompt file.
+
+    Args:
+        name: a stem in tasks/prompts, or the path of a text file of your own.
+
+    Returns:
+        Its text.
 
     Raises:
         UserError: there is no such file.

@@ -35,7 +35,8 @@ class MarkedText:
 
 @dataclass(frozen=True)
 class Pair:
-    """One training pair: a conversation and the answer to learn, of a `Transcript` the turns of the policy.
+    """One training pair: a conversation (`prompt`) and the answer to learn (`target`), of a `Transcript` the turns
+    of the policy; `id` names it in messages.
 
     `marked`: texts in the prompt whose words are labelled, for a second loss (`policy.heads`).
     `score`: in [-1, 1], for a head that reads it off the prompt (`policy.heads`).

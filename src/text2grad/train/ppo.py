@@ -81,9 +81,18 @@ def train_ppo(
 ) -> None:
     """Train `policy` in place against `critic`; write metrics, samples and the policy to the run's folder.
 
-    With an `environment` a response is an episode (`policy.episode`); what it answers is in no loss and no mean.
-
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit.
+
+    Args:
+        policy: what is trained.
+        examples: its prompts.
+        critic: who judges its answers.
+        settings: of the algorithm.
+        credit: how words become rewards.
+        generation: how answers are sampled.
+        options: the place and manner of the run.
+        environment: makes what answers the policy; a response is then an episode (`policy.episode`), and what the
+            environment says is in no loss and no mean.
 
     Raises:
         UserError: no examples, a prompt that does not fit, too many failed critiques, a loss that is not

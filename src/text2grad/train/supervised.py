@@ -69,10 +69,21 @@ def train_supervised(
     stopping: LossFloor | None = None,
     heads: Heads = WORDS_ALONE,
 ) -> dict[str, float]:
-    """Train in place and write the policy to the run's folder; returns the last metrics.
+    """Train in place and write the policy to the run's folder.
 
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit.
-    `section` is where the user finds `settings`. With `stopping` the run may end early.
+
+    Args:
+        policy: what is trained.
+        pairs: what it learns to answer.
+        settings: of the training.
+        options: the place and manner of the run.
+        section: where the user finds `settings`.
+        stopping: when the run may end early.
+        heads: what is learnt beside the answer.
+
+    Returns:
+        The last metrics.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that

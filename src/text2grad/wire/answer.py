@@ -43,8 +43,13 @@ Item = str | dict[str, str | int | bool]
 def render(critique: Critique, response: str) -> str:
     """Write a critique as z. `parse(render(c, r), r) == c` for spans in order (see `parse`) and no counts.
 
-    A quote is a plain string where that is unambiguous; otherwise an object says which turn or occurrence is
-    meant, whether it begins or ends inside a word, or why it was quoted.
+    Args:
+        critique: what is written.
+        response: what it is about.
+
+    Returns:
+        One JSON object. A quote is a plain string where that is unambiguous; otherwise an object says which turn or
+        occurrence is meant, whether it begins or ends inside a word, or why it was quoted.
 
     Raises:
         ValueError: a span does not quote the response.
@@ -94,9 +99,13 @@ def parse(z: str, response: str, tolerance: Tolerance = "exact") -> Critique | F
     """Read a critic's answer about `response`.
 
     Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes with several
-    candidates as `ambiguous`. `tolerance` says how far a quote may be from the letter. What is right and could be
-    better is a span with label 0. What a critic reasons before its critique is not part of it. Spans come sorted by
-    (start, end, good first), each once.
+    candidates as `ambiguous`. What is right and could be better is a span with label 0. What a critic reasons
+    before its critique is not part of it. Spans come sorted by (start, end, good first), each once.
+
+    Args:
+        z: the answer.
+        response: what it is about.
+        tolerance: how far a quote may be from the letter of the response.
 
     Returns:
         The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of

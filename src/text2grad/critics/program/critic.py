@@ -56,6 +56,12 @@ class ProgramCritic:
     second time: a reward model learns to predict it without running the program. With `gate`, a task whose tests
     pass for a program that solves nothing, or fail for its own reference, gives a `Failure` for every response
     (outcome `weak_tests`).
+
+    Args:
+        runner: the sandbox that runs the programs.
+        brief: name what is wrong, without the inputs of the failing test.
+        repairs: how many small edits are tried, at most.
+        gate: whether the tests themselves are tested.
     """
 
     overlap: Overlap = "helps"

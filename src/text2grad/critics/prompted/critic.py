@@ -47,7 +47,7 @@ class PromptedCritic:
     `tested` takes its place where `meta` of an example says what came of the response's tests,
     `anchor` where a person wrote about this very response: it finds the words the person means, and
     the critique stays the person's. Without them every response is judged with `prompt`. An
-    unreadable answer is a `Failure`; `annotator` says how answers are read (`Reader`). Where the
+    unreadable answer is a `Failure`; `annotator` and `verdict_only` say how answers are read (`Reader`). Where the
     chat knows its limit, a prompt that is too long loses its middle.
 
     Raises:
