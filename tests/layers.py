@@ -71,7 +71,7 @@ STAGES = [
         "answers",
         "evaluate",
     ),
-    *("talk", "merge", "reward_model", "sft", "train"),
+    *("heldout", "talk", "merge", "reward_model", "sft", "train"),
 ]
 """The modules of the stages: each may import those before it."""
 

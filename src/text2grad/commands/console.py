@@ -98,12 +98,14 @@ def show_lines(summary: Mapping[str, Any]) -> None:
 def show_trained(config: Config, name: str, summary: Mapping[str, Any]) -> None:
     """Print the end of `train`: counts, what they mean, answers before and after, and the next command."""
     from text2grad.page.runs import read_metrics
-    from text2grad.page.signs import describe_training, metric_warnings
+    from text2grad.page.signs import describe_choice, describe_training, metric_warnings
 
     folder = config.run.folder
     rows = read_metrics(folder / "ppo" / name / "metrics.jsonl")
     warnings = [f"warning: {line}" for line in metric_warnings(rows)]
-    _print(*_counts(summary), *describe_training(rows), *warnings)
+    chosen = [describe_choice(summary["chosen"])] if summary.get("chosen") else []
+    counts = _counts({name: value for name, value in summary.items() if name != "chosen"})
+    _print(*counts, *describe_training(rows), *chosen, *warnings)
     _show_before_and_after(config, name)
     options = f"--run.folder {folder}"
     _print(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')

@@ -72,6 +72,11 @@ def newest_checkpoint(parent: Path) -> Checkpoint | None:
     return None
 
 
+def oldest_step(parent: Path, default: int) -> int:
+    """The step after which the oldest checkpoint that is kept was written; without one the default."""
+    return min((step for step, _ in _checkpoints(parent)), default=default)
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint that is known to be whole."""
     state = json.loads((path / STATE).read_text(encoding="utf-8"))

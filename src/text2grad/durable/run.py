@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,19 @@ takes seconds, adapters.
 """
 
 
+class Choice(Protocol):
+    """Chooses the policy that a run hands over, of those on its way."""
+
+    def begin(self, step: int) -> None:
+        """Begin before the first step; or take over what is noted until `step`, after which the run resumes."""
+
+    def write(self, folder: Path) -> None:
+        """Write the chosen policy to a new folder."""
+
+    def end(self) -> None:
+        """Remove what was kept on the way: the policy is handed over."""
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """The place and manner of a run; nothing here changes what is learned.
@@ -51,7 +64,7 @@ class RunOptions:
     `seed` is that of the order of the data. `on_step` is called after every step with its number and its metrics,
     to which it may add. `loggers` are other places for the metrics (`durable.loggers`).
     `checkpoint_every`: steps between checkpoints; 0: only when the run is stopped; None: the loop's own interval.
-    `course`: schedule and weight decay of training on a fixed set of examples.
+    `course`: schedule and weight decay of training on a fixed set of examples. `choice`: None: the last policy.
 
     An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, its other
     dependencies, are unchanged; resumed whatever has changed (`force`); or started over (`restart`).
@@ -66,6 +79,7 @@ class RunOptions:
     loggers: Sequence[str] = ()
     checkpoint_every: int | None = None
     course: CourseSettings = field(default_factory=CourseSettings)
+    choice: Choice | None = None
 
 
 class Cures(NamedTuple):
@@ -110,6 +124,7 @@ class Run:
         self.every = every if options.checkpoint_every is None else options.checkpoint_every
         self.show = show
         self._on_step = options.on_step
+        self._choice = options.choice
         self._loggers = options.loggers
         self._saved = 0
         self._stop = StopRequest(PATIENCE)
@@ -129,6 +144,8 @@ class Run:
             stack.enter_context(self.log)
             self.log.open_loggers(self._loggers, self.training.step)
             stack.enter_context(self._stop)
+            if self._choice:
+                self._choice.begin(self.training.step)
             self._stack = stack.pop_all()
         return self
 
@@ -145,9 +162,11 @@ class Run:
 
     def _finish(self) -> None:
         with writing(self.folder / "policy"):
-            save_policy(self.training.policy, self.folder / "policy")
+            hand_over(self.training.policy, self.folder / "policy", self._choice)
         self.log.finish()
         checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
+        if self._choice:
+            self._choice.end()
         (self.folder / DIVERGED).unlink(missing_ok=True)
 
     def steps(self, data: Iterable[D]) -> Iterator[tuple[int, D]]:
@@ -284,9 +303,23 @@ def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | No
 
     `weights`: those of its model, where the model itself has only parts of them.
     """
+    _put_in_place(folder, lambda partial: write_policy(policy, partial, weights))
+
+
+def hand_over(
+    policy: Policy, folder: Path, choice: Choice | None, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write the policy of a finished run: the chosen one, or else the last, as `save_policy` does."""
+    if choice:
+        _put_in_place(folder, choice.write)
+    else:
+        save_policy(policy, folder, weights)
+
+
+def _put_in_place(folder: Path, write: Callable[[Path], None]) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    write_policy(policy, partial, weights)
+    write(partial)
     write_manifest(partial)
     for path in (*partial.rglob("*"), partial):
         checkpoint.sync(path)

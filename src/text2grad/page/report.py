@@ -20,6 +20,7 @@ from text2grad.page.render import all_visible, figure, render_page, visible, wri
 from text2grad.page.runs import Row, RunFolder, read_runs, read_samples
 from text2grad.page.samples import SIGNALS, sample_views, thin
 from text2grad.page.signs import (
+    describe_choice,
     describe_gate,
     describe_reward_model,
     describe_training,
@@ -173,10 +174,16 @@ def policy_rows(run: RunFolder) -> list[PolicyRow]:
         policies = [(name, policy) for name, part in run.together.items() for policy in policy_rows(part)]
         return [policy._replace(name=f"{visible(name)} {policy.name}") for name, policy in policies]
     metrics = {"sft": run.sft, **{method.name: method.metrics for method in run.methods}}
+    chosen = {method.name: [describe_choice(method.choice)] for method in run.methods if method.choice}
     measured = [policy for policy, on, _ in (key.partition(" on ") for key in run.evaluation) if on]
     names = dict.fromkeys((*START_POLICIES, *metrics, *measured))
     return [
-        PolicyRow(visible(name), len(rows), " ".join(describe_training(rows)), _main_figures(run.evaluation, name))
+        PolicyRow(
+            visible(name),
+            len(rows),
+            " ".join([*describe_training(rows), *chosen.get(name, [])]),
+            _main_figures(run.evaluation, name),
+        )
         for name in names
         if (rows := metrics.get(name, [])) or name in measured
     ]

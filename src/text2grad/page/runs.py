@@ -89,10 +89,14 @@ class MetricRow(BaseModel):
 
 
 class Method(NamedTuple):
-    """The metrics of one PPO run, one dict per step. Its samples are read by `read_samples`."""
+    """The metrics of one PPO run, one dict per step, and what its policy was chosen by, if not as the last.
+
+    Its samples are read by `read_samples`.
+    """
 
     name: str
     metrics: list[Row]
+    choice: Row = {}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
@@ -214,9 +218,9 @@ def _read_methods(run: Path, notes: list[str]) -> list[Method]:
     methods = []
     for folder in method_folders(run):
         metrics = read_metrics(folder / "metrics.jsonl", notes)
-        methods += (
-            [Method(folder.resolve().name, metrics)] if metrics or (folder / "samples.jsonl").is_file() else []
-        )
+        if metrics or (folder / "samples.jsonl").is_file():
+            choice = read_object(folder / "policy" / "choice.json")
+            methods.append(Method(folder.resolve().name, metrics, choice))
     return methods
 
 

@@ -137,6 +137,22 @@ def describe_training(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
+def describe_choice(choice: Mapping[str, Any]) -> str:
+    """A sentence on the policy that a run handed over: better or not, by what measure, on how many prompts."""
+    prompts, measure = choice["prompts"], str(choice["measure"]).replace("_", " ")
+    by = f"by {measure} on {prompts} held-out prompt{'s' * (prompts != 1)}"
+    value, start, last = (choice[name] for name in ("value", "start", "last"))
+    if choice["step"] == 0:
+        return (
+            f"The policy is as it was before training: none of {choice['steps']} steps is better {by}"
+            f" ({start:.3g} before, {last:.3g} at the end)."
+        )
+    before = "" if start is None else f", {start:.3g} before training"
+    after = "" if choice["step"] == choice["steps"] else f" and {last:.3g} at the end"
+    which = f"The policy is that of step {choice['step']} of {choice['steps']}"
+    return f"{which}, the best {by}: {value:.3g}{before}{after}."
+
+
 def _values(rows: Sequence[Row], name: str) -> list[float]:
     return [float(row[name]) for row in rows if row.get(name) is not None]
 

@@ -28,6 +28,8 @@ HELDOUT_FEEDBACK = "feedback_heldout.jsonl"
 """Beside the file of feedback: the records of held-out prompts."""
 ANSWERS = ".answers.json"
 SCORES = ".scores.json"
+CHOICE = "choice.json"
+"""In the folder of a policy: which of a run's it is, and what it was chosen by."""
 SFT, BASE = "sft", "base"
 """The policies that others start from."""
 MAIN = ("pass", "rouge_l")
@@ -244,6 +246,12 @@ def read_feedback(path: Path) -> list[Feedback]:
         problem = f"{path} holds no records" if path.is_file() else f"no feedback in {path}"
         raise UserError(problem, "text2grad annotate, or text2grad import, first")
     return records
+
+
+def read_choice(policy: Path) -> dict[str, Any] | None:
+    """What a policy was chosen by (`stages.heldout`); None for the last one of its run."""
+    file = policy / CHOICE
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
 def heldout_prompts(task: Task, limit: int | None) -> list[Example]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ import torch
 from text2grad.config import Config, dump_config
 from text2grad.critics.probes import Probe, ProbedCritic, hacking
 from text2grad.durable.run import OnStep, ResumeMode
-from text2grad.durable.state import same_randomness
 from text2grad.engines import verl
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.measures import TaskMeasure
@@ -34,10 +32,10 @@ from text2grad.stages.critics import (
     critic_of_worker,
     environment_of_worker,
 )
-from text2grad.stages.evaluate import Exam, evaluate_policy
+from text2grad.stages.heldout import HeldoutCurve
 from text2grad.stages.reward_model.data import splits_of
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
-from text2grad.stages.run_folder import MAIN, RunFolder, read_feedback
+from text2grad.stages.run_folder import RunFolder, read_choice, read_feedback
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.training import (
     TrainingRun,
@@ -53,52 +51,11 @@ from text2grad.train.ppo import train_ppo
 from text2grad.train.probes import PROBE_EVERY
 from text2grad.train.watch import combined, kept_policies, length_watched, variety_watched
 
-WAYS = ("greedy", "sampled")
-
 
 def counts_of(critic: Critic) -> OnStep | None:
     """Add to the metrics of a step what the critic counted since the last one, where it has a method `counts`."""
     counts = getattr(critic, "counts", None)
     return (lambda step, metrics: metrics.update(counts())) if counts else None
-
-
-def heldout_curve(config: Config, measure: TaskMeasure, policy: Policy) -> OnStep | None:
-    """Return a hook that measures the policy on held-out prompts every `ppo.heldout_every` steps and at the end.
-
-    It adds the task's main measure, as `evaluate` computes it, to the metrics `heldout_greedy_*` and
-    `heldout_sampled_*`.
-
-    Raises:
-        UserError: there are no held-out prompts.
-    """
-    every = config.ppo.heldout_every
-    if every is None:
-        return None
-    heldout = measure.task.examples("heldout")[: config.evaluate.limit]
-    if not heldout:
-        raise UserError(
-            "no held-out prompts to measure on", "raise task.heldout_share, or leave out ppo.heldout_every"
-        )
-    exam = Exam(heldout, measure, config.generation, config.evaluate.samples, config.run.seed)
-
-    def measured() -> dict[str, float]:
-        started = time.perf_counter()
-        with same_randomness():
-            figures = evaluate_policy(policy, exam).summary.figures
-        return {**_main(figures), "seconds_heldout": time.perf_counter() - started}
-
-    def on_step(step: int, metrics: dict[str, float]) -> None:
-        if (step + 1) % every == 0 or step + 1 == config.ppo.steps:
-            metrics.update(measured())
-
-    return on_step
-
-
-def _main(figures: Mapping[str, float]) -> dict[str, float]:
-    """The main measure of each way to answer."""
-    name = next((each for each in MAIN if f"greedy_{each}" in figures), None)
-    names = [f"{way}_{name}" for way in WAYS] if name else [each for each in figures if each.startswith(WAYS)]
-    return {f"heldout_{each}": figures[each] for each in names}
 
 
 def probes_of(critic: Critic) -> OnStep | None:
@@ -129,10 +86,15 @@ def probes_of(critic: Critic) -> OnStep | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSummary(Summary):
-    """Number of steps, and the folder of the policy."""
+    """Number of steps, the folder of the policy, and which it is where the run has a held-out curve.
+
+    `chosen`: `step` of `steps`, 0 being the policy before training; the `measure`, on how many held-out `prompts`,
+    and its `value` there, at the `start` and after the `last` step.
+    """
 
     steps: int
     out: str
+    chosen: Mapping[str, Any] | None = None
 
 
 def loop_of(config: Config) -> Callable[..., None]:
@@ -175,19 +137,21 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
             run = stage.settle(policy, facts_of_prompts(policy, examples))
         settings, factory = run.config, replace(factory, config=run.config)
         with critic_in_training(factory, task, policy, stage) as critic:
+            curve = HeldoutCurve.of(settings, TaskMeasure(task, factory.runner), policy, stage.place)
             beside = combined(
                 counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic),
-                heldout_curve(settings, TaskMeasure(task, factory.runner), policy),
+                curve.on_step if curve else None,
                 kept_policies(settings.ppo.keep_every, policy, stage.place),
                 probes_of(critic),
                 length_watched(),
                 variety_watched(settings.ppo),
             )
-            with run.begin(inputs=critic_inputs(settings), on_step=beside) as options:
+            with run.begin(inputs=critic_inputs(settings), on_step=beside, choice=curve) as options:
                 how = settings.ppo, settings.credit, settings.generation
                 train(policy, examples, critic, *how, options, environment_of(task))
     stage.leave_others()
-    return TrainSummary(steps=settings.ppo.steps, out=str(stage.place / "policy"))
+    policy_folder = stage.place / "policy"
+    return TrainSummary(steps=settings.ppo.steps, out=str(policy_folder), chosen=read_choice(policy_folder))
 
 
 def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -> TrainSummary:

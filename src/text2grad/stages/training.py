@@ -40,7 +40,7 @@ from text2grad.config.derive import (
 from text2grad.config.trust import sign
 from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.durable.machine import derive_threads, total_memory
-from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode, RunOptions
+from text2grad.durable.run import CHECKPOINTS, Choice, OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.engines.processes import joined
 from text2grad.errors import EXIT_DONE, UsageError, UserError, first_error, warn_once
@@ -259,11 +259,13 @@ class TrainingRun:
         trained: PolicySettings | None = None,
         inputs: Mapping[str, str] | None = None,
         on_step: OnStep | None = None,
+        choice: Choice | None = None,
     ) -> Iterator[RunOptions]:
         """Note the settings, train inside, and note them again: the first note stays where a run is not finished.
 
         `trained` made the model, where that is not `policy`. `inputs` is what the run depends on besides what the
-        loop itself sees. A policy of its own name notes the settings of the run as well, if nothing else has.
+        loop itself sees. `choice` chooses the policy that is handed over. A policy of its own name notes the
+        settings of the run as well, if nothing else has.
         """
         stage, run = self.stage, self.config.run
         own = stage.place if stage.named else run.folder
@@ -281,6 +283,7 @@ class TrainingRun:
             on_step=on_step,
             loggers=run.loggers,
             course=self.config.training,
+            choice=choice,
         )
         if stage.first:
             note_settings(self.config, own)

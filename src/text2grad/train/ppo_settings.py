@@ -80,7 +80,7 @@ class PPOSettings(Settings):
         default=None,
         ge=1,
         description="steps between measurements on held-out prompts, as `evaluate` does, among the metrics of a"
-        " step; null: none",
+        " step; the best policy of them is handed over; null: none, and the last is",
         json_schema_extra=MAY_CHANGE,
     )
     keep_every: int | None = Field(

@@ -21,7 +21,7 @@ from text2grad.align import CreditSettings
 from text2grad.durable.guard import is_out_of_memory, only_run_in, writing
 from text2grad.durable.identity import changed, flatten, own_code
 from text2grad.durable.log import RunLog
-from text2grad.durable.run import CHECKPOINTS, RunOptions, save_policy
+from text2grad.durable.run import CHECKPOINTS, RunOptions, hand_over
 from text2grad.engines.processes import joined
 from text2grad.engines.trl.fields import make_args, shape_of
 from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, agreed
@@ -218,8 +218,13 @@ class Steps(TrainerCallback):
         self._say(f"resumes after step {self.done} of {self.settings.steps}")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Open other places for the metrics, where the run has some."""
-        agreed(lambda: self.log.open_loggers(self.options.loggers, self.done))
+        """Open other places for the metrics, where the run has some, and begin the choice of a policy."""
+        agreed(self._begin)
+
+    def _begin(self) -> None:
+        self.log.open_loggers(self.options.loggers, self.done)
+        if self.options.choice and self.first:
+            self.options.choice.begin(self.done)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After the last update of a step: write it, and say whether to save or to stop."""
@@ -273,9 +278,11 @@ class Steps(TrainerCallback):
             return
         policy = self.trainer.recipe.policy
         with writing(self.options.folder / "policy"):
-            save_policy(policy, self.options.folder / "policy", weights)
+            hand_over(policy, self.options.folder / "policy", self.options.choice, weights)
         self.log.finish()
         shutil.rmtree(self.options.folder / CHECKPOINTS, ignore_errors=True)
+        if self.options.choice:
+            self.options.choice.end()
 
     def _say(self, line: str) -> None:
         if self.first:

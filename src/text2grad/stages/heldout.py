@@ -1,0 +1,142 @@
+"""The held-out curve of a run (`ppo.heldout_every`): a policy is measured on the way, the best one is handed over.
+
+The best is that of the highest main measure of greedy answers, the earlier one of several, and the policy before
+training is one of them. Until the run ends it is in `best/<steps>`. What was measured after a checkpoint may be of
+steps that a resumed run takes again: then the best before it is needed, and stays.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from text2grad.config import Config
+from text2grad.durable.checkpoint import oldest_step
+from text2grad.durable.run import CHECKPOINTS, save_policy
+from text2grad.durable.state import same_randomness
+from text2grad.errors import UserError
+from text2grad.eval.measures import TaskMeasure
+from text2grad.policy.files.manifest import MANIFEST
+from text2grad.policy.model import Policy
+from text2grad.stages.evaluate import Exam, evaluate_policy
+from text2grad.stages.run_folder import CHOICE, MAIN, main_measure, write_json
+
+WAYS = ("greedy", "sampled")
+BEST, MEASURED = "best", "measured.json"
+
+
+@dataclass
+class HeldoutCurve:
+    """Measures a policy every so many steps and at the end, and keeps the best in the folder of its run.
+
+    Args:
+        policy: as it is trained.
+        exam: the held-out prompts, and how they are answered.
+        folder: of the run.
+        every: steps between measurements.
+        steps: of the whole run.
+    """
+
+    policy: Policy
+    exam: Exam
+    folder: Path
+    every: int
+    steps: int
+    measure: str = ""
+    values: dict[int, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(config: Config, measure: TaskMeasure, policy: Policy, folder: Path) -> HeldoutCurve | None:
+        """The curve of a configuration; None without `ppo.heldout_every`.
+
+        Raises:
+            UserError: there are no held-out prompts.
+        """
+        if config.ppo.heldout_every is None:
+            return None
+        heldout = measure.task.examples("heldout")[: config.evaluate.limit]
+        if not heldout:
+            cure = "raise task.heldout_share, or leave out ppo.heldout_every"
+            raise UserError("no held-out prompts to measure on", cure)
+        exam = Exam(heldout, measure, config.generation, config.evaluate.samples, config.run.seed)
+        return HeldoutCurve(policy, exam, folder, config.ppo.heldout_every, config.ppo.steps)
+
+    def begin(self, step: int) -> None:
+        """Measure the policy before the first step; or take over what was measured until the step it resumes at."""
+        if step == 0:
+            shutil.rmtree(self.folder / BEST, ignore_errors=True)
+            self._take(0)
+        elif (file := self.folder / BEST / MEASURED).is_file():
+            noted = json.loads(file.read_text(encoding="utf-8"))
+            self.measure = noted["measure"]
+            values = {int(at): value for at, value in noted["values"].items() if int(at) <= step}
+            self.values = values if (self.folder / BEST / str(best_of(values))).is_dir() else {}
+
+    def on_step(self, step: int, metrics: dict[str, float]) -> None:
+        """Add the task's main measure, as `evaluate` computes it, to the metrics of a step where it is time.
+
+        They are named `heldout_greedy_*` and `heldout_sampled_*`.
+        """
+        if (step + 1) % self.every == 0 or step + 1 == self.steps:
+            metrics.update(self._take(step + 1))
+
+    def _take(self, at: int) -> dict[str, float]:
+        """Measure the policy after `at` steps, and keep it if it is the best; return the metrics."""
+        started = time.perf_counter()
+        with same_randomness():
+            figures = evaluate_policy(self.policy, self.exam).summary.figures
+        seconds = time.perf_counter() - started
+        greedy = {name.removeprefix("greedy_"): figures[name] for name in figures if name.startswith("greedy_")}
+        self.measure = self.measure or main_measure(greedy)
+        value = greedy[self.measure]
+        if not self.values or value > max(self.values.values()):
+            save_policy(self.policy, self.folder / BEST / str(at))
+        self.values[at] = value
+        write_json(self.folder / BEST / MEASURED, {"measure": self.measure, "values": self.values})
+        self._prune()
+        return {**_main(figures), "seconds_heldout": seconds}
+
+    def _prune(self) -> None:
+        """Remove policies that no resumed run could hand over."""
+        resumable = oldest_step(self.folder / CHECKPOINTS, self.steps)
+        ends = {max(at, resumable) for at in self.values}
+        needed = {str(best_of({at: self.values[at] for at in self.values if at <= end})) for end in ends}
+        for path in (self.folder / BEST).iterdir():
+            if path.is_dir() and path.name not in needed:
+                shutil.rmtree(path)
+
+    def write(self, folder: Path) -> None:
+        """Write the best policy to a new folder, with a note of what it was chosen by."""
+        best, last = best_of(self.values), max(self.values)
+        shutil.copytree(self.folder / BEST / str(best), folder, ignore=shutil.ignore_patterns(MANIFEST))
+        note: dict[str, Any] = {
+            "step": best,
+            "steps": self.steps,
+            "measure": f"greedy {self.measure}",
+            "prompts": len(self.exam.prompts),
+            "value": max(self.values.values()),
+            "start": self.values.get(0),
+            "last": self.values[last],
+        }
+        write_json(folder / CHOICE, note)
+
+    def end(self) -> None:
+        """Remove what was kept on the way."""
+        shutil.rmtree(self.folder / BEST, ignore_errors=True)
+
+
+def best_of(values: Mapping[int, float]) -> int | None:
+    """The first step with the highest value; None without steps."""
+    return min(values, key=lambda at: (-values[at], at), default=None)
+
+
+def _main(figures: Mapping[str, float]) -> dict[str, float]:
+    """The main measure of each way to answer."""
+    name = next((each for each in MAIN if f"greedy_{each}" in figures), None)
+    names = [f"{way}_{name}" for way in WAYS] if name else [each for each in figures if each.startswith(WAYS)]
+    return {f"heldout_{each}": figures[each] for each in names}
