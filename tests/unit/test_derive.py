@@ -87,10 +87,15 @@ def test_of_a_preset_no_rate_batch_or_number_of_steps_is_derived(name: str) -> N
         assert left <= {"generation.batch_size"}, name
 
 
-def test_sft_ends_early_only_where_nobody_has_said_how_long_it_takes() -> None:
-    assert derive("sft", config(), MAILS)[FLOOR].value == 0.1
-    assert FLOOR not in derive("sft", config("--sft.epochs", "2"), MAILS)
-    assert FLOOR not in derive("sft", config("--sft.least_loss", "null"), MAILS)
+def test_sft_ends_early_only_where_train_samples_and_nobody_has_said_how_long_it_takes() -> None:
+    """A reward model is for many remarks; few are learned from offline, which samples nothing."""
+    many = replace(MAILS, data=replace(MAILS.data, examples=200))
+    asked = ("--critic.kind", "program")
+    assert FLOOR not in derive("sft", config(), MAILS)
+    for settings, facts in ((config(), many), (config(*asked), MAILS)):
+        assert derive("sft", settings, facts)[FLOOR].value == 0.1
+    assert FLOOR not in derive("sft", config("--sft.epochs", "2"), many)
+    assert FLOOR not in derive("sft", config("--sft.least_loss", "null"), many)
     assert config().sft.least_loss is None and FLOOR not in derive("offline", config(), MAILS)
 
 

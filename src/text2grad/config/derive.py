@@ -45,8 +45,9 @@ PPO's; on 48 replies it is better than 1e-3.
 FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
 """Where `offline` has fewer answers, their poor words have this weight. Measured on 48 answers (lab/book)."""
 LEAST_LOSS = 0.1
-"""Nats a token at which SFT ends. Of 48 short answers the loss falls from .35 to .015 within 7 updates; 14 leave
-one answer to nearly every prompt, and 100 would follow (lab/book)."""
+"""Nats a token at which SFT ends where `train` samples from it. Of 48 short answers the loss falls from .35 to .015
+within 7 updates; 14 leave one answer to nearly every prompt, and 100 would follow (lab/book). Of fewer than
+`FEW_ANSWERS` nothing is sampled: `train --offline` is their road, or nothing follows."""
 PPO_LR = 3e-4
 """Of adapters on the same model; measured."""
 MEASURED_ON = 135e6
@@ -138,8 +139,9 @@ def _supervised(stage: Supervised, config: Config, facts: Facts) -> Values:
     yield f"{section}.epochs", float(epochs), f"{math.ceil(examples * epochs / batch)} updates"
     tokens = facts.data.prompt_tokens + facts.data.target_tokens
     yield f"{section}.micro_batch_size", _rows(facts, tokens, batch, rule.reference), _memory(facts.machine)
-    if stage == "sft" and not is_set(config, "sft.epochs"):
-        yield "sft.least_loss", LEAST_LOSS, "nats a token, where answers still differ"
+    sampled = config.critic.kind != "reward_model" or examples >= FEW_ANSWERS
+    if stage == "sft" and sampled and not is_set(config, "sft.epochs"):
+        yield "sft.least_loss", LEAST_LOSS, "nats a token, where answers still differ, which train samples"
     if stage == "offline" and examples < FEW_ANSWERS:
         yield "credit.poor_weight", POOR_OF_FEW, f"{examples} answers"
 
