@@ -168,16 +168,19 @@ def show_reward_report(report: Mapping[str, Any]) -> None:
         _print(*describe_gate(gate))
 
 
-def show_policy(config: Config, summary: Mapping[str, Any]) -> None:
-    """Print the table of a policy, and the gate's verdict on the reward model it may have learned from."""
+def show_policy(config: Config, target: str, summary: Mapping[str, Any]) -> None:
+    """Print the table of a policy, whether it is better than the one it started from, and the gate's verdict on the
+    reward model it may have learned from."""
     from rich.console import Console
 
+    from text2grad.page.signs import describe_comparison
     from text2grad.page.terminal import policy_table, show_table
     from text2grad.stages.reward_model.gate import verdict_line
 
-    figures = {name: value for name, value in summary.items() if name != "signs"}  # printed before
+    figures = {name: value for name, value in summary.items() if name not in ("signs", "compared")}
     show_table(Console(stderr=True), policy_table(figures))
-    _print(*filter(None, [verdict_line(config)]))
+    compared = summary.get("compared")
+    _print(*filter(None, [compared and describe_comparison(target, compared), verdict_line(config)]))
 
 
 def _counts(summary: Mapping[str, Any]) -> list[str]:

@@ -79,7 +79,9 @@ class Evaluate(Stage, ConfiguredAsRun):
             return Work(partial(run_evaluate_reward_model, config, against, self.marks), show_reward_report)
         from text2grad.stages.evaluate import run_evaluate
 
-        return Work(partial(run_evaluate, config, self.target, self.against), partial(show_policy, config))
+        return Work(
+            partial(run_evaluate, config, self.target, self.against), partial(show_policy, config, self.target)
+        )
 
     def lay_task_over(self) -> None:
         """Put the task of --task in the place of the configured one.

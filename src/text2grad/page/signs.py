@@ -137,6 +137,19 @@ def describe_training(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
+def describe_comparison(name: str, compared: Mapping[str, Any]) -> str:
+    """A sentence on a policy beside the one it started from: better or not, by what measure, how many prompts."""
+    low, high = compared["interval"]
+    verdict = (
+        "better than" if low > 0 else "worse than" if high < 0 else "no better and no worse, beyond chance, than"
+    )
+    prompts, measure = compared["prompts"], str(compared["measure"]).replace("_", " ")
+    by = f"by {measure} on {prompts} held-out prompt{'s' * (prompts != 1)}"
+    figures = f"{compared['value']:.3g}, and {compared['other']:.3g} there"
+    interval = f"a difference of {signed(low)} to {signed(high)}, 95 %"
+    return f"{name} is {verdict} {compared['against']} {by}: {figures} ({interval})."
+
+
 def describe_choice(choice: Mapping[str, Any]) -> str:
     """A sentence on the policy that a run handed over: better or not, by what measure, on how many prompts."""
     prompts, measure = choice["prompts"], str(choice["measure"]).replace("_", " ")

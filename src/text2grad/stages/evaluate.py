@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.align.variety import variety
@@ -36,7 +36,9 @@ from text2grad.stages.answers import judge_of_answers, judged_against
 from text2grad.stages.critics import critic_factory
 from text2grad.stages.run_folder import (
     ANSWERS,
+    BASE,
     SCORES,
+    SFT,
     RunFolder,
     heldout_prompts,
     main_measure,
@@ -80,16 +82,39 @@ def _kind(run: Path) -> str:
 
 def _apart(place: Path, own: str, other: str) -> list[float]:
     """Return the lead of the other policy on each problem that both answered, sampled, by the main measure."""
+    return [theirs - ours for ours, theirs in _both(place, own, other)[1]]
+
+
+def _both(place: Path, own: str, other: str) -> tuple[str, list[tuple[float, float]]]:
+    """Return the main measure of sampled answers, and its values on each problem that two policies answered."""
     ours, theirs = (
         json.loads((place / f"{run}{SCORES}").read_text(encoding="utf-8")).get("sampled", {})
         for run in (own, other)
     )
     both = [(ours[id], theirs[id]) for id in ours if id in theirs and ours[id].keys() & theirs[id].keys()]
     if not both:
-        return []
+        return "", []
     shared = [name for name in both[0][0] if name in both[0][1]]
     measure = main_measure({name: sum(max(h.get(name, 0), t.get(name, 0)) for h, t in both) for name in shared})
-    return [there[measure] - here[measure] for here, there in both if measure in here and measure in there]
+    return measure, [(h[measure], t[measure]) for h, t in both if measure in h and measure in t]
+
+
+def compared(run: RunFolder, name: str) -> dict[str, Any] | None:
+    """A policy of the run beside the one that its training started from, where that was measured on this task.
+
+    Returns: the other one's name (`against`), the `measure`, on how many `prompts`, the means of `value` and
+    `other`, and the 95 % `interval` of their difference, paired by prompt.
+    """
+    starts = {SFT: [BASE]} | {path.parent.name: [SFT, BASE] for path in run.path.glob("ppo/*/policy")}
+    measured = [each for each in starts.get(name, []) if (run.results / f"{each}{SCORES}").is_file()]
+    for other in measured[:1]:
+        measure, pairs = _both(run.results, name, other)
+        if pairs:
+            _, *interval = mean_with_interval([ours - theirs for ours, theirs in pairs])
+            means = {"value": mean([ours for ours, _ in pairs]), "other": mean([theirs for _, theirs in pairs])}
+            about = {"against": other, "measure": f"sampled {measure}", "prompts": len(pairs)}
+            return {**about, **means, "interval": interval}
+    return None
 
 
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
@@ -98,8 +123,7 @@ TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 @dataclass(frozen=True, kw_only=True)
 class PolicySummary(Summary):
     """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`; `tier` protected the machine
-    from its programs. `signs`: that a run
-    is below scalar PPO."""
+    from its programs. `signs`: that a run is below scalar PPO. `compared`: with the policy that it started from."""
 
     prompts: float
     samples: float
@@ -107,6 +131,7 @@ class PolicySummary(Summary):
     tier: str | None = None
     judged: Mapping[str, float | str] = inlined()
     signs: Sequence[str] | None = None
+    compared: Mapping[str, Any] | None = None
 
 
 class PolicyResults(NamedTuple):
@@ -198,7 +223,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
         summary = replace(summary, judged=judged | {"failed_records": judged["judge_failed"]})
         run.write_results(name, summary.as_dict(), measured.answers)
     write_before_after(run, heldout)
-    return summary
+    return replace(summary, compared=compared(run, name))
 
 
 def _warned_signs(run: RunFolder, name: str) -> list[str]:

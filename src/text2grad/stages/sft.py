@@ -80,8 +80,8 @@ def say_if_ended(name: str, settings: SFTSettings, examples: int, metrics: Mappi
     if 0 < done < planned:
         print(
             f"{name}: ended after {done} of {planned} updates, with a loss below {settings.least_loss:g} nats a"
-            " token: after more of them its samples would hardly differ. If nothing samples from it (train --offline,"
-            " merge), it may answer better after all updates: --sft.least_loss null --restart",
+            " token: after more of them its samples would hardly differ, and leave train little to compare. Where"
+            " nothing samples from it, it may answer better after all updates: --sft.least_loss null --restart",
             file=sys.stderr,
         )
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from text2grad.config import Config, dump_config, find_config, load_config
-from text2grad.stages.evaluate import below_scalar
+from text2grad.page.signs import describe_comparison
+from text2grad.stages.evaluate import below_scalar, compared
 from text2grad.stages.run_folder import RunFolder
 
 PPO = '{"step": 0, "delta_sum": 1.0}\n'
@@ -105,3 +106,42 @@ def test_a_verdict_that_is_compared_with_others_is_not_scalar_ppo(
     measured(config, "mine", LOW)
     measured(config, "verdicts", HIGH)
     assert len(signs(config, "mine")) == named
+
+
+def made(config: Config, *places: str) -> RunFolder:
+    """A run with policies in these places."""
+    for place in places:
+        (config.run.folder / place / "policy").mkdir(parents=True)
+    return RunFolder.of(config)
+
+
+def test_a_policy_is_compared_with_the_one_it_started_from(config: Config) -> None:
+    run = made(config, "sft", "ppo/mine")
+    measured(config, "base", LOW)
+    measured(config, "mine", HIGH)
+    against_base = compared(run, "mine")
+    assert against_base and against_base["against"] == "base", "the only one that is measured"
+    measured(config, "sft", {**LOW, "0": 0.9})
+    found = compared(run, "mine")
+    assert found and (found["against"], found["measure"], found["prompts"]) == ("sft", "sampled pass", 20)
+    assert (round(found["value"], 3), round(found["other"], 3)) == (0.7, 0.235)
+    low, high = found["interval"]
+    assert 0 < low < 0.465 < high
+    words = describe_comparison("mine", found)
+    assert "better than sft by sampled pass on 20 held-out prompts" in words
+    back = compared(run, "sft")
+    assert back and back["against"] == "base" and "no better and no worse" in describe_comparison("sft", back)
+    measured(config, "mine", {id: 0.0 for id in LOW})
+    worse = compared(run, "mine")
+    assert worse and "worse than sft" in describe_comparison("mine", worse)
+
+
+def test_what_started_nowhere_or_beside_nothing_is_compared_with_nothing(config: Config) -> None:
+    run = made(config, "sft", "ppo/mine")
+    measured(config, "mine", HIGH)
+    assert compared(run, "mine") is None
+    measured(config, "sft", {"another": 0.5})
+    assert compared(run, "mine") is None, "no prompt that both answered"
+    measured(config, "base", LOW)
+    measured(config, "elsewhere", LOW)
+    assert compared(run, "base") is None and compared(run, "elsewhere") is None
