@@ -82,8 +82,12 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
 
 ARGILLA = ["import", "in.json", "--kind", "argilla", "--out", "o.jsonl"]
 RUNS: list[tuple[list[str], str, tuple[object, ...]]] = [
-    (ARGILLA, "run_import", (Path("in.json"), "argilla", Path("o.jsonl"), [], [], False)),
-    (["import", "in.json", "--config", "human_qa"], "run_import", (Path("in.json"), "auto", None, [], [], False)),
+    (ARGILLA, "run_import", (Path("in.json"), "argilla", Path("o.jsonl"), [], [], False, "")),
+    (
+        ["import", "in.json", "--config", "human_qa"],
+        "run_import",
+        (Path("in.json"), "auto", None, [], [], False, ""),
+    ),
     (["annotate"], "run_annotate", (None, None, AnnotateOptions())),
     (
         ["annotate", "--out", "o.jsonl", "--limit", "3", "--anchor"],
