@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config, load_config
+from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
 from text2grad.stages.train import run_train
 from text2grad.tasks.base import Split
@@ -61,11 +62,17 @@ class Talker:
 
 
 class Vowels:
-    """Praises every vowel and blames all other text; the verdict is the share of vowels, from -1 to 1."""
+    """Praises every vowel and blames all other text; the verdict is the share of vowels, from -1 to 1.
 
-    source = Source(kind="program", model="vowels")
+    It stops after so many answers as the environment says.
+    """
+
+    source, judged = Source(kind="program", model="vowels"), 0
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        self.judged += len(responses)
+        if self.judged > int(os.environ.get("STOPS_AFTER", "1000000")):
+            raise UserError("the critic is out of ink", "refill it")
         return [self.judge(text) for text in responses]
 
     def judge(self, text: str) -> Critique:
@@ -91,10 +98,12 @@ def prepare(folder: Path) -> Path:
     return folder / "start"
 
 
-def recipe(folder: Path, *words: str, ranks: int = 1) -> Config:
-    """The configuration of a run on a CPU; `words` are settings of the command line."""
+def recipe(folder: Path, *words: str, more: dict[str, Any] | None = None, ranks: int = 1) -> Config:
+    """The configuration of a run on a CPU; `words` are settings of the command line, `more` keys of verl's."""
     actor, rollout, model = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
     options = {
+        "trainer.save_freq": 2,
+        **(more or {}),
         f"{rollout}.name": "hf",
         f"{model}.use_remove_padding": False,
         f"{model}.enable_gradient_checkpointing": False,
@@ -102,7 +111,7 @@ def recipe(folder: Path, *words: str, ranks: int = 1) -> Config:
         f"{actor}.fsdp_config.use_torch_compile": False,
         "trainer.device": "cpu",
         "trainer.n_gpus_per_node": ranks,
-        "trainer.save_freq": 2,
+        "trainer.checkpoint_callback_class": "verl_kept.Kept",
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         "ray_kwargs.ray_init.num_cpus": 16,
         "+ray_kwargs.ray_init.num_gpus": ranks,
@@ -137,7 +146,9 @@ def recipe(folder: Path, *words: str, ranks: int = 1) -> Config:
     return load_config(folder / "recipe.yaml", words)
 
 
-def train(folder: Path, *words: str, ranks: int = 1, resume: Any = "auto") -> list[dict[str, float]]:
+def train(
+    folder: Path, *words: str, more: dict[str, Any] | None = None, ranks: int = 1, resume: Any = "auto"
+) -> list[dict[str, float]]:
     """Train; return the metrics of each step."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ |= {
@@ -147,7 +158,7 @@ def train(folder: Path, *words: str, ranks: int = 1, resume: Any = "auto") -> li
         "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
         "OMP_NUM_THREADS": "1",
     }
-    config = recipe(folder, *words, ranks=ranks)
+    config = recipe(folder, *words, more=more, ranks=ranks)
     run_train(config, "mine", resume)
     lines = (config.run.folder / "ppo" / "mine" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]

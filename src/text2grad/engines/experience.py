@@ -22,7 +22,7 @@ class Judged(BaseModel):
     """What is known of a trajectory before the policy reads it; as JSON it goes with it through an engine.
 
     `number` is its prompt's place in the data. `between` is what others said, as in `Sample`; None for an answer of
-    one turn. `tokens` are those that the critic read and wrote. `problem` is why no critic of this run can judge.
+    one turn. `tokens` are those that the critic read and wrote.
     """
 
     number: int
@@ -31,7 +31,6 @@ class Judged(BaseModel):
     truncated: bool = False
     between: list[tuple[Message, ...]] | None = None
     tokens: float = 0.0
-    problem: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import random
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.files.weights import read_config
 from text2grad.policy.load import add_lora, base_of, is_adapter, load_policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
+from text2grad.signals import LOOK_SECONDS, StopRequest, stop_here
 from text2grad.train.optimizers import MAX_GRAD_NORM
 from text2grad.train.ppo import CHECKPOINT_EVERY, prompt_order
 from text2grad.train.ppo_settings import PPOSettings
@@ -525,12 +527,15 @@ def refuse_changed(job: Job) -> None:
     if not (job.checkpoints / LATEST).is_file() or not file.is_file():
         return
     before, now = (dict(_dotted("", yaml.safe_load(text))) for text in (file.read_text("utf-8"), written(job)))
-    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key) and not key.startswith(MANNER)]
     if changed:
         problem = f"the unfinished run in {job.place} began with another {changed[0]}: {before.get(changed[0])}"
         raise UserError(problem, "--restart starts over, --force resumes all the same")
 
 
+MANNER = ("trainer.logger", "ray_kwargs.", *(f"{NAME}.{key}" for key in ("folder", "working_folder")))
+MANNER += tuple(f"{NAME}.ppo.{key}" for key in ("max_failed", "max_kl"))
+"""Keys of `ppo.yaml` with which a run is resumed whatever they were."""
 LATEST = "latest_checkpointed_iteration.txt"
 
 
@@ -595,18 +600,22 @@ def run(job: Job, python: str) -> None:
     said, problem = job.folder / "log.txt", job.folder / PROBLEM
     problem.unlink(missing_ok=True)
     variables = {**os.environ, **environment_variables()}
-    with said.open("a", encoding="utf-8") as log, ProgressLine(job.place.name, job.ppo.steps) as line:
-        process = subprocess.Popen(command(job, python), env=variables, stdout=log, stderr=subprocess.STDOUT)
-        shown = -1
+    listening, line = StopRequest(), ProgressLine(job.place.name, job.ppo.steps)
+    with listening, said.open("a", encoding="utf-8") as log, line:
+        process = subprocess.Popen(
+            command(job, python), env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
+            shown = -1
             while process.poll() is None:
                 shown = _show(job, line, shown)
+                stop_here()
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL_SECONDS)
+                    process.wait(LOOK_SECONDS)
             _show(job, line, shown)
         finally:
             if process.poll() is None:  # stopped: verl goes on from its last checkpoint
-                process.terminate()
+                os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
     if problem.is_file():
         told = json.loads(problem.read_text(encoding="utf-8"))
@@ -616,7 +625,6 @@ def run(job: Job, python: str) -> None:
 
 
 PROBLEM = "problem.json"
-POLL_SECONDS = 2.0
 
 
 def _show(job: Job, line: ProgressLine, shown: int) -> int:
@@ -662,6 +670,8 @@ def collect(job: Job, python: str) -> None:
     shutil.rmtree(job.place / "policy", ignore_errors=True)
     os.replace(partial, job.place / "policy")
     shutil.rmtree(job.checkpoints)
+    if job.policy.lora is None:  # an adapter stays on what it was trained over
+        shutil.rmtree(job.place / "start", ignore_errors=True)
 
 
 def _merge_adapter(job: Job, python: str, actor: Path, out: Path) -> None:

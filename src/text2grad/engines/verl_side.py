@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +27,7 @@ from text2grad.durable.log import LOGS
 from text2grad.engines.experience import Judged, Trajectory, lost, scored
 from text2grad.engines.verl import NAME, PROBLEM
 from text2grad.errors import UserError, optional_packages
-from text2grad.feedback import Critic, Example, Failure, Judgement, tokens_of
+from text2grad.feedback import Critic, Example, tokens_of
 from text2grad.json_text import to_json
 from text2grad.named import load_named
 from text2grad.policy.encode import encode_prompt, stop_ids
@@ -79,13 +81,25 @@ class Parts:
         return self.counted - before
 
 
+@contextmanager
+def telling(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
+    """Note what goes wrong inside, for who started the run: verl loses what a worker raises."""
+    try:
+        yield
+    except kinds as error:
+        told = {"problem": getattr(error, "problem", str(error)), "cure": getattr(error, "cure", "")}
+        (folder / PROBLEM).write_text(json.dumps(told), encoding="utf-8")
+        raise
+
+
 @cache
 def parts_of(folder: Path, critic: str, environment: str, working_folder: str) -> Parts:
     """Make critic and environment of the settings in a folder, once for each worker."""
     os.chdir(working_folder)  # relative paths and modules of the user's own are looked up there
     settings = folder / "settings.yaml"
-    made = made_by("critic", critic)(settings, folder)
-    make = made_by("environment", environment)(settings) if environment else None
+    with telling(folder, Exception):
+        made = made_by("critic", critic)(settings, folder)
+        make = made_by("environment", environment)(settings) if environment else None
     return Parts(made, CriticQueue(made, CRITIC_SECONDS, CRITIC_RETRIES, IN_FLIGHT), make)
 
 
@@ -111,8 +125,8 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         ours = self.config[NAME]
-        folder = Path(self.rollout_config.agent.agent_loop_config_path).parent
-        self.parts = parts_of(folder, ours.critic, ours.environment, ours.working_folder)
+        self.folder = folder_of(self.config)
+        self.parts = parts_of(self.folder, ours.critic, ours.environment, ours.working_folder)
         self.table: TokenTable = table_of(self.tokenizer)
         self.ends = ends_of(self.config.actor_rollout_ref.model.path, self.tokenizer)
         self.settings = GenerationSettings.model_validate(plain(ours.generation))
@@ -121,17 +135,13 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
         self.said: dict[str, Any] = {}
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
-        """Sample and judge; a critique that fails is data, a mistake in the set-up is told to the trainer."""
+        """Sample and judge; a critique that fails is data, a mistake in the set-up ends the run."""
         told = kwargs["extra_info"]
         example = Example.model_validate_json(told["example"])
-        prompt, sample = await self._sampled(sampling_params, example)
-        words, _ = words_and_tokens(self.table, example, sample)
-        problem = ""
-        judgement: Judgement
-        try:
+        with telling(self.folder, UserError):  # any other error loses this trajectory alone
+            prompt, sample = await self._sampled(sampling_params, example)
+            words, _ = words_and_tokens(self.table, example, sample)
             (judgement,) = await asyncio.wrap_future(self.parts.queue.submit([(example, words)]))
-        except UserError as error:
-            judgement, problem = Failure(kind="refused", message=error.problem), str(error)
         judged = Judged(
             number=int(told["index"]),
             example=example,
@@ -139,7 +149,6 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
             truncated=sample.truncated,
             between=sample.between,
             tokens=self.parts.new_tokens(),
-            problem=problem,
         )
         return AgentLoopOutput(
             prompt_ids=list(sample.prompt or prompt),
@@ -222,18 +231,16 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         data = transfer_queue.kv_batch_get(**where, select_fields=["values", "response_mask"])
         last = nested([row[-1:].float() for row in data["values"].unbind()])
         fields = {"values": response_from_nested(data["values"], data["response_mask"]), "last_value": last}
-        transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch)))
+        transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch.keys)))
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Ours, of all rows but those that verl added to fill its last mini-batch."""
-        try:
+        folder = folder_of(self.config)
+        if (folder / PROBLEM).is_file():
+            raise UserError("a worker could not go on", str(folder / PROBLEM))
+        with telling(folder, UserError, FloatingPointError):
             return self._advantages(batch, metrics)
-        except (UserError, FloatingPointError) as error:
-            told = {"problem": getattr(error, "problem", str(error)), "cure": getattr(error, "cure", "")}
-            folder = Path(self.config.actor_rollout_ref.rollout.agent.agent_loop_config_path).parent
-            (folder / PROBLEM).write_text(json.dumps(told), encoding="utf-8")
-            raise
 
     def _advantages(self, batch: Any, metrics: dict[str, Any]) -> Any:
         names = ["prompts", "responses", "response_mask", "old_log_probs", "entropy", "extra_fields"]
@@ -242,8 +249,6 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         data = transfer_queue.kv_batch_get(**where, select_fields=names)
         real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
         found = {batch.keys[row]: trajectory_of(data, row) for row in real}
-        if problem := next((each.judged.problem for each in found.values() if each.judged.problem), ""):
-            raise UserError(problem)
         ordered = whole_groups(found, self.ppo.samples_per_prompt, self.tokenizer.eos_token_id)
         coefficient = self.ppo.kl_coefficient if self.use_reference_policy else 0.0
         responses, rollout = scored([each for _, each in ordered], self.table, self.ppo, self.credit, coefficient)
@@ -269,7 +274,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
             return nested([column[rows[k], :n] if k in rows else column.new_zeros(n) for k, n in parts])
 
         fields = {name: put_back(column) for name, column in columns.items()}
-        return transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch)))
+        return transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch.keys)))
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """As verl's, and a line of the local loop's names in `metrics.jsonl`."""
@@ -277,7 +282,8 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         known = {ours: metrics[theirs] for theirs, ours in UPDATED.items() if theirs in metrics}
         line = {**self.described, **known, "seconds_score": sum(metrics.get(name, 0.0) for name in SCORED)}
         metrics |= {f"{NAME}/{name}": value for name, value in self.described.items()}
-        append(self.folder / LOGS[0], {"step": self.global_steps - 1, **{k: float(v) for k, v in line.items()}})
+        finite = {name: float(value) for name, value in line.items() if math.isfinite(value)}
+        append(self.folder / LOGS[0], {"step": self.global_steps - 1, **finite})
 
 
 def trajectory_of(data: Any, row: int) -> Trajectory:
@@ -314,6 +320,11 @@ def whole_groups(found: dict[str, Trajectory], size: int, end: int) -> list[tupl
         example = members[0][1].judged.example
         whole += [*members, *[("", lost(number, example, end))] * (size - len(members))]
     return whole
+
+
+def folder_of(config: Any) -> Path:
+    """Return the folder of what `engines.verl` wrote."""
+    return Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).parent
 
 
 def nested(rows: Sequence[Any]) -> Any:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 import yaml
 
+from places import ROOT
 from text2grad.align import CreditSettings
 from text2grad.cli import main
 from text2grad.engines import verl
 from text2grad.engines.settings import VerlSettings
-from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
+from text2grad.errors import EXIT_FAILED, EXIT_TERMINATED, EXIT_USAGE, UsageError, UserError
 from text2grad.feedback import Example, Message
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.ppo_settings import PPOSettings
@@ -224,13 +228,16 @@ def test_a_run_that_began_otherwise_is_not_resumed(tmp_path: Path) -> None:
     (made.checkpoints / verl.LATEST).write_text("2", "utf-8")
     (made.folder / "ppo.yaml").write_text(verl.written(made), "utf-8")
     verl.refuse_changed(made)
+    verl.refuse_changed(job(tmp_path / "mine", max_failed=0.1))
     with pytest.raises(UserError) as refused:
         verl.refuse_changed(job(tmp_path / "mine", lr=1e-3))
     assert "optim.lr" in str(refused.value) and "--restart" in str(refused.value)
 
 
-TRAINS = """import json, os, pathlib, sys
+TRAINS = """import json, os, pathlib, sys, time
 place = pathlib.Path(sys.argv[sys.argv.index("--config-dir") + 1])
+(place / "pid").write_text(str(os.getpid()))
+time.sleep(float(os.environ.get("SLEEPS", "0")))
 hf = place / "checkpoints" / "global_step_4" / "actor" / "huggingface"
 hf.mkdir(parents=True)
 (hf / "config.json").write_text("{}")
@@ -281,6 +288,19 @@ def test_a_run_that_fails_says_why_and_leaves_no_policy(
         assert named in str(refused.value) and not (made.place / "policy").exists()
 
 
+def test_a_signal_ends_verl_as_well(ready: tuple[verl.Job, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made, python = ready
+    monkeypatch.setenv("SLEEPS", "60")
+    asked = Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    asked.start()
+    with pytest.raises(SystemExit) as left:
+        verl.train(made, EXAMPLES, python)
+    assert left.value.code == EXIT_TERMINATED
+    running = int((made.folder / "pid").read_text("utf-8"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(running, 0)
+
+
 def test_the_command_plans_without_verl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "--engine", "verl", "--plan", "--run.folder", str(tmp_path / "run"), "--name", "mine"]
     words += [
@@ -303,6 +323,19 @@ def test_the_command_plans_without_verl(tmp_path: Path, capsys: pytest.CaptureFi
     assert "trainer.nnodes=2" in out
     assert (tmp_path / "run" / "ppo" / "mine" / "verl" / "prompts.parquet").is_file()
     assert not (tmp_path / "run" / "ppo" / "mine" / "policy").exists()
+
+
+def test_the_example_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--config", str(ROOT / "examples" / "verl_cluster.yaml"), "--plan"]
+    words += ["--run.folder", str(tmp_path / "run"), "--task.name", f"{__name__}:Told"]
+    words += ["--policy.model", str(tiny_model(tmp_path / "start", 1024))]
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    out = capsys.readouterr().out
+    told = yaml.safe_load(out.partition("VERL_USE_EXTERNAL_MODULES=")[0])
+    assert left.value.code == 0 and told["data"]["train_batch_size"] == 128
+    assert told["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] == 4
+    assert "trainer.n_gpus_per_node=8" in out and "actor_rollout_ref.rollout.agent.num_workers=8" in out
 
 
 def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
