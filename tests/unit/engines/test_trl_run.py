@@ -32,19 +32,6 @@ from tiny_runs import Talker, tiny_model
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"
 )
-TASK = ("--task.name", "vowels:Vowels", "--critic.kind", "vowels:LikesVowels", "--credit.outcome_weight", "0")
-SMALL = (
-    "--run.threads",
-    "1",
-    "--generation.max_new_tokens",
-    "8",
-    "--ppo.rollouts",
-    "16",
-    "--ppo.micro_batch_size",
-    "8",
-)
-FREE = ("--ppo.kl_coefficient", "0", "--ppo.max_kl", "null", "--ppo.mini_batches", "1", "--ppo.epochs", "2")
-PLACE = ("--ppo.micro_batch_size", "8", "--ppo.lr", "1e-2", "--run.folder")
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +40,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(model: Path, folder: Path, steps: int, *more: str) -> list[str]:
-    given = (
-        "--policy.model",
-        str(model),
-        "--run.folder",
-        str(folder),
-        "--ppo.steps",
-        str(steps),
-        "--ppo.lr",
-        "1e-2",
-    )
-    return [*TASK, *SMALL, *FREE, *given, *more]
+    given = ("--run.folder", str(folder), "--policy.model", str(model), "--ppo.steps", str(steps))
+    return [*vowels.WORDS, *given, *more]
 
 
 def config_of(model: Path, folder: Path, steps: int, *more: str) -> Config:

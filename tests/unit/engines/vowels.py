@@ -9,6 +9,13 @@ from text2grad.feedback import Critique, Example, Judgement, Message, Source, Sp
 from text2grad.tasks.base import Split
 
 VOWELS = "aeiou"
+WORDS = (
+    *("--task.name", "vowels:Vowels", "--critic.kind", "vowels:LikesVowels", "--credit.outcome_weight", "0"),
+    *("--run.threads", "1", "--generation.max_new_tokens", "8", "--ppo.rollouts", "16", "--ppo.lr", "1e-2"),
+    *("--ppo.kl_coefficient", "0", "--ppo.max_kl", "null", "--ppo.mini_batches", "1", "--ppo.epochs", "2"),
+    *("--ppo.micro_batch_size", "8"),
+)
+"""Settings over those of the demo with which a tiny model learns it in some ten steps."""
 
 
 class Vowels:

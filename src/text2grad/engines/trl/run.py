@@ -143,7 +143,7 @@ def refuse_lost_steps(policy: Policy, args: Any) -> None:
         UserError: they are, and no engine keeps float32 copies of them.
     """
     half = any(weight.dtype in (torch.bfloat16, torch.float16) for weight in policy.policy_parameters())
-    if half and args.deepspeed_plugin is None:
+    if half and (args.deepspeed_plugin is None or not args.bf16):
         cure = "--policy.dtype float32 --engine.trl.bf16 true computes in bfloat16; or adapters (policy.lora)"
         raise UserError("TRL steps weights in policy.dtype, where most of a step is rounded away", cure)
 
