@@ -66,7 +66,7 @@ def prepare(config: Config, several: bool = False) -> RunFolder:
         UserError: nothing can be written to the run folder.
     """
     if not several and (count := os.environ.get("WORLD_SIZE", "1")) != "1":
-        cure = "start it without torchrun or accelerate launch; sft and train use several GPUs with --engine trl"
+        cure = "start it without torchrun or accelerate launch; train uses several GPUs with --engine trl"
         raise UsageError(f"{count} processes were started, and this command is one process", cure)
     torch.set_num_threads(config.run.threads or derive_threads()[0])
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("trl", reason="pip install 'text2grad[trl]'")
 
 import vowels
 from safetensors.torch import load_file
 
+from places import ROOT
 from text2grad import cli
 from text2grad.config import PRESETS, Config, load_config
-from text2grad.engines.trl.fields import shape_of
+from text2grad.engines.trl.fields import make_args, refuse_unfit, shape_of
 from text2grad.engines.trl.run import Steps
 from text2grad.engines.trl.trainer import RecipeTrainer
 from text2grad.errors import EXIT_FAILED, EXIT_TERMINATED, UsageError, UserError
@@ -215,3 +217,15 @@ def cut_at(length: int) -> Any:
         return [Sample([*ids[: length - 1], self.eos_token_ids[0]], truncated=False) for ids in sampled]
 
     return samples
+
+
+def test_the_recipe_for_eight_cards_is_accepted(tmp_path: Path) -> None:
+    config = load_config(ROOT / "examples" / "trl_eight_cards.yaml")
+    refuse_unfit(config.engine.trl, config.ppo, config.generation)
+    shape = shape_of(config.ppo, 8)
+    assert shape == (8, 4)
+    fields = {**config.engine.trl, "use_vllm": False, "bf16": False}  # there is neither here
+    how = {"folder": str(tmp_path), "seed": 0, "device": torch.device("cpu")}
+    alone = shape._replace(passes=8 * shape.passes)
+    args = make_args(fields, config.ppo, config.generation, shape=alone, **how)
+    assert (args.num_generations, args.steps_per_generation, args.vllm_mode) == (8, 64, "colocate")

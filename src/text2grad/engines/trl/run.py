@@ -87,6 +87,8 @@ def train_trl(
         device=policy.device,
     )
     refuse_lost_steps(policy, args)
+    if args.use_vllm:
+        args.generation_kwargs = {"stop_token_ids": policy.stop_ids}
     recipe = Recipe(policy, examples, prompts, critic, settings, credit, generation, options.seed, environment)
     order = prompt_order(len(examples), settings, random.Random(options.seed))
     try:

@@ -8,6 +8,7 @@ how it was shared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.data import Sampler
 from transformers import PrinterCallback
 from trl.models import prepare_deepspeed, prepare_fsdp
@@ -323,13 +325,14 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
         Raises:
             FloatingPointError: the gradient is not finite.
         """
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        found = super()._get_grad_norm(model, grad_norm=grad_norm)
+        norm = float(found.full_tensor() if isinstance(found, DTensor) else found or 0.0)
         assert self.step is not None
-        if norm is not None and not torch.isfinite(torch.as_tensor(norm)).all():
+        if not math.isfinite(norm):
             raise FloatingPointError("the gradient is not finite, no parameter was changed by it")
         if self._learned_tokens((self._step - 1) % self.args.steps_per_generation):
             self.step.updates += 1
-            self.step.terms["grad_norm"] = self.step.terms.get("grad_norm", 0.0) + float(norm or 0.0)
+            self.step.terms["grad_norm"] = self.step.terms.get("grad_norm", 0.0) + norm
         else:  # all critiques of this mini-batch failed: moments of earlier ones would still move the weights
             model.zero_grad(set_to_none=True)
         return norm
