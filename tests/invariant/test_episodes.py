@@ -164,7 +164,7 @@ def test_a_group_compares_verdicts_and_leaves_failures_out(policy: Policy) -> No
     samples, answered, rollout = collect(policy, GROUP, Turns(failing=lambda number: number == 3))
     assert not rollout.learned[3].any() and rollout.learned[2].any()
     assert not rollout.advantages[3].any()
-    gains = [item.gain for item in answered.credits]
+    gains = [item.group_score for item in answered.credits]
     assert gains[2] == answered.judgements[2].score  # type: ignore[union-attr]
     assert [len(each.own) for each in samples] == rollout.batch.mask.sum(1).tolist()
 

@@ -18,8 +18,8 @@ GROUPS = ["slf5k", "kodcode", "ultrafeedback", "mistral"]
 class Paper(Stage):
     """Run the commands behind the paper's tables and figures.
 
-    The steps run in the current folder, whose runs/ and data/ they use, on a node of GPUs and with a key of a
-    chat model. Finished steps are not run again. lab/paper.md says how exact each table is.
+    The steps run in the current folder, whose runs/ and data/ they use, on a GPU and with a key of a chat model.
+    Finished steps are not run again. lab/paper.md says how exact each table is.
 
     With --plan every step is printed with what it shows, what it needs, its hours and its price. With --check
     every step runs for real on tiny models and data made on the spot, without network, GPU or key.
@@ -33,7 +33,6 @@ class Paper(Stage):
     plan: bool = option("--plan", "Only print the steps and what they cost.", False)
     check: bool = option("--check", "Run every step on tiny models and data.", False)
     only: list[str] = option("--only NAME ...", f"Parts of the list: {', '.join(GROUPS)}.", GROUPS)
-    gpus: int = option("--gpus N", "GPUs of the node.", 8, min=1)
     gpu_usd: float = option("--gpu-usd PRICE", "Price of one GPU for an hour.", 2.5)
 
     def work(self) -> Work:
@@ -47,8 +46,8 @@ class Paper(Stage):
 
             return Work(partial(check, selected), _show_check)
         if self.plan:
-            return Work(partial(print_plan, selected, self.gpus, self.gpu_usd))
-        return Work(partial(run_paper, selected, self.gpus))
+            return Work(partial(print_plan, selected, self.gpu_usd))
+        return Work(partial(run_paper, selected))
 
 
 def _show_check(result: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The paper's tables and figures as one list of commands, for a node of GPUs and a key of a chat model.
+"""The paper's tables and figures as one list of commands, for a GPU and a key of a chat model.
 
 The list is steps.yaml; lab/paper.md says how exact it is. A finished step is noted in `runs/paper/` with a
 digest of its command and is not run again; a stopped one resumes. Missing GPUs, keys and files are reported
@@ -36,8 +36,6 @@ TRAINED_A_SECOND, WRITTEN_A_SECOND = 2_000, 1_000
 """Tokens a second of one GPU with 80 GB at 8 billion parameters: trained on with adapters (a fifth of an A100's
 bfloat16 peak at 4 FLOPs a weight and token), and sampled 64 answers at a time. Assumed, not measured."""
 CHAT_MODEL = "gpt-4o"
-SPREAD = ("sft", "train")
-"""Commands that several GPUs share, by the engine `trl`; the others take one GPU of the node."""
 LAB = (
     *("refine", "imitate", "reflect", "train-units", "train-dpo", "train-scalar"),
     *("alpaca", "choices", "mt-bench", "samples", "texts"),
@@ -52,7 +50,7 @@ Row = Mapping[str, Any]
 class Step:
     """One command of `text2grad`, of a data set, and what it takes.
 
-    `gpu_hours`: of the GPUs that work. `chat_usd`: dollars to the chat model. `needs`: `gpu`, `key`, or a file.
+    `gpu_hours`: of its one GPU. `chat_usd`: dollars to the chat model. `needs`: `gpu`, `key`, or a file.
     """
 
     name: str
@@ -66,14 +64,6 @@ class Step:
     @property
     def group(self) -> str:
         return self.name.partition("/")[0]
-
-    @property
-    def spread(self) -> bool:
-        return self.words[0] in SPREAD
-
-    def node_hours(self, gpus: int) -> float:
-        """How long it holds a node of so many GPUs."""
-        return self.gpu_hours / gpus if self.spread else self.gpu_hours
 
 
 # The list
@@ -147,72 +137,69 @@ def chat_usd(questions: int, read: int, said: int) -> float:
 # The plan
 
 
-def print_plan(selected: Sequence[Step], gpus: int, gpu_usd: float) -> dict[str, int]:
+def print_plan(selected: Sequence[Step], gpu_usd: float) -> dict[str, int]:
     """Print each step with its command and a table of the parts of the list; returns the totals."""
     for step in selected:
         needs = ", ".join(step.needs) or "nothing"
-        print(f"{step.name} [{step.shows}] {step.node_hours(gpus):.1f} h, chat ${step.chat_usd:.2f}, needs {needs}")
-        print(f"    {shlex.join(words_of(step, gpus))}")
+        print(f"{step.name} [{step.shows}] {step.gpu_hours:.1f} h, chat ${step.chat_usd:.2f}, needs {needs}")
+        print(f"    {shlex.join(words_of(step))}")
     print()
-    for line in table(selected, gpus, gpu_usd):
+    for line in table(selected, gpu_usd):
         print(line)
-    return totals(selected, gpus, gpu_usd)
+    return totals(selected, gpu_usd)
 
 
-def table(selected: Sequence[Step], gpus: int, gpu_usd: float) -> Iterator[str]:
+def table(selected: Sequence[Step], gpu_usd: float) -> Iterator[str]:
     """The totals of each part of the list, as a table of Markdown."""
-    yield "| part | steps | node hours | GPU hours | GPU $ | chat $ |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    yield "| part | steps | GPU hours | GPU $ | chat $ |"
+    yield "| --- | --- | --- | --- | --- |"
     for name in (*GROUPS, "all"):
-        found = totals([step for step in selected if name in (step.group, "all")], gpus, gpu_usd)
+        found = totals([step for step in selected if name in (step.group, "all")], gpu_usd)
         if found["steps"]:
             yield f"| {name} | " + " | ".join(f"{figure:,}" for figure in found.values()) + " |"
 
 
-def totals(selected: Iterable[Step], gpus: int, gpu_usd: float) -> dict[str, int]:
-    """Steps, hours that they hold the node, those times its GPUs, and dollars."""
+def totals(selected: Iterable[Step], gpu_usd: float) -> dict[str, int]:
+    """Steps, hours of a GPU, and dollars."""
     selected = list(selected)
-    hours = sum(step.node_hours(gpus) for step in selected)
+    hours = sum(step.gpu_hours for step in selected)
     return {
         "steps": len(selected),
-        "node_hours": round(hours),
-        "gpu_hours": round(hours * gpus),
-        "gpu_usd": round(hours * gpus * gpu_usd),
+        "gpu_hours": round(hours),
+        "gpu_usd": round(hours * gpu_usd),
         "chat_usd": round(sum(step.chat_usd for step in selected)),
     }
 
 
-def words_of(step: Step, gpus: int) -> list[str]:
-    """The command line of a step: on all GPUs where they can share it."""
-    program = ["-m", "text2grad_lab" if step.words[0] in LAB else "text2grad.cli", *step.words]
-    if step.spread and gpus > 1:
-        return ["accelerate", "launch", f"--num_processes={gpus}", *program, "--engine", "trl"]
-    return [sys.executable, *program] if step.words[0] in LAB else ["text2grad", *step.words]
+def words_of(step: Step) -> list[str]:
+    """The command line of a step."""
+    program = [sys.executable, "-m", "text2grad_lab"] if step.words[0] in LAB else ["text2grad"]
+    return [*program, *step.words]
 
 
 # The run
 
 
-def run_paper(selected: Sequence[Step], gpus: int) -> dict[str, int]:
+def run_paper(selected: Sequence[Step]) -> dict[str, int]:
     """Run the steps that are not done yet, one after the other.
 
     Raises:
-        UserError: GPUs, the key or files are missing, or a step failed.
+        UserError: a GPU, the key or files are missing, or a step failed.
     """
     pending = [step for step in selected if not is_done(step)]
     print(f"{len(selected) - len(pending)} of {len(selected)} steps are done", file=sys.stderr)
-    if missing := list(lacking(pending, gpus)):
+    if missing := list(lacking(pending)):
         raise UserError(f"missing: {'; '.join(missing)}", "--plan needs nothing")
     for step in pending:
-        run(step, gpus)
+        run(step)
     return {"steps": len(selected), "ran": len(pending)}
 
 
-def lacking(pending: Sequence[Step], gpus: int) -> Iterator[str]:
+def lacking(pending: Sequence[Step]) -> Iterator[str]:
     """What the pending steps need and is not there, each with its cure."""
     needs = {need for step in pending for need in step.needs}
-    if "gpu" in needs and (found := gpus_here()) < gpus:
-        yield f"{gpus} GPUs, found {found} (--gpus N)"
+    if "gpu" in needs and not gpu_here():
+        yield "a GPU"
     if "key" in needs and not os.environ.get("OPENAI_API_KEY"):
         yield f"a key for {CHAT_MODEL} (OPENAI_API_KEY)"
     for file, source in read_list()["files"].items():
@@ -220,10 +207,10 @@ def lacking(pending: Sequence[Step], gpus: int) -> Iterator[str]:
             yield f"{file} ({source})"
 
 
-def gpus_here() -> int:
+def gpu_here() -> bool:
     import torch
 
-    return torch.cuda.device_count()
+    return torch.cuda.is_available()
 
 
 def note_of(step: Step) -> Path:
@@ -241,13 +228,13 @@ def is_done(step: Step) -> bool:
     return note.is_file() and json.loads(note.read_text(encoding="utf-8"))["digest"] == digest(step)
 
 
-def run(step: Step, gpus: int) -> None:
+def run(step: Step) -> None:
     """Run one step and note it.
 
     Raises:
         UserError: it failed, or has to be run again (budget reached, interrupted).
     """
-    words = words_of(step, gpus)
+    words = words_of(step)
     print(f"== {step.name}: {shlex.join(words)}", file=sys.stderr, flush=True)
     done = subprocess.run([*words, "--json"], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode not in WENT_WELL:

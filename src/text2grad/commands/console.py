@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
@@ -75,8 +74,6 @@ def run_stage(run: Run, show: Show | None = None, *, as_json: bool) -> int:
     if isinstance(result, int):
         return result
     summary = result.as_dict() if isinstance(result, Summary) else result
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0":
-        return EXIT_DONE  # of an engine's processes the first prints
     if as_json:
         typer.echo(json.dumps(_jsonable(summary)))
     else:

@@ -65,7 +65,7 @@ class Learner:
         self.batch, self.watch = None, Stopwatch()
         self.doing(phase)
 
-    def sample(self, examples: Sequence[Example], prompts: Sequence[Sequence[int]], step: int) -> list[Sample]:
+    def sample(self, examples: Sequence[Example], prompts: Sequence[Sequence[int]]) -> list[Sample]:
         """Begin a step: one response per prompt."""
         self.begin("sampling")
         samples = respond(self.policy, prompts, self.generation, None, self.environment, examples)

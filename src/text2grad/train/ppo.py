@@ -55,7 +55,7 @@ def ppo_step(
         CritiquesFailed: more critiques failed than `ppo.max_failed` allows.
         FloatingPointError: a number is not finite, or the policy has diverged from its reference.
     """
-    samples = learner.sample(examples, prompts, step)  # y ~ pi(x)
+    samples = learner.sample(examples, prompts)  # y ~ pi(x)
     batch = packed(learner.policy, prompts, samples)
     # Critique -> spans -> delta_t, and in the meantime log pi, the KL to the reference, and V.
     responses, stats = learner.judge_and_measure(examples, samples, batch)

@@ -83,9 +83,11 @@ def with_sgd(make: Callable[..., Any]) -> Callable[..., Any]:
 def canned_steps(batches: Sequence[Sequence[Sample]], advantages: list[Tensor]) -> Iterator[None]:
     """Both loops take these samples, make the same mini-batches, step by SGD, and tell their advantages."""
 
-    def local_sample(learner: Learner, examples: Any, prompts: Any, step: int) -> list[Sample]:
+    steps = iter(batches)
+
+    def local_sample(learner: Learner, examples: Any, prompts: Any) -> list[Sample]:
         learner.batch = None
-        return list(batches[step])
+        return list(next(steps))
 
     def trl_sample(trainer: RecipeTrainer, examples: Any, prompts: Any) -> tuple[list[Sample], None]:
         step = trainer.state.global_step // trainer.updates

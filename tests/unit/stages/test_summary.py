@@ -39,13 +39,3 @@ def test_a_line_of_progress_has_no_dust(tmp_path: Path, capsys: pytest.CaptureFi
     with RunLog(tmp_path, "ppo", 2, ("score", "kl")) as log:
         log.metrics(0, {"score": -1.39e-17, "kl": 0.123456})
     assert "1/2 score 0 kl 0.123" in capsys.readouterr().err
-
-
-def test_of_several_processes_of_an_engine_the_first_prints(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank, expected in (("1", ""), ("0", '{"steps": 3}\n')):
-        monkeypatch.setenv("RANK", rank)
-        run_stage(lambda: {"steps": 3}, as_json=True)
-        assert capsys.readouterr().out == expected
