@@ -16,7 +16,7 @@ from versions import Listening, version_of
 from made_tokenizers import CHATML
 from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
-from text2grad.errors import UserError
+from text2grad.errors import CritiquesFailed, UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span, conversation_of
 from text2grad.plugins.landing import Case, Row, check_landing, landing_cases
 from tiny_runs import SHAPE
@@ -276,6 +276,18 @@ def test_a_step_trains_and_counts_failures(make: Make, model: LlamaForCausalLM) 
     assert trainer.credit.output_size == model.config.vocab_size
     assert [len(words or []) for words in trainer._logs["extra"]["words"]][1] == 0
     assert (model.lm_head.weight != before).any()
+
+
+class Fails(BlamesLetter):
+    """A critic that is down."""
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        raise ConnectionError("no route to it")
+
+
+def test_too_many_failures_stop_the_run(make: Make) -> None:
+    with pytest.raises(CritiquesFailed, match=r"^8 of the last 8 critiques failed[^\n]*no route[^\n]*$"):
+        make(Fails()).train()
 
 
 def test_without_words_it_is_their_grpo(make: Make) -> None:
