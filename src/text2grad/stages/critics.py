@@ -23,7 +23,6 @@ from text2grad.critics.prompted import Prompt, PromptedCritic, TaggerCritic
 from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.critics.table import CRITICS, spec_of
-from text2grad.durable.guard import only_run_in
 from text2grad.durable.identity import digest_of_texts, flatten, own_code
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
@@ -98,6 +97,8 @@ def critic_of_worker(settings: Path, folder: Path) -> Critic:
 
     Answers that are paid for are kept in the first `critic.NUMBER` of the folder that no other worker holds.
     """
+    from text2grad.durable.guard import only_run_in  # needs torch, which annotate does without
+
     atexit.register(_OPEN.close)
     factory = _OPEN.enter_context(critic_factory(load_config(settings)))
     for number in range(MOST_WORKERS):
