@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command
+from transformers import GenerationConfig
 from transformers.utils.import_utils import is_serve_available
 
 from text2grad.config import RewardModelSettings
@@ -94,8 +95,11 @@ POOR = {"the cat sat on the mat": "mat", "the dog sat on it": "dog sat", "mat on
 """Responses, and the words of them that are poor."""
 
 
-def taught(model_folder: Path, place: Path) -> Path:
-    """The folder of a reward model that has learned the critiques of `POOR` by heart."""
+def teach(model_folder: Path, place: Path) -> None:
+    """Write a reward model that has learned the critiques of `POOR` by heart.
+
+    Its base model has habits that published ones have: it samples, avoids repetition, and ends at another token.
+    """
     records = [
         Feedback(
             id="1",
@@ -110,16 +114,19 @@ def taught(model_folder: Path, place: Path) -> Path:
     ]
     pairs = [pair for record in records if (pair := reward_pair(record, RewardModelSettings()))]
     settings = SupervisedSettings(epochs=150, batch_size=3, micro_batch_size=3, lr=1e-2)
-    train_supervised(
-        load_policy(PolicySettings(model=str(model_folder))), pairs, settings, RunOptions(place, "reward model", 1)
+    policy = load_policy(PolicySettings(model=str(model_folder)))
+    policy.model.generation_config = GenerationConfig(
+        do_sample=True, temperature=0.7, top_p=0.8, repetition_penalty=1.5, eos_token_id=1
     )
-    return place / "policy"
+    train_supervised(policy, pairs, settings, RunOptions(place, "reward model", 1))
 
 
 def test_a_served_reward_model_says_what_it_says_in_this_process(
     model_folder: Path, command: Command, tmp_path: Path
 ) -> None:
-    folder = taught(model_folder, tmp_path / "taught")
+    teach(model_folder, tmp_path / "run" / "reward_model")
+    merged = tmp_path / "critic"
+    assert command("merge", "reward_model", "--run.folder", tmp_path / "run", "--out", merged).code == 0
     file = tmp_path / "r.jsonl"
     asked = [(QUESTION, response) for response in POOR]
     asked += [(QUESTION, "on the dog mat sat cat"), ("the mat on it " * 60 + "?", "mat on mat")]
@@ -127,16 +134,19 @@ def test_a_served_reward_model_says_what_it_says_in_this_process(
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def records(out: Path, *words: str) -> list[Feedback]:
-        model = ("--critic.reward_model.folder", folder, "--reward_model.max_new_tokens", "200")
         ended = command(
-            *("annotate", "--responses", file, "--out", out, "--critic.kind", "reward_model", *model),
-            *("--reward_model.grounded", "off", "--run.folder", tmp_path / "run", *words),
+            *("annotate", "--responses", file, "--out", out, "--critic.kind", "reward_model"),
+            *("--reward_model.grounded", "off", "--reward_model.max_new_tokens", "200"),
+            *("--run.folder", tmp_path / "run", *words),
         )
         assert ended.code in (0, 3), ended.err
         return list(read_jsonl(out, Feedback))
 
     local = records(tmp_path / "local.jsonl")
-    with serving(folder, tmp_path) as url:
-        served = records(tmp_path / "served.jsonl", "--critic.reward_model.base_url", url)
+    with serving(merged, tmp_path) as url:
+        words = ("--critic.reward_model.folder", merged, "--critic.reward_model.base_url", url)
+        served = records(tmp_path / "served.jsonl", *words)
     assert [[span.text for span in record.spans] for record in local[:3]] == [[poor] for poor in POOR.values()]
-    assert served == local
+    sources = {record.source.model for record in served}
+    assert sources == {str(merged)}
+    assert [record.model_copy(update={"source": local[0].source}) for record in served] == local

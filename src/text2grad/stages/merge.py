@@ -7,6 +7,7 @@ how much.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from transformers import GenerationConfig
 
 from text2grad.config import TINY, Config, dump_config
 from text2grad.errors import UserError, first_line, optional_packages, warn_once
 from text2grad.json_text import to_json
 from text2grad.page.render import render_text
+from text2grad.policy.encode import stop_ids
 from text2grad.policy.files.gguf import SMOLLM2, is_gguf
 from text2grad.policy.files.gguf_writer import why_not, write_gguf
 from text2grad.policy.files.manifest import refuse_damaged
@@ -97,6 +100,7 @@ def run_merge(
         written = f"the adapter alone, of the base model {base}"
     else:
         model, kept = merged_model(str(source), form.dtype)
+        model.generation_config = generation_config(model, tokenizer, target)
         model.save_pretrained(out, safe_serialization=True)
         kind = str(model.dtype).removeprefix("torch.")
         written = f"the {'adapter merged into its base model' if is_adapter(str(source)) else 'model'}, in {kind}"
@@ -117,6 +121,21 @@ def run_merge(
     if hub:
         _push(out, hub)
     return MergeSummary(out=str(out), written=written, serve=tuple(serve), kept=kept, hub=hub or None)
+
+
+def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConfig:
+    """Return what a server takes for the habits of a model: it ends where it ends here.
+
+    The base model's sampling and penalties stay a policy's habits. A reward model is read greedily: a penalty for
+    repetition, say, would change its critiques.
+    """
+    ends: dict[str, Any] = {"eos_token_id": stop_ids(tokenizer, model), "pad_token_id": tokenizer.pad_token_id}
+    if target == REWARD_MODEL:
+        return GenerationConfig(bos_token_id=tokenizer.bos_token_id, **ends)  # type: ignore[no-untyped-call]
+    config: GenerationConfig = copy.deepcopy(model.generation_config)
+    for name, value in ends.items():
+        setattr(config, name, value)
+    return config
 
 
 def _write_adapter(source: Path, out: Path, base: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ import yaml
 from huggingface_hub import HfApi
 from peft import PeftModel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from text2grad.config import Config, load_config
 from text2grad.durable.run import save_policy
@@ -24,7 +24,7 @@ from text2grad.policy.files.smollm2 import HUB_NAME
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.stages.merge import MergeForm, run_merge
+from text2grad.stages.merge import MergeForm, generation_config, run_merge
 
 IDS = torch.tensor([[5, 6, 7, 8]])
 
@@ -84,6 +84,17 @@ def test_others_load_it_and_it_says_the_same(config: Config, tmp_path: Path) -> 
     assert (logits(plain) - logits(base)).abs().max() > 0.01, "the adapter changed something"
     assert AutoTokenizer.from_pretrained(out).chat_template
     assert load_config(out / "text2grad.yaml") == config
+
+
+def test_a_server_lets_it_answer_as_it_does_here(config: Config) -> None:
+    policy = adapted(config)
+    policy.model.generation_config = GenerationConfig(repetition_penalty=1.3, temperature=0.7, do_sample=True)
+    kept, greedy = (
+        generation_config(policy.model, policy.tokenizer, target) for target in ("text2grad", "reward_model")
+    )
+    assert kept.eos_token_id == greedy.eos_token_id == policy.stop_ids
+    assert (kept.repetition_penalty, kept.temperature, kept.do_sample) == (1.3, 0.7, True)
+    assert not greedy.do_sample and (greedy.repetition_penalty or 1.0) == 1.0
 
 
 def test_in_half_precision_the_merge_is_one_rounding_and_says_what_it_keeps(config: Config, tmp_path: Path) -> None:
