@@ -38,11 +38,16 @@ def started(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
 
 
-def assert_as_alone(kind: str, folder: Path, launch: Sequence[str]) -> None:
-    """Processes that are launched so leave what one leaves: weights, metrics, token strips."""
+def assert_as_alone(kind: str, folder: Path, launch: Sequence[str], stopped: bool = False) -> None:
+    """Processes that are launched so leave what one leaves: weights, metrics, token strips; also if one of them was
+    asked to stop in the first step, and all were started again."""
     model = tiny_model(folder / "model")
     alone = two_processes.run(model, folder / "one", kind)
-    ended = started(*launch, str(HERE / "two_processes.py"), str(model), str(folder / "two"), kind)
+    command = (*launch, str(HERE / "two_processes.py"), str(model), str(folder / "two"), kind)
+    if stopped:
+        assert started(*command, "stop").returncode != 0
+        assert len(lines(folder / "two" / "metrics.jsonl")) == 1 and not (folder / "two" / "policy").exists()
+    ended = started(*command)
     assert ended.returncode == 0, ended.stderr
     weights = load_file(next((folder / "two" / "policy").glob("*model.safetensors")))
     assert weights.keys() == alone.weights.keys()
@@ -63,12 +68,17 @@ def test_two_processes_train_what_one_does(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_two_processes_stop_together_and_go_on(tmp_path: Path) -> None:
+    assert_as_alone("adapters", tmp_path, LAUNCH, stopped=True)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(("stage", "kind"), [(1, "weights"), (2, "adapters"), (3, "weights"), (3, "adapters")])
 def test_deepspeed_trains_what_one_process_does(stage: int, kind: str, tmp_path: Path) -> None:
     pytest.importorskip("deepspeed", reason="DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed")
     profile = str(ROOT / "configs" / "accelerate" / f"zero{stage}.yaml")
     launch = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", profile)
-    assert_as_alone(kind, tmp_path, launch)
+    assert_as_alone(kind, tmp_path, launch, stopped=(stage, kind) == (3, "weights"))
 
 
 @pytest.mark.nightly

@@ -1,11 +1,14 @@
-"""Canned steps by each of the processes that torchrun started: `torchrun ... two_processes.py MODEL FOLDER`."""
+"""Canned steps by each process that torchrun started: `torchrun ... two_processes.py MODEL FOLDER KIND [stop]`."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from both_engines import FailsSometimes, left_by
 
+from text2grad.engines.trl.run import Steps
 from text2grad.policy.settings import LoraSettings
 from text2grad.train.ppo_settings import PPOSettings
 
@@ -20,5 +23,19 @@ def run(model: Path, folder: Path, kind: str) -> Any:
     return left_by("trl", model, folder, SETTINGS, critic=FailsSometimes(), lora=lora)
 
 
+def stop_in_the_first_step() -> None:
+    """Have the second process be asked to stop after the first of a step's updates."""
+    finish = Steps.on_step_end
+
+    def asked(self: Steps, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if state.global_step == 1 and not self.first:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finish(self, args, state, control, **more)
+
+    Steps.on_step_end = asked  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
+    if "stop" in sys.argv:
+        stop_in_the_first_step()
     run(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
