@@ -98,7 +98,7 @@ def refuse_fields(given: Mapping[str, Any]) -> None:
     """
     from trl import GRPOConfig
 
-    known = {each.name: each for each in fields(GRPOConfig)}
+    known = {field.name: field for field in fields(GRPOConfig)}
     for name, value in given.items():
         key = f"engine.trl.{name}"
         if setting := next((ours for pattern, ours in SET_BY.items() if fnmatch(name, pattern)), None):

@@ -39,7 +39,7 @@ from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.update import next_coefficient
 
 STATE = "text2grad.json"
-"""In a checkpoint, written last: our part of the state. One without it is not whole."""
+"""In a checkpoint, written last: our part of the state. One without it is not complete."""
 
 
 def train_trl(
@@ -98,7 +98,7 @@ def train_trl(
     refuse_split(trainer)
     with only_first(options.folder), StopRequest() as stop:
         stop.hold()  # a step is finished before a signal is obeyed: all processes must stop at one place
-        saved = agreed(lambda: found_checkpoint(options, identity))
+        saved = agreed(lambda: newest_checkpoint(options, identity))
         run = Steps(trainer, options, identity, stop)
         if saved is not None:
             run.resume(saved)
@@ -169,8 +169,8 @@ def only_first(folder: Path) -> Iterator[None]:
         hold.__exit__(None, None, None)
 
 
-def found_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path | None:
-    """The newest whole checkpoint of this run; with `restart` none, and they are removed.
+def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path | None:
+    """Return the newest complete checkpoint of this run; with `restart` none, and they are removed.
 
     Raises:
         UserError: the run was another, or of another engine.
@@ -181,20 +181,20 @@ def found_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path |
             shutil.rmtree(place, ignore_errors=True)
         return None
     steps = {int(path.name.rpartition("-")[2]): path for path in place.glob("checkpoint-*") if path.is_dir()}
-    whole = [path for _, path in sorted(steps.items()) if (path / STATE).is_file()]
-    if not whole:
+    complete = [path for _, path in sorted(steps.items()) if (path / STATE).is_file()]
+    if not complete:
         if any((path / "state.json").is_file() for path in steps.values()):
             raise UserError(
                 f"the unfinished run in {options.folder} is of the local engine", "--engine local, or --restart"
             )
         return None
-    before = json.loads((whole[-1] / STATE).read_text(encoding="utf-8"))["identity"]
+    before = json.loads((complete[-1] / STATE).read_text(encoding="utf-8"))["identity"]
     if options.resume != "force" and (changes := changed(before, identity)):
         raise UserError(
             f"the unfinished run in {options.folder} began with other settings or inputs: {', '.join(changes[:3])}",
             "--restart starts over, --force resumes all the same",
         )
-    return whole[-1]
+    return complete[-1]
 
 
 class Steps(TrainerCallback):
@@ -257,7 +257,7 @@ class Steps(TrainerCallback):
                 self.log.sample(strip)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Add our part to a checkpoint that transformers has written; it is whole then."""
+        """Add our part to a checkpoint that transformers has written; it is complete then."""
         PartialState().wait_for_everyone()
         if self.first:
             place = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
@@ -293,7 +293,7 @@ class Steps(TrainerCallback):
 
 @contextmanager
 def as_user_error(run: Steps) -> Iterator[None]:
-    """A lack of memory, and numbers that are not finite, as one line."""
+    """Show a lack of memory, and numbers that are not finite, as one line."""
     try:
         yield
     except (FloatingPointError, RuntimeError, MemoryError) as error:

@@ -124,10 +124,10 @@ def agreed(work: Callable[[], T]) -> T:
     told = gather_object([words])
     if failure is not None:
         raise failure
-    for process, said in enumerate(told):
-        if said is not None:
-            line = f"process {process} of {len(told)}: {said[1]}"
-            raise FloatingPointError(line) if said[0] else UserError(line)
+    for process, other in enumerate(told):
+        if other is not None:
+            line = f"process {process} of {len(told)}: {other[1]}"
+            raise FloatingPointError(line) if other[0] else UserError(line)
     return result  # type: ignore[return-value]
 
 
@@ -170,7 +170,7 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
         return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
     def gathered_weights(self) -> Any:
-        """The whole model's, in the first process, where no process has them all, else None; all must call."""
+        """Return all weights, in the first process, where no process has them all, else None; all must call."""
         return self.accelerator.get_state_dict(self.model_wrapped) if self.split else None
 
     def _prepare_reference(self) -> None:
@@ -202,7 +202,7 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
         """Begin a step with its first pass, an epoch with the first pass of each; the rows of this pass."""
         passes = self.args.steps_per_generation
         if self._step % (passes * self.recipe.settings.epochs) == 0:
-            self.step = self._begin([each["row"] for each in generation_batch])
+            self.step = self._begin([record["row"] for record in generation_batch])
         assert self.step is not None
         if self._step % passes == 0:
             self._shuffle(self.step, self._step // passes % self.recipe.settings.epochs)
@@ -212,8 +212,9 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
         """Sample, judge and score: y ~ pi(x), critique -> delta_t, log pi and the KL -> A_t."""
         recipe, watch = self.recipe, Stopwatch()
         examples = [recipe.examples[row] for row in rows]
-        samples, sampled = self._sample(examples, [list(recipe.prompts[row]) for row in rows])
-        prompts = [each.prompt or recipe.prompts[row] for each, row in zip(samples, rows, strict=True)]
+        draw = partial(self._sample, examples, [list(recipe.prompts[row]) for row in rows])
+        samples, sampled = draw() if recipe.environment is None else agreed(draw)  # one environment may fail alone
+        prompts = [sample.prompt or recipe.prompts[row] for sample, row in zip(samples, rows, strict=True)]
         watch.lap("generate")
         critique = partial(judge, examples, samples, self._table, recipe.critic, recipe.credit)
         measure = partial(self._measure, prompts, samples)
@@ -253,7 +254,8 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _packed(self, prompts: Sequence[Sequence[int]], samples: Sequence[Sample], device: Any) -> TokenBatch:
         pad = int(self.recipe.policy.tokenizer.pad_token_id)
-        return pack(prompts, [each.ids for each in samples], pad, device, [each.mask for each in samples])
+        ids, masks = [sample.ids for sample in samples], [sample.mask for sample in samples]
+        return pack(prompts, ids, pad, device, masks)
 
     def _measure(self, prompts: Sequence[Sequence[int]], samples: Sequence[Sample]) -> PolicyStats:
         """Measure policy and reference on this process's rows."""
@@ -325,8 +327,8 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
         Raises:
             FloatingPointError: the gradient is not finite.
         """
-        found = super()._get_grad_norm(model, grad_norm=grad_norm)
-        norm = float(found.full_tensor() if isinstance(found, DTensor) else found or 0.0)
+        before = super()._get_grad_norm(model, grad_norm=grad_norm)
+        norm = float(before.full_tensor() if isinstance(before, DTensor) else before or 0.0)
         assert self.step is not None
         if not math.isfinite(norm):
             raise FloatingPointError("the gradient is not finite, no parameter was changed by it")
@@ -344,7 +346,7 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
         if self.accelerator.num_processes > 1:
             step.rollout.ratio.copy_(torch.stack(gather_object([step.rollout.ratio])).amax(dim=0))
         told = gather_object([step.terms])
-        sums = {name: sum(each[name] for each in told) for name in step.terms}
+        sums = {name: sum(terms[name] for terms in told) for name in step.terms}
         if "grad_norm" in sums:  # of all processes' gradients together, and the same in each
             sums["grad_norm"] = step.terms["grad_norm"]
         step.watch.lap("update")
@@ -354,32 +356,32 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
 def gather_rows(
     responses: Responses, prompts: list[Sequence[int]], stats: PolicyStats, sampled: list[Any] | None
 ) -> tuple[Responses, list[Sequence[int]], PolicyStats, Tensor | None]:
-    """The rows of all processes, one share after the other, on the CPU; all must call.
+    """Gather the rows of all processes, one share after the other, on the CPU; all must call.
 
     `sampled`, where it is given, becomes (B, T): NaN where it is unknown.
     """
     columns = PolicyStats(*(column.cpu() for column in stats))
     shares = gather_object([(responses, prompts, columns, sampled)])
     all_responses, all_prompts, all_stats, all_sampled = zip(*shares, strict=True)
-    width = max(len(each.ids) for part in all_responses for each in part.samples)
+    width = max(len(sample.ids) for part in all_responses for sample in part.samples)
     joined = PolicyStats(*(joined_rows(parts, width) for parts in zip(*all_stats, strict=True)))
     logps = [row for part in all_sampled if part is not None for row in part]
     told = torch.full(joined.logp.shape, torch.nan) if logps else None
     if told is not None:
         for place, row in enumerate(logps):
-            told[place, : len(row)] = torch.tensor([torch.nan if each is None else each for each in row])
+            told[place, : len(row)] = torch.tensor([torch.nan if logp is None else logp for logp in row])
     return merge(all_responses), [row for part in all_prompts for row in part], joined, told
 
 
 def joined_rows(parts: Sequence[Tensor], width: int) -> Tensor:
-    """Rows of several processes under each other, (B, T) padded with 0 to a common width, (B,) as they are."""
+    """Return rows of several processes under each other: (B, T) padded with 0 to a common width, or (B,)."""
     if parts[0].ndim == 1:
         return torch.cat(list(parts))
     return torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in parts])
 
 
 def moved(rollout: Rollout, device: Any) -> Rollout:
-    """A rollout on a device."""
+    """Return a rollout on a device."""
     batch = TokenBatch(*(column.to(device) for column in vars(rollout.batch).values()))
-    rest = {name: column.to(device) for name, column in vars(rollout).items() if isinstance(column, Tensor)}
-    return Rollout(batch=batch, **rest)
+    columns = {name: column.to(device) for name, column in vars(rollout).items() if isinstance(column, Tensor)}
+    return Rollout(batch=batch, **columns)
