@@ -1,12 +1,13 @@
 """Whether engines train what the local loop trains, and what the critic beside them costs.
 
-    OMP_NUM_THREADS=1 python benchmarks/engines.py [--only NAME ...]
+    OMP_NUM_THREADS=1 python benchmarks/engines.py [--only NAME ...] [--verl PYTHON]
 
 The last line of stdout is one JSON object; what is not installed here is null.
 
     advantage_difference  by engine: the largest difference of an advantage from the local loop's, on equal samples
-    weight_difference     by engine: of a weight, after some steps of plain SGD on a tiny model: returns and groups,
-                          several epochs and mini-batches, failed and cut answers, all weights and adapters
+    weight_difference     by engine: of a weight, after some steps of plain SGD on a tiny model; trl: returns and
+                          groups, several epochs and mini-batches, failed and cut answers, all weights and
+                          adapters; verl (`--verl` is the Python of its environment): two steps of its trainer
     deepspeed             by ZeRO stage: `ran` if two processes under its profile left the weights that one leaves
     async_seconds         until 64 rollouts that end over 2 s are all scored by a critic that takes 1 s a request
     poisoned_rows         rows of 8 that fail beside the one whose critique does not fit its text
@@ -42,20 +43,24 @@ ROLLOUTS, SPREAD, TAKES = 64, 2.0, 1.0
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=[*FIGURES], default=[*FIGURES])
+    parser.add_argument("--verl", default="")
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.path[:0] = map(str, (*TESTS, ROOT / "benchmarks"))
     found: dict[str, Any] = {}
-    for name in parser.parse_args().only:
-        found |= FIGURES[name]()
+    for name in arguments.only:
+        found |= equality(arguments.verl) if name == "equality" else FIGURES[name]()
         print({key: found[key] for key in found}, file=sys.stderr)
     print(json.dumps(found))
     return 0
 
 
-def equality() -> dict[str, dict[str, float | None]]:
+def equality(verl: str = "") -> dict[str, dict[str, float | None]]:
     """The largest differences from the local loop, of each engine."""
-    engines = {"trl": trl_differences}
-    pairs = {name: measure() if installed(name) else (None, None) for name, measure in engines.items()}
+    pairs: dict[str, tuple[float | None, float | None]] = {
+        "trl": trl_differences() if installed("trl") else (None, None),
+        "verl": verl_differences(verl) if verl else (None, None),
+    }
     return {
         "advantage_difference": {name: advantage for name, (advantage, _) in pairs.items()},
         "weight_difference": {name: weight for name, (_, weight) in pairs.items()},
@@ -78,6 +83,21 @@ def trl_differences() -> tuple[float, float]:
             folder = Path(place) / case
             pairs.append(differences(*(left_by(e, model, folder / e, settings, **more) for e in ("local", "trl"))))
     return max(advantage for advantage, _ in pairs), max(weight for _, weight in pairs)
+
+
+def verl_differences(python: str) -> tuple[float, float]:
+    """As tests/engines/verl_equality.py finds them in verl's environment."""
+    program = ROOT / "tests" / "engines" / "verl_equality.py"
+    paths = os.pathsep.join(map(str, (ROOT / "src", *TESTS, program.parent)))
+    ended = subprocess.run(
+        [python, str(program)],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    values = json.loads(ended.stdout.splitlines()[-1])
+    return values["advantage_difference"], values["weight_difference"]
 
 
 def deepspeed() -> dict[str, Any]:
