@@ -71,7 +71,7 @@ STAGES = [
         "answers",
         "evaluate",
     ),
-    *("heldout", "talk", "merge", "reward_model", "sft", "train"),
+    *("heldout", "talk", "merge", "reward_model", "sft", "train", "improve"),
 ]
 """The modules of the stages: each may import those before it."""
 

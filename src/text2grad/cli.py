@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import typer
 
 from text2grad import errors
-from text2grad.commands import judge, learn, measure, pages, run  # noqa: F401  (each registers its commands, in this order)
+from text2grad.commands import improve, judge, learn, measure, pages, run  # noqa: F401  (each registers its commands, in this order)
 from text2grad.commands.base import ConfiguredCommand, Stage, app, command, option
 from text2grad.commands.console import nearest_option, split_overrides
 from text2grad.errors import UsageError, UserError

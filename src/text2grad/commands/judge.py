@@ -33,6 +33,8 @@ READ_KINDS = (
 WRITTEN_KINDS = "csv, or preference (TRL)."
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
 OUT = ("--out FILE", "Where to write. [default: <run.folder>/feedback.jsonl]")
+MAP = ("--map OURS=YOURS", "Names of your columns: response=answer,critique=comment.")
+SCALE = ("--scale [NAME=]WORST..BEST", "Scale of the ratings: 1..5, stars=1..10, poor,fair,good.")
 SHEET = ("--sheet NAME", "The sheet of a workbook. [default: the one with answers]", "")
 START = ("--from NAME", "Start from this policy: a run's name, a folder. [default: sft]")
 JUDGED_ALONE = ("--task.name=qa", "--policy.model=tiny")
@@ -59,12 +61,11 @@ class Import(Stage, ConfiguredCommand):
 
     source: Path = argument("SOURCE", "The file with the feedback: a table, a workbook, JSON.")
     kind: str = option("--kind KIND", READ_KINDS, "auto")
-    names: list[str] = option("--map OURS=YOURS", "Names of your columns: response=answer,critique=comment.", UNSET)
-    scales: list[str] = option(
-        "--scale [NAME=]WORST..BEST", "Scale of the ratings: 1..5, stars=1..10, poor,fair,good.", UNSET
-    )
+    names: list[str] = option(*MAP, UNSET)
+    scales: list[str] = option(*SCALE, UNSET)
     no_prompt: bool = option("--no-prompt", "Take records that do not say what was asked.", False)
     sheet: str = option(*SHEET)
+    skip: bool = option("--skip", "Leave out rows that cannot be used, and name them.", False)
     out: Path | None = option(*OUT)
 
     def work(self) -> Work:
@@ -73,7 +74,7 @@ class Import(Stage, ConfiguredCommand):
         config = self.configuration(self.config or DEMO)
         from text2grad.stages.intake import run_import
 
-        options = (self.names, self.scales, self.no_prompt, self.sheet)
+        options = (self.names, self.scales, self.no_prompt, self.sheet, self.skip)
         return Work(partial(run_import, config, self.source, self.kind, self.out, *options))
 
 

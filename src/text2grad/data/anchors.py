@@ -42,8 +42,9 @@ class Anchor(NamedTuple):
 
 
 def criticises(comment: str, score: float | None) -> bool:
-    """True if a comment finds fault, by its score; without one, if it praises nothing."""
-    return not PRAISES.search(comment) if score is None else score <= 0
+    """True if a comment finds fault: by its score, or if it praises nothing, outside of what it quotes, and does
+    not go with the best score."""
+    return (score is not None and score <= 0) or (score != 1 and not PRAISES.search(QUOTED.sub("", comment)))
 
 
 def anchors(comment: str, answer: str) -> list[Anchor]:

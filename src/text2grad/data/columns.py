@@ -28,6 +28,8 @@ EXACT, PHRASE, WORD, ENDING = 3.0, 2.0, 1.0, 0.5
 ALIKE, CLEARLY = 0.35, 0.2
 """Words that a correction shares with the response at least, and by how much one candidate must lead."""
 LOOKED_AT = 200
+NO_RATING = frozenset({"-", "–", "—", "?", "/", "n/a", "na", "none", "k.a.", "k. a.", "s/o", "n.v.t."})
+"""Cells of ratings that have none."""
 LONGEST_RATING = 11
 """Different values of a rating at most: 0 to 10."""
 _RANGE = re.compile(
@@ -69,7 +71,8 @@ class Doubt:
 class Proposal:
     """Columns by our names, the scale of the rating ("": none is needed), what is not used, and what is in doubt.
 
-    `notes` says more of some columns, by their names.
+    `notes` says more of some columns, by their names; `talk` is the key of conversations, which hold what was asked
+    and, unless `columns` has a response, what was answered.
     """
 
     columns: Mapping[str, str]
@@ -77,11 +80,15 @@ class Proposal:
     unused: tuple[str, ...] = ()
     doubts: tuple[Doubt, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
+    talk: str = ""
 
     @property
     def line(self) -> str:
         """`Question -> prompt · Rating 1 to 5 -> score · Date: not used`."""
         pairs = [f"{theirs}{self._range(ours)} -> {ours}" for ours, theirs in self.columns.items()]
+        if self.talk:
+            both = "prompt" if "response" in self.columns else "prompt and response"
+            pairs.insert(0, f"{self.talk} -> {both}")
         return " · ".join([*pairs, *(f"{name}: {self.notes.get(name, 'not used')}" for name in self.unused)])
 
     def _range(self, ours: str) -> str:
@@ -91,10 +98,9 @@ class Proposal:
         return f" {worst} (worst) to {best} (best)" if dots else f" {self.scale.replace(',', ', ')}"
 
     @property
-    def options(self) -> list[str]:
-        """The options of `import` that say the same."""
-        words = ["--map", ",".join(f"{ours}={theirs}" for ours, theirs in self.columns.items())]
-        return [*words, *(["--scale", self.scale] if self.scale else [])]
+    def mapping(self) -> list[str]:
+        """The columns as `import --map` takes them."""
+        return [f"{ours}={theirs}" for ours, theirs in self.columns.items()]
 
 
 def plain_header(name: str) -> str:
@@ -192,6 +198,7 @@ def rating_of(header: str, values: Sequence[Any], language: str = "") -> Rating 
 
     None: these are no ratings.
     """
+    values = [value for value in values if str(value).strip().casefold() not in NO_RATING]
     different = {str(value).strip().casefold() for value in values}
     if not different or len(different) > 4 * LONGEST_RATING:
         return None
@@ -268,12 +275,21 @@ def _by_values(known: Sequence[float], header: str, language: str) -> Rating | N
 
 
 def propose(
-    rows: Sequence[Mapping[str, Any]], given: Mapping[str, str] | None = None, scaled: bool = False
+    rows: Sequence[Mapping[str, Any]],
+    given: Mapping[str, str] | None = None,
+    scaled: bool = False,
+    talk: str = "",
+    answered: bool = False,
 ) -> Proposal:
-    """Propose what each column holds. `given` columns are as the user says; with `scaled`, so is the scale."""
+    """Propose what each column holds. `given` columns are as the user says; with `scaled`, so is the scale.
+
+    `talk` is the column of conversations, which are `answered` in a column of its own or hold the answers, too.
+    """
     headers = list(dict.fromkeys(name for row in rows for name in row))
     profiles = {name: profile([row.get(name) for row in rows]) for name in headers}
     chosen = dict(given or {})
+    of_talk = [*(["prompt"] if talk else []), *(["response"] if talk and not answered else [])]
+    chosen |= {ours: talk for ours in of_talk if ours not in chosen}
     free = [name for name in headers if name not in chosen.values() and profiles[name].values]
     matches = {name: fields_of(name) for name in free}
     language = _language(matches.values())
@@ -284,7 +300,7 @@ def propose(
             by_name.setdefault(ours, []).append((strength, name))
     _assign(by_name, chosen, doubts, rows, profiles)
     _by_content(rows, [name for name in free if not _is_unused(matches[name])], profiles, chosen, doubts, language)
-    chosen = {ours: chosen[ours] for ours in (*_order(chosen, headers),)}
+    chosen = {ours: chosen[ours] for ours in _order(chosen, headers)}
     rating = rating_of(chosen["score"], profiles[chosen["score"]].values, language) if "score" in chosen else None
     if rating and rating.candidates and not scaled:
         candidates = tuple(f"{chosen['score']} {scale}" for scale in rating.candidates)
@@ -292,7 +308,9 @@ def propose(
         doubts.append(Doubt("scale", candidates, options))
     unused = tuple(name for name in headers if name not in chosen.values())
     notes = {name: "empty" for name in unused if not profiles[name].values}
-    return Proposal(chosen, rating.scale if rating and not scaled else "", unused, tuple(doubts), notes)
+    scale = rating.scale if rating and not scaled else ""
+    columns = {ours: theirs for ours, theirs in chosen.items() if theirs != talk or not talk}
+    return Proposal(columns, scale, unused, tuple(doubts), notes, talk)
 
 
 def _order(chosen: Mapping[str, str], headers: Sequence[str]) -> list[str]:
@@ -330,6 +348,8 @@ def _strengths(
         if ours in TEXTS and (rating or content.words < 1.2) and not content.is_text:
             continue
         if ours == "score" and rating is None:
+            continue
+        if ours == "annotator" and rating and "score" in fields:
             continue
         if ours == "annotator" and (content.words > 3 or content.different > max(3, 0.7 * len(content.values))):
             continue

@@ -14,7 +14,6 @@ from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from text2grad.data import published, remarks
 from text2grad.data.conversations import (
@@ -29,9 +28,10 @@ from text2grad.data.conversations import (
 from text2grad.data.files import Placed, Row, RowError, bad_record, files_in, rows, texts_in
 from text2grad.data.marks import as_turns, human_record, in_code_points, spans_of, subject_of, without_empty
 from text2grad.data.opinions import COMMENT_KEYS, CORRECTED_KEYS, Importer, Names, Opinion, opinions
+from text2grad.data.paths import paths_in, with_paths
 from text2grad.data.remarks import RATINGS, SAYS, parse_map, plain_name
 from text2grad.data.scale import Scale, Scales, parse_scales
-from text2grad.data.tables import bad_rows, is_filled, is_table
+from text2grad.data.tables import bad_rows, is_table
 from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
 from text2grad.data.tools import PAIRS_CURE
 from text2grad.errors import InvalidFields, UsageError, UserError
@@ -101,6 +101,7 @@ def import_feedback(
     write: Write = by_default,
     no_prompt: bool = False,
     sheet: str = "",
+    skip: bool = False,
 ) -> ImportResult:
     """Read people's feedback as records.
 
@@ -115,6 +116,7 @@ def import_feedback(
         write: the policy's way to write a turn that calls tools or reasons, where a conversation has such.
         no_prompt: records may say nothing of what was asked.
         sheet: the one of a workbook to read.
+        skip: rows of remarks that cannot be used are left out and named in the losses.
 
     Returns:
         The records, and a report of what was read and left.
@@ -123,7 +125,7 @@ def import_feedback(
         UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
     """
     if Path(path).is_dir():
-        arguments = (kind, context_characters, names, scales, write, no_prompt, sheet)
+        arguments = (kind, context_characters, names, scales, write, no_prompt, sheet, skip)
         return _import_folder(Path(path), lambda file: import_feedback(file, *arguments))
     path, given = Path(path), parse_scales(scales)
     options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
@@ -135,7 +137,7 @@ def import_feedback(
         raise UserError(f"{path} {problem}", "check that it is the right file")
     read_as = _kind_of(placed, path, bool(names)) if kind == "auto" else _asked_for(kind, placed)
     if read_as in REMARKS:
-        return _import_remarks(path, str(read_as), placed, replace(options, chosen=parse_map(names)), given)
+        return _import_remarks(path, str(read_as), placed, replace(options, chosen=parse_map(names)), given, skip)
     if read_as == "feedback" or read_as in DATA_SETS:
         option = "--map" if names else "--scale" if scales else ""
         if option:
@@ -205,14 +207,26 @@ def _import_rows(
 
 
 def _import_remarks(
-    path: Path, kind: str, placed: list[Placed], options: Names, given: Mapping[str, Scale]
+    path: Path, kind: str, placed: list[Placed], options: Names, given: Mapping[str, Scale], skip: bool
 ) -> ImportResult:
-    """The records of a file of remarks."""
+    """The records of a file of remarks; with `skip`, of those rows that can be used."""
     columns = {ours: theirs[-1] for ours, theirs in options.chosen.items()}
-    inside = [(place, _with_paths(row, options.chosen)) for place, row in placed]
-    read = remarks.remarks(path, inside, columns, given, options.write)
-    kept, losses = records(path, Importer(kind, lambda row, id, names: ()), read.opinions, read.scales, options)
-    losses += [*_unread(read.opinions), *read.scales.problems]
+    inside = [(place, with_paths(row, options.chosen)) for place, row in placed]
+    importer = Importer(kind, lambda row, id, names: ())
+
+    def converted(part: Sequence[Placed]) -> tuple[remarks.Remarks, list[Feedback], list[str]]:
+        read = remarks.remarks(path, part, columns, given, options.write)
+        return read, *records(path, importer, read.opinions, read.scales, options)
+
+    left_out: list[str] = []
+    try:
+        read, kept, losses = converted(inside)
+    except UserError:
+        if not skip:
+            raise
+        usable, left_out = _usable(path, inside, converted)
+        read, kept, losses = converted(usable)
+    losses += [*left_out, *_unread(read.opinions), *read.scales.problems]
     anchored = [f"{each.place}: {', '.join(map(repr, each.anchored))}" for each in read.opinions if each.anchored]
     return ImportResult(
         records=kept,
@@ -222,6 +236,22 @@ def _import_remarks(
         losses=tuple(losses),
         ignored=read.ignored,
     )
+
+
+def _usable(
+    path: Path, placed: Sequence[Placed], convert: Callable[[Sequence[Placed]], object]
+) -> tuple[list[Placed], list[str]]:
+    """The rows that can be converted alone, and a line on each other one; if none can, all of them."""
+    names = dict.fromkeys(name for _, row in placed for name in row)
+    usable, left_out = [], []
+    for place, row in placed:
+        try:
+            convert([(place, {**names, **row})])
+        except UserError as error:
+            left_out.append(error.problem.removeprefix(f"{path}: "))
+        else:
+            usable.append((place, row))
+    return (usable, left_out) if usable else (list(placed), [])
 
 
 # The third pass.
@@ -365,6 +395,11 @@ def _unread(opinions: Sequence[Opinion]) -> Iterator[str]:
 # The kind of a file.
 
 
+def knows_itself(row: Row) -> bool:
+    """True if a row is of a format whose keys say what they hold: a record of ours, a tool's, a published set's."""
+    return row.keys() >= OWN_KEYS or any(importer.knows(row) for importer in IMPORTERS)
+
+
 def _asked_for(kind: str, placed: Sequence[Placed]) -> Importer | str:
     """The importer of a kind; of several that share a name, the one that knows a row."""
     if is_own_name(kind):
@@ -400,7 +435,7 @@ def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | s
         return "remarks"
     if {"chosen", "rejected"} <= first.keys() or {"preferred_output", "non_preferred_output"} <= first.keys():
         raise UserError(f"{path}: these are pairs of answers, and no feedback on one", PAIRS_CURE)
-    texts = ", ".join(_paths(first))[:300]
+    texts = ", ".join(paths_in(first))[:300]
     cure = f"say where what is: --map response=KEY,critique=KEY (or prompt, score, corrected); keys: {texts}"
     raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
 
@@ -415,40 +450,6 @@ def _own(path: Path, placed: Sequence[Placed], write: Write) -> Iterator[Feedbac
             yield read_record(row, write)
         except ValueError as error:
             raise bad_record(path, number, error) from error
-
-
-def _with_paths(row: Row, names: Mapping[str, Sequence[str]]) -> Row:
-    """A row with what `names` reach by dots inside its values (`outputs.answer`, `feedback.0.comment`) as keys.
-
-    Of several prompts, the last key holds all. A conversation whose texts are named is not read as one.
-    """
-    paths = [name for theirs in names.values() for name in theirs if name not in row and "." in name]
-    inside = {name: value for name in paths if (value := _inside(row, name)) is not None}
-    talks = {name.partition(".")[0] for ours in ("prompt", "response") for name in names.get(ours, ())} & {*TALKS}
-    row = {name: value for name, value in row.items() if name not in talks} | inside
-    asked = [str(row[name]) for name in names.get("prompt", ()) if is_filled(row.get(name))]
-    others = {name: value for name, value in row.items() if name not in names.get("prompt", ())[:-1]}
-    return others | ({names["prompt"][-1]: "\n\n".join(asked)} if len(asked) > 1 else {})
-
-
-def _inside(value: Any, name: str) -> Any:
-    for part in name.split("."):
-        if isinstance(value, list) and part.isdigit() and int(part) < len(value):
-            value = value[int(part)]
-        elif isinstance(value, dict) and part in value:
-            value = value[part]
-        else:
-            return None
-    return value
-
-
-def _paths(value: Any, name: str = "") -> Iterator[str]:
-    """The names of all texts and numbers in a value, by dots."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
-    for key, item in inner:
-        yield from _paths(item, f"{name}.{key}" if name else str(key))
-    if not isinstance(value, dict | list) and value is not None:
-        yield name
 
 
 # Files of records.

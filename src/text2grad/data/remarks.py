@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.data.anchors import anchors, criticises
+from text2grad.data.columns import NO_RATING
 from text2grad.data.conversations import (
     ANSWERS,
     PROMPTS,
@@ -72,7 +74,9 @@ def parse_map(words: Sequence[str], fields: Sequence[str] = FIELDS) -> dict[str,
         UsageError: it is written otherwise, or names none of `fields`.
     """
     chosen: dict[str, tuple[str, ...]] = {}
-    for ours, equals, theirs in (pair.partition("=") for word in words for pair in word.split(",")):
+    # A comma may be part of a column's name: it parts what names a field behind it.
+    pairs = (pair for word in words for pair in re.split(r",(?=\s*\w+\s*=)", word))
+    for ours, equals, theirs in (pair.partition("=") for pair in pairs):
         name = ours.strip()
         if not (equals and name and theirs.strip()):
             raise UsageError(f"--map {ours!r} is not a pair", "write --map response=answer,critique=comment")
@@ -207,6 +211,11 @@ def _lines(value: Any, name: str) -> list[str]:
 # Scores.
 
 
+def _is_rated(value: object) -> bool:
+    """True if a cell has a rating: a dash, or n/a in some language, has none."""
+    return is_filled(value) and str(value).strip().casefold() not in NO_RATING
+
+
 def scales_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scales:
     """The reading of a file's scores: of `score` on its scale from -1 to 1, or of the first rating with a scale in
     `given` ("" or its name).
@@ -214,9 +223,9 @@ def scales_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scales:
     Raises:
         UsageError: `given` names a rating that the file does not have, or a rating is not on its scale.
     """
-    there = [name for name in ("score", *RATINGS) if any(is_filled(row.get(name)) for row in rows)]
+    there = [name for name in ("score", *RATINGS) if any(_is_rated(row.get(name)) for row in rows)]
     column = next((name for name in there if name in given), next(iter(there), ""))
-    values = {column: [row[column] for row in rows if is_filled(row.get(column))]} if column else {}
+    values = {column: [row[column] for row in rows if _is_rated(row.get(column))]} if column else {}
     return Scales.of(values, given, {"score": DECLARED}, column)
 
 
@@ -227,8 +236,8 @@ def _score(row: Row, scales: Scales) -> float | None:
         ValueError: the value of the column `score` is none.
     """
     value = row.get(scales.main) if scales.main else None
-    score = scales.score({scales.main: value}) if is_filled(value) else None
-    if score is None and scales.main == "score" and is_filled(value):
+    score = scales.score({scales.main: value}) if _is_rated(value) else None
+    if score is None and scales.main == "score" and _is_rated(value):
         shown = str(value).strip()[:20]
         if number_of(value) is not None:
             cure = "of another scale, say it from worst to best: --scale 1..5"
@@ -301,7 +310,8 @@ def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinio
     if row and all(plain_name(value) == name for name, value in row.items()):
         return Opinion("", skipped="a header", losses=["the header again: left out"])
     response = row.get("response")
-    says = score is not None or any(is_filled(row.get(name)) for name in SAYS)
+    says = score is not None or any(is_filled(row.get(name)) for name in SAYS if name != "score")
+    says = says or _is_rated(row.get("score"))
     if not (says or (isinstance(response, str) and has_markup(response))):
         blank = not any(map(is_filled, row.values()))
         loss = f"nothing is said of the response: fill in {', '.join(SAYS[:-1])} or {SAYS[-1]}"

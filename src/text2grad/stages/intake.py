@@ -42,10 +42,11 @@ def run_import(
     scales: Sequence[str] = (),
     no_prompt: bool = False,
     sheet: str = "",
+    skip: bool = False,
 ) -> ImportSummary:
     """Add people's feedback to our records; say what was found, and what the file holds of each data set.
 
-    `names`, `scales`, `no_prompt` and `sheet` are as `data.records.import_feedback` takes them.
+    `names`, `scales`, `no_prompt`, `sheet` and `skip` are as `data.records.import_feedback` takes them.
     Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
     """
     from text2grad.data.records import import_feedback, merged, reports_by_data_set
@@ -53,7 +54,7 @@ def run_import(
     run = RunFolder.of(config)
     write = run.turn_writer()
     characters = config.task.context_characters
-    imported = import_feedback(source, kind, characters, names, scales, write, no_prompt, sheet)
+    imported = import_feedback(source, kind, characters, names, scales, write, no_prompt, sheet, skip)
     target = out or run.feedback_file
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

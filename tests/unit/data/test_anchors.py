@@ -39,7 +39,14 @@ def test_only_what_is_quoted_once_and_not_proposed(comment: str, words: list[str
 
 @pytest.mark.parametrize(
     ("comment", "score", "criticised"),
-    [("no", -0.5, True), ("no", 0.0, True), ("no", 0.5, False), ("no", None, True), ("I love it", None, False)],
+    [
+        ("no", -0.5, True),
+        ("good", 0.0, True),
+        ("no", 0.5, True),
+        ("good", 0.5, False),
+        ("no", 1.0, False),
+        ('"the best"?', None, True),
+    ],
 )
 def test_what_praises_marks_nothing_poor(comment: str, score: float | None, criticised: bool) -> None:
     assert criticises(comment, score) is criticised

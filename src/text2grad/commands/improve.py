@@ -1,0 +1,65 @@
+"""The command for the main job: feedback in, a better model out."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import field
+from functools import partial
+from pathlib import Path
+
+import typer
+
+from text2grad.commands.base import UNSET, ConfiguredCommand, Stage, Work, argument, command, option
+from text2grad.commands.console import quiet
+from text2grad.commands.judge import MAP, SCALE, SHEET
+from text2grad.errors import UsageError
+
+PRESETS = {"tiny": "human_qa"}
+"""The preset of a model; `own` for all others."""
+
+
+@command("improve")
+class Improve(Stage, ConfiguredCommand):
+    """Make a model better with people's feedback: a spreadsheet in, a better model out.
+
+    FILE has a row for each answer: what was asked, the answer, and a comment, a rating or a better answer, under
+    any names. It is .xlsx, .ods, .csv or JSON, also chat logs with thumbs. What the columns hold is
+    proposed and shown before anything is done. A fifth of the questions is held out; the new model is kept if
+    it is better on them.
+
+    Runs import, sft, train --offline, evaluate and report, and prints each command. If stopped or killed, run the
+    same command to resume.
+
+    \b
+    Examples:
+      text2grad improve feedback.xlsx
+      text2grad improve feedback.xlsx --plan
+      text2grad improve feedback.csv --model Qwen/Qwen2.5-0.5B-Instruct --yes
+      text2grad improve feedback.csv --map response=Text --scale 6..1
+    """
+
+    source: Path = argument("FILE", "The file with the feedback.")
+    model: str = option("--model NAME", "The model to improve: smollm2, tiny, a folder, a hub name.", "")
+    names: list[str] = option(*MAP, UNSET)
+    scales: list[str] = option(*SCALE, UNSET)
+    sheet: str = option(*SHEET)
+    yes: bool = option("--yes", "Take the proposal without asking.", False)
+    plan: bool = option("--plan", "Show the proposal and the plan, and exit.", False)
+    restart: bool = option("--restart", "Start over instead of resuming an unfinished run.", False)
+    config: list[str] = field(
+        default=option("--config NAME|FILE", "A preset's name or a YAML file. [default: own]", UNSET), kw_only=True
+    )
+
+    def work(self) -> Work:
+        from text2grad.stages.improve import ImproveOptions, run_improve
+
+        if not (self.yes or self.plan or sys.stdin.isatty()):
+            raise UsageError(
+                "nobody can be asked here whether the columns are right", "--plan shows them, --yes takes them"
+            )
+        under = [f"--run.folder=runs/{self.source.name.partition('.')[0]}"]
+        under += [f"--policy.model={self.model}"] if self.model else []
+        config = self.configuration(self.config or [PRESETS.get(self.model, "own")], under)
+        options = ImproveOptions(self.sheet, self.names, self.scales, self.plan, self.restart)
+        confirm = None if self.yes or self.plan else partial(typer.confirm, default=True, err=True)
+        return Work(partial(run_improve, config, self.source, options, confirm), quiet)

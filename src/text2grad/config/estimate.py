@@ -1,0 +1,106 @@
+"""Estimate how long the steps of `improve` take and how much memory they need. No torch, and nothing is loaded.
+
+The work is counted in floating point operations from the number of tokens, and divided by what this machine was
+measured to do. The factors are of SmolLM2-135M (benchmarks/improve.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from text2grad.config.derive import DataFacts, Facts, MachineFacts, ModelFacts, Supervised, derive
+from text2grad.config.sections import TINY, Config
+from text2grad.durable.machine import total_memory
+from text2grad.feedback import Example, Feedback, Message, conversation_text
+from text2grad.settings import value_at
+
+CHARACTERS = 3.6
+"""Of a token."""
+TEMPLATE = 30
+"""Tokens of a chat template around a prompt."""
+TRAINED, SAMPLED = 0.30, 0.05
+"""Share of the measured speed that training, and sampling token by token, reach."""
+START = 15.0
+"""Seconds in which a step loads its packages and its model."""
+SMOLLM2_PARAMETERS = 135e6
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The time of all steps and the memory of the largest."""
+
+    minutes: float
+    gigabytes: float
+
+    @property
+    def words(self) -> str:
+        """`9 minutes, 3 GB`."""
+        minutes = max(1, round(self.minutes))
+        return f"{minutes} minute{'s' * (minutes != 1)}, {max(1, round(self.gigabytes))} GB"
+
+
+def estimate(
+    config: Config,
+    training: Sequence[Example],
+    heldout: Sequence[Example],
+    records: Sequence[Feedback],
+    steps: Sequence[str],
+    speed: float,
+) -> Estimate:
+    """Estimate the steps `sft` and `offline`, and an evaluation of each policy and of the base model.
+
+    `speed`: floating point operations in a second, of products of matrices in the policy's type.
+    """
+    model = _facts_of_model(config)
+    seconds = START
+    learned: list[tuple[Supervised, list[tuple[Message, ...]], list[str]]] = [
+        ("sft", [example.prompt for example in training], [example.reference for example in training]),
+        ("offline", [record.prompt for record in records], [str(record.response) for record in records]),
+    ]
+    for stage, prompts, answers in learned:
+        if stage not in steps:
+            continue
+        asked = [len(conversation_text(prompt)) / CHARACTERS + TEMPLATE for prompt in prompts]
+        said = [len(answer) / CHARACTERS for answer in answers]
+        count = max(1, len(asked))
+        facts = DataFacts(len(asked), round(sum(asked) / count), round(sum(said) / count))
+        tokens = sum(asked) + sum(said)
+        passes = _passes(stage, config, Facts(model, facts, MachineFacts("cpu", total_memory())))
+        each = (4 if model.adapters else 6) + (2 if stage == "offline" else 0)
+        seconds += START + passes * tokens * each * model.parameters / (TRAINED * speed)
+    asked_tokens = sum(len(conversation_text(example.prompt)) / CHARACTERS + TEMPLATE for example in heldout)
+    said_tokens = len(heldout) * config.generation.max_new_tokens
+    sampled = (len(steps) + 1) * (1 + config.evaluate.samples) * (asked_tokens / 10 + said_tokens)
+    seconds += START * (len(steps) + 1) + sampled * 2 * model.parameters / (SAMPLED * speed)
+    weights = model.parameters * (2 if config.policy.dtype in ("bfloat16", "float16") else 4)
+    return Estimate(seconds / 60, (3 * weights + 1.5 * 2**30) / 2**30)
+
+
+def _passes(stage: Supervised, config: Config, facts: Facts) -> float:
+    """Passes over the data, as they will be derived."""
+    key = f"{stage}.epochs"
+    derived = derive(stage, config, facts) if config.policy.model != TINY else {}
+    return float(derived[key].value if key in derived else value_at(config, key))
+
+
+def _facts_of_model(config: Config) -> ModelFacts:
+    """The size of a model as far as it is known without loading it: by its folder, else by its name."""
+    adapters = config.policy.lora is not None
+    name = config.policy.model
+    if name == TINY:
+        return ModelFacts(1_000_000, adapters, 2, 128)
+    folder = Path(name)
+    sizes = [file.stat().st_size for file in folder.glob("*.safetensors")] if folder.is_dir() else []
+    if sizes:
+        described = folder / "config.json"
+        shape = json.loads(described.read_text(encoding="utf-8")) if described.is_file() else {}
+        width, layers = int(shape.get("hidden_size", 1024)), int(shape.get("num_hidden_layers", 24))
+        half = str(shape.get("torch_dtype", shape.get("dtype", ""))) in ("bfloat16", "float16")
+        return ModelFacts(round(sum(sizes) / (2 if half else 4)), adapters, layers, width)
+    match = re.search(r"(\d+(?:\.\d+)?)\s*([BbMm])(?![a-z])", name)
+    parameters = float(match[1]) * (1e9 if match[2] in "Bb" else 1e6) if match else SMOLLM2_PARAMETERS
+    return ModelFacts(round(parameters), adapters, 30, 576)

@@ -1,0 +1,149 @@
+"""Is a model better on held-out questions? Judged by what people's own feedback offers, without a judge.
+
+Three measures, each from 0 to 1 for every answer: how close it is to the answer as people corrected it; that it
+repeats none of the words that people criticised; how close it is to an answer that people rated well. No torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from text2grad.eval.metrics import Interval, mean_with_interval
+from text2grad.feedback import Feedback
+from text2grad.tasks.base import question_of
+from text2grad.unicode_words import units
+
+LONGEST_TERM = 4
+"""Words of a criticised passage that a new answer may repeat; longer ones are of one answer alone."""
+SHORTEST_ANSWER, LONGEST_ANSWER = 0.4, 2.5
+"""Times the length of people's own answers; one outside of these is not credited for what it does not say."""
+FEWEST = 3
+"""Held-out questions below which nothing is decided."""
+TITLES = {
+    "corrections": "likeness to people's corrections",
+    "clean": "answers without criticised words",
+    "praised": "likeness to answers that people rated well",
+}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What people want of an answer to one held-out question: `corrected` and `praised` are answers ("": unknown),
+    `length` is the usual number of words, and `terms` the criticised words that it must not repeat."""
+
+    corrected: str
+    praised: str
+    length: float
+    terms: frozenset[str]
+
+
+def words_in(text: str) -> list[str]:
+    """The words of a text in small letters."""
+    return [text[start:end].casefold() for start, end in units(text) if any(map(str.isalnum, text[start:end]))]
+
+
+def likeness(one: str, other: str) -> float:
+    """The share of words that two texts have in common, in their order."""
+    return difflib.SequenceMatcher(None, words_in(one), words_in(other), autojunk=False).ratio()
+
+
+def criticised_terms(records: Iterable[Feedback]) -> frozenset[str]:
+    """The words that people marked as poor, without those that they write themselves, or leave where they are."""
+    records = list(records)
+    poor: Counter[str] = Counter()
+    fine: set[str] = set()
+    for record in records:
+        corrected = str(record.meta.get("corrected") or "")
+        praised = record.response if (record.score or 0) > 0 and not any(s.label < 0 for s in record.spans) else ""
+        for text in (corrected, praised):
+            fine |= terms_of(text)
+        for span in record.spans:
+            words = words_in(span.text)
+            if span.label < 0 and 0 < len(words) <= LONGEST_TERM:
+                poor[" ".join(words)] += 1
+    return frozenset(term for term in poor if term not in fine)
+
+
+def terms_of(text: str) -> set[str]:
+    """All sequences of at most `LONGEST_TERM` words of a text."""
+    words = words_in(text)
+    lengths = range(1, LONGEST_TERM + 1)
+    return {" ".join(words[start : start + length]) for length in lengths for start in range(len(words))}
+
+
+def expectations(records: Sequence[Feedback], heldout: Iterable[str]) -> dict[str, Expectation]:
+    """What people want of an answer to each held-out question, by the question."""
+    terms = criticised_terms(records)
+    by_question: dict[str, list[Feedback]] = {}
+    for record in records:
+        by_question.setdefault(question_of(record), []).append(record)
+    usual = fmean([len(words_in(record.response)) for record in records] or [0.0])
+    expected = {}
+    for question in heldout:
+        own = by_question.get(question, [])
+        corrected = next((text for record in own if (text := str(record.meta.get("corrected") or ""))), "")
+        praised = max(own, key=lambda record: record.score or 0.0, default=None)
+        good = praised.response if praised is not None and (praised.score or 0.0) > 0 else ""
+        length = len(words_in(corrected or good)) or usual
+        asked = terms_of(question)
+        expected[question] = Expectation(corrected, good, length, frozenset(t for t in terms if t not in asked))
+    return expected
+
+
+def measure(answer: str, expected: Expectation, has_terms: bool) -> dict[str, float]:
+    """The measures of one answer, those that its question has."""
+    figures: dict[str, float] = {}
+    if expected.corrected:
+        figures["corrections"] = likeness(answer, expected.corrected)
+    if has_terms:
+        length = len(words_in(answer))
+        sound = SHORTEST_ANSWER * expected.length <= length <= LONGEST_ANSWER * expected.length
+        figures["clean"] = float(sound and not terms_of(answer) & expected.terms)
+    if expected.praised and not expected.corrected:
+        figures["praised"] = likeness(answer, expected.praised)
+    return figures
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two policies on held-out questions: the mean of each measure before and after, and the interval of the gain,
+    the mean over the measures of a question. `gain` None: there is nothing to measure by, or too little."""
+
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    gain: Interval | None
+    questions: int
+
+    @property
+    def better(self) -> bool:
+        """True if chance does not explain the gain."""
+        return self.gain is not None and self.gain.low > 0
+
+    @property
+    def line(self) -> str:
+        """`held out (12 questions): likeness to people's corrections 0.31 -> 0.78`."""
+        pairs = [f"{TITLES[name]} {self.before[name]:.2f} -> {self.after[name]:.2f}" for name in self.after]
+        return f"held out ({self.questions} questions): {' · '.join(pairs) or 'nothing to measure by'}"
+
+
+def compare(expected: Mapping[str, Expectation], before: Mapping[str, str], after: Mapping[str, str]) -> Comparison:
+    """Compare answers to the same held-out questions, each by its question."""
+    has_terms = any(expectation.terms for expectation in expected.values())
+    figures = {
+        question: (measure(before[question], each, has_terms), measure(after[question], each, has_terms))
+        for question, each in expected.items()
+        if question in before and question in after
+    }
+    measured = {question: pair for question, pair in figures.items() if pair[0]}
+    gains = [fmean(new.values()) - fmean(old.values()) for old, new in measured.values()]
+    means = [
+        {name: fmean(pair[side][name] for pair in measured.values() if name in pair[side])
+         for name in TITLES if any(name in pair[side] for pair in measured.values())}
+        for side in (0, 1)
+    ]  # fmt: skip
+    gain = mean_with_interval(gains) if len(gains) >= FEWEST else None
+    return Comparison(means[0], means[1], gain, len(measured))

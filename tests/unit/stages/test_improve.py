@@ -1,0 +1,225 @@
+"""`improve`: files as people have them are read without options, and the better policy is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedback_files import ENGLISH, GERMAN, MIXED, shop_rows, write_table
+from human_data import small_config
+from text2grad.config import Config
+from text2grad.errors import UsageError, UserError
+from text2grad.feedback import Feedback
+from text2grad.jsonl import read_jsonl
+from text2grad.stages import improve
+from text2grad.stages.improve import ImproveOptions, Source, describe, make_plan, read_source, run_improve
+from workbook_files import write_xlsx
+
+QUICK = ("--sft.epochs", "1", "--offline.epochs", "1", "--generation.max_new_tokens", "8")
+
+
+def config_in(folder: Path, *overrides: str) -> Config:
+    return small_config(folder / "run", *QUICK, *overrides)
+
+
+def source_of(folder: Path, rows: Sequence[Sequence[Any]], name: str = "feedback.xlsx", **options: Any) -> Source:
+    path = folder / name
+    if name.endswith(".xlsx"):
+        write_xlsx(path, {"Feedback": rows})
+    else:
+        write_table(path, rows)
+    return read_source(config_in(folder), path, ImproveOptions(**options))
+
+
+# Reading.
+
+
+@pytest.mark.parametrize("names", [ENGLISH, GERMAN, MIXED], ids=["English", "German", "mixed"])
+@pytest.mark.parametrize("name", ["feedback.xlsx", "feedback.csv", "feedback.tsv"])
+def test_files_are_read_without_options(tmp_path: Path, names: Sequence[str], name: str) -> None:
+    source = source_of(tmp_path, shop_rows(names), name)
+    first = source.records[0]
+    assert len(source.records) == 24 and {record.meta["annotator"] for record in source.records} == {"Ann", "Bo"}
+    assert first.prompt[0].content.startswith(("Describe", "Beschreibe")) and first.score is not None
+    assert sum(bool(record.meta.get("corrected")) for record in source.records) >= 5
+    assert any(record.spans for record in source.records)
+    shown = "\n".join(describe(source))
+    assert f"{names[1]} -> response" in shown and f"{names[6]}: not used" in shown and "by quotes" in shown
+
+
+def test_excels_german_csv_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rückmeldung.csv"
+    write_table(path, shop_rows(GERMAN), ";", "cp1252")
+    source = read_source(config_in(tmp_path), path, ImproveOptions())
+    assert len(source.records) == 24 and "cp1252" in capsys.readouterr().err
+
+
+TALK = [{"role": "user", "content": "Describe the lamp."}, {"role": "assistant", "content": "The best lamp."}]
+WRITTEN = 'no "The best" please'
+CHATS = {
+    "beside": {"messages": TALK, "thumbs": "down", "comment": WRITTEN},
+    "in an object": {"messages": TALK, "feedback": {"thumb": "down", "comment": WRITTEN}},
+    "in the message": {"messages": [TALK[0], {**TALK[1], "annotation": {"rating": -1, "comment": WRITTEN}}]},
+    "a score": {"conversation": TALK, "user_feedback": {"score": 0}, "reviewer_note": WRITTEN},
+    "yes or no": {"messages": TALK, "is_good": False, "reason": WRITTEN},
+    "a response apart": {"messages": TALK[:1], "response": "The best lamp.", "liked": "no", "why": WRITTEN},
+}
+GOOD = {"down": "up", -1: 1, 0: 1, "no": "yes"}
+"""The other rating; False counts as 0."""
+
+
+def praised(value: Any) -> Any:
+    """The same row with the other rating, and no comment."""
+    if isinstance(value, dict):
+        return {key: "" if isinstance(item, str) and '"' in item else praised(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [value[0], *map(praised, value[1:])]
+    return value == 0 if isinstance(value, bool) else GOOD.get(value, value)
+
+
+@pytest.mark.parametrize("shape", CHATS)
+def test_chat_logs_have_their_ratings_and_comments_anywhere(tmp_path: Path, shape: str) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in (CHATS[shape], praised(CHATS[shape]))), encoding="utf-8")
+    source = read_source(config_in(tmp_path), path, ImproveOptions())
+    assert [record.score for record in source.records] == [-1.0, 1.0], source.imported.losses
+    assert [span.text for span in source.records[0].spans] == ["The best"]
+    assert source.records[0].prompt[-1].content == "Describe the lamp."
+
+
+def test_what_is_in_doubt_is_refused_with_both_candidates(tmp_path: Path) -> None:
+    rows = [(*row, f"Another {n} text of the bot, and so on") for n, row in enumerate(shop_rows(ENGLISH))]
+    rows[0] = (ENGLISH[0], "Answer 1", *ENGLISH[2:], "Answer 2")
+    with pytest.raises(UsageError, match="'Answer 1' or 'Answer 2'") as caught:
+        source_of(tmp_path, rows)
+    assert '--map "response=Answer 2"' in caught.value.cure
+    source = source_of(tmp_path, rows, names=["response=Answer 2"])
+    assert source.records[0].response.startswith("Another")
+
+
+def test_a_scale_in_doubt_is_refused_and_can_be_said(tmp_path: Path) -> None:
+    rows = [[*row[:3], n % 3 + 1, *row[4:]] if n else row for n, row in enumerate(shop_rows(ENGLISH))]
+    with pytest.raises(UsageError, match=r"--scale 1..3 or --scale 1..5"):
+        source_of(tmp_path, rows)
+    assert {record.score for record in source_of(tmp_path, rows, scales=["1..3"]).records} == {-1.0, 0.0, 1.0}
+
+
+def test_rows_that_cannot_be_used_are_named_and_left_out(tmp_path: Path) -> None:
+    rows = [list(row) for row in shop_rows(ENGLISH)]
+    rows[1][1] = ""  # no answer
+    rows[2][0] = None  # no question
+    rows[3][2:5] = [None, "-", None]  # nothing is said
+    rows[4][3] = "n/a"
+    rows.append(rows[5])  # twice
+    source = source_of(tmp_path, rows)
+    assert len(source.records) == 21
+    losses = "\n".join(source.imported.losses)
+    assert all(f"row {number}" in losses for number in (2, 3, 4, 26))
+
+
+def test_people_who_disagree_both_count(tmp_path: Path) -> None:
+    rows = shop_rows(ENGLISH)
+    both = [(*rows[2][:2], None, rating, None, who, None) for rating, who in ((1, "Ann"), (5, "Cleo"))]
+    source = source_of(tmp_path, [*rows[:2], *rows[3:], *both])
+    assert "1 answers are praised by one person and blamed by another" in "\n".join(describe(source))
+
+
+# The plan.
+
+
+def columns(*kept: int) -> list[tuple[Any, ...]]:
+    """The rows of a file without some columns."""
+    return [tuple(row[column] for column in kept) for row in shop_rows(ENGLISH)]
+
+
+PLANS = {
+    "comments, scores and corrections": ((0, 1, 2, 3, 4), ("sft", "offline"), "then the comments"),
+    "comments alone": ((0, 1, 2), ("sft", "offline"), "then the comments"),
+    "ratings alone": ((0, 1, 3), ("sft", "offline"), "then the ratings"),
+    "corrections alone": ((0, 1, 4), ("sft",), "learn the corrections"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_the_plan_is_chosen_from_the_data(tmp_path: Path, kind: str) -> None:
+    kept, steps, reason = PLANS[kind]
+    source = source_of(tmp_path, columns(*kept))
+    plan = make_plan(source)
+    assert plan.steps == steps and reason in plan.reason
+    questions = {example.prompt[0].content for example in plan.training}
+    assert not questions & {example.prompt[0].content for example in plan.heldout}
+    assert len(plan.heldout) == round(0.2 * (len(questions) + len(plan.heldout)))
+    assert plan == make_plan(source)
+
+
+def test_ratings_that_are_all_alike_teach_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(*row[:2], 5) if n else (*row[:2], row[3]) for n, row in enumerate(shop_rows(ENGLISH))]
+    path = write_xlsx(tmp_path / "feedback.xlsx", {"Feedback": rows})
+    summary = run_improve(config_in(tmp_path), path, ImproveOptions(scales=["1..5"], names=["score=Rating"]))
+    assert summary.steps == () and "nothing to learn" in summary.reason
+    assert not (tmp_path / "run").exists() and "Nothing was written" in capsys.readouterr().err
+
+
+def test_too_few_questions_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="4 questions are too few"):
+        make_plan(source_of(tmp_path, shop_rows(ENGLISH)[:5]))
+    assert len(make_plan(source_of(tmp_path, shop_rows(ENGLISH)[:6])).training) == 4
+
+
+def test_corrections_are_what_is_imitated(tmp_path: Path) -> None:
+    plan = make_plan(source_of(tmp_path, shop_rows(ENGLISH)))
+    corrected = {row[0]: row[4] for row in shop_rows(ENGLISH)[1:] if row[4]}
+    asked = {example.prompt[0].content: example.reference for example in (*plan.training, *plan.heldout)}
+    assert corrected and {question: asked[question] for question in corrected} == corrected
+
+
+@pytest.mark.nightly
+def test_five_thousand_rows_are_read(tmp_path: Path) -> None:
+    source = source_of(tmp_path, shop_rows(ENGLISH, 5000), "feedback.csv")
+    plan = make_plan(source)
+    assert len(source.records) == 5000 and len(plan.heldout) == improve.MOST_HELDOUT
+
+
+# The run.
+
+
+def test_a_plan_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_xlsx(tmp_path / "feedback.xlsx", {"Feedback": shop_rows(ENGLISH)})
+    summary = run_improve(config_in(tmp_path), path, ImproveOptions(plan=True))
+    assert not (tmp_path / "run").exists() and summary.estimated_minutes is not None and summary.minutes is None
+    assert "held out" in capsys.readouterr().err
+    refused = run_improve(config_in(tmp_path), path, ImproveOptions(), confirm=lambda question: False)
+    assert refused.minutes is None and not (tmp_path / "run").exists()
+
+
+def test_a_file_becomes_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    path = write_xlsx(tmp_path / "feedback.xlsx", {"Feedback": shop_rows(MIXED)})
+    config = config_in(tmp_path)
+    summary = run_improve(config, path, ImproveOptions())
+    run, shown = tmp_path / "run", capsys.readouterr().err
+    for command in ("import", "sft", "train --offline", "evaluate base", "evaluate offline"):
+        assert f"$ text2grad {command}" in shown
+    assert summary.steps == ("sft", "offline") and summary.better is False and summary.kept == "base"
+    assert "not better beyond chance" in shown and not (run / "policy").exists() and (run / "report.html").is_file()
+    trained = {record.prompt[0].content for record in read_jsonl(run / "feedback.jsonl", Feedback)}
+    heldout = [json.loads(line)["prompt"] for line in (run / "heldout.jsonl").read_text().splitlines()]
+    assert set(heldout) <= trained and len(heldout) == 5
+
+    # The same command again trains nothing, and a better policy is kept.
+    def answers(found: Any, name: str, question: Any) -> dict[str, str]:
+        wanted = {text: f"The {text.split()[2]} is 30 cm wide." for text in question.values()}
+        return wanted if name == "sft" else dict.fromkeys(question.values(), "no")
+
+    monkeypatch.setattr(improve, "_answers", answers)
+    again = run_improve(config, path, ImproveOptions())
+    assert "ended before" in capsys.readouterr().err and again.minutes == summary.minutes
+    assert (again.better, again.kept) == (True, "sft") and (run / "policy" / "config.json").is_file()
+
+    # Another file in the same folder is refused.
+    other = write_xlsx(tmp_path / "other.xlsx", {"Feedback": shop_rows(ENGLISH)})
+    with pytest.raises(UserError, match="--restart"):
+        run_improve(config, other, ImproveOptions())
