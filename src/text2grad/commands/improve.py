@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -57,9 +59,19 @@ class Improve(Stage, ConfiguredCommand):
             raise UsageError(
                 "nobody can be asked here whether the columns are right", "--plan shows them, --yes takes them"
             )
-        under = [f"--run.folder=runs/{self.source.name.partition('.')[0]}"]
+        name = re.sub(r"[^\w-]+", "_", self.source.name.partition(".")[0])
+        under = [f"--run.folder=runs/{name}"]
         under += [f"--policy.model={self.model}"] if self.model else []
         config = self.configuration(self.config or [PRESETS.get(self.model, "own")], under)
         options = ImproveOptions(self.sheet, self.names, self.scales, self.plan, self.restart)
         confirm = None if self.yes or self.plan else partial(typer.confirm, default=True, err=True)
-        return Work(partial(run_improve, config, self.source, options, confirm), quiet)
+        choose = choose_option if sys.stdin.isatty() else None
+        return Work(partial(run_improve, config, self.source, options, confirm, choose), quiet)
+
+
+def choose_option(question: str, options: Sequence[str]) -> str:
+    """Ask on the terminal for one of several options."""
+    for number, each in enumerate(options, start=1):
+        typer.echo(f"  {number}: {each}", err=True)
+    chosen: int = typer.prompt(f"{question}: which", type=int, err=True)
+    return options[min(max(chosen, 1), len(options)) - 1]

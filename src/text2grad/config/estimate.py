@@ -22,10 +22,12 @@ CHARACTERS = 3.6
 """Of a token."""
 TEMPLATE = 30
 """Tokens of a chat template around a prompt."""
-TRAINED, SAMPLED = 0.30, 0.05
+TRAINED, SAMPLED = 0.75, 0.3
 """Share of the measured speed that training, and sampling token by token, reach."""
-START = 15.0
-"""Seconds in which a step loads its packages and its model."""
+FIRST, START = 15.0, 4.0
+"""Seconds in which all packages are loaded, and in which each step loads its model."""
+ENDS_EARLY = 0.6
+"""Share of its updates after which sft ends where its loss is low enough (`sft.least_loss`)."""
 SMOLLM2_PARAMETERS = 135e6
 
 
@@ -56,7 +58,7 @@ def estimate(
     `speed`: floating point operations in a second, of products of matrices in the policy's type.
     """
     model = _facts_of_model(config)
-    seconds = START
+    seconds = FIRST
     learned: list[tuple[Supervised, list[tuple[Message, ...]], list[str]]] = [
         ("sft", [example.prompt for example in training], [example.reference for example in training]),
         ("offline", [record.prompt for record in records], [str(record.response) for record in records]),
@@ -69,7 +71,8 @@ def estimate(
         count = max(1, len(asked))
         facts = DataFacts(len(asked), round(sum(asked) / count), round(sum(said) / count))
         tokens = sum(asked) + sum(said)
-        passes = _passes(stage, config, Facts(model, facts, MachineFacts("cpu", total_memory())))
+        ended = ENDS_EARLY if stage == "sft" and config.sft.least_loss is None and len(steps) > 1 else 1.0
+        passes = ended * _passes(stage, config, Facts(model, facts, MachineFacts("cpu", total_memory())))
         each = (4 if model.adapters else 6) + (2 if stage == "offline" else 0)
         seconds += START + passes * tokens * each * model.parameters / (TRAINED * speed)
     asked_tokens = sum(len(conversation_text(example.prompt)) / CHARACTERS + TEMPLATE for example in heldout)

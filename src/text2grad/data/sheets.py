@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 from python_calamine import CalamineError, CalamineSheet, PasswordError, SheetTypeEnum, load_workbook
 
-from text2grad.data.columns import fits
+from text2grad.data.columns import fits, profile
 from text2grad.data.tables import WORKBOOKS, Line, bad_rows
 from text2grad.errors import UserError, first_line, warn_once
 
@@ -315,6 +315,11 @@ def _spread(
     return "", notes
 
 
+def _has_texts(lines: Sequence[Line]) -> bool:
+    """True if a column of a sheet has texts of several words."""
+    return any(profile(column).is_text for column in zip(*(line.cells for line in lines), strict=True))
+
+
 def _letters(column: int) -> str:
     """The letters of a column that is counted from 0."""
     letters = ""
@@ -338,6 +343,7 @@ def _chosen(path: Path, sheets: Mapping[str, _Sheet], sheet: str) -> str:
         problem = f"{path}: the sheet {name!r} {read.problem}{more}"
         raise UserError(problem, "a sheet with a row of names, and below it a row for each answer, is read")
     fitting = [name for name in tables if fits([cell.strip() for cell in sheets[name].lines[0].cells])]
+    fitting = fitting or [name for name in tables if _has_texts(sheets[name].lines[1:])]
     chosen = fitting if len(fitting) == 1 else tables
     if len(chosen) > 1:
         meant = fitting or tables

@@ -110,24 +110,32 @@ class ImproveSummary(Summary):
 
 
 Confirm = Callable[[str], bool]
-"""Asks the user."""
+Choose = Callable[[str, Sequence[str]], str]
+"""Ask the user: yes or no, and for one of several options."""
 
 
 # Reading.
 
 
-def read_source(config: Config, path: Path, options: ImproveOptions) -> Source:
-    """Read a file, and propose what its columns hold.
+def read_source(config: Config, path: Path, options: ImproveOptions, choose: Choose | None = None) -> Source:
+    """Read a file, and propose what its columns hold. `choose` is asked where two columns or scales may be meant.
 
     Raises:
-        UserError: it cannot be read, or two columns or scales may be meant: names them and the options that decide.
+        UserError: it cannot be read, or nobody can be asked: names both and the options that decide.
     """
     placed = list(rows(path, options.sheet))
     if not placed:
         raise UserError(f"{path} has no rows", "check that it is the right file")
     proposal = None if knows_itself(placed[0][1]) else _proposed(placed, options)
-    names = [*options.names]
-    scales = [*options.scales]
+    while proposal is not None and proposal.doubts and choose is not None:
+        doubt = proposal.doubts[0]
+        flag, _, value = choose(f"{path}: the {doubt.field}", doubt.options).partition(" ")
+        if flag == "--scale":
+            options = replace(options, scales=[*options.scales, value])
+        else:
+            options = replace(options, names=[*options.names, value.strip('"')])
+        proposal = _proposed(placed, options)
+    names, scales = [*options.names], [*options.scales]
     if proposal is not None:
         _refuse_doubts(path, proposal)
         names = proposal.mapping
@@ -181,7 +189,7 @@ def describe(source: Source) -> list[str]:
         lines.append(f"  {len(spanned)} records point at words{shown}{rest}")
     lines += [f"  quoted, so marked: {line}" for line in imported.anchored[:EXAMPLES]]
     if disagree := _disagreements(records):
-        lines.append(f"  {disagree} answers are praised by one person and blamed by another: both count")
+        lines.append(f"  answers praised by one person and blamed by another, both count: {disagree}")
     lines += [f"  not used: {line}" for line in imported.losses[:EXAMPLES]]
     if (more := len(imported.losses) - EXAMPLES) > 0:
         lines.append(f"  not used: {more} more (text2grad import shows all)")
@@ -323,14 +331,19 @@ class Steps:
 
 
 def run_improve(
-    config: Config, path: Path, options: ImproveOptions, confirm: Confirm | None = None
+    config: Config,
+    path: Path,
+    options: ImproveOptions,
+    confirm: Confirm | None = None,
+    choose: Choose | None = None,
 ) -> ImproveSummary:
-    """Read feedback, train on it, and keep the better policy. `confirm` is asked before anything is written.
+    """Read feedback, train on it, and keep the better policy. `confirm` is asked before anything is written,
+    `choose` where two columns or scales may be meant.
 
     Raises:
         UserError: the file cannot be read, its columns are in doubt, or a step failed.
     """
-    source = read_source(config, path, options)
+    source = read_source(config, path, options, choose)
     for line in describe(source):
         print(line, file=sys.stderr)
     plan = make_plan(source)
@@ -346,7 +359,9 @@ def run_improve(
         return summary
     config = settings_of(config, plan, source)
     speed = machine_speed(config)
-    expected = estimate(config, plan.training, plan.heldout, source.records, plan.steps, speed)
+    asked = {words_of(question_of(example)) for example in plan.training}
+    learned = [record for record in source.records if words_of(question_of(record)) in asked]
+    expected = estimate(config, plan.training, plan.heldout, learned, plan.steps, speed)
     print(f"plan: {_plan_line(plan, expected)}", file=sys.stderr)
     summary = replace(summary, estimated_minutes=round(expected.minutes, 1))
     if options.plan or (confirm is not None and not confirm("Go ahead?")):

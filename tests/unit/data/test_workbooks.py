@@ -75,6 +75,13 @@ def test_the_sheet_with_answers_is_chosen(tmp_path: Path, capsys: pytest.Capture
     assert list(read_rows(path, "Legend")) == [{"word": "poor", "meaning": "bad"}]
 
 
+def test_where_no_name_is_known_the_sheet_with_texts_is_chosen(tmp_path: Path) -> None:
+    path = book(
+        tmp_path, {"Legend": [("x", "y"), ("poor", "bad")], "Other": [("A", "B"), ("q", "It is next year.")]}
+    )
+    assert list(read_rows(path)) == [{"A": "q", "B": "It is next year."}]
+
+
 def test_several_sheets_with_answers_are_named(tmp_path: Path) -> None:
     path = book(tmp_path, {"May": [HEADER, *ROWS], "June": [HEADER, *ROWS]})
     with pytest.raises(UserError, match=r"May, June \(--sheet May\)"):

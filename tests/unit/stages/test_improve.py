@@ -99,6 +99,15 @@ def test_what_is_in_doubt_is_refused_with_both_candidates(tmp_path: Path) -> Non
     assert '--map "response=Answer 2"' in caught.value.cure
     source = source_of(tmp_path, rows, names=["response=Answer 2"])
     assert source.records[0].response.startswith("Another")
+    asked: list[str] = []
+
+    def choose(question: str, options: Sequence[str]) -> str:
+        asked.append(question)
+        return options[1]
+
+    source = read_source(config_in(tmp_path), tmp_path / "feedback.xlsx", ImproveOptions(), choose)
+    assert len(asked) == 1 and "response=Answer 2" in ",".join(source.arguments)
+    assert source.records[0].response.startswith("Another")
 
 
 def test_a_scale_in_doubt_is_refused_and_can_be_said(tmp_path: Path) -> None:
@@ -125,7 +134,7 @@ def test_people_who_disagree_both_count(tmp_path: Path) -> None:
     rows = shop_rows(ENGLISH)
     both = [(*rows[2][:2], None, rating, None, who, None) for rating, who in ((1, "Ann"), (5, "Cleo"))]
     source = source_of(tmp_path, [*rows[:2], *rows[3:], *both])
-    assert "1 answers are praised by one person and blamed by another" in "\n".join(describe(source))
+    assert "blamed by another, both count: 1" in "\n".join(describe(source))
 
 
 # The plan.
