@@ -17,8 +17,8 @@ from text2grad.feedback import Feedback
 from text2grad.tasks.base import question_of
 from text2grad.unicode_words import units
 
-LONGEST_TERM = 4
-"""Words of a criticised passage that a new answer may repeat; longer ones are of one answer alone."""
+SHORT_TERM, LONGEST_TERM = 4, 8
+"""Words of a criticised passage that a new answer may repeat, where one person, or two, criticised it."""
 SHORTEST_ANSWER, LONGEST_ANSWER = 0.4, 2.5
 """Times the length of people's own answers; one outside of these is not credited for what it does not say."""
 FEWEST = 3
@@ -65,7 +65,8 @@ def criticised_terms(records: Iterable[Feedback]) -> frozenset[str]:
             words = words_in(span.text)
             if span.label < 0 and 0 < len(words) <= LONGEST_TERM:
                 poor[" ".join(words)] += 1
-    return frozenset(term for term in poor if term not in fine)
+    repeated = {term for term, count in poor.items() if count > 1 or len(term.split()) <= SHORT_TERM}
+    return frozenset(repeated - fine)
 
 
 def terms_of(text: str) -> set[str]:

@@ -33,9 +33,10 @@ def test_criticised_words_are_short_and_nobody_writes_them() -> None:
         record("q3", "It is blue.", "blue", corrected="It is blue and tall."),
         record("q4", "All of this is far too long.", "All of this is far too long"),
         record("q5", "A tall lamp.", score=1.0),
+        *(record(name, "We are so sorry for that.", "We are so sorry for that") for name in ("q7", "q8")),
         record("q6", "A tall mug.", "tall"),
     ]
-    assert criticised_terms(records) == {"12 inches", "the best"}
+    assert criticised_terms(records) == {"12 inches", "the best", "we are so sorry for that"}
 
 
 def test_what_people_want_of_a_question() -> None:
