@@ -80,7 +80,7 @@ def estimate(
     sampled = (len(steps) + 1) * (1 + config.evaluate.samples) * (asked_tokens / 10 + said_tokens)
     seconds += START * (len(steps) + 1) + sampled * 2 * model.parameters / (SAMPLED * speed)
     weights = model.parameters * (2 if config.policy.dtype in ("bfloat16", "float16") else 4)
-    return Estimate(seconds / 60, (3 * weights + 1.5 * 2**30) / 2**30)
+    return Estimate(seconds / 60, (3 * weights + 2.3 * 2**30) / 2**30)
 
 
 def _passes(stage: Supervised, config: Config, facts: Facts) -> float:
