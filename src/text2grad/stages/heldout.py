@@ -20,7 +20,7 @@ from text2grad.durable.checkpoint import oldest_step
 from text2grad.durable.run import CHECKPOINTS, save_policy
 from text2grad.durable.state import same_randomness
 from text2grad.errors import UserError
-from text2grad.eval.measures import TaskMeasure
+from text2grad.eval.measures import TaskMeasure, mean_scores
 from text2grad.policy.files.manifest import MANIFEST
 from text2grad.policy.model import Policy
 from text2grad.stages.evaluate import Exam, evaluate_policy
@@ -86,12 +86,19 @@ class HeldoutCurve:
             metrics.update(self._take(step + 1))
 
     def _take(self, at: int) -> dict[str, float]:
-        """Measure the policy after `at` steps, and keep it if it is the best; return the metrics."""
+        """Measure the policy after `at` steps, and keep it if it is the best; return the metrics.
+
+        Raises:
+            UserError: the task has no measure.
+        """
         started = time.perf_counter()
         with same_randomness():
-            figures = evaluate_policy(self.policy, self.exam).summary.figures
+            results = evaluate_policy(self.policy, self.exam)
         seconds = time.perf_counter() - started
-        greedy = {name.removeprefix("greedy_"): figures[name] for name in figures if name.startswith("greedy_")}
+        greedy = mean_scores(results.answers)  # the task's own: a longer answer is no better one
+        if not greedy:
+            problem = f"task {self.exam.measure.task.name!r} has no measure to choose a policy by"
+            raise UserError(problem, "leave out ppo.heldout_every")
         self.measure = self.measure or main_measure(greedy)
         value = greedy[self.measure]
         if not self.values or value > max(self.values.values()):
@@ -99,7 +106,7 @@ class HeldoutCurve:
         self.values[at] = value
         write_json(self.folder / BEST / MEASURED, {"measure": self.measure, "values": self.values})
         self._prune()
-        return {**_main(figures), "seconds_heldout": seconds}
+        return {**_main(results.summary.figures), "seconds_heldout": seconds}
 
     def _prune(self) -> None:
         """Remove policies that no resumed run could hand over."""

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from text2grad.config import PRESETS, Config, load_config
+from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
 from text2grad.page.report import policy_rows
 from text2grad.page.runs import read_run
@@ -48,12 +49,15 @@ class Script:
     """The greedy measures of a run, in their order; an error in the place of one stops the run there."""
 
     values: Iterator[float | type[BaseException]] = field(default_factory=lambda: iter(()))
+    measures: bool = True
 
     def __call__(self, *_: Any) -> Any:
         value = next(self.values)
         if not isinstance(value, float):
             raise value
-        return SimpleNamespace(summary=SimpleNamespace(figures={"greedy_rouge_l": value, "sampled_rouge_l": 0.0}))
+        figures = {"greedy_rouge_l": value, "sampled_rouge_l": 0.0, "greedy_length": -value}
+        rows = [{"scores": {"rouge_l": value} if self.measures else {}}]
+        return SimpleNamespace(summary=SimpleNamespace(figures=figures), answers=rows)
 
 
 @pytest.fixture
@@ -156,6 +160,12 @@ def test_a_run_that_starts_over_forgets_the_earlier_one(script: Script, tmp_path
     script.values = iter((0.1, 0.2, 0.3, 0.2))
     chosen = run_train(config, "mine", "restart").chosen
     assert chosen and chosen["step"] == 2
+
+
+def test_a_task_without_a_measure_chooses_nothing(script: Script, tmp_path: Path) -> None:
+    script.values, script.measures = iter((0.1, 0.2)), False
+    with pytest.raises(UserError, match=r"'say' has no measure"):
+        run_train(config_in(tmp_path, "--ppo.steps", "1"), "mine")
 
 
 def test_without_a_curve_it_is_the_last_and_nothing_is_said(script: Script, tmp_path: Path) -> None:
