@@ -92,11 +92,13 @@ def test_a_run_that_stopped_is_resumed(two_ranks: Path, tmp_path: Path, monkeypa
 
 def test_episodes_of_several_turns(tmp_path: Path) -> None:
     rows = verl_recipe.train(tmp_path, "--ppo.steps", "2", "--task.name", "verl_recipe:Talkers")
-    assert rows[0]["turns"] == 2.0
+    assert rows[1]["turns"] > 1.0
     (step,) = kept(tmp_path, 2)
-    for row in step:
-        others = [own == 0 for own in row["response_mask"]]
-        assert any(others) and not any(a for a, other in zip(row["advantages"], others, strict=True) if other)
+    played = [row for row in step if 0 in row["response_mask"]]
+    assert played, "a turn that is cut ends its episode, and a random policy ends few by itself"
+    for row in played:
+        pairs = zip(row["advantages"], row["response_mask"], strict=True)
+        assert not any(advantage for advantage, own in pairs if not own)
         assert row["judged"]["between"][1] == [Message(role="user", content="aeiou" * 3).model_dump()]
 
 

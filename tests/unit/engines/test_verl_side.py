@@ -16,7 +16,7 @@ from torch import Tensor
 
 from text2grad.align import CreditSettings
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Environment, Example, Judgement, Message
+from text2grad.feedback import Critic, Environment, Example, Failure, Judgement, Message
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.settings import GenerationSettings
@@ -120,6 +120,7 @@ def side(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import text2grad.engines.verl_side as module_under_test
 
     module_under_test.transfer_queue = Queue()
+    module_under_test.parts_of.cache_clear()
     yield module_under_test
     sys.modules.pop("text2grad.engines.verl_side")
 
@@ -131,8 +132,18 @@ class Broken(Halves):
         raise UserError("no key", "set one")
 
 
+class Silent(Halves):
+    """Has no word for one prompt."""
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        none = Failure(kind="refused", message="no word")
+        judged = super().critique(examples, responses)
+        return [none if each.id == "1" else found for each, found in zip(examples, judged, strict=True)]
+
+
 def halves(settings: Path, folder: Path) -> Critic:
-    return Broken() if (folder / "broken").exists() else Halves()
+    kinds = {"broken": Broken, "silent": Silent}
+    return next((kinds[name]() for name in kinds if (folder / name).exists()), Halves())
 
 
 def talker(settings: Path) -> type[Environment]:
@@ -247,6 +258,14 @@ def test_advantages_are_the_local_loops_whatever_the_order(side: Any, config: Se
     assert len(set(scores)) > 1 and torch.allclose(mine.advantages, theirs, atol=1e-5, rtol=0)
     strips = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text("utf-8").splitlines()]
     assert [strip["id"] for strip in strips] == ["0", "0", "1", "1"] and strips[0]["step"] == 0
+
+
+def test_nothing_is_learned_where_the_critique_failed(side: Any, config: Section, tmp_path: Path) -> None:
+    (tmp_path / "silent").touch()
+    trained(side, config, stored(side, sampled(side, config)))
+    rows = side.transfer_queue.rows
+    for name in ("loss_mask", "response_mask", "advantages"):
+        assert [bool(rows[f"u{n}_0_0"][name].any()) for n in (0, 1)] == [True, False], name
 
 
 def test_a_lost_answer_leaves_its_group_whole(side: Any, config: Section) -> None:
