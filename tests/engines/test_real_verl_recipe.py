@@ -10,6 +10,7 @@ import pytest
 import torch
 import verl_equality
 import verl_recipe
+from torch.nn.utils.rnn import pad_sequence
 from verl_equality import kept
 
 from text2grad.errors import UserError
@@ -107,12 +108,16 @@ def test_a_value_function_of_verls(tmp_path: Path) -> None:
     rows = verl_recipe.train(tmp_path, *words)
     assert "policy_loss" not in rows[0] and {"policy_loss", "value_loss"} <= rows[1].keys()
     (step,) = kept(tmp_path, 2)
-    names = ("advantages", "token_level_rewards", "values", "last_value")
-    theirs, rewards, values, last = (torch.tensor([row[name] for row in step]) for name in names)
-    mask, settings = torch.ones_like(theirs).bool(), PPOSettings()
-    mine, _ = gae(rewards, values, mask, settings.gamma, settings.lam, last.squeeze(1))
-    assert float(last.abs().min()) > 0, "all answers are cut: the value after the last token stands for the rest"
-    assert torch.allclose(normalise(mine, mask, settings.normalisation), theirs, atol=1e-5, rtol=0)
+    columns = ("advantages", "token_level_rewards", "values", "last_value", "response_mask")
+    theirs, rewards, values, last, mask = (
+        pad_sequence([torch.tensor(row[name]) for row in step], batch_first=True) for name in columns
+    )
+    cut = torch.tensor([row["judged"]["truncated"] for row in step])
+    own, settings = mask.bool(), PPOSettings()
+    after = torch.where(cut, last.squeeze(1), 0.0)  # the value after the last token stands for the rest
+    assert float(after[cut].abs().min()) > 0
+    mine, _ = gae(rewards, values, own, settings.gamma, settings.lam, after)
+    assert torch.allclose(normalise(mine, own, settings.normalisation), theirs, atol=1e-5, rtol=0)
 
 
 def test_an_adapter_is_handed_over(tmp_path: Path) -> None:
