@@ -14,6 +14,7 @@ from text2grad.errors import UserError
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
+from text2grad.stages.train import UNFINISHED, leave_other_engines, run_train
 from text2grad.stages.training import prepare_training
 from tiny_runs import tiny_model
 
@@ -93,3 +94,27 @@ def test_a_run_depends_on_the_policy_that_was_trained_and_on_what_its_stage_name
         assert plain.inputs == flatten(run=given.run, policy=given.policy) and plain.resume == "force"
     with run.begin(other, {"the critic": "abc"}) as named:
         assert {**plain.inputs, "policy.value_head": "separate", "the critic": "abc"} == named.inputs
+
+
+@pytest.mark.parametrize("engine", UNFINISHED)
+@pytest.mark.parametrize("other", UNFINISHED)
+def test_an_unfinished_run_of_another_engine_is_not_trained_over(engine: str, other: str, tmp_path: Path) -> None:
+    left = tmp_path / "ppo" / "mine" / UNFINISHED[other].replace("*", "checkpoint-10")
+    left.parent.mkdir(parents=True)
+    left.write_text("{}", encoding="utf-8")
+    chosen = config(tmp_path, "--engine.name", engine)
+    if engine != other:
+        for resume in ("auto", "force"):
+            with pytest.raises(UserError, match=f"engine {other}.*--engine {other}.*--restart"):
+                leave_other_engines(prepare_training(chosen, "ppo", "ppo/mine", resume))  # type: ignore[arg-type]
+    assert left.is_file()
+    leave_other_engines(prepare_training(chosen, "ppo", "ppo/mine", "restart"))
+    assert left.is_file() == (engine == other)
+
+
+def test_train_asks_which_engine_began(tmp_path: Path) -> None:
+    left = tmp_path / "ppo" / "mine" / UNFINISHED["verl"]
+    left.parent.mkdir(parents=True)
+    left.write_text("20", encoding="utf-8")
+    with pytest.raises(UserError, match="engine verl"):
+        run_train(config(tmp_path), "mine")

@@ -23,6 +23,7 @@ from text2grad.durable.identity import changed, flatten, own_code
 from text2grad.durable.log import RunLog
 from text2grad.durable.run import CHECKPOINTS, RunOptions, hand_over
 from text2grad.engines.processes import joined
+from text2grad.engines.trl import STATE
 from text2grad.engines.trl.fields import make_args, shape_of
 from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, agreed
 from text2grad.errors import Diverged, UsageError, UserError, first_line
@@ -37,9 +38,6 @@ from text2grad.train.account import describe, strips
 from text2grad.train.ppo import CHECKPOINT_EVERY, SAMPLES_EVERY, STRIPS, identity_of, prompt_order
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.update import next_coefficient
-
-STATE = "text2grad.json"
-"""In a checkpoint, written last: our part of the state. One without it is not complete."""
 
 
 def train_trl(
@@ -173,7 +171,7 @@ def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path 
     """Return the newest complete checkpoint of this run; with `restart` none, and they are removed.
 
     Raises:
-        UserError: the run was another, or of another engine.
+        UserError: the run was another.
     """
     place = options.folder / CHECKPOINTS
     if options.resume == "restart":
@@ -183,10 +181,6 @@ def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path 
     steps = {int(path.name.rpartition("-")[2]): path for path in place.glob("checkpoint-*") if path.is_dir()}
     complete = [path for _, path in sorted(steps.items()) if (path / STATE).is_file()]
     if not complete:
-        if any((path / "state.json").is_file() for path in steps.values()):
-            raise UserError(
-                f"the unfinished run in {options.folder} is of the local engine", "--engine local, or --restart"
-            )
         return None
     before = json.loads((complete[-1] / STATE).read_text(encoding="utf-8"))["identity"]
     if options.resume != "force" and (changes := changed(before, identity)):
