@@ -35,6 +35,7 @@ from text2grad.durable.run import ResumeMode
 from text2grad.engines.settings import VerlSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Example
+from text2grad.json_text import lines_of
 from text2grad.policy.files.gguf import local_model
 from text2grad.policy.files.manifest import write_manifest
 from text2grad.policy.files.save import make_readable
@@ -630,15 +631,15 @@ PROBLEM = "problem.json"
 def _show(job: Job, line: ProgressLine, shown: int) -> int:
     """Show the last step that the metrics tell of, which is returned; nothing new where it was `shown`."""
     file = job.log / LOGS[0]
-    rows = file.read_bytes().splitlines() if file.is_file() else []
-    row = json.loads(rows[-1]) if rows and rows[-1].endswith(b"}") else {"step": shown}
+    rows = lines_of(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else []
+    row = json.loads(rows[-1]) if rows and rows[-1].endswith("}") else {"step": shown}
     if row["step"] > shown:
         line.done(row["step"], " ".join(f"{name} {row[name]:.3g}" for name in ("score", "kl") if name in row))
     return int(row["step"])
 
 
 def _last_error(said: Path) -> str:
-    lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = lines_of(said.read_text(encoding="utf-8", errors="replace"))
     errors = [line.strip() for line in lines if re.search(r"^\S*(Error|Exception)\b|\bError: ", line)]
     last = errors[-1] if errors else next((line for line in reversed(lines) if line.strip()), "nothing was printed")
     return last[:300]
@@ -682,7 +683,7 @@ def _merge_adapter(job: Job, python: str, actor: Path, out: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(
-            f"verl's merger failed: {(done.stderr.strip() or '-').splitlines()[-1][:300]}", shlex.join(words)
+            f"verl's merger failed: {lines_of(done.stderr.strip() or '-')[-1][:300]}", shlex.join(words)
         )
     shutil.move(merged / "lora_adapter", out)
     file = out / "adapter_config.json"

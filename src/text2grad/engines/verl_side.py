@@ -351,8 +351,9 @@ def keep_before(path: Path, step: int) -> None:
         return
 
     def kept() -> Iterator[bytes]:
-        for line in path.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"\n") and json.loads(line)["step"] < step:
-                yield line
+        *whole, _ = path.read_bytes().split(b"\n")  # what follows the last line break was cut off
+        for line in whole:
+            if json.loads(line)["step"] < step:
+                yield line + b"\n"
 
     path.write_bytes(b"".join(kept()))

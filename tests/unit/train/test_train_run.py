@@ -86,7 +86,7 @@ class Writes(Policy):
 def test_a_policy_replaces_the_earlier_one_once_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_text(policy: Writes, folder: Path) -> None:
+    def write_text(policy: Writes, folder: Path, weights: object) -> None:
         folder.mkdir(parents=True)
         (folder / "model").write_text(policy.text)
         if policy.breaks:
