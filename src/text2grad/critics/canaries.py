@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from text2grad.critics.prompted import Pair
-from text2grad.feedback import Example, Message
+from text2grad.feedback import HUMAN_FEEDBACK, Example, Message
 from text2grad.json_text import lines_of
 
 OURS = Path(__file__).with_name("canaries.jsonl")
@@ -18,11 +18,14 @@ KEY = "canary"
 """Key of `meta` that holds the spans that are known: `start`, `end`, `label`."""
 
 
-def canary_items(task: str) -> list[Pair]:
-    """The canaries of a critic's prompt (`qa`, `summarization`, `code`); any other is given those of `qa`."""
+def canary_items(task: str, anchor: bool = False) -> list[Pair]:
+    """The canaries of a critic's prompt (`qa`, `summarization`, `code`); any other is given those of `qa`.
+
+    With `anchor` each comes with a comment whose words are to be placed.
+    """
     rows = list(map(json.loads, lines_of(OURS.read_text(encoding="utf-8"))))
     kind = next((row["task"] for row in rows if task.startswith(row["task"])), "qa")
-    return [_item(row) for row in rows if row["task"] == kind]
+    return [_item(row, anchor) for row in rows if row["task"] == kind]
 
 
 def canaries_path(out: Path) -> Path:
@@ -30,7 +33,7 @@ def canaries_path(out: Path) -> Path:
     return out.parent / f"{out.stem}.canaries{out.suffix}"
 
 
-def _item(row: dict[str, str | list[str]]) -> Pair:
+def _item(row: dict[str, str | list[str]], anchor: bool) -> Pair:
     response = str(row["response"])
     known = [
         {"start": response.index(quote), "end": response.index(quote) + len(quote), "label": label}
@@ -38,4 +41,6 @@ def _item(row: dict[str, str | list[str]]) -> Pair:
         for quote in row[key]
     ]
     prompt = (Message(role="user", content=str(row["prompt"])),)
-    return Example(id=str(row["id"]), prompt=prompt, meta={KEY: known}), response
+    said = [f'"{quote}" is {word}.' for key, word in (("good", "right"), ("poor", "wrong")) for quote in row[key]]
+    meta = {KEY: known, HUMAN_FEEDBACK: " ".join(said)} if anchor else {KEY: known}
+    return Example(id=str(row["id"]), prompt=prompt, meta=meta), response

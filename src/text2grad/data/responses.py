@@ -25,9 +25,11 @@ from text2grad.errors import InvalidFields, UserError, first_error, warn_once
 from text2grad.feedback import (
     DRAFT,
     HUMAN_FEEDBACK,
+    OF_A_JUDGEMENT,
     Example,
     Feedback,
     escapes_folder,
+    human_feedback_on,
 )
 from text2grad.jsonl import json_lines, reading
 
@@ -39,11 +41,30 @@ KNOWN = ("id", "reference", "feedback", "meta")
 
 @dataclass(frozen=True)
 class Item:
-    """One response to judge, as an answer to `example`. `ours`: its id is the prompt's, and may repeat."""
+    """One response to judge, as an answer to `example`. `ours`: its id is the prompt's, and may repeat.
+
+    `said` is the record whose words are to be placed, or which stays as it is.
+    """
 
     example: Example
     response: str
     ours: bool = False
+    said: Feedback | None = None
+
+    @property
+    def words(self) -> str:
+        """What a person wrote about the response, which is to be placed in it."""
+        return human_feedback_on(self.example, self.response).strip()
+
+    def placed(self, found: Feedback) -> Feedback:
+        """The record of a person's words with their places; in one that was given, nothing else changes."""
+        if self.said is None:
+            return found
+        if found.error is not None:
+            return self.said
+        details = {name: found.meta[name] for name in OF_A_JUDGEMENT & found.meta.keys()}
+        update = {"spans": found.spans, "source": found.source, "usage": found.usage}
+        return self.said.model_copy(update={**update, "meta": {**details, **self.said.meta}})
 
 
 Items = Callable[[], Iterable[Item]]
@@ -54,8 +75,8 @@ def read_items(path: Path, anchor: bool = False, write: Write = by_default, shee
     """The items of a file, in order.
 
     With `anchor`, what a person wrote in a record of ours without spans is feedback on its response, as is a row's
-    `feedback` in any case. `write` is how the policy writes a turn that calls tools or reasons; `sheet` is of a
-    workbook.
+    `feedback` in any case; every other record of ours stays as it is. `write` is how the policy writes a turn that
+    calls tools or reasons; `sheet` is of a workbook.
 
     Raises:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
@@ -162,10 +183,12 @@ def _of_row(row: Response, fallback_id: str) -> Item:
 
 
 def _of_feedback(record: Feedback, anchor: bool) -> Item:
-    meta = record.meta
-    if anchor and record.source.kind == "human" and record.critique.strip() and not record.spans:
+    if not anchor:
+        return Item(record.example(), record.response, ours=True)
+    meta = {name: value for name, value in record.meta.items() if name != HUMAN_FEEDBACK}
+    if record.source.kind == "human" and record.critique.strip() and not record.spans:
         meta = _with_feedback(meta, record.critique)
-    return Item(record.example().model_copy(update={"meta": meta}), record.response, ours=True)
+    return Item(record.example().model_copy(update={"meta": meta}), record.response, ours=True, said=record)
 
 
 def _with_feedback(meta: dict[str, Any], words: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from text2grad.chat.client import OpenAIChat
 from text2grad.chat.settings import EndpointSettings
 from text2grad.config import Config, CriticKind, RewardModelSettings, extra_settings, load_config
 from text2grad.critics.program import Attempt, admission
-from text2grad.critics.prompted import Prompt, PromptedCritic, TaggerCritic
+from text2grad.critics.prompted import PLACES, Prompt, PromptedCritic, TaggerCritic
 from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.critics.table import CRITICS, spec_of
@@ -317,7 +317,7 @@ def prompted_critic(chat: OpenAIChat, prompt: str, known: bool = False) -> Promp
         annotator=True,
         tested=load_prompt(tested) if tested else None,
         # The version keeps the name the file had at first: the ids of questions that were paid for hold it.
-        anchor=replace(anchor, version=anchor.version.replace(ANCHOR, "ground")) if known else None,
+        anchor=replace(anchor, version=anchor.version.replace(ANCHOR, "ground"), format=PLACES) if known else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from text2grad.chat.journal import STATES
 from text2grad.chat.questions import Question
 from text2grad.chat.settings import EndpointSettings
 from text2grad.critics.canaries import canaries_path, canary_items
-from text2grad.critics.prompted import Pair, PromptedCritic
+from text2grad.critics.prompted import PromptedCritic
 from text2grad.data.records import write_feedback
 from text2grad.data.responses import Item, Items
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
@@ -153,7 +153,24 @@ class PaidJob:
         stored = journal if journal.is_file() and self.options.resume else None
         with self._with_budget(None)._chat(stored) as chat:
             critic = prompted_critic(chat, self.prompt, known=True)
-            return PlanSummary(records=sum(1 for _ in items()), cost=chat.plan(_questions(critic, items())))
+            asked = sum(1 for _ in self._asked(items))
+            return PlanSummary(records=asked, cost=chat.plan(self._questions(critic, items)))
+
+    def _asked(self, items: Items) -> Iterator[Item]:
+        """The items that are asked about: with `--anchor`, those with a person's words to place."""
+        return (item for item in items() if item.words or not self.options.anchor)
+
+    def _questions(self, critic: PromptedCritic, items: Items) -> Iterator[Question]:
+        return (critic.question(item.example, item.response) for item in self._asked(items))
+
+    def _records(self, critic: PromptedCritic, items: Items) -> Iterator[Feedback]:
+        """The records of the answers that are there, among those of a file that stay as they are."""
+        for item in items():
+            asked = item.words or not self.options.anchor
+            answers = list(critic.feedback([(item.example, item.response)])) if asked else []
+            yield from map(item.placed, answers)
+            if item.said is not None and not answers:
+                yield item.said
 
     def _annotate(
         self, items: Items, target: Path, canaries: Mapping[str, Any] | None = None, add_requests: bool = False
@@ -167,8 +184,8 @@ class PaidJob:
             try:
                 done = self._ask(chat, critic, items, add_requests)
             finally:
-                written, _ = write_feedback(target, critic.feedback(_pairs(items())))
-            tally = chat.tally(_questions(critic, items()))
+                written, _ = write_feedback(target, self._records(critic, items))
+            tally = chat.tally(self._questions(critic, items))
             return PaidSummary(
                 tally=tally,
                 canaries=canaries or {},
@@ -186,7 +203,7 @@ class PaidJob:
         options = self.options
 
         def questions() -> Iterator[Question]:
-            return _questions(critic, items())
+            return self._questions(critic, items)
 
         if options.requests is not None:
             count = write_requests(chat, questions, options.requests, add=add_requests)
@@ -217,18 +234,23 @@ class PaidJob:
     def _try_canaries(self, target: Path) -> dict[str, Any]:
         """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost.
 
-        A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else.
+        A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else, and the same
+        command tries it afresh: the server may have been repaired.
         """
-        canaries = [Item(*pair) for pair in canary_items(self.prompt.rpartition(":")[2])]
+        known = canary_items(self.prompt.rpartition(":")[2], self.options.anchor)
+        canaries = [Item(*pair) for pair in known]
         place, options = canaries_path(target), self.options
         once = replace(self, options=AnnotateOptions(resume=options.resume, again=options.again))
         summary = once._annotate(lambda: canaries, place)
         figures = measure((), read_jsonl(place, Feedback))
         moved, judged = figures["canaries_moved"], figures["canaries"]
         cure = f"read {place}; another model or prompt, or --no-canaries"
-        if not judged and not summary.tally["pending"]:
+        unreadable, misjudged = not judged and not summary.tally["pending"], moved > MOST_MOVED * judged
+        if unreadable or misjudged:
+            _set_aside(journal_of(place))
+        if unreadable:
             raise UserError("this critic gave no readable answer to any canary", cure)
-        if moved > MOST_MOVED * judged:
+        if misjudged:
             problem = f"{moved} of {judged} canaries moved: this critic misses plain faults, or obeys them"
             raise UserError(problem, cure)
         if moved:
@@ -245,14 +267,6 @@ class PaidJob:
 def journal_of(target: Path) -> Path:
     """Where the answers are kept of which the records of `target` are made."""
     return target.with_name(target.name + ".journal")
-
-
-def _pairs(items: Iterable[Item]) -> Iterator[Pair]:
-    return ((item.example, item.response) for item in items)
-
-
-def _questions(critic: PromptedCritic, items: Iterable[Item]) -> Iterator[Question]:
-    return (critic.question(*pair) for pair in _pairs(items))
 
 
 def _exit_code(chat: OpenAIChat, tally: Mapping[str, float | None], done: bool) -> int:

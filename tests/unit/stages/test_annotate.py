@@ -178,14 +178,59 @@ def test_a_bad_file_is_one_line_before_anything_is_asked(job: Job) -> None:
 
 
 def test_what_a_person_wrote_is_anchored_not_judged(job: Job) -> None:
-    server = job.serve(said('{"critique": "x", "good_spans": [], "poor_spans": ["answer"]}'))
+    server = job.serve(said(SAID_SO))
     row = {"id": "r-0", "prompt": "Why?", "response": "an answer.", "feedback": "The answer is wrong."}
     (job.folder / "said.jsonl").write_text(json.dumps(row))
     job.paid(job.folder / "said.jsonl")
     record = job.records()["an"]
     assert record.critique == "The answer is wrong." and record.source.kind == "human" and record.source.model
-    assert record.source.prompt_version.startswith("ground@")
+    assert record.source.prompt_version.startswith("ground@") and record.score is None
     assert "<feedback>\nThe answer is wrong.\n</feedback>" in last_message(server.bodies[0])
+
+
+SAID_SO = '{"critique": "x", "good_spans": [], "poor_spans": ["answer"], "score": 1}'
+
+
+def test_anchoring_places_words_and_changes_nothing_else(job: Job) -> None:
+    """Only a person's comment without marks is sent, to the anchoring prompt; every other record stays."""
+    turns = [{"role": "user", "content": "Why?"}]
+    mark = {"start": 0, "end": 2, "label": 1, "text": "an", "reason": "short"}
+
+    def record(name: str, kind: str = "human", **more: Any) -> dict[str, Any]:
+        return {"id": name, "prompt": turns, "response": f"an answer {name}.", "source": {"kind": kind}, **more}
+
+    by_ann = {"annotator": "Ann", "stars": 2, "human_feedback": "Old words."}
+    rows = [
+        record("to-place", critique="Wrong answer.", score=-0.5, meta=by_ann),
+        record("marked", critique="Good.", spans=[mark], score=0.5, meta=by_ann),
+        record("rated", score=0.25, meta=by_ann),
+        record("judged", "llm", critique="Fine.", score=1.0),
+        record("unreadable", critique="Bad answer.", score=-1.0, meta=by_ann),
+    ]
+    file = job.folder / "said.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    known = {record.id: record for record in read_jsonl(file, Feedback)}
+    unreadable = "an answer unreadable."
+    server = job.serve(lambda name, turn, body: said("no" if unreadable in last_message(body) else SAID_SO))
+    assert job.paid(file, "--anchor", "--plan").summary["records"] == 2
+    ended = job.paid(file, "--anchor")
+    assert (ended.code, ended.counts, ended.summary["records"]) == (3, (2, 1, 0, 1, 0), 5)
+    assert all("<feedback>" in last_message(body) for body in server.bodies)
+    schemas = [body["response_format"]["json_schema"]["schema"]["required"] for body in server.bodies]
+    assert all("score" not in required and "poor_spans" in required for required in schemas)
+    written = {record.id: record for record in read_jsonl(job.out, Feedback)}
+    placed = written.pop("to-place")
+    assert [(span.text, span.label) for span in placed.spans] == [("answer", -1)]
+    assert (placed.critique, placed.score, placed.meta) == ("Wrong answer.", -0.5, by_ann)
+    assert placed.source.kind == "human" and placed.source.prompt_version.startswith("ground@")
+    assert written == {name: record for name, record in known.items() if name != "to-place"}
+
+
+def test_a_file_without_words_to_place_is_refused_before_anything_is_asked(job: Job) -> None:
+    server, file = job.serve(said(GOOD)), job.folder / "r.jsonl"
+    file.write_text(json.dumps({"prompt": "Why?", "response": "an answer."}))
+    assert job.paid(file, "--anchor").code == 1
+    assert server.bodies == [] and [*job.folder.iterdir()] == [file]
 
 
 def test_what_others_said_and_what_was_judged_before_stays_in_the_file(job: Job) -> None:

@@ -18,7 +18,7 @@ import openai  # noqa: F401 - for the forks of the command
 import pytest
 
 from annotating import Job, batch_line, decoded
-from chat_server import GOOD, KEY, ChatServer, Reply, batch, error, escaped, name_of, said, said_with
+from chat_server import GOOD, KEY, ChatServer, Reply, batch, error, escaped, last_message, name_of, said, said_with
 from text2grad.cli import main
 from text2grad.critics.canaries import canary_items
 from text2grad.feedback import Feedback
@@ -174,6 +174,28 @@ def test_a_judge_that_fails_its_canaries_is_asked_nothing_more(
     code, summary, err = job.paid(["b", "c"], "--canaries")
     assert code == 1 and not summary and words in err and len(err.splitlines()) == 1
     assert set(server.turns) == set(SEES_FAULTS) and not job.out.exists()
+
+
+@pytest.mark.parametrize("answers", [BLIND, UNREADABLE])
+def test_a_server_that_was_repaired_is_tried_afresh(job: Job, answers: Mapping[str, Reply]) -> None:
+    now = dict(answers)
+    server = job.serve(lambda name, turn, body: now.get(name, said(GOOD)))
+    assert job.paid(["b"], "--canaries").code == 1
+    asked = len(server.bodies)
+    now |= SEES_FAULTS
+    ended = job.paid(["b"], "--canaries")
+    assert (ended.code, ended.summary["canaries_moved"], len(server.bodies)) == (0, 0, asked + 4)
+
+
+def test_canaries_of_anchoring_come_with_a_comment_and_ask_its_prompt(job: Job) -> None:
+    file = job.folder / "said.jsonl"
+    file.write_text(json.dumps({"prompt": "Why?", "response": "b answer.", "feedback": "The answer is wrong."}))
+    server = job.serve(lambda name, turn, body: SEES_FAULTS.get(name, said(GOOD)))
+    ended = job.paid(file, "--canaries", "--anchor")
+    assert (ended.code, ended.summary["canaries"], ended.summary["canaries_moved"]) == (0, 3, 0)
+    shown = [last_message(body) for body in server.bodies]
+    assert len(shown) == 4 and all("<feedback>" in message and "(none)" not in message for message in shown)
+    assert sum('"Sydney" is wrong.' in message for message in shown) == 1
 
 
 def test_canaries_are_judged_wherever_an_endpoint_is_asked_and_nobody_said_no(job: Job) -> None:

@@ -87,7 +87,7 @@ def test_feedback_on_a_draft_is_not_the_critique_of_what_was_sampled(
     assert record.meta["human_feedback"] == WORDS
     # Read again as a file, it is still about the draft.
     again = ("--responses", str(job.folder / "run" / "feedback.jsonl"), "--out", str(job.folder / "again.jsonl"))
-    ended = run(file, *SUMMARIES, "--anchor", *again)
+    ended = run(file, *SUMMARIES, *again)
     (record,) = written(job, "again")
     assert (ended.code, record.critique, record.source.kind) == (0, "It is short.", "llm"), ended.err
 

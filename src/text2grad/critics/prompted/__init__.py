@@ -1,12 +1,21 @@
 """The prompted critic: `messages` are what it shows a chat model, `reading` what it makes of the answers."""
 
 from text2grad.critics.prompted.critic import Pair, PromptedCritic, TaggerCritic
-from text2grad.critics.prompted.messages import CUT, SPAN_MAP, AnswerFormat, Prompt, fitted_messages, judge_messages
+from text2grad.critics.prompted.messages import (
+    CUT,
+    PLACES,
+    SPAN_MAP,
+    AnswerFormat,
+    Prompt,
+    fitted_messages,
+    judge_messages,
+)
 from text2grad.critics.prompted.reading import Reader
 from text2grad.critics.prompted.settings import PromptedSettings
 
 __all__ = [
     "CUT",
+    "PLACES",
     "SPAN_MAP",
     "AnswerFormat",
     "Pair",

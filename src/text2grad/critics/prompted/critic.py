@@ -46,7 +46,7 @@ class PromptedCritic:
     `Prompt`, which may have an answer format of its own.
     `tested` takes its place where `meta` of an example says what came of the response's tests,
     `anchor` where a person wrote about this very response: it finds the words the person means, and
-    the critique stays the person's. Without them every response is judged with `prompt`. An
+    the critique stays the person's, and has no score. Without them every response is judged with `prompt`. An
     unreadable answer is a `Failure`; `annotator` and `verdict_only` say how answers are read (`Reader`). Where the
     chat knows its limit, a prompt that is too long loses its middle.
 
@@ -140,7 +140,7 @@ class PromptedCritic:
         if isinstance(judgement, Failure):
             return judgement.model_copy(update={"meta": {**judgement.meta, **_lost_quotes(read)}})
         words = self._anchored(*pair)
-        return judgement.model_copy(update={"text": words}) if words else judgement
+        return judgement.model_copy(update={"text": words, "score": None}) if words else judgement
 
     def _anchored(self, example: Example, response: str) -> str:
         """The person's words that spans are looked for; "" where the response is judged."""

@@ -55,6 +55,18 @@ SPAN_MAP = AnswerFormat(_schema_of_z, wire.parse)
 """The format z, which the package's own prompts ask for."""
 
 
+def _schema_of_places(prompt: str, turns: bool) -> dict[str, Any]:
+    """Return the JSON schema of z without the verdicts."""
+    schema = _schema_of_z(prompt, turns)
+    for name in ("score", "turn_scores"):
+        schema["properties"].pop(name, None)
+    return {**schema, "required": list(schema["properties"])}
+
+
+PLACES = AnswerFormat(_schema_of_places, wire.parse)
+"""The format z of a model that places a person's words, and has no verdict of its own."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """What a critic is asked: the text of a prompt file, and the format of the answer.
