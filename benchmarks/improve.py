@@ -3,8 +3,8 @@
 - `files`: workbooks and tables that the script writes, in seven languages, mixed and with an exporter's names;
   `read_without_options` of them are read with no option, and `columns_right` is the share of columns that hold
   what the proposal says.
-- `anchor_precision`: of the words that a comment quotes and that are marked for it (`data/anchors.py`), the share
-  that people marked themselves (SQuALITY) or changed in their correction (DeFacto); null without `--data`.
+- `anchor_precision`: of the words that a comment quotes and that are marked for it (`data/spans/anchors.py`), the
+  share that people marked themselves (SQuALITY) or changed in their correction (DeFacto); null without `--data`.
 - `before`, `after`: with `--train`, the share of rules that the base model and the kept policy keep on the
   held-out questions of examples/feedback.xlsx (no superlative, metric units, price last; 0 for an answer that does
   not name the product), as this script judges them; `minutes` is what the run took, `estimated` what it said.
@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from feedback_files import ENGLISH, GERMAN, MIXED, shop_rows, write_table  # noqa: E402
 from text2grad.config import find_config, load_config  # noqa: E402
-from text2grad.data.anchors import anchors  # noqa: E402
-from text2grad.data.marks import edits  # noqa: E402
+from text2grad.data.spans.anchors import anchors  # noqa: E402
+from text2grad.data.spans.marks import edits  # noqa: E402
 from text2grad.errors import UserError  # noqa: E402
 from text2grad.stages.improve import ImproveOptions, read_source, run_improve  # noqa: E402
 from workbook_files import write_ods, write_xlsx  # noqa: E402

@@ -11,8 +11,9 @@ import pytest
 from text2grad.config import Config
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl
-from text2grad.stages import evaluate, sft, train
-from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages import sft, train
+from text2grad.stages.evaluate import policy as stage
+from text2grad.stages.evaluate.policy import run_evaluate
 from text2grad.stages.reward_model import train as reward_model
 from text2grad.stages.reward_model.train import RewardModelSummary, run_train_reward
 from text2grad.stages.sft import run_sft
@@ -61,6 +62,6 @@ def train_all(config: Config) -> Trained:
         off = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"token_reward": False})})
         evaluations = [without, asked, run_evaluate(off, "sft").as_dict()]
         run_train(config, "text2grad")
-        tap(patch, evaluate, "evaluate_policy", "policy")
+        tap(patch, stage, "evaluate_policy", "policy")
         run_evaluate(config, "text2grad")
     return Trained(config, summary, evaluations, questions)

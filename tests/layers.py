@@ -58,20 +58,8 @@ ONLY = {
 }
 """What these parts may import of the house at all."""
 STAGES = [
-    *(
-        "",
-        "run_folder",
-        "training",
-        "critics",
-        "serve",
-        "intake",
-        "paid",
-        "sampling",
-        "annotate",
-        "answers",
-        "evaluate",
-    ),
-    *("heldout", "talk", "merge", "reward_model", "sft", "train", "improve"),
+    *("", "run_folder", "training", "critics", "serve", "intake", "paid", "sampling", "annotate", "evaluate"),
+    *("talk", "merge", "reward_model", "sft", "train", "improve"),
 ]
 """The modules of the stages: each may import those before it."""
 

@@ -18,7 +18,7 @@ from text2grad.feedback import Message
 from text2grad.policy.load import is_adapter, load_frozen
 from text2grad.policy.settings import PolicySettings
 from text2grad.rl.advantage import gae, normalise
-from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.evaluate.policy import run_evaluate
 from text2grad.train.ppo_settings import PPOSettings
 
 

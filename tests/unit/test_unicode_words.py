@@ -12,7 +12,7 @@ from rouge_score.tokenizers import DefaultTokenizer
 
 from text2grad.critics.damage import DAMAGE, spoiled
 from text2grad.critics.reference import ReferenceCritic
-from text2grad.data.marks import edits
+from text2grad.data.spans.marks import edits
 from text2grad.eval.metrics import rouge
 from text2grad.eval.texts import text_figures
 from text2grad.feedback import Critique, Example, Feedback, Message, Source

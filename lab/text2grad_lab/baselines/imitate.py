@@ -26,7 +26,7 @@ from text2grad.stages.training import facts_of_pairs, prepare_training
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
 from text2grad.train.supervised import train_supervised
-from text2grad.train.watch import LossFloor
+from text2grad.train.watch.steps import LossFloor
 from text2grad_lab.baselines.records import refuse_transcripts
 from text2grad_lab.baselines.refine import cases_of
 from text2grad_lab.baselines.revision import revision_messages, revision_prompt

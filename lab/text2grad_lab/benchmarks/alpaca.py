@@ -25,7 +25,7 @@ from text2grad.tasks.base import TaskSettings, rouge_l_scores
 from text2grad_lab.benchmarks import Benchmark
 
 if TYPE_CHECKING:
-    from text2grad.stages.evaluate import PolicySummary
+    from text2grad.stages.evaluate.policy import PolicySummary
 
 HUB_NAME = "tatsu-lab/alpaca_eval"
 DATASET = "dataset"
@@ -71,7 +71,7 @@ def model_outputs(examples: Sequence[Example], texts: Sequence[str], generator: 
 
 def run_alpaca(config: Config, target: str, out: Path) -> PolicySummary:
     """Measure a policy on the instructions and write its greedy answers as `model_outputs.json`."""
-    from text2grad.stages.evaluate import run_evaluate
+    from text2grad.stages.evaluate.policy import run_evaluate
 
     summary = run_evaluate(config, target)
     name = target_name(target)

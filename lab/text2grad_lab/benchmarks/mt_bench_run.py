@@ -14,7 +14,7 @@ from text2grad.json_text import to_json
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages import Summary, inlined
-from text2grad.stages.answers import Judge, refuse_no_judge
+from text2grad.stages.evaluate.answers import Judge, refuse_no_judge
 from text2grad.stages.run_folder import (
     RunFolder,
     target_name,

@@ -45,7 +45,7 @@ from text2grad.feedback import Example, Feedback
 from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages.annotate import criticise, run_annotate
 from text2grad.stages.critics import RewardModel, critic_factory
-from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.evaluate.policy import run_evaluate
 from text2grad.stages.reward_model.train import heldout_cases, train_reward_model
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import run_sft

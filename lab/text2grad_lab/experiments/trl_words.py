@@ -32,7 +32,7 @@ from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critic, Critique, Example
 from text2grad.plugins.trl import TokenCreditTrainer
 from text2grad.stages.critics import critic_factory
-from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.evaluate.policy import run_evaluate
 from text2grad.stages.sft import run_sft
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import load_task

@@ -13,7 +13,7 @@ from text2grad.eval.answers import SystemAnswers, read_answers
 from text2grad.policy.load import choose_device, load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages import Summary, inlined
-from text2grad.stages.answers import heldout_of
+from text2grad.stages.evaluate.answers import heldout_of
 from text2grad.stages.run_folder import ANSWERS, RunFolder, write_json
 from text2grad.stages.training import prepare
 from text2grad.tasks.base import question_of

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from text2grad.data.files import Row, optional_text, text_of
-from text2grad.data.marks import edits, without_empty
 from text2grad.data.opinions import NO_ERROR, Importer, Names, Opinion
+from text2grad.data.spans.marks import edits, without_empty
 from text2grad_lab.readers.finegrained import span_score
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from text2grad.data.export import Pairs
 from text2grad.data.files import Row, convert_rows, load_rows, text_of
-from text2grad.data.marks import as_turns
 from text2grad.data.published import Response, responses_of
 from text2grad.data.records import OWN_KEYS
+from text2grad.data.spans.marks import as_turns
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Preference, Transcript, key_of
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from text2grad.data.files import Row, optional_text, read_rows, text_of
-from text2grad.data.marks import without_empty
 from text2grad.data.opinions import Importer, Names, Opinion
+from text2grad.data.spans.marks import without_empty
 from text2grad.errors import UserError
 from text2grad.feedback import QuoteCounts, Span
 from text2grad_lab.readers.finegrained import shortened

@@ -69,7 +69,7 @@ class Evaluate(Stage, ConfiguredAsRun):
         self.refuse_contradictions()
         config = self.configuration()
         if self.answers:
-            from text2grad.stages.answers import run_evaluate_answers
+            from text2grad.stages.evaluate.answers import run_evaluate_answers
 
             return Work(partial(run_evaluate_answers, config, self.answers, self.against))
         if self.what == REWARD_MODEL:
@@ -77,7 +77,7 @@ class Evaluate(Stage, ConfiguredAsRun):
 
             against = Path(self.against) if self.against else None
             return Work(partial(run_evaluate_reward_model, config, against, self.marks), show_reward_report)
-        from text2grad.stages.evaluate import run_evaluate
+        from text2grad.stages.evaluate.policy import run_evaluate
 
         return Work(
             partial(run_evaluate, config, self.target, self.against), partial(show_policy, config, self.target)

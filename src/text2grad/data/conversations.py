@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from text2grad.data.files import Row, RowError, cell_text, holds_text
-from text2grad.data.tables import is_filled
+from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.errors import warn_once
 from text2grad.feedback import Feedback, Message, Transcript
 from text2grad.json_text import from_json

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from text2grad.data.conversations import turns_of
 from text2grad.data.files import Row
-from text2grad.data.marks import LABELS, Mark, without_empty
-from text2grad.data.markup import write_markup
 from text2grad.data.opinions import Importer
 from text2grad.data.records import record_of
 from text2grad.data.remarks import AS_IT_IS, COLUMNS, DECLARED, NO_SPANS, read_row
 from text2grad.data.scale import Scales
-from text2grad.data.tables import as_cell
+from text2grad.data.spans.marks import LABELS, Mark, without_empty
+from text2grad.data.spans.markup import write_markup
+from text2grad.data.spreadsheets.tables import as_cell
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import (
     Feedback,

@@ -1,7 +1,7 @@
 """Read the rows of a file, the first of three passes: rows -> opinions -> records.
 
-A file is JSON Lines, JSON or a table (`data.tables`); what is in it decides, not its name. Rows may also come from
-a data set on the Hugging Face hub.
+A file is JSON Lines, JSON or a table (`data.spreadsheets`); what is in it decides, not its name. Rows may also come
+from a data set on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from text2grad.data.sheets import is_workbook, sheet_lines
-from text2grad.data.tables import bad_rows, decode, is_filled, is_table, line_rows, table_rows
+from text2grad.data.spreadsheets.sheets import is_workbook, sheet_lines
+from text2grad.data.spreadsheets.tables import bad_rows, decode, is_filled, is_table, line_rows, table_rows
 from text2grad.errors import UserError, first_error, first_line, optional_packages
 from text2grad.json_text import json_values
 from text2grad.jsonl import json_lines, reading

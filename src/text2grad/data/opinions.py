@@ -25,8 +25,8 @@ from text2grad.data.conversations import (
     with_system,
 )
 from text2grad.data.files import Placed, Row, RowError, convert_placed, name_text
-from text2grad.data.marks import HUMAN, POLARITY, Counting, Mark
 from text2grad.data.scale import Scale, verdict
+from text2grad.data.spans.marks import HUMAN, POLARITY, Counting, Mark
 from text2grad.feedback import Label, Message, QuoteCounts, Source, Span
 
 RESPONSE_KEYS = ("response", "text", "completion", "answer", "summary", "candidate", "output")

@@ -8,7 +8,7 @@ from typing import Any
 
 from text2grad.data.conversations import ANSWERS, TALKS, is_talk
 from text2grad.data.files import Row
-from text2grad.data.tables import is_filled
+from text2grad.data.spreadsheets.tables import is_filled
 
 DEEPEST = 4
 """Objects inside objects in which a comment or a rating is looked for."""

@@ -26,12 +26,12 @@ from text2grad.data.conversations import (
     refuse_telemetry,
 )
 from text2grad.data.files import Placed, Row, RowError, bad_record, files_in, rows, texts_in
-from text2grad.data.marks import as_turns, human_record, in_code_points, spans_of, subject_of, without_empty
 from text2grad.data.opinions import COMMENT_KEYS, CORRECTED_KEYS, Importer, Names, Opinion, opinions
 from text2grad.data.paths import paths_in, with_paths
 from text2grad.data.remarks import RATINGS, SAYS, parse_map, plain_name
 from text2grad.data.scale import Scale, Scales, parse_scales
-from text2grad.data.tables import bad_rows, is_table
+from text2grad.data.spans.marks import as_turns, human_record, in_code_points, spans_of, subject_of, without_empty
+from text2grad.data.spreadsheets.tables import bad_rows, is_table
 from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
 from text2grad.data.tools import PAIRS_CURE
 from text2grad.errors import InvalidFields, UsageError, UserError

@@ -1,7 +1,7 @@
 """People's own remarks: a response with what somebody said about it, in a table or as JSON objects.
 
 Poor and good words are told by quotes (`good`, `poor`, or `spans` with a `text`), by offsets, or by mark-up in the
-response itself (`data.markup`). A critique alone will do.
+response itself (`data.spans.markup`). A critique alone will do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from text2grad.data.anchors import anchors, criticises
-from text2grad.data.columns import NO_RATING
 from text2grad.data.conversations import (
     ANSWERS,
     PROMPTS,
@@ -30,11 +28,13 @@ from text2grad.data.conversations import (
     turns_of,
 )
 from text2grad.data.files import Placed, Row, RowError, cell_text, kind_of, name_text
-from text2grad.data.marks import LABELS, POLARITY, Mark, as_turns, edits, spans_of
-from text2grad.data.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, opinions
 from text2grad.data.scale import Scale, Scales, number_of
-from text2grad.data.tables import is_filled
+from text2grad.data.spans.anchors import anchors, criticises
+from text2grad.data.spans.marks import LABELS, POLARITY, Mark, as_turns, edits, spans_of
+from text2grad.data.spans.markup import BRACKETS, MarkedText, has_markup, read_markup
+from text2grad.data.spreadsheets.columns import NO_RATING
+from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Label, Message, QuoteCounts, Span, Tolerance, is_foreign, key_of
 from text2grad.feedback.quotes import Quote, in_order, occurrences, resolve

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from text2grad.data.conversations import Exchange, Write, by_default, read_exchange, read_record
 from text2grad.data.files import holds_text, name_text, rows
 from text2grad.data.published import Response, responses_of
-from text2grad.data.tables import is_table
+from text2grad.data.spreadsheets.tables import is_table
 from text2grad.errors import InvalidFields, UserError, first_error, warn_once
 from text2grad.feedback import (
     DRAFT,

@@ -19,9 +19,9 @@ from xml.etree import ElementTree
 
 from text2grad.data.conversations import PROMPTS, Exchange, messages_in, read_exchange
 from text2grad.data.files import Row, RowError, texts_in
-from text2grad.data.marks import BROWSER, CODE_POINTS, HUMAN, LABELS, Counting, Mark, fits, in_code_points
 from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, last_turn, skip, text_in
 from text2grad.data.scale import Scale, number_of, scale_of_numbers, verdict
+from text2grad.data.spans.marks import BROWSER, CODE_POINTS, HUMAN, LABELS, Counting, Mark, fits, in_code_points
 from text2grad.errors import UserError
 from text2grad.feedback import Source
 from text2grad.json_text import from_json

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from text2grad.data.conversations import Exchange, read_exchange
 from text2grad.data.files import Row, bad_record, load_rows, name_text, reference_of, texts_in
-from text2grad.data.marks import as_turns
 from text2grad.data.published import refuse_shared_ids
+from text2grad.data.spans.marks import as_turns
 from text2grad.errors import UserError, warn_once
 from text2grad.eval.judge import AnswerPair
 from text2grad.feedback import Example

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from text2grad.config import TINY, Config, dump_config
 from text2grad.config.estimate import Estimate, estimate
-from text2grad.data.columns import Proposal, propose
 from text2grad.data.files import Placed, rows
 from text2grad.data.paths import answers_apart, flat_rows
 from text2grad.data.records import ImportResult, import_feedback, knows_itself
 from text2grad.data.remarks import parse_map
+from text2grad.data.spreadsheets.columns import Proposal, propose
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.improvement import Comparison, compare, expectations
 from text2grad.feedback import Example, Feedback, conversation_text
@@ -397,7 +397,7 @@ def _run(
     config: Config, source: Source, plan: Plan, options: ImproveOptions, summary: ImproveSummary
 ) -> ImproveSummary:
     from text2grad.page.report import build_report
-    from text2grad.stages.evaluate import run_evaluate
+    from text2grad.stages.evaluate.policy import run_evaluate
     from text2grad.stages.intake import run_import
     from text2grad.stages.sft import run_sft
     from text2grad.stages.train import run_train_offline

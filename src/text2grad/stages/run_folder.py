@@ -249,7 +249,7 @@ def read_feedback(path: Path) -> list[Feedback]:
 
 
 def read_choice(policy: Path) -> dict[str, Any] | None:
-    """What a policy was chosen by (`stages.heldout`); None for the last one of its run."""
+    """What a policy was chosen by (`stages.evaluate.heldout`); None for the last one of its run."""
     file = policy / CHOICE
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 

@@ -29,7 +29,7 @@ from text2grad.tasks.base import Task, environment_of, read_prompt
 from text2grad.train.pairs import Pair, updates_of
 from text2grad.train.settings import SFTSettings
 from text2grad.train.supervised import train_supervised
-from text2grad.train.watch import LossFloor
+from text2grad.train.watch.steps import LossFloor
 
 ASKED, LONGEST, LITTLE_LEFT = 32, 128, 0.9
 """Held-out prompts that are asked after SFT, tokens of their references, and the share of references that it writes

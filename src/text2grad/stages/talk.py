@@ -12,8 +12,8 @@ from typing import Any
 from text2grad.config import Config
 from text2grad.data.export import table_row, write_rows
 from text2grad.data.files import convert_rows, read_rows
-from text2grad.data.markup import read_markup
 from text2grad.data.published import question_example
+from text2grad.data.spans.markup import read_markup
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import (

@@ -35,7 +35,7 @@ from text2grad.stages.critics import (
     critic_of_worker,
     environment_of_worker,
 )
-from text2grad.stages.heldout import HeldoutCurve
+from text2grad.stages.evaluate.heldout import HeldoutCurve
 from text2grad.stages.reward_model.data import splits_of
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad.stages.run_folder import RunFolder, read_choice, read_feedback
@@ -51,8 +51,8 @@ from text2grad.tasks.base import Task, environment_of, question_of, split_of, wo
 from text2grad.train.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import Pair
 from text2grad.train.ppo import train_ppo
-from text2grad.train.probes import PROBE_EVERY
-from text2grad.train.watch import combined, kept_policies, length_watched, variety_watched
+from text2grad.train.watch.probes import PROBE_EVERY
+from text2grad.train.watch.steps import combined, kept_policies, length_watched, variety_watched
 
 
 def counts_of(critic: Critic) -> OnStep | None:

@@ -31,9 +31,9 @@ from text2grad.train.account import describe
 from text2grad.train.learner import Learner
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.probes import Probes
 from text2grad.train.rollout import packed, refuse_diverged, refuse_failures, score
 from text2grad.train.update import next_coefficient
+from text2grad.train.watch.probes import Probes
 
 CHECKPOINT_EVERY, SAMPLES_EVERY = 20, 5
 """Steps between checkpoints, where a run does not say, and between written token strips."""

@@ -37,7 +37,7 @@ from text2grad.train.optimizers import clip_gradient, keep_masters, learning_rat
 from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches, supervised_identity
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import ADAMW, NextTokenSettings, SupervisedSettings
-from text2grad.train.watch import LossFloor
+from text2grad.train.watch.steps import LossFloor
 
 CHECKPOINT_EVERY = 200
 """Steps, where a run does not say."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from text2grad.data.export import export
-from text2grad.data.marks import edits
 from text2grad.data.records import ImportResult, import_feedback, merged
+from text2grad.data.spans.marks import edits
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
 from text2grad.jsonl import write_jsonl

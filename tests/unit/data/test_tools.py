@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from human_data import corrected_file
-from text2grad.data.marks import BROWSER, CODE_POINTS, Counting, Mark, in_code_points
 from text2grad.data.records import ImportResult, import_feedback, merged
+from text2grad.data.spans.marks import BROWSER, CODE_POINTS, Counting, Mark, in_code_points
 from text2grad.errors import UserError
 from text2grad.jsonl import write_jsonl
 

@@ -26,7 +26,7 @@ from text2grad.engines.trl.trainer import RecipeTrainer
 from text2grad.errors import EXIT_FAILED, EXIT_TERMINATED, UsageError, UserError
 from text2grad.page.report import build_report
 from text2grad.policy.generate import Sample
-from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.evaluate.policy import run_evaluate
 from text2grad.stages.train import run_train
 from text2grad.train.ppo_settings import PPOSettings
 from tiny_runs import Talker, tiny_model

@@ -13,7 +13,8 @@ from text2grad.feedback import Example
 from text2grad.page.report import sections
 from text2grad.page.runs import read_run
 from text2grad.policy import load
-from text2grad.stages import evaluate, merge
+from text2grad.stages import merge
+from text2grad.stages.evaluate import policy as stage
 from text2grad.stages.run_folder import RunFolder
 
 
@@ -41,8 +42,8 @@ def evaluated(monkeypatch: pytest.MonkeyPatch, folder: Path, task: str, data: st
     (model / "tokenizer_config.json").write_text("{}")
     monkeypatch.setattr(RunFolder, "task", lambda run: Problems(task + data, count))
     monkeypatch.setattr(load, "load_frozen", lambda settings: None)
-    monkeypatch.setattr(evaluate, "sample", lambda policy, examples, *_: [([], "an\u2028swer")] * len(examples))
-    evaluate.run_evaluate(config, "text2grad")
+    monkeypatch.setattr(stage, "sample", lambda policy, examples, *_: [([], "an\u2028swer")] * len(examples))
+    stage.run_evaluate(config, "text2grad")
     return config
 
 
@@ -69,7 +70,7 @@ def test_a_model_of_the_hub_is_measured_by_its_name(monkeypatch: pytest.MonkeyPa
     loaded = []
     config = evaluated(monkeypatch, tmp_path, *RUNS[0])
     monkeypatch.setattr(load, "load_frozen", loaded.append)
-    evaluate.run_evaluate(config, "Qwen/Qwen2.5-0.5B-Instruct")
+    stage.run_evaluate(config, "Qwen/Qwen2.5-0.5B-Instruct")
     assert [settings.model for settings in loaded] == ["Qwen/Qwen2.5-0.5B-Instruct"]
     assert (tmp_path / "evaluation" / "humaneval" / "Qwen2.5-0.5B-Instruct.json").is_file()
     assert "Qwen2.5-0.5B-Instruct on humaneval" in read_run(tmp_path).evaluation
@@ -77,4 +78,4 @@ def test_a_model_of_the_hub_is_measured_by_its_name(monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     for missing in ("txt2grad", "models/mine", "/nowhere/mine"):
         with pytest.raises(UserError, match="no policy"):
-            evaluate.run_evaluate(config, missing)
+            stage.run_evaluate(config, missing)

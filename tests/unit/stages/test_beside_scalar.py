@@ -10,7 +10,7 @@ import pytest
 
 from text2grad.config import Config, dump_config, find_config, load_config
 from text2grad.page.signs import describe_comparison
-from text2grad.stages.evaluate import below_scalar, compared
+from text2grad.stages.evaluate.policy import below_scalar, compared
 from text2grad.stages.run_folder import RunFolder
 
 PPO = '{"step": 0, "delta_sum": 1.0}\n'

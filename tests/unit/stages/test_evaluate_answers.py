@@ -13,9 +13,9 @@ from chat_server import ChatServer, Reply, error, last_message, said, servers_of
 from places import CONFIGS
 from text2grad.config import Config, load_config
 from text2grad.errors import UsageError, UserError
-from text2grad.stages import evaluate
-from text2grad.stages.answers import run_evaluate_answers
-from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.evaluate import policy as stage
+from text2grad.stages.evaluate.answers import run_evaluate_answers
+from text2grad.stages.evaluate.policy import run_evaluate
 from tiny_runs import tiny_model
 
 Row = dict[str, Any]
@@ -217,7 +217,7 @@ def test_a_policy_gets_the_figures_of_a_file(evaluated: Evaluation, monkeypatch:
     evaluated.serve("tie")
     evaluated.use(posts(4))
     model = str(tiny_model(evaluated.folder / "model"))
-    monkeypatch.setattr(evaluate, "sample", lambda _, asked, *__: [([5, 6], f"it {e.id} rains") for e in asked])
+    monkeypatch.setattr(stage, "sample", lambda _, asked, *__: [([5, 6], f"it {e.id} rains") for e in asked])
     words = ("--generation.max_new_tokens", "8", "--policy.model", model, "--evaluate.samples", "1")
     config = evaluated.config(*words)
     figures = run_evaluate(config, model, "references").as_dict()

@@ -15,8 +15,8 @@ from text2grad.eval import measures
 from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Example
 from text2grad.policy.settings import GenerationSettings
-from text2grad.stages import evaluate
-from text2grad.stages.evaluate import Exam, evaluate_policy, validation_prompts
+from text2grad.stages.evaluate import policy as stage
+from text2grad.stages.evaluate.policy import Exam, evaluate_policy, validation_prompts
 
 
 def prompt(name: str, words: str = "") -> Example:
@@ -49,7 +49,7 @@ class Sampler:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[float, list[str]]] = []
-        monkeypatch.setattr(evaluate, "sample", self)
+        monkeypatch.setattr(stage, "sample", self)
 
     def __call__(
         self, policy: Any, examples: Sequence[Example], generation: GenerationSettings, *_: Any

@@ -12,8 +12,8 @@ from text2grad.config import load_config
 from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Example
 from text2grad.sandbox import Runner
-from text2grad.stages import evaluate
-from text2grad.stages.evaluate import Exam, PolicyResults, evaluate_policy
+from text2grad.stages.evaluate import policy as stage
+from text2grad.stages.evaluate.policy import Exam, PolicyResults, evaluate_policy
 
 TESTS = "from solution import f\n\ndef test():\n    assert f(1) == 2\n"
 RIGHT = "```python\ndef f(x):\n    return x + 1\n```"
@@ -32,7 +32,7 @@ def problem(name: str, tests: str) -> Example:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, problems: list[Example], answers: list[str]) -> PolicyResults:
-    monkeypatch.setattr(evaluate, "sample", lambda policy, examples, *_: [([], text) for text in answers])
+    monkeypatch.setattr(stage, "sample", lambda policy, examples, *_: [([], text) for text in answers])
     with Runner(seconds=10.0, tier="landlock") as runner:
         policy: Any = SimpleNamespace(tokenizer=None)
         task: Any = Words()

@@ -22,8 +22,8 @@ from text2grad.page.runs import read_run
 from text2grad.page.signs import describe_choice
 from text2grad.policy.load import load_frozen
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages import heldout
 from text2grad.stages.critics import CriticFactory
+from text2grad.stages.evaluate import heldout
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.train import run_train
 from text2grad.tasks.base import Split

@@ -15,7 +15,7 @@ from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
 from text2grad.stages.critics import CriticFactory
-from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.evaluate.policy import run_evaluate
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.train import run_train
 from text2grad.tasks.base import Split

@@ -12,7 +12,7 @@ from text2grad.errors import UserError
 from text2grad.stages.intake import run_import
 from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
-from text2grad.train.watch import variety_watched
+from text2grad.train.watch.steps import variety_watched
 
 SURE = {"same_answers": 1.0, "entropy": 0.003}
 

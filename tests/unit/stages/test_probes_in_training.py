@@ -10,7 +10,7 @@ import torch
 from text2grad.critics.probes import ProbedCritic
 from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
 from text2grad.stages.train import probes_of
-from text2grad.train.watch import combined
+from text2grad.train.watch.steps import combined
 
 GOOD = "the parcel left on monday morning"
 

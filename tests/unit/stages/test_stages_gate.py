@@ -12,7 +12,7 @@ from human_data import small_config
 from human_run import Trained
 from text2grad.config import Config
 from text2grad.critics.damage import DAMAGE
-from text2grad.data.marks import human_record
+from text2grad.data.spans.marks import human_record
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback
 from text2grad.jsonl import read_jsonl

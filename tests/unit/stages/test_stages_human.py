@@ -21,7 +21,8 @@ from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages import evaluate, run_folder
+from text2grad.stages import run_folder
+from text2grad.stages.evaluate import policy as stage
 from text2grad.stages.intake import run_import
 from text2grad.stages.reward_model import data as reward_data
 from text2grad.stages.run_folder import RunFolder
@@ -201,7 +202,7 @@ def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_fi
         rows = [{"id": str(n), "response": text, "scores": {"x": 1.0}} for n, text in enumerate(answers)]
         run_folder.write_json(tmp_path / "evaluation" / "qa" / f"{name}.answers.json", rows)
     (tmp_path / "before_after.jsonl").write_text('{"task": "mbpp", "id": "m"}\n{"task": "qa", "id": "old"}\n')
-    evaluate.write_before_after(qa_run(tmp_path), examples)
+    stage.write_before_after(qa_run(tmp_path), examples)
     lines = [json.loads(line) for line in (tmp_path / "before_after.jsonl").read_text().splitlines()]
     assert [(line["task"], line["id"]) for line in lines] == [("mbpp", "m"), ("qa", "1"), ("qa", "0")]
     assert [(answer["name"], answer["response"]) for answer in lines[1]["answers"]] == [
@@ -224,11 +225,11 @@ def test_answers_that_come_while_the_others_are_written_are_not_missed(
     def late(path: Path, text: str) -> None:
         answered("late")
         run_folder.write_whole(path, text)
-        monkeypatch.setattr(evaluate, "write_whole", run_folder.write_whole)
+        monkeypatch.setattr(stage, "write_whole", run_folder.write_whole)
 
     answered("sft")
-    monkeypatch.setattr(evaluate, "write_whole", late)
-    evaluate.write_before_after(qa_run(tmp_path), [example])
+    monkeypatch.setattr(stage, "write_whole", late)
+    stage.write_before_after(qa_run(tmp_path), [example])
     (line,) = (tmp_path / "before_after.jsonl").read_text().splitlines()
     assert [answer["name"] for answer in json.loads(line)["answers"]] == ["SFT", "late"]
 

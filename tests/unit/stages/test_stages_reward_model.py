@@ -17,7 +17,7 @@ from text2grad.errors import UserError
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Source
 from text2grad.jsonl import read_jsonl, write_jsonl
-from text2grad.stages.answers import Judge
+from text2grad.stages.evaluate.answers import Judge
 from text2grad.stages.reward_model import train as reward_model
 from text2grad.stages.run_folder import RunFolder
 

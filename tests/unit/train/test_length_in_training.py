@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from text2grad.train.watch import learns_length, length_watched
+from text2grad.train.watch.steps import learns_length, length_watched
 
 DENSE = [(95.5, -1.0), (71.0, -1.0), (56.2, -1.0), (27.6, -0.52), (34.0, -0.98), (27.5, -0.99)]
 """Mean tokens of an answer and their correlation with the reward, step by step: lab/book, 2026-11-24."""

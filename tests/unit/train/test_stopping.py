@@ -21,7 +21,7 @@ from text2grad.stages.reward_model.train import run_train_reward
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
-from text2grad.train.watch import LossFloor
+from text2grad.train.watch.steps import LossFloor
 from tiny_runs import tiny_model
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from text2grad.data.marks import edits
+from text2grad.data.spans.marks import edits
 from text2grad.feedback import Critique, Example, Feedback, Span, Transcript, key_of, turns_of
 
 PRAISE, QUOTED_WHOLE = "Right as it is.", 60

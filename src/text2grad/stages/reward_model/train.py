@@ -27,8 +27,8 @@ from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
 from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.answers import CRITIQUE_PARTS, comparing_judge
 from text2grad.stages.critics import RewardModel
+from text2grad.stages.evaluate.answers import CRITIQUE_PARTS, comparing_judge
 from text2grad.stages.reward_model.corrections import with_corrections
 from text2grad.stages.reward_model.data import (
     example_of,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.data.columns import fits, propose, rating_of
+from text2grad.data.spreadsheets.columns import fits, propose, rating_of
 
 KEYS = ("prompt", "response", "critique", "score", "corrected", "annotator", "date")
 COMMENTS = ("inches?? should be cm", "no superlatives please", "")

@@ -32,8 +32,8 @@ from text2grad.page import signs
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
-from text2grad.stages.answers import judge_of_answers, judged_against
 from text2grad.stages.critics import critic_factory
+from text2grad.stages.evaluate.answers import judge_of_answers, judged_against
 from text2grad.stages.run_folder import (
     ANSWERS,
     BASE,

@@ -23,7 +23,7 @@ from text2grad.errors import UserError
 from text2grad.eval.measures import TaskMeasure, mean_scores
 from text2grad.policy.files.manifest import MANIFEST
 from text2grad.policy.model import Policy
-from text2grad.stages.evaluate import Exam, evaluate_policy
+from text2grad.stages.evaluate.policy import Exam, evaluate_policy
 from text2grad.stages.run_folder import CHOICE, MAIN, main_measure, write_json
 
 WAYS = ("greedy", "sampled")

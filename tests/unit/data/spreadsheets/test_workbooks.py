@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from text2grad.data import sheets, tables
 from text2grad.data.files import read_rows, rows
 from text2grad.data.records import import_feedback
 from text2grad.data.responses import read_items
+from text2grad.data.spreadsheets import sheets, tables
 from text2grad.errors import UserError, warn_once
 from workbook_files import Sheets, write_ods, write_xlsx
 

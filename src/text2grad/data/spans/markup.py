@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from text2grad.data.marks import POLARITY, Mark
+from text2grad.data.spans.marks import POLARITY, Mark
 from text2grad.feedback.locate import every_place
 
 _OPENING = re.compile(r"\[[+-]|\{\+(?!\+)|<(good|bad|poor|wrong)>", re.IGNORECASE)

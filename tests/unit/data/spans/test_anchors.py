@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from text2grad.data.anchors import anchors, criticises
 from text2grad.data.records import import_feedback
+from text2grad.data.spans.anchors import anchors, criticises
 
 ANSWER = "The lamp is 12 inches tall, the best of all lamps, and a lamp for you."
 

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from text2grad.data.scale import number_of, share_of, verdict
-from text2grad.data.tables import is_filled
+from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.strict_yaml import parse_yaml
 
 FIELDS = ("response", "prompt", "corrected", "critique", "score", "annotator")

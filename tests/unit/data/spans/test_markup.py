@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text2grad.data.marks import Mark
-from text2grad.data.markup import read_markup, write_markup
+from text2grad.data.spans.marks import Mark
+from text2grad.data.spans.markup import read_markup, write_markup
 
 CORRECTIONS: list[tuple[str, str, str, tuple[str, ...]]] = [
     ("It is due [-next week-]{+on Friday+}.", "It is due next week.", "It is due on Friday.", ()),

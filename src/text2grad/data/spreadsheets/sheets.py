@@ -21,8 +21,8 @@ from xml.etree import ElementTree
 
 from python_calamine import CalamineError, CalamineSheet, PasswordError, SheetTypeEnum, load_workbook
 
-from text2grad.data.columns import fits, profile
-from text2grad.data.tables import WORKBOOKS, Line, bad_rows
+from text2grad.data.spreadsheets.columns import fits, profile
+from text2grad.data.spreadsheets.tables import WORKBOOKS, Line, bad_rows
 from text2grad.errors import UserError, first_line, warn_once
 
 MOST_BYTES, MOST_UNPACKED, MOST_CELLS = 64 << 20, 512 << 20, 10_000_000
