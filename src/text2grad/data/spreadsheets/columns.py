@@ -451,10 +451,20 @@ def _by_content(
     doubts: list[Doubt],
     language: str,
 ) -> None:
-    """Give the fields that no name says to columns by what is in them."""
+    """Give the fields that no name says to columns by what is in them.
+
+    A column of single words is one of texts only where nothing else is and its name says so ("Answer": "Paris").
+    """
 
     def texts() -> list[str]:
         return [name for name in free if name not in chosen.values() and profiles[name].is_text]
+
+    def take_named(ours: str) -> None:
+        for name in free if ours not in chosen else ():
+            exact = fields_of(name).get(ours, (0.0,))[0] >= EXACT
+            if exact and name not in chosen.values() and not rating_of(name, profiles[name].values, language):
+                chosen[ours] = name
+                return
 
     if "response" not in chosen and (left := texts()):
         left.sort(key=lambda name: -profiles[name].characters)
@@ -468,6 +478,7 @@ def _by_content(
             if second.characters > 0.8 * profiles[left[0]].characters and second.questions < 0.5:
                 _doubt(doubts, "response", left[:2])
         chosen["response"] = group[0]
+    take_named("response")
     if "response" not in chosen:
         return
     if "corrected" not in chosen:
@@ -503,3 +514,5 @@ def _by_content(
             _doubt(doubts, "score", numbers)
         if numbers:
             chosen["score"] = numbers[0]
+    for ours in TEXTS:
+        take_named(ours)

@@ -126,3 +126,14 @@ def test_two_columns_that_may_be_meant_are_named() -> None:
 def test_an_empty_column_is_said_to_be_empty() -> None:
     proposal = propose(table("Question", "Answer", "Comment", critique=[""]))
     assert "critique" not in proposal.columns and "Comment: empty" in proposal.line
+
+
+def test_columns_of_single_words_hold_what_they_are_named_where_nothing_else_does() -> None:
+    single = [
+        {"Question": f"city{n}?", "Answer": f"Paris{n}", "Correction": f"Lyon{n}", "Rating": n % 5 + 1}
+        for n in range(10)
+    ]
+    expected = {"prompt": "Question", "response": "Answer", "corrected": "Correction", "score": "Rating"}
+    assert propose(single).columns == expected
+    verdicts = [{"Question": f"is {n} even?", "Answer": ("yes", "no")[n % 2]} for n in range(10)]
+    assert "response" not in propose(verdicts).columns, "yes and no may be ratings"
