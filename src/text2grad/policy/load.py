@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 from text2grad.errors import UserError, first_line
 from text2grad.policy.files.gguf import is_gguf, local_model
 from text2grad.policy.files.manifest import refuse_damaged
-from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
+from text2grad.policy.files.save import VALUE_FILE, VALUE_TRUNK, head_files
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.files.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
 from text2grad.policy.heads.head import LABEL, SCORE, STEP, Head
@@ -93,11 +93,10 @@ def load_frozen(settings: PolicySettings) -> Policy:
 
 def load_heads(policy: Policy, folder: Path) -> None:
     """Give a policy the heads that were saved in a folder, if any were, to be used and not trained."""
-    for name in HEADS:
-        if (saved := folder / f"{name}.safetensors").is_file():
-            head = add_head(policy, name)
-            load_head(head, saved)
-            head.requires_grad_(False)
+    for name, saved in head_files(folder).items():
+        head = add_head(policy, name)
+        load_head(head, saved)
+        head.requires_grad_(False)
 
 
 def add_head(policy: Policy, name: Literal["score_head", "span_head", "label_head"], step: float = STEP) -> Head:

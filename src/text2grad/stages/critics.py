@@ -362,11 +362,10 @@ class RewardModel:
         Raises:
             UserError: it has a head, which such a server does not load, or must be grounded, which it cannot do.
         """
-        from text2grad.policy.files.save import HEADS
+        from text2grad.policy.files.save import head_files
 
         settings, folder = self.settings, self.run.reward_model_folder
-        heads = [name for name in HEADS if (folder / f"{name}.safetensors").is_file()]
-        if settings.tags or settings.score_head or heads:
+        if settings.tags or settings.score_head or head_files(folder):
             problem = "an OpenAI-compatible server serves no tagger and no score head"
             cure = f"text2grad serve {self.run.path}, and --critic.kind with the address that it prints"
             raise UserError(f"critic.reward_model.base_url: {problem}", cure)

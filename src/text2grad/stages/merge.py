@@ -27,7 +27,7 @@ from text2grad.policy.encode import stop_ids
 from text2grad.policy.files.gguf import SMOLLM2, is_gguf
 from text2grad.policy.files.gguf_writer import why_not, write_gguf
 from text2grad.policy.files.manifest import refuse_damaged
-from text2grad.policy.files.save import make_readable
+from text2grad.policy.files.save import head_files, make_readable
 from text2grad.policy.files.smollm2 import GGUF, HUB_NAME
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, BASE, base_of, is_adapter, load_model, merge_layers
@@ -84,7 +84,7 @@ def run_merge(
 
     Raises:
         UserError: there is no such model, `out` is not an empty folder, the hub refuses it, or the model has no
-            adapter, or no GGUF form that is written here.
+            adapter, or no GGUF form that is written here; or a head, and a form is asked for that leaves it out.
     """
     run = prepare(config)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -93,6 +93,10 @@ def run_merge(
         with optional_packages():
             import gguf  # noqa: F401  # before anything is written
     source = run.find_policy(target)
+    heads = head_files(source)
+    if heads and (form.gguf or form.adapter):
+        problem = f"{source} has a head beside the language model ({', '.join(heads)}), which would be lost"
+        raise UserError(problem, "leave out --gguf and --adapter: a merged folder has it")
     tokenizer = load_tokenizer(str(source))
     kept, base, file = None, "", out / f"{out.resolve().name}.gguf"
     if form.adapter:
@@ -105,6 +109,10 @@ def run_merge(
         kind = str(model.dtype).removeprefix("torch.")
         written = f"the {'adapter merged into its base model' if is_adapter(str(source)) else 'model'}, in {kind}"
         serve = [f"vllm serve {out}", f"transformers serve {out}"]
+        if heads:  # other servers would leave it out
+            serve = [f"text2grad serve {run.path} --critic.kind reward_model --critic.reward_model.folder {out}"]
+    for file in heads.values():
+        shutil.copyfile(file, out / file.name)
     make_readable(out)
     tokenizer.save_pretrained(out)
     (out / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")

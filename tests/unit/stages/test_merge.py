@@ -21,7 +21,7 @@ from text2grad.config import Config, load_config
 from text2grad.durable.run import save_policy
 from text2grad.errors import UserError
 from text2grad.policy.files.smollm2 import HUB_NAME
-from text2grad.policy.load import load_frozen, load_policy
+from text2grad.policy.load import add_head, load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.stages.merge import MergeForm, generation_config, run_merge
@@ -243,6 +243,24 @@ def test_what_cannot_be_written_exactly_is_left_to_llama_cpp(config: Config, tmp
         run_merge(config, "split", out, "mit", None, MergeForm(gguf=True))
     assert not (out / "mine.gguf").exists()
     assert AutoModelForCausalLM.from_pretrained(out) and (out / "README.md").is_file()
+
+
+def test_the_head_of_a_reward_model_goes_with_it_and_no_other_server_is_named(
+    config: Config, tmp_path: Path
+) -> None:
+    folder = config.run.folder / "reward_model" / "policy"
+    model = load_frozen(PolicySettings(model=str(folder)))
+    torch.nn.init.normal_(add_head(model, "span_head").map.weight)
+    save_policy(model, folder)
+    for form in (MergeForm(gguf=True), MergeForm(adapter=True)):
+        with pytest.raises(UserError, match="span_head"):
+            run_merge(config, "reward_model", tmp_path / "critic", "mit", None, form)
+    out = tmp_path / "critic"
+    (command,) = run_merge(config, "reward_model", out, "mit", None).serve
+    assert command.startswith(f"text2grad serve {config.run.folder} ") and command.endswith(str(out))
+    merged = load_frozen(PolicySettings(model=str(out))).span_head
+    assert merged is not None and model.span_head is not None
+    assert torch.equal(merged.map.weight, model.span_head.map.weight)
 
 
 def test_a_folder_with_something_in_it_is_left_alone(config: Config, tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ def write_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | N
     make_readable(folder)
 
 
+def head_files(folder: Path) -> dict[Literal["score_head", "span_head"], Path]:
+    """Return the files of the heads that were saved in a folder, by their names."""
+    files = {name: folder / f"{name}.safetensors" for name in HEADS}
+    return {name: file for name, file in files.items() if file.is_file()}
+
+
 def make_readable(folder: Path) -> None:
     """Give the weights in a folder, which safetensors writes for their owner alone, the mode of any other file."""
     mask = os.umask(0)
