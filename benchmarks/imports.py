@@ -54,9 +54,8 @@ def faults(case: Path, work: Path, command: Command = run) -> list[str]:
     if "refused" in expected:
         found = _not_refused(file, expected, command)
     else:
-        found = _differences(
-            file, expected.get("arguments", []), expected["records"], expected.get("says", []), command
-        )
+        wanted, says = expected["records"], expected.get("says", [])
+        found = _differences(file, expected.get("arguments", []), wanted, says, command, expected.get("code", 0))
     if "cure" in expected:
         found += _differences(file, expected["cure"], expected["cured"], [], command)
     return found
@@ -71,13 +70,18 @@ def _not_refused(file: Path, expected: dict[str, Any], command: Command) -> list
 
 
 def _differences(
-    file: Path, arguments: Sequence[str], wanted: list[dict[str, Any]], says: Sequence[str], command: Command
+    file: Path,
+    arguments: Sequence[str],
+    wanted: list[dict[str, Any]],
+    says: Sequence[str],
+    command: Command,
+    code: int = 0,
 ) -> list[str]:
     """Where the records of an import, or what it printed, are not as wanted."""
     out = file.with_name("feedback.jsonl")
     out.unlink(missing_ok=True)
     ended = command(["import", str(file), "--out", str(out), *arguments])
-    if ended.code:
+    if ended.code != code:
         return [f"exit code {ended.code}: {ended.said[-300:]}"]
     records = [json.loads(line) for line in out.read_text(encoding="utf-8").split("\n") if line]
     found = [f"does not say {words!r}: {ended.said}" for words in says if words not in ended.said]

@@ -81,11 +81,13 @@ class ImportResult(Record):
     """All records of a file, in its order, and the figures.
 
     `scales` says how ratings were read, `anchored` which words were marked because a comment quotes them; `losses`
-    names every line of which something was not used, and why; `ignored` the columns that were not read.
+    names every line of which something was not used, and why, `unscored` the ratings among them that lack a scale;
+    `ignored` the columns that were not read.
     """
 
     records: list[Feedback]
     report: ImportReport
+    unscored: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
     anchored: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
@@ -164,6 +166,7 @@ def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> Import
     all_records = [record for _, result in results for record in result.records]
     losses = [f"{name}: no feedback, not read" for name in others]
     losses += [f"{name}: {line}" for name, result in results for line in result.losses]
+    unscored = [f"{name}: {line}" for name, result in results for line in result.unscored]
     scales = [f"{name}: {line}" for name, result in results for line in result.scales]
     anchored = [f"{name}: {line}" for name, result in results for line in result.anchored]
     ignored = dict.fromkeys(name for _, result in results for name in result.ignored)
@@ -172,6 +175,7 @@ def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> Import
     return ImportResult(
         records=all_records,
         report=report,
+        unscored=tuple(unscored),
         scales=tuple(scales),
         anchored=tuple(anchored),
         losses=tuple(losses),
@@ -202,7 +206,11 @@ def _import_rows(
         why = f"{path}: nobody's opinion is in it: {'; '.join(losses)}" if losses else f"{path} has no records"
         raise UserError(why, "export what people answered")
     return ImportResult(
-        records=kept, report=_report(importer.name, kept), scales=scales.lines, losses=tuple(losses)
+        records=kept,
+        report=_report(importer.name, kept),
+        unscored=scales.lost,
+        scales=scales.lines,
+        losses=tuple(losses),
     )
 
 
@@ -231,6 +239,7 @@ def _import_remarks(
     return ImportResult(
         records=kept,
         report=_report(kind, kept),
+        unscored=read.scales.lost,
         scales=read.lines,
         anchored=tuple(anchored),
         losses=tuple(losses),

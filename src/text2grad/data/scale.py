@@ -188,8 +188,19 @@ class Reading:
             part, most = share
             return round(2 * part / most - 1, 6) if most and 0 <= part <= most else None
         words = value if isinstance(value, list) else [value]
-        verdicts = {score for word in words if (score := verdict(word)) is not None}
+        verdicts = {score for word in words if (score := self._verdict(word)) is not None}
         return verdicts.pop() if len(verdicts) == 1 else None
+
+    def _verdict(self, word: object) -> float | None:
+        """The score of a word, or of one that the question's name makes clear: the "down" of "thumbs"."""
+        score = verdict(word)
+        return verdict(f"{self.name} {word}") if score is None and isinstance(word, str) else score
+
+    @property
+    def loses(self) -> bool:
+        """True if ratings have no score because nothing says what they are worth."""
+        figures = self.scale is None and any(map(_is_figure, self._without))
+        return figures or (self.rates and not self._scored)
 
     @property
     def line(self) -> str:
@@ -317,6 +328,12 @@ class Scales:
         others = [name for name, reading in self.readings.items() if reading.rates and name != self.main]
         aside = f"kept in meta.ratings, not in the score: {', '.join(others)} (to take one: --map score=NAME)"
         return tuple(filter(None, [self.readings[self.main].line, aside if others else ""]))
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Those `problems` for which ratings are lost that a scale, or the name of the verdict, would save."""
+        main = self.readings.get(self.main)
+        return tuple(filter(None, [main.problem if main and main.loses else "", self.problem]))
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config
+from text2grad.errors import EXIT_SOME_RECORDS_FAILED
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, write_jsonl, writing
 from text2grad.stages import Summary, inlined
@@ -18,10 +19,12 @@ from text2grad.stages.run_folder import RunFolder, write_json
 class ImportSummary(Summary):
     """What was found (`data.records.ImportReport`), and the records of each data set that the file now holds.
 
-    `scales` says how ratings were read, `marked_as_quoted` which words a comment quotes, `losses` the lines of
-    which something was not used, `ignored` the columns that were not read.
+    `unscored` names ratings that are lost for want of a scale (`exit_code` 3), `scales` says how the others were
+    read, `marked_as_quoted` which words a comment quotes, `losses` the lines of which something was not used,
+    `ignored` the columns that were not read.
     """
 
+    unscored: Sequence[str] | None = None
     report: Mapping[str, Any] = inlined()
     added: int
     replaced: int
@@ -31,6 +34,7 @@ class ImportSummary(Summary):
     marked_as_quoted: Sequence[str] | None = None
     ignored: Sequence[str] | None = None
     losses: Sequence[str] | None = None
+    exit_code: int | None = None
 
 
 def run_import(
@@ -66,7 +70,9 @@ def run_import(
     for name, report in held.items() if out is None else ():
         figures = report.model_dump(exclude={"source"})
         write_json(run.evaluation / f"import_{name}.json", figures)
+    losses = [line for line in imported.losses if line not in imported.unscored]
     return ImportSummary(
+        unscored=imported.unscored or None,
         report=imported.report.model_dump(),
         added=added,
         replaced=imported.report.records - added,
@@ -75,5 +81,6 @@ def run_import(
         scales=imported.scales or None,
         marked_as_quoted=imported.anchored or None,
         ignored=imported.ignored or None,
-        losses=imported.losses or None,
+        losses=losses or None,
+        exit_code=EXIT_SOME_RECORDS_FAILED if imported.unscored else None,
     )

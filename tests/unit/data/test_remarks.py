@@ -217,7 +217,11 @@ def test_a_score_is_read_on_a_scale_that_is_known_and_told(tmp_path: Path) -> No
 def test_a_rating_without_a_scale_is_no_score_and_says_so(tmp_path: Path) -> None:
     found = table(tmp_path, "prompt,response,stars,critique\np,r,4,c\np,s,5,\n")
     assert [record.score for record in found.records] == [None]
-    assert any(loss.startswith("stars: ") and "4, 5" in loss and "--scale stars=" in loss for loss in found.losses)
+    (lost,) = found.unscored
+    assert lost.startswith("stars: ") and "4, 5" in lost and "--scale stars=" in lost and lost in found.losses
+    for column, values, scales in (("stars", "45", ("1..5",)), ("thumbs", ("down", "up"), ())):
+        rows = "".join(f"p,r{value},{value},c\n" for value in values)
+        assert not table(tmp_path, f"prompt,response,{column},critique\n{rows}", scales=scales).unscored
     for scales, words in (((), r"--scale stars=WORST\.\.BEST"), (("helpful=1..5",), "ratings there: stars")):
         with pytest.raises(UserError, match=words):
             table(tmp_path, "prompt,response,stars\np,r,4\n", scales=scales)

@@ -34,6 +34,8 @@ WITHOUT_A_SCALE: list[tuple[str, list[Any], list[float | None]]] = [
     ("rating", [-0.5, 0.25], [None] * 2),
     ("quality", ["Good", "bad", "Neutral"], [1, -1, 0]),
     ("quality", ["Thumbs-Up", "thumbs_down", "thumbs  up", "👍"], [1, -1, 1, 1]),
+    ("thumbs", ["down", "Up"], [-1, 1]),
+    ("quality", ["down", "Up"], [None] * 2),
     ("quality", ["poor", "fair", "Good", "excellent"], [None] * 4),
     ("quality", ["4/5", "80 %", "9 of 10"], [0.6, 0.6, 0.8]),
     ("is_correct", [True, False, "no", "yes"], [None] * 4),

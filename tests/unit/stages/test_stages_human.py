@@ -68,6 +68,16 @@ def test_a_record_imported_again_takes_the_place_of_the_old_one(imported: Config
     assert [record.meta["corrected"] for record in again[:2]] == ["Mended: 0.", "Mended: 1."]
 
 
+def test_ratings_that_are_lost_are_said_first_and_fail_the_command(imported: Config, tmp_path: Path) -> None:
+    source, out = tmp_path / "rated.csv", tmp_path / "rated.jsonl"
+    source.write_text("prompt,response,stars,critique\np,r,4,c\np,s,5,d\n", encoding="utf-8")
+    ended = run_import(imported, source, "auto", out).as_dict()
+    assert next(iter(ended)) == "unscored" and "--scale stars=" in ended["unscored"][0]
+    assert (ended["exit_code"], ended["records"], ended.get("losses")) == (3, 2, None)
+    saved = run_import(imported, source, "auto", out, scales=("1..5",)).as_dict()
+    assert not {"unscored", "exit_code"} & saved.keys()
+
+
 def test_a_file_that_cannot_be_read_leaves_the_earlier_import_intact(imported: Config, tmp_path: Path) -> None:
     before = feedback(imported)
     (tmp_path / "broken.json").write_text('[{"question": "What"}]', encoding="utf-8")
