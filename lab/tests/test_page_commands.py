@@ -45,6 +45,10 @@ OTHERS = {
     "pip": "CI installs the package; tests/test_core_only.py runs without the extras",
     "source": "the tests run in their own environment",
     "cp": "not ours",
+    "export": "a variable of the shell",
+    "vllm": "not ours, and wants a GPU",
+    "/shared/verl/bin/pip": "not ours",
+    "/shared/verl/bin/ray": "not ours",
     "torchrun": "not ours; what it launches is read",
     "accelerate": "not ours; what it launches is read",
 }

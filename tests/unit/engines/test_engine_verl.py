@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from places import ROOT
 from text2grad.align import CreditSettings
 from text2grad.cli import main
 from text2grad.engines import verl
@@ -323,19 +322,6 @@ def test_the_command_plans_without_verl(tmp_path: Path, capsys: pytest.CaptureFi
     assert "trainer.nnodes=2" in out
     assert (tmp_path / "run" / "ppo" / "mine" / "verl" / "prompts.parquet").is_file()
     assert not (tmp_path / "run" / "ppo" / "mine" / "policy").exists()
-
-
-def test_the_example_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "--config", str(ROOT / "examples" / "verl_cluster.yaml"), "--plan"]
-    words += ["--run.folder", str(tmp_path / "run"), "--task.name", f"{__name__}:Told"]
-    words += ["--policy.model", str(tiny_model(tmp_path / "start", 1024))]
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    out = capsys.readouterr().out
-    told = yaml.safe_load(out.partition("VERL_USE_EXTERNAL_MODULES=")[0])
-    assert left.value.code == 0 and told["data"]["train_batch_size"] == 128
-    assert told["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] == 4
-    assert "trainer.n_gpus_per_node=8" in out and "actor_rollout_ref.rollout.agent.num_workers=8" in out
 
 
 def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,25 +7,26 @@ import os
 import signal
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("trl", reason="pip install 'text2grad[trl]'")
 
 import vowels
 from safetensors.torch import load_file
 
-from places import ROOT
 from text2grad import cli
 from text2grad.config import PRESETS, Config, load_config
-from text2grad.engines.trl.fields import make_args, refuse_unfit, shape_of
-from text2grad.engines.trl.run import Steps
+from text2grad.engines.trl.fields import shape_of
+from text2grad.engines.trl.run import Steps, refuse_lost_steps
 from text2grad.engines.trl.trainer import RecipeTrainer
 from text2grad.errors import EXIT_FAILED, EXIT_TERMINATED, UsageError, UserError
 from text2grad.page.report import build_report
 from text2grad.policy.generate import Sample
+from text2grad.policy.load import load_policy
+from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.stages.evaluate.policy import run_evaluate
 from text2grad.stages.train import run_train
 from text2grad.train.ppo_settings import PPOSettings
@@ -219,13 +220,10 @@ def cut_at(length: int) -> Any:
     return samples
 
 
-def test_the_recipe_for_eight_cards_is_accepted(tmp_path: Path) -> None:
-    config = load_config(ROOT / "examples" / "trl_eight_cards.yaml")
-    refuse_unfit(config.engine.trl, config.ppo, config.generation)
-    shape = shape_of(config.ppo, 8)
-    assert shape == (8, 4)
-    fields = {**config.engine.trl, "use_vllm": False, "bf16": False}  # there is neither here
-    how = {"folder": str(tmp_path), "seed": 0, "device": torch.device("cpu")}
-    alone = shape._replace(passes=8 * shape.passes)
-    args = make_args(fields, config.ppo, config.generation, shape=alone, **how)
-    assert (args.num_generations, args.steps_per_generation, args.vllm_mode) == (8, 64, "colocate")
+@pytest.mark.parametrize("half", ["bf16", "fp16"])
+def test_continuous_batching_may_not_turn_the_trained_weights_into_a_half_type(model: Path, half: str) -> None:
+    policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(), device="cpu"))
+    asked = {"use_transformers_continuous_batching": True, "bf16": False, "fp16": False, "deepspeed_plugin": None}
+    refuse_lost_steps(policy, SimpleNamespace(**asked))
+    with pytest.raises(UserError, match="continuous_batching"):
+        refuse_lost_steps(policy, SimpleNamespace(**{**asked, half: True}))

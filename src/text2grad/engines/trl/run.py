@@ -140,12 +140,15 @@ def refuse_lost_steps(policy: Policy, args: Any) -> None:
     """Refuse weights of a half type that are stepped themselves: small steps would be rounded away.
 
     Raises:
-        UserError: they are, and no engine keeps float32 copies of them.
+        UserError: they are, or continuous batching would turn them into such, and no engine keeps float32 copies.
     """
     half = any(weight.dtype in (torch.bfloat16, torch.float16) for weight in policy.policy_parameters())
     if half and (args.deepspeed_plugin is None or not args.bf16):
         cure = "--policy.dtype float32 --engine.trl.bf16 true computes in bfloat16; or adapters (policy.lora)"
         raise UserError("TRL steps weights in policy.dtype, where most of a step is rounded away", cure)
+    if args.use_transformers_continuous_batching and (args.bf16 or args.fp16) and args.deepspeed_plugin is None:
+        problem = "use_transformers_continuous_batching with bf16 or fp16 turns the trained weights into that type"
+        raise UserError(f"engine.trl.{problem}", "leave out engine.trl.bf16; adapters compute in policy.dtype")
 
 
 @contextmanager
