@@ -1,6 +1,6 @@
 """Whether engines train what the local loop trains, and what the critic beside them costs.
 
-    OMP_NUM_THREADS=1 python benchmarks/engines.py [--only NAME ...] [--verl PYTHON]
+    OMP_NUM_THREADS=1 python benchmarks/engines.py [--only serve] [--verl PYTHON]
 
 The last line of stdout is one JSON object; what is not installed here is null.
 

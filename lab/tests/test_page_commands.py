@@ -46,6 +46,7 @@ OTHERS = {
     "source": "the tests run in their own environment",
     "cp": "not ours",
     "export": "a variable of the shell",
+    "python3": "makes environments",
     "vllm": "not ours, and wants a GPU",
     "/shared/verl/bin/pip": "not ours",
     "/shared/verl/bin/ray": "not ours",
@@ -71,9 +72,11 @@ def begin(*_: object, **__: object) -> None:
 def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
     """What is wrong with a command: the last line the program says instead of beginning; empty where it begins.
 
-    In the current folder is a `mine.yaml`, as the pages have it.
+    In the current folder are a `mine.yaml` and a run, `runs/mine`, as the pages have them.
     """
-    (tmp_path / "mine.yaml").write_text(find_config("demo").read_text("utf-8"), "utf-8")
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    for file in ("mine.yaml", "runs/mine/config.yaml"):
+        (tmp_path / file).write_text(find_config("demo").read_text("utf-8"), "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("text2grad.commands.base.run_stage", begin)
     parse_args = argparse.ArgumentParser.parse_args
