@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
@@ -133,6 +134,15 @@ def show_fitted(folder: Path, summary: Mapping[str, Any]) -> None:
     effect = describe_training(read_metrics(folder / "metrics.jsonl"))
     warnings = [f"warning: {line}" for line in quote_warnings(summary.get("unmatched"), "on held-out answers")]
     _print(*_counts(summary), *effect, *describe_reward_model(summary), *warnings)
+
+
+def show_sft(run: Path, summary: Mapping[str, Any]) -> None:
+    """Print the end of `sft`: as `show_fitted`, then the commands that say whether its answers are better."""
+    show_fitted(run / "sft", summary)
+    after, before = (
+        shlex.join(["text2grad", "evaluate", name, "--run.folder", str(run)]) for name in ("sft", "base")
+    )
+    _print(f"next, as the loss says nothing of new answers: {after}, and {before} for what was there before")
 
 
 def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:

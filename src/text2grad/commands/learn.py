@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from text2grad.commands.base import ConfiguredAsDemo, Resumable, Stage, Work, command, option
-from text2grad.commands.console import show_fitted, show_reward_model, show_trained
+from text2grad.commands.console import show_reward_model, show_sft, show_trained
 
 
 @command("sft")
@@ -26,7 +26,7 @@ class Sft(Stage, ConfiguredAsDemo, Resumable):
         config, mode = self.configuration(), self.mode()
         from text2grad.stages.sft import run_sft
 
-        return Work(partial(run_sft, config, mode), partial(show_fitted, config.run.folder / "sft"))
+        return Work(partial(run_sft, config, mode), partial(show_sft, config.run.folder))
 
 
 @command("train-reward")

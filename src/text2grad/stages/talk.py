@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -297,7 +298,8 @@ def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
     """
     if path.suffix.lower() == ".csv":
         write_rows([_row_to_mark(record) for record in records], "csv", path)
-        return f"fill in good, poor, critique, score or corrected, then: text2grad import {path}"
+        then = shlex.join(["text2grad", "import", str(path), "--out", str(path.with_suffix(".jsonl"))])
+        return f"fill in good, poor, critique, score or corrected, then: {then}"
     write_jsonl(path, records)
     return f"to have them judged: text2grad annotate --responses {path}"
 
