@@ -9,7 +9,7 @@ from typing import Any
 from text2grad.config import Config, find_config, load_config
 
 SMALL = (
-    *("--tiny.vocabulary", "300", "--tiny.context", "1024", "--run.threads", "1", "--sft.epochs", "1"),
+    *("--tiny.vocabulary", "300", "--run.threads", "1", "--sft.epochs", "1"),
     *("--reward_model.training.epochs", "1", "--reward_model.max_new_tokens", "8"),
     *("--generation.max_new_tokens", "8", "--ppo.steps", "1", "--ppo.rollouts", "4", "--ppo.value_warmup", "0"),
     *("--ppo.max_failed", "1.0", "--evaluate.samples", "1", "--critic.reward_model.gate", "false"),

@@ -30,7 +30,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object
 
 def test_every_command_of_the_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "human_qa"
-    options = ("--config", "human_qa", "--run.folder", str(run), *SMALL, *SHORT, "--tiny.context", "2048")
+    options = ("--config", "human_qa", "--run.folder", str(run), *SMALL, *SHORT)
     first = command(capsys, "import", str(QA), *FINEGRAINED, *options)
     assert (first["records"], first["spans"], first["unmatched"], first["ambiguous"]) == (500, 1373, 0, 0)
     second = command(capsys, "import", str(SQUALITY), "--kind", "text2grad_lab.readers.squality:SQUALITY", *options)

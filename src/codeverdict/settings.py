@@ -16,5 +16,4 @@ class SandboxSettings(BaseModel):
         default="auto",
         description="auto: the best protection that works here; none: run programs without protection",
     )
-    workers: int = Field(default=1, ge=1, description="programs at a time")
     seconds: float = Field(default=2.0, gt=0, description="processor time of one program under all its tests")

@@ -31,7 +31,7 @@ def test_unknown_settings_are_refused_and_known_ones_do_not_change() -> None:
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         SandboxSettings.model_validate({"tire": "none"})
     with pytest.raises(ValidationError, match="frozen"):
-        SandboxSettings().workers = 2  # type: ignore[misc]
+        SandboxSettings().seconds = 3  # type: ignore[misc]
 
 
 def test_the_example_in_its_readme_does_what_it_says() -> None:

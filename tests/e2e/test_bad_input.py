@@ -98,9 +98,9 @@ MISTAKES = [
     ("sample --prompts keys.jsonl", FAILED, "no 'prompt'"),
     ("sample --prompts empty.jsonl", FAILED, "empty.jsonl"),
     ("sample hi --critique --critic.kind program", FAILED, "no prompt has tests"),
-    ("train --critic.kind program TOY --generation.max_new_tokens 500", FAILED, "the model's 512"),
-    ("annotate TOY --generation.max_new_tokens 500", FAILED, "the model's 512"),
-    ("evaluate sft TOY --generation.max_new_tokens 500", FAILED, "the model's 512"),
+    ("train --critic.kind program TOY --generation.max_new_tokens 2040", FAILED, "the model's 2048"),
+    ("annotate TOY --generation.max_new_tokens 2040", FAILED, "the model's 2048"),
+    ("evaluate sft TOY --generation.max_new_tokens 2040", FAILED, "the model's 2048"),
 ]
 
 

@@ -259,7 +259,7 @@ def test_what_others_say_between_turns_is_as_if_deleted() -> None:
         short, *cut, cut_learned = deleted(mask, delta, kl, values, words, learned)
         for kind in ("gae", "returns", "group"):
             for normalisation in ("none", "scale", "whiten"):
-                options = {"gamma": 0.9, "lam": 0.8, "target": "mc", "normalisation": normalisation}
+                options = {"gamma": 0.9, "lam": 0.8, "normalisation": normalisation}
                 found, expected = (
                     advantage.estimate(
                         kind,
@@ -518,13 +518,13 @@ def test_returns_are_sums_of_rewards_discounted_by_gamma_times_lambda() -> None:
     close(found.advantages, torch.where(given.learned, found.returns, 0), atol=0)
 
 
-def test_with_a_value_function_an_estimate_is_gae_and_its_target_a_choice() -> None:
+def test_with_a_value_function_an_estimate_is_gae_and_with_lam_1_its_target_the_sum_of_rewards() -> None:
     given = rewarded(4)
     advantages, returns = advantage.gae(paid(given), given.values, given.mask, 0.8, 0.5, given.bootstrap)
     found = advantage.estimate("gae", given, gamma=0.8, lam=0.5, normalisation="scale")
     close(found.advantages, advantage.normalise(advantages, given.learned, "scale"), atol=1e-12)
     close(found.returns, returns, atol=1e-12)
-    sums = advantage.estimate("gae", given, gamma=0.8, lam=0.5, target="mc").returns
+    sums = advantage.estimate("gae", given, gamma=0.8, lam=1.0).returns
     close(sums, advantage.mc_returns(paid(given), given.mask, 0.8, given.bootstrap), atol=1e-12)
     assert (sums - returns).abs().max() > 0.1
 

@@ -18,6 +18,8 @@ from text2grad.config import find_config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.sandbox import Runner, SandboxSettings
 from text2grad.signals import StopRequest
+from text2grad.stages import critics
+from text2grad.stages.critics import MOST_PROGRAMS, runner_of
 
 SECONDS = 60.0  # mbpp-123 takes ten on a busy machine
 
@@ -37,7 +39,16 @@ def test_its_settings_are_a_section_of_ours() -> None:
     sandbox = load_config(demo, ["--sandbox.tier=none", "--sandbox.seconds=3"]).sandbox
     assert isinstance(sandbox, SandboxSettings) and (sandbox.tier, sandbox.seconds) == ("none", 3.0)
     with pytest.raises(UsageError, match="did you mean"):
-        load_config(demo, ["--sandbox.worker=3"])
+        load_config(demo, ["--sandbox.second=3"])
+
+
+@pytest.mark.parametrize(("cores", "programs"), [(1, 1), (3, 3), (64, MOST_PROGRAMS)])
+def test_a_run_judges_a_program_on_each_core_but_not_any_number(
+    cores: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(critics, "count_cores", lambda: cores)
+    with runner_of(SandboxSettings()) as runner:
+        assert runner.workers == programs
 
 
 @pytest.fixture(scope="module")

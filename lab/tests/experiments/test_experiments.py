@@ -122,7 +122,7 @@ def test_only_noise_can_be_put_into_the_records_of_any_run(arm: str, tmp_path: P
 
 
 def test_a_smaller_teacher_knows_less_and_says_less(tmp_path: Path) -> None:
-    words = ["--task.limit=64", "--sandbox.workers=1", f"--run.folder={tmp_path}"]
+    words = ["--task.limit=64", f"--run.folder={tmp_path}"]
     config = load_config(find_config("demo"), words)
     example = load_task(config.task).examples(feedback_split(config.task))[0]
     wrong = example.reference.replace("return", "return not")

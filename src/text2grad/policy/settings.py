@@ -67,4 +67,3 @@ class TinySettings(Settings):
     """The model that is made from scratch where `policy.model` is `tiny`; its shape is the task's."""
 
     vocabulary: int = Field(default=768, ge=260, description="tokens, the 256 bytes among them")
-    context: int = Field(default=512, ge=8, description="longest prompt and response together, in tokens")

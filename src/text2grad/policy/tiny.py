@@ -15,6 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from text2grad.errors import UserError
 from text2grad.settings import TinyShape as TinyShape
 
+CONTEXT = 2048
+"""Tokens that a tiny model reads: prompt and response together. Its positions rotate, so more cost no weights."""
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 WORD, PHRASE = r"[A-Za-z_]+ ?", r"(?:[A-Za-z_]+ )*[A-Za-z_]+ ?"
 # Line starts, tags, JSON keys, words, digits, punctuation, blanks.
@@ -64,7 +66,7 @@ def make_tiny_model(
     folder: Path,
     texts: Iterable[str],
     vocabulary: int = 768,
-    context: int = 512,
+    context: int = CONTEXT,
     shape: TinyShape | None = None,
     seed: int = 0,
 ) -> None:

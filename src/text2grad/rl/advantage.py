@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 Kind = Literal["returns", "gae", "group"]
-Target = Literal["gae", "mc"]
 Normalisation = Literal["none", "scale", "whiten"]
 
 KL_ERROR_LIMIT = 0.2
@@ -377,13 +376,12 @@ def estimate(
     *,
     gamma: float,
     lam: float,
-    target: Target = "gae",
     normalisation: Normalisation = "none",
     group: GroupTerms | None = None,
 ) -> Estimate:
     """Advantages of one kind, brought to unit size as `normalise` does.
 
-    `gae`: with a value function, whose `target` is the GAE return or the sum of rewards to come. `returns`:
+    `gae`: with a value function, whose target is the GAE return, with lam 1 the sum of rewards to come. `returns`:
     without one, the rewards to come discounted by gamma * lam. `group`: each answer to a prompt against the others,
     and to each token the returns of its words, which alone are brought to unit size (`group_advantages`); the KL is
     subtracted last, because where all verdicts are equal and no word is marked nothing else would be left.
@@ -404,8 +402,6 @@ def estimate(
         returns = mc_returns(rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
         return Estimate(rewards, normalise(returns, learned, normalisation), returns)
     advantages, returns = gae(rewards, values, mask, gamma, lam, bootstrap)
-    if target == "mc":
-        returns = mc_returns(rewards, mask, gamma, bootstrap)
     return Estimate(rewards, normalise(advantages, learned, normalisation), returns)
 
 

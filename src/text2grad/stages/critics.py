@@ -24,6 +24,7 @@ from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.critics.table import CRITICS, spec_of
 from text2grad.durable.identity import digest_of_texts, flatten, own_code
+from text2grad.durable.machine import count_cores
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Environment, Example, Message, Source
@@ -49,6 +50,8 @@ SERVED_NAMES = {
     "critic.prompted.max_tokens": "reward_model.max_new_tokens",
 }
 """The settings of a served reward model, where an endpoint's errors name those of the prompted critic."""
+MOST_PROGRAMS = 8
+"""Programs that run at a time, at most: two processes of up to 1 GiB belong to one."""
 GATES_FILE = "gates.json"
 """In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
 TASK_PROMPTS = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
@@ -58,8 +61,8 @@ TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
 
 
 def runner_of(settings: SandboxSettings) -> Runner:
-    """The sandbox; its workers start with the first program."""
-    return Runner(settings.seconds, settings.workers, settings.tier)
+    """The sandbox, a program for each core; its workers start with the first program."""
+    return Runner(settings.seconds, min(MOST_PROGRAMS, count_cores()), settings.tier)
 
 
 @contextmanager
@@ -223,7 +226,7 @@ class CriticFactory:
         folder, runner = self.config.run.folder, self.runner
         file = folder / GATES_FILE
         stored: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        judge = (version("text2grad"), *flatten({"sandbox.workers"}, sandbox=self.config.sandbox).values())
+        judge = (version("text2grad"), *flatten(sandbox=self.config.sandbox).values())
         reasons = []
         try:
             for task in (Attempt(example, "") for example in examples):

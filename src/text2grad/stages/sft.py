@@ -150,7 +150,7 @@ def base_policy(stage: TrainingStage, task: Task, examples: Sequence[Example]) -
     folder = run.path / BASE
     texts = [*tiny_texts(examples), *human_texts(run, config.reward_model)]
     tiny, shape = config.tiny, getattr(task, "tiny_model", None)
-    make_tiny_model(folder, texts, tiny.vocabulary, tiny.context, shape, config.run.seed)
+    make_tiny_model(folder, texts, tiny.vocabulary, shape=shape, seed=config.run.seed)
     make_readable(folder)
     return run.policy(BASE)
 

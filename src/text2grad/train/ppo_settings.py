@@ -49,7 +49,6 @@ class PPOSettings(Settings):
     clip_high: float | None = Field(
         default=None, gt=0, description="epsilon above 1, for tokens that become likelier; null: 0.2, as below 1"
     )
-    value_target: Literal["gae", "mc"] = Field(default="gae", description="GAE returns, or sums of rewards")
     value_warmup: int = Field(
         default=5, ge=0, description="steps that train only the value function (advantage gae)"
     )

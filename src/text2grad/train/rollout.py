@@ -237,7 +237,6 @@ def score(
         adv.RewardTerms(delta, stats.kl, coefficient, stats.values, bootstrap, batch.mask, judged),
         gamma=settings.gamma,
         lam=settings.lam,
-        target=settings.value_target,
         normalisation=settings.normalisation,
         group=adv.GroupTerms(gains, words, by),
     )
