@@ -63,7 +63,8 @@ class Item:
         if found.error is not None:
             return self.said
         details = {name: found.meta[name] for name in OF_A_JUDGEMENT & found.meta.keys()}
-        update = {"spans": found.spans, "source": found.source, "usage": found.usage}
+        source = self.said.source.model_copy(update={"prompt_version": found.source.prompt_version})
+        update = {"spans": found.spans, "source": source, "usage": found.usage}
         return self.said.model_copy(update={**update, "meta": {**details, **self.said.meta}})
 
 

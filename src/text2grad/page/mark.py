@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from text2grad.errors import UserError, first_error
-from text2grad.feedback import Feedback, turns_of
+from text2grad.feedback import Feedback, human_feedback_on, turns_of
 from text2grad.json_text import from_json
 from text2grad.page.answers import Item, read_answers
 from text2grad.page.marking import Act, Conflict, Notebook
@@ -88,6 +88,7 @@ class MarkPage:
                 "response": item.response,
                 "reference": item.example.reference,
                 "suggestion": _suggestion(item.suggestion) if item.suggestion else None,
+                "said": _said(item),
                 **self._state(key, annotator),
             }
         )
@@ -118,13 +119,19 @@ class MarkPage:
             return json_response({"version": version, "marked": list(self.notebook.marked(act.item))})
 
     def next_commands(self) -> dict[str, str]:
-        """The commands that train on what is marked, sample new answers, and mark them (`again`)."""
+        """The commands that train on what is marked and what people wrote before, sample, and mark (`again`)."""
         folder = self.source if self.source.is_dir() else self.source.parent
         config = folder / "config.yaml"
         run = f"--config {shlex.quote(str(config))}" if config.is_file() else "--config NAME"
         new = shlex.quote(str(folder / "answers.jsonl"))
+        marked, joined = self.notebook.out, self.source.with_suffix(".all.jsonl")
+        imports: list[str] = []
+        if any(item.people for item in self.notebook.items.values()) and self.source.is_file():
+            words = [["import", str(file), "--out", str(joined)] for file in (self.source, marked)]
+            imports, marked = [shlex.join(["text2grad", *each]) for each in words], joined
+        train = f"text2grad train --offline {shlex.quote(str(marked))} {run}"
         return {
-            "train": f"text2grad train --offline {shlex.quote(str(self.notebook.out))} {run}",
+            "train": " && ".join([*imports, train]),
             "sample": f"text2grad sample --prompts PROMPTS {run} --with offline --out {new}",
             "again": f"text2grad mark {new}",
         }
@@ -137,6 +144,17 @@ def _messages(item: Item) -> list[dict[str, Any]]:
         messages += [message.model_dump() for message in turn.messages]
         messages.append({"role": "assistant", "start": turn.start, "end": turn.end})
     return [*messages, *(message.model_dump() for message in getattr(item.response, "after", ()))]
+
+
+def _said(item: Item) -> list[dict[str, Any]]:
+    """What people wrote of an answer in the file, whose words may still have to be marked."""
+    wrote = human_feedback_on(item.example, item.response).strip()
+    comments = [
+        {"who": who, "critique": record.critique, "score": record.score, "spans": len(record.spans)}
+        for who, record in item.people.items()
+        if record.critique.strip()
+    ]
+    return [*comments, *([{"who": "", "critique": wrote, "score": None, "spans": 0}] if wrote else [])]
 
 
 def _suggestion(record: Feedback) -> dict[str, Any]:

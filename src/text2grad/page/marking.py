@@ -55,13 +55,15 @@ class Opinion(Record):
     critique: str = ""
     score: float | None = Field(default=None, ge=-1, le=1)
     omissions: tuple[str, ...] = ()
+    corrected: str = ""
     checks: tuple[Check, ...] = ()
     shown: Shown = ""
 
     @property
     def says_something(self) -> bool:
         """True if it makes a record; checks of a suggestion alone do not."""
-        return bool(self.spans or self.critique.strip() or self.score is not None or self.omissions)
+        words = self.critique.strip() or self.corrected.strip()
+        return bool(self.spans or words or self.score is not None or self.omissions)
 
 
 class Act(Record):
@@ -264,13 +266,13 @@ def _read_if_there(path: Path, kind: type[R]) -> list[R]:
 
 def _identity(record: Feedback) -> str:
     """The fields of a record that a person wrote."""
-    meta = [record.meta.get(name) for name in ("annotator", "omissions")]
+    meta = [record.meta.get(name) for name in ("annotator", "omissions", "corrected")]
     spans = [span.model_dump() for span in record.spans]
     return to_json([record.source.kind, key_of(record.response), *meta, record.critique, record.score, spans])
 
 
 def _record(item: Item, annotator: str, opinion: Opinion) -> Feedback:
-    meta = {"annotator": annotator, "shown": opinion.shown}
+    meta = {"annotator": annotator, "shown": opinion.shown, "corrected": opinion.corrected.strip()}
     critique = _critique_of(item, opinion)
     with_meta = critique.model_copy(update={"meta": {name: value for name, value in meta.items() if value}})
     return Feedback.of(item.example, item.response, with_meta, Source(kind="human"))
@@ -279,5 +281,6 @@ def _record(item: Item, annotator: str, opinion: Opinion) -> Feedback:
 def _read_opinion(record: Feedback) -> Opinion:
     """The opinion in a record of the file."""
     spans = tuple(MarkedPlace(start=s.start, end=s.end, label=s.label, reason=s.reason) for s in record.spans)
-    omissions = record.meta.get("omissions", ())
-    return Opinion(spans=spans, critique=record.critique, score=record.score, omissions=omissions)
+    omissions, corrected = record.meta.get("omissions", ()), str(record.meta.get("corrected") or "")
+    said = {"critique": record.critique, "score": record.score, "omissions": omissions, "corrected": corrected}
+    return Opinion(spans=spans, **said)

@@ -86,6 +86,8 @@ class _Quality:
         for span in record.spans:
             self.lengths[span.label].append(sum(a < span.end and b > span.start for a, b in tokens))
         self.add_canary(record)
+        if not record.spans:  # who marks nothing says nothing of the words
+            return
         response = _digest(*(turn.content for turn in record.prompt), key_of(record.response))
         by, annotator = record.source, str(record.meta.get("annotator", ""))
         judge = _digest(record.id, by.kind, by.model, by.prompt_version, annotator)

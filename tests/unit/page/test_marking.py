@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from text2grad.feedback import Failure, Feedback, Message, Source, Span
 from text2grad.json_text import record_json
 from text2grad.jsonl import read_records, write_records
 from text2grad.page.answers import group_records, read_answers
+from text2grad.page.mark import MarkPage, _said
 from text2grad.page.marking import Act, Check, Conflict, MarkedPlace, Notebook, Opinion
 
 PROMPT = (Message(role="user", content="When?"),)
@@ -75,6 +77,35 @@ def test_an_opinion_becomes_a_record_and_its_checks_become_marks(source: Path) -
     assert read_records(book.out) == [] and book.checks.exists()
     book.record(act(key, "3", 2))
     assert not book.checks.exists()
+
+
+def test_a_better_answer_is_an_opinion_and_the_correction_of_its_record(source: Path) -> None:
+    book, [key, _] = notebook(source)
+    book.record(act(key, "1", 0, corrected="It is due on Friday. "))
+    [written] = read_records(book.out)
+    assert written.meta["corrected"] == "It is due on Friday." and written.example().reference
+    book.close()
+    again, _ = notebook(source)
+    assert again.history(key, "ann")[-1].corrected == "It is due on Friday. "
+    [item] = group_records([written]).values()
+    other = Notebook({key: item}, source.with_name("other.jsonl"))
+    assert other.history(key, "ann")[0].corrected == "It is due on Friday."
+
+
+def test_comments_of_the_file_are_shown_whole_and_trained_on_with_the_marks(tmp_path: Path) -> None:
+    long = "The day is wrong, and nobody is told the hour at which it is due. " * 5
+    said = record(source=HUMAN, critique=long, score=-0.5, meta={"annotator": "zoe"})
+    write_records(tmp_path / "said.jsonl", [said, record("b", "Judged.", critique="Fine.")])
+    page = MarkPage(tmp_path / "said.jsonl")
+    first, second = page.notebook.items.values()
+    assert _said(first) == [{"who": "zoe", "critique": long, "score": -0.5, "spans": 0}] and _said(second) == []
+    commands = page.next_commands()["train"].split(" && ")
+    files = [tmp_path / "said.jsonl", tmp_path / "said.marked.jsonl"]
+    words = [
+        shlex.join(["text2grad", "import", str(file), "--out", f"{tmp_path}/said.all.jsonl"]) for file in files
+    ]
+    assert commands[:2] == words and commands[2].startswith(f"text2grad train --offline {tmp_path}/said.all.jsonl")
+    page.notebook.close()
 
 
 def test_the_newest_version_counts_and_an_empty_one_makes_no_record(source: Path) -> None:

@@ -68,6 +68,12 @@ def test_one_record_twice_is_one_opinion(tmp_path: Path) -> None:
     assert figures["repeated_records"] == 2
 
 
+def test_who_marks_nothing_agrees_and_disagrees_with_nobody(tmp_path: Path) -> None:
+    silent = [record("x", critique="Nice.", score=0.5, meta={"annotator": name}) for name in ("bert", "cora")]
+    figures = measure(tmp_path, [record("x", ("One", 1), meta={"annotator": "anna"}), *silent])
+    assert (figures["several_annotators"], figures["agreement_alpha"]) == (0, None)
+
+
 def test_alpha_by_hand() -> None:
     # Nominal alpha: 1 - (n - 1) * disagreeing pairs / expected ones; here 1 of 4 units differs.
     assert token_alpha([[0, 0, 1, 1], [0, 0, 1, 0]]) == pytest.approx(1 - 7 * 2 / (2 * 5 * 3))

@@ -222,7 +222,8 @@ def test_anchoring_places_words_and_changes_nothing_else(job: Job) -> None:
     placed = written.pop("to-place")
     assert [(span.text, span.label) for span in placed.spans] == [("answer", -1)]
     assert (placed.critique, placed.score, placed.meta) == ("Wrong answer.", -0.5, by_ann)
-    assert placed.source.kind == "human" and placed.source.prompt_version.startswith("ground@")
+    assert (placed.source.kind, placed.source.model) == ("human", ""), "the same record to import"
+    assert placed.source.prompt_version.startswith("ground@")
     assert written == {name: record for name, record in known.items() if name != "to-place"}
 
 

@@ -85,6 +85,7 @@ const summaryOf = (opinion) =>
     opinion.score === null ? "" : `verdict ${minus(opinion.score)}`,
     opinion.critique,
     ...opinion.omissions.map((each) => `missing: ${each}`),
+    opinion.corrected && `better: ${opinion.corrected}`,
   ]
     .filter(Boolean)
     .map(spelledOut)
@@ -188,6 +189,8 @@ const draw = () => {
   drawVerdict();
   byId("critique").value = page.opinion.critique;
   byId("missing").value = page.opinion.omissions.join("\n");
+  byId("corrected").value = page.opinion.corrected ?? "";
+  drawSaid();
   byId("undo").disabled = !page.past.length;
   drawSuggestion();
 };
@@ -296,11 +299,21 @@ const drawVerdict = () => {
   });
 };
 
+// What people wrote in the file, whole: these are the words to place.
+const drawSaid = () => {
+  byId("said").replaceChildren(
+    ...page.answer.said.map(({ who, critique, score }) => {
+      const verdict = score === null ? "" : ` · verdict ${minus(score)}`;
+      return element("p", "critique", `${spelledOut(who) || "a person"} wrote: ${spelledOut(critique)}${verdict}`);
+    }),
+  );
+};
+
 const drawSuggestion = () => {
   const box = byId("suggestion");
   const found = page.answer.suggestion;
   if (!found) {
-    box.replaceChildren(element("p", "hint", "No critic has judged this answer."));
+    box.replaceChildren(...(page.answer.said.length ? [] : [element("p", "hint", "No critic has judged this answer.")]));
     return;
   }
   if (!page.opinion.shown) {
@@ -436,7 +449,8 @@ const verdict = (score) => change({ ...page.opinion, score });
 
 const KEYS = {
   g: () => mark(1), p: () => mark(-1), i: () => mark(0), x: unmark, Delete: unmark, u: undo,
-  c: () => byId("critique").focus(), m: () => byId("missing").focus(), s: showSuggestion,
+  c: () => byId("critique").focus(), m: () => byId("missing").focus(), b: () => byId("corrected").focus(),
+  s: showSuggestion,
   j: () => step(1), k: () => step(-1), n: nextUnmarked,
   "?": () => byId("help").toggleAttribute("open"),
   0: () => verdict(null), ...Object.fromEntries(VERDICTS.map((score, at) => [at + 1, () => verdict(score)])),
@@ -487,6 +501,8 @@ const start = async () => {
   });
   byId("which").addEventListener("change", showProgress);
   byId("critique").addEventListener("change", (event) => change({ ...page.opinion, critique: event.target.value.trim() }));
+  byId("corrected").addEventListener("change", (event) =>
+    change({ ...page.opinion, corrected: event.target.value.trim() }));
   byId("missing").addEventListener("change", (event) => {
     const lines = event.target.value.split("\n").map((line) => line.trim());
     change({ ...page.opinion, omissions: lines.filter(Boolean) });

@@ -1,11 +1,12 @@
 // What a person says of an answer, as plain values, and the way to the disk of the server. No DOM.
 
-export const EMPTY = { spans: [], critique: "", score: null, omissions: [], checks: [], shown: "" };
+export const EMPTY = { spans: [], critique: "", score: null, omissions: [], corrected: "", checks: [], shown: "" };
 export const LABELS = { 1: "good", 0: "could be better", "-1": "poor" };
 export const VERDICTS = [-1, -0.5, 0, 0.5, 1];
 
 export const saysSomething = (opinion) =>
-  opinion.spans.length > 0 || opinion.critique.trim() !== "" || opinion.score !== null || opinion.omissions.length > 0;
+  opinion.spans.length > 0 || opinion.critique.trim() !== "" || opinion.score !== null || opinion.omissions.length > 0 ||
+  (opinion.corrected ?? "").trim() !== "";
 
 const inOrder = (spans) => [...spans].sort((a, b) => a.start - b.start || a.end - b.end);
 

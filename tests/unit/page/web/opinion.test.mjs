@@ -14,6 +14,10 @@ test("marks are in order, and one that is marked again keeps its reason", () => 
   assert.deepEqual(EMPTY.spans, []);
 });
 
+test("a better answer alone says something", () => {
+  assert.ok(saysSomething({ ...EMPTY, corrected: "Friday." }) && !saysSomething({ ...EMPTY, corrected: " " }));
+});
+
 test("whether a suggestion came first is kept", () => {
   assert.equal(withSuggestionShown(EMPTY).shown, "first");
   assert.equal(withSuggestionShown(withMark(EMPTY, 0, 1, 1)).shown, "after");
