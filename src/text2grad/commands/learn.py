@@ -7,6 +7,12 @@ from pathlib import Path
 
 from text2grad.commands.base import ConfiguredAsDemo, Resumable, Stage, Work, command, option
 from text2grad.commands.console import show_reward_model, show_sft, show_trained
+from text2grad.errors import UsageError
+
+
+def named(engine: str) -> list[str]:
+    """The setting that `--engine` is short for."""
+    return ["--engine.name", engine] if engine else []
 
 
 @command("sft")
@@ -22,8 +28,14 @@ class Sft(Stage, ConfiguredAsDemo, Resumable):
       text2grad sft --config mine.yaml --sft.epochs 1
     """
 
+    engine: str = option(
+        "--engine NAME", "The trainer: local or trl; short for --engine.name. [default: local]", ""
+    )
+
     def work(self) -> Work:
-        config, mode = self.configuration(), self.mode()
+        if self.engine == "verl":
+            raise UsageError("verl is for train, and has no sft", "--engine local or trl")
+        config, mode = self.configuration(under=named(self.engine)), self.mode()
         from text2grad.stages.sft import run_sft
 
         return Work(partial(run_sft, config, mode), partial(show_sft, config.run.folder))
@@ -90,8 +102,7 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
 
         name = self.name or ("offline" if self.offline else "text2grad")
         refuse_run_name(name)
-        under = ["--engine.name", self.engine] if self.engine else []
-        config, mode = self.configuration(under=under), self.mode()
+        config, mode = self.configuration(under=named(self.engine)), self.mode()
         show = partial(show_trained, config, name)
         if self.offline is not None:
             from text2grad.stages.train import run_train_offline

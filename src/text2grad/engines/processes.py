@@ -26,6 +26,13 @@ def how_of(device: Any) -> dict[str, Any]:
     return {"use_cpu": on_cpu and not deepspeed, "ddp_backend": "gloo" if on_cpu and deepspeed else None}
 
 
+def is_split(model: Any) -> bool:
+    """True where no process has all weights of a model that was trained: FSDP2, and DeepSpeed's ZeRO-3."""
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(weight, DTensor) or hasattr(weight, "ds_id") for weight in model.parameters())
+
+
 def refuse_lost_launch() -> None:
     """Refuse to be one process where several were asked for: `accelerate launch --cpu` starts one, silently.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from text2grad import wire
 from text2grad.config import TINY, Config, RewardModelSettings
 from text2grad.critics.prompted import judge_messages
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
+from text2grad.engines.processes import is_split
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Span, within_turns
 from text2grad.policy.encode import encode_target
@@ -24,7 +26,13 @@ from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.reward_model.data import reward_data, reward_pair
 from text2grad.stages.run_folder import BASE, RunFolder
 from text2grad.stages.sampling import sample, with_room
-from text2grad.stages.training import TrainingStage, facts_of_pairs, prepare_training, warn_if_loss_flat
+from text2grad.stages.training import (
+    TrainingStage,
+    facts_of_pairs,
+    leave_other_engines,
+    prepare_training,
+    warn_if_loss_flat,
+)
 from text2grad.tasks.base import Task, environment_of, read_prompt
 from text2grad.train.pairs import Pair, updates_of
 from text2grad.train.settings import SFTSettings
@@ -50,21 +58,26 @@ class SFTSummary(Summary):
 
 def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
     """Fine-tune the base model on reference answers; writes `sft`, or resumes an unfinished one."""
-    stage = prepare_training(config, "sft", "sft", resume)
+    train = loop_of(config)
+    stage = prepare_training(config, "sft", "sft", resume, several=config.engine.name == "trl")
+    leave_other_engines(stage, "trl" if config.engine.name == "trl" else "local")
     refuse_finished(stage)
     choose_device(config.policy.device)  # before a tiny model is made
     task = stage.folder.task()
     examples = answered(task.examples("sft"))
-    policy = load_policy(base_policy(stage, task, examples))
-    pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
-    run = stage.settle(policy, facts_of_pairs(policy, pairs))
+    with stage.in_turn():
+        policy = load_policy(base_policy(stage, task, examples))
+        pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
+        run = stage.settle(policy, facts_of_pairs(policy, pairs))
     with run.begin() as options:
         settings = run.config.sft
         floor = LossFloor.of(settings, len(pairs))
-        metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
+        metrics = train(policy, pairs, settings, options, stopping=floor)
+    stage.leave_others()
     warn_if_loss_flat(stage.place, "sft", settings.lr)
     say_if_ended("sft", settings, len(pairs), metrics)
-    alike = word_for_word(policy, run.config.generation, task.examples("heldout"), environment_of(task))
+    heldout = [] if is_split(policy.model) else task.examples("heldout")
+    alike = word_for_word(policy, run.config.generation, heldout, environment_of(task))
     return SFTSummary(
         examples=len(pairs),
         heldout=len(alike) or None,
@@ -72,6 +85,22 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
         metrics=metrics,
         out=str(stage.place / "policy"),
     )
+
+
+def loop_of(config: Config) -> Callable[..., dict[str, float]]:
+    """The loop of the engine, with what is passed on to it; verl has none for SFT.
+
+    Raises:
+        UserError: TRL is not installed, or a field is not to be passed on.
+    """
+    if config.engine.name != "trl":
+        return train_supervised
+    from text2grad.engines.trl.fields import SFT_SET_BY, refuse_fields  # TRL is an extra
+
+    refuse_fields(config.engine.trl, SFT_SET_BY)
+    from text2grad.engines.trl.supervised import train_sft_trl
+
+    return partial(train_sft_trl, fields=config.engine.trl)
 
 
 def say_if_ended(name: str, settings: SFTSettings, examples: int, metrics: Mapping[str, float]) -> None:

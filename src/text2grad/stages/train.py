@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +15,8 @@ import torch
 
 from text2grad.config import Config, dump_config
 from text2grad.critics.probes import Probe, ProbedCritic, hacking
-from text2grad.durable.checkpoint import STATE as LOCAL_STATE
-from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode
+from text2grad.durable.run import OnStep, ResumeMode
 from text2grad.engines import verl
-from text2grad.engines.trl import STATE as TRL_STATE
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Critic, Critique, Feedback, Transcript
@@ -45,6 +42,7 @@ from text2grad.stages.training import (
     TrainingStage,
     facts_of_pairs,
     facts_of_prompts,
+    leave_other_engines,
     prepare_training,
 )
 from text2grad.tasks.base import Task, environment_of, question_of, split_of, words_of
@@ -127,7 +125,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
         raise UsageError("--plan prints what the engine verl would run", "--engine verl")
     train = loop_of(config)
     stage = prepare_training(config, "ppo", f"ppo/{name}", resume, several=config.engine.name == "trl")
-    leave_other_engines(stage)
+    leave_other_engines(stage, config.engine.name)
     with critic_factory(config) as factory:
         if reason := config.ppo.no_update_reason:
             raise UserError(reason, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
@@ -158,29 +156,6 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
     return TrainSummary(steps=settings.ppo.steps, out=str(policy_folder), chosen=read_choice(policy_folder))
 
 
-UNFINISHED = {
-    "local": f"{CHECKPOINTS}/*/{LOCAL_STATE}",
-    "trl": f"{CHECKPOINTS}/*/{TRL_STATE}",
-    "verl": f"verl/{CHECKPOINTS}/{verl.LATEST}",
-}
-"""Files of an unfinished run of an engine, in its folder."""
-
-
-def leave_other_engines(stage: TrainingStage) -> None:
-    """Refuse to begin where a run of another engine is unfinished; with `restart` its checkpoints are removed.
-
-    Raises:
-        UserError: names the engine.
-    """
-    for engine, pattern in UNFINISHED.items():
-        files = [] if engine == stage.config.engine.name else [*stage.place.glob(pattern)]
-        if files and stage.resume != "restart":
-            problem = f"the unfinished run in {stage.place} is of the engine {engine}"
-            raise UserError(problem, f"--engine {engine} resumes it, --restart starts over")
-        for file in files if stage.first else ():
-            shutil.rmtree(file.parent)
-
-
 def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -> TrainSummary:
     """The same by verl, in the environment of `engine.verl.python` (docs/engines.md)."""
     python = str(config.engine.verl.python or sys.executable)
@@ -192,7 +167,7 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
             problem = "verl's workers load no reward model beside the policy"
             raise UserError(problem, "serve it: text2grad serve, then --critic.reward_model.base_url URL")
         if not plan:
-            leave_other_engines(stage)
+            leave_other_engines(stage, config.engine.name)
             verl.check_python(python)
         task = stage.folder.task()
         examples = task.examples("train")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,11 +39,14 @@ from text2grad.config.derive import (
     section_of,
 )
 from text2grad.config.trust import sign
+from text2grad.durable.checkpoint import STATE as LOCAL_STATE
 from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.durable.machine import derive_threads, total_memory
 from text2grad.durable.run import CHECKPOINTS, Choice, OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
+from text2grad.engines import verl
 from text2grad.engines.processes import joined
+from text2grad.engines.trl import STATE as TRL_STATE
 from text2grad.errors import EXIT_DONE, UsageError, UserError, first_error, warn_once
 from text2grad.feedback import Example
 from text2grad.json_text import lines_of, to_json
@@ -66,7 +70,7 @@ def prepare(config: Config, several: bool = False) -> RunFolder:
         UserError: nothing can be written to the run folder.
     """
     if not several and (count := os.environ.get("WORLD_SIZE", "1")) != "1":
-        cure = "start it without torchrun or accelerate launch; train uses several GPUs with --engine trl"
+        cure = "start it without torchrun or accelerate launch; train and sft use several with --engine trl"
         raise UsageError(f"{count} processes were started, and this command is one process", cure)
     torch.set_num_threads(config.run.threads or derive_threads()[0])
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -303,6 +307,31 @@ def prepare_training(
     folder = config.run.folder / place
     process = int(os.environ.get("RANK", "0")) if several else 0
     return TrainingStage(config, kind, folder, title or folder.name, resume, process)
+
+
+UNFINISHED = {
+    "local": f"{CHECKPOINTS}/*/{LOCAL_STATE}",
+    "trl": f"{CHECKPOINTS}/*/{TRL_STATE}",
+    "verl": f"verl/{CHECKPOINTS}/{verl.LATEST}",
+}
+"""Files of an unfinished run of an engine, in its folder."""
+
+
+def leave_other_engines(stage: TrainingStage, mine: str) -> None:
+    """Refuse to begin where a run of another engine is unfinished; with `restart` its checkpoints are removed.
+
+    `mine` is the engine of this stage, which may be another than that of the configuration.
+
+    Raises:
+        UserError: names the engine.
+    """
+    for engine, pattern in UNFINISHED.items():
+        files = [] if engine == mine else [*stage.place.glob(pattern)]
+        if files and stage.resume != "restart":
+            problem = f"the unfinished run in {stage.place} is of the engine {engine}"
+            raise UserError(problem, f"--engine {engine} resumes it, --restart starts over")
+        for file in files if stage.first else ():
+            shutil.rmtree(file.parent)
 
 
 def model_facts(policy: Measurable) -> ModelFacts:

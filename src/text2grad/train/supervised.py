@@ -93,10 +93,10 @@ def train_supervised(
     encoded = encode_pairs(policy, pairs)
     labels: Literal["span_head", "label_head"] = "span_head" if heads.spans else "label_head"
     objective = Objective(
-        identity=supervised_identity(policy, settings, section, _data_identity(policy, pairs, heads)),
+        identity=supervised_identity(policy, settings, section, data_identity(policy, pairs, heads)),
         gradient=partial(accumulate_gradient, policy, label_weight=heads.label_weight),
         described=partial(in_words, policy, lambda item: _loss_sums(policy, [item]).loss / sum(item.weights)),
-        check=partial(_refuse_diverged, guessing=math.log(len(policy.tokenizer))),
+        check=partial(refuse_diverged, guessing=math.log(len(policy.tokenizer))),
         heads=[
             *([add_head(policy, labels, STEP_OF_LABELS)] if heads.label_weight else []),
             *([add_head(policy, "score_head", STEP_OF_VERDICTS)] if heads.verdicts else []),
@@ -108,7 +108,8 @@ def train_supervised(
     return metrics
 
 
-def _data_identity(policy: Policy, pairs: Sequence[Pair], heads: Heads) -> dict[str, str]:
+def data_identity(policy: Policy, pairs: Sequence[Pair], heads: Heads = WORDS_ALONE) -> dict[str, str]:
+    """Digests of the pairs, and what is learned from them beside the answers, by name."""
     turns = itertools.chain.from_iterable((*pair.prompt, *conversation_of(pair.target)) for pair in pairs)
     return {
         "the training pairs": digest_of_data(policy, map(str, pairs), turns),
@@ -205,15 +206,21 @@ def make_optimizer(
         UserError: the policy is in float16, or there is no such optimizer.
     """
     refuse_float16(policy)
-    optimizer: torch.optim.Optimizer
-    if (name := optimizer_name(settings)) != ADAMW:
-        make = load_named("optimizer", name, kinds=(FunctionType,))
-        optimizer = call_own("return a torch optimizer", make, policy.model, settings.lr, weight_decay)
-    else:
-        weights = policy.policy_parameters()
-        optimizer = torch.optim.AdamW(weights, lr=settings.lr, weight_decay=weight_decay, fused=True)
+    optimizer = plain_optimizer(policy, settings, weight_decay)
     keep_masters(optimizer, policy)
     return optimizer
+
+
+def plain_optimizer(policy: Policy, settings: SupervisedSettings, weight_decay: float) -> torch.optim.Optimizer:
+    """The same, stepping the parameters as they are."""
+    if (name := optimizer_name(settings)) != ADAMW:
+        make = load_named("optimizer", name, kinds=(FunctionType,))
+        own: torch.optim.Optimizer = call_own(
+            "return a torch optimizer", make, policy.model, settings.lr, weight_decay
+        )
+        return own
+    weights = policy.policy_parameters()
+    return torch.optim.AdamW(weights, lr=settings.lr, weight_decay=weight_decay, fused=True)
 
 
 def refuse_nothing(data: Sequence[object], options: RunOptions) -> None:
@@ -222,7 +229,7 @@ def refuse_nothing(data: Sequence[object], options: RunOptions) -> None:
         raise UserError(f"{options.title}: nothing to train on", "check the data file and the split")
 
 
-def _refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
+def refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
     """Stop before a step on losses that are not finite, or far above that of `guessing` (nats a token)."""
     refuse_not_finite(metrics)
     if metrics["loss"] > DIVERGED * guessing:

@@ -14,8 +14,8 @@ from text2grad.errors import UserError
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages.train import UNFINISHED, leave_other_engines, run_train
-from text2grad.stages.training import prepare_training
+from text2grad.stages.train import run_train
+from text2grad.stages.training import UNFINISHED, leave_other_engines, prepare_training
 from tiny_runs import tiny_model
 
 DATA = DataFacts(examples=8, prompt_tokens=4, target_tokens=4)
@@ -106,9 +106,9 @@ def test_an_unfinished_run_of_another_engine_is_not_trained_over(engine: str, ot
     if engine != other:
         for resume in ("auto", "force"):
             with pytest.raises(UserError, match=f"engine {other}.*--engine {other}.*--restart"):
-                leave_other_engines(prepare_training(chosen, "ppo", "ppo/mine", resume))  # type: ignore[arg-type]
+                leave_other_engines(prepare_training(chosen, "ppo", "ppo/mine", resume), engine)  # type: ignore[arg-type]
     assert left.is_file()
-    leave_other_engines(prepare_training(chosen, "ppo", "ppo/mine", "restart"))
+    leave_other_engines(prepare_training(chosen, "ppo", "ppo/mine", "restart"), engine)
     assert left.is_file() == (engine == other)
 
 

@@ -15,6 +15,7 @@ from text2grad.plugins.credit import require
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.optimizers import MAX_GRAD_NORM
 from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.settings import SFTSettings
 
 TESTED, INSTALL = "1.16", "pip install 'text2grad[trl]'"
 
@@ -53,6 +54,19 @@ SET_BY = {
     "ddp_backend": "policy.device",
 }
 """Fields, or families of them, that a setting of ours says."""
+SFT_SET_BY = SET_BY | {
+    "learning_rate": "sft.lr",
+    "lr_scheduler_*": "training.schedule",
+    "warmup_*": "training.warmup",
+    "max_steps": "sft.epochs",
+    "num_train_epochs": "sft.epochs",
+    "per_device_train_batch_size": "sft.micro_batch_size",
+    "auto_find_batch_size": "sft.micro_batch_size",
+    "gradient_accumulation_steps": "sft.batch_size",
+    "weight_decay": "training.weight_decay",
+    "optim*": "sft.optimizer",
+}
+"""The same for SFT."""
 OBJECTIVE = (
     *("loss_type", "importance_sampling_level", "delta", "sapo_*", "vespo_*", "off_policy_mask_threshold"),
     *("top_entropy_quantile", "entropy_*", "use_adaptive_entropy", "router_aux_loss_coef"),
@@ -67,7 +81,7 @@ OBJECTIVE = (
 
 
 class Shape(NamedTuple):
-    """How the `rollouts` of a step are cut for `processes`: rows of a pass, and passes for an optimizer step."""
+    """How the rows of a step are cut for `processes`: rows of a pass, and passes for an optimizer step."""
 
     rows: int
     passes: int
@@ -79,8 +93,6 @@ def refuse_unfit(given: Mapping[str, Any], settings: PPOSettings, generation: Ge
     Raises:
         UserError: one of them, with the engine that has it; or TRL is not installed, or of another version.
     """
-    require("trl", TESTED, INSTALL)
-    refuse_lost_launch()
     refuse_fields(given)
     if settings.valued:
         raise UserError("TRL has no value function for ppo.advantage gae", "returns or group, or --engine local")
@@ -90,18 +102,21 @@ def refuse_unfit(given: Mapping[str, Any], settings: PPOSettings, generation: Ge
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
 
 
-def refuse_fields(given: Mapping[str, Any]) -> None:
+def refuse_fields(given: Mapping[str, Any], set_by: Mapping[str, str] = SET_BY) -> None:
     """Refuse fields of `engine.trl` that are unknown, set elsewhere, or part of the objective.
 
     Raises:
         UsageError: the first of them.
+        UserError: TRL is not installed, or of another version, or the launcher started one process of several.
     """
+    require("trl", TESTED, INSTALL)
+    refuse_lost_launch()
     from trl import GRPOConfig
 
     known = {field.name: field for field in fields(GRPOConfig)}
     for name, value in given.items():
         key = f"engine.trl.{name}"
-        if setting := next((ours for pattern, ours in SET_BY.items() if fnmatch(name, pattern)), None):
+        if setting := next((ours for pattern, ours in set_by.items() if fnmatch(name, pattern)), None):
             raise UsageError(f"{key} is set by {setting}", "leave it out")
         if any(fnmatch(name, pattern) for pattern in OBJECTIVE):
             raise UsageError(f"{key} would train something else than the other engines do", "leave it out")
@@ -145,9 +160,7 @@ def make_args(
     from trl import GRPOConfig
 
     ours: dict[str, Any] = {
-        "output_dir": folder,
-        "seed": seed,
-        **how_of(device),
+        **common(folder, seed, device),
         "learning_rate": settings.lr,
         "lr_scheduler_type": settings.schedule,
         "max_steps": settings.steps * settings.epochs * settings.mini_batches,
@@ -156,25 +169,68 @@ def make_args(
         "per_device_train_batch_size": shape.rows,
         "gradient_accumulation_steps": shape.passes,
         "generation_batch_size": settings.rollouts,
-        "max_grad_norm": MAX_GRAD_NORM,
         "weight_decay": 0.0,
         "beta": 0.0,  # our KL is in the rewards
         "temperature": generation.temperature,
         "max_completion_length": generation.max_new_tokens,
         "disable_dropout": True,  # the first ratio of every step is exactly 1
-        "save_strategy": "no",  # `run` says when
-        "report_to": "none",
     }
+    # An odd number of rollouts is no group of two, which is the least that TRL's class takes.
+    even = {} if settings.rollouts % ours["num_generations"] == 0 else {"num_generations": settings.rollouts}
+    args = checked(GRPOConfig, given, ours | even)
+    args.num_generations = settings.samples_per_prompt
+    return args
+
+
+def make_sft_args(
+    given: Mapping[str, Any],
+    settings: SFTSettings,
+    *,
+    steps: int,
+    shape: Shape,
+    folder: str,
+    seed: int,
+    device: Any,
+) -> Any:
+    """Return an `SFTConfig` of our settings and the given fields; those of sampling say nothing here.
+
+    Raises:
+        UsageError: TRL's own class refuses a value.
+    """
+    from trl import SFTConfig
+
+    ours: dict[str, Any] = {
+        **common(folder, seed, device),
+        "learning_rate": settings.lr,
+        "max_steps": steps,
+        "per_device_train_batch_size": shape.rows,
+        "gradient_accumulation_steps": shape.passes,
+        "remove_unused_columns": False,
+        "max_length": None,
+        "dataset_kwargs": {"skip_prepare_dataset": True},  # it is tokenized
+    }
+    known = {field.name for field in fields(SFTConfig)}
+    return checked(SFTConfig, {name: value for name, value in given.items() if name in known}, ours)
+
+
+def common(folder: str, seed: int, device: Any) -> dict[str, Any]:
+    """Fields that are the same for both trainers; `run` says when to save."""
+    same = {"max_grad_norm": MAX_GRAD_NORM, "save_strategy": "no", "report_to": "none"}
+    return {"output_dir": folder, "seed": seed, **how_of(device), **same}
+
+
+def checked(config: Any, given: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:
+    """Return TRL's class with these fields.
+
+    Raises:
+        UsageError: it refuses a value.
+    """
     defaults: dict[str, Any] = {"bf16": False, "gradient_checkpointing": False}  # in TRL they are True
     defaults |= {"logging_strategy": "no", "disable_tqdm": True, "save_total_limit": 2}
     defaults |= {"ddp_find_unused_parameters": False}  # all that is trained is read in every pass
     try:
-        # An odd number of rollouts is no group of two, which is the least that TRL's class takes.
-        even = {} if settings.rollouts % ours["num_generations"] == 0 else {"num_generations": settings.rollouts}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of old names that TRL itself still sets
-            args = GRPOConfig(**{**defaults, **given, **ours, **even})
+            return config(**{**defaults, **given, **ours})
     except (ValueError, TypeError) as error:
-        raise UsageError(f"engine.trl: {first_line(error)}", "see TRL's GRPOConfig") from error
-    args.num_generations = settings.samples_per_prompt
-    return args
+        raise UsageError(f"engine.trl: {first_line(error)}", f"see TRL's {config.__name__}") from error

@@ -21,7 +21,7 @@ from text2grad.align import CreditSettings
 from text2grad.durable.guard import is_out_of_memory, only_run_in, writing
 from text2grad.durable.identity import changed, flatten, own_code
 from text2grad.durable.log import RunLog
-from text2grad.durable.run import CHECKPOINTS, RunOptions, hand_over
+from text2grad.durable.run import CHECKPOINTS, Cures, RunOptions, hand_over
 from text2grad.engines.processes import joined
 from text2grad.engines.trl import STATE
 from text2grad.engines.trl.fields import make_args, shape_of
@@ -95,15 +95,7 @@ def train_trl(
         raise UsageError(f"engine.trl: {first_line(error)}", "see TRL's GRPOTrainer") from error
     refuse_split(trainer)
     with only_first(options.folder), StopRequest() as stop:
-        stop.hold()  # a step is finished before a signal is obeyed: all processes must stop at one place
-        saved = agreed(lambda: newest_checkpoint(options, identity))
-        run = Steps(trainer, options, identity, stop)
-        if saved is not None:
-            run.resume(saved)
-        with run.log, as_user_error(run):
-            trainer.add_callback(run)
-            trainer.train(resume_from_checkpoint=None if saved is None else str(saved))
-            run.finish()
+        Steps(trainer, options, identity, stop).train()
 
 
 def refuse_unlike(identity: Mapping[str, str]) -> None:
@@ -146,7 +138,8 @@ def refuse_lost_steps(policy: Policy, args: Any) -> None:
     if half and (args.deepspeed_plugin is None or not args.bf16):
         cure = "--policy.dtype float32 --engine.trl.bf16 true computes in bfloat16; or adapters (policy.lora)"
         raise UserError("TRL steps weights in policy.dtype, where most of a step is rounded away", cure)
-    if args.use_transformers_continuous_batching and (args.bf16 or args.fp16) and args.deepspeed_plugin is None:
+    batching = getattr(args, "use_transformers_continuous_batching", False)  # SFT samples nothing
+    if batching and (args.bf16 or args.fp16) and args.deepspeed_plugin is None:
         problem = "use_transformers_continuous_batching with bf16 or fp16 turns the trained weights into that type"
         raise UserError(f"engine.trl.{problem}", "leave out engine.trl.bf16; adapters compute in policy.dtype")
 
@@ -194,27 +187,65 @@ def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path 
     return complete[-1]
 
 
-class Steps(TrainerCallback):
-    """Looks at each finished step: writes its metrics and samples, saves, and stops when a signal asks for it."""
+class EngineRun(TrainerCallback):
+    """A run of one of TRL's trainers in its folder: progress, checkpoints, signals, and at its end the policy.
+
+    A subclass writes each of the `total` steps and calls `end_step`; `state` is what it adds to a checkpoint, and
+    `take_over` takes that. `every`: steps between checkpoints. `show` names the metrics on the line of progress.
+    `cures` are of the section of the settings.
+    """
 
     def __init__(
-        self, trainer: RecipeTrainer, options: RunOptions, identity: Mapping[str, str], stop: StopRequest
+        self,
+        trainer: Any,
+        policy: Policy,
+        options: RunOptions,
+        identity: Mapping[str, str],
+        stop: StopRequest,
+        *,
+        total: int,
+        every: int,
+        show: tuple[str, ...],
+        cures: Cures,
     ) -> None:
-        self.trainer, self.options, self.identity, self.stop = trainer, options, identity, stop
-        self.settings = trainer.recipe.settings
+        self.trainer, self.policy, self.options = trainer, policy, options
+        self.identity, self.stop, self.total, self.cures = identity, stop, total, cures
         self.first = PartialState().is_main_process
-        shown = ("score", "kl", "wrong_sign_rate")
-        self.log = RunLog(options.folder, options.title, self.settings.steps, shown, silent=not self.first)
-        self.every = CHECKPOINT_EVERY if options.checkpoint_every is None else options.checkpoint_every
+        self.log = RunLog(options.folder, options.title, total, show, silent=not self.first)
+        self.every = every if options.checkpoint_every is None else options.checkpoint_every
         self.done = 0
         self.stopped = 0
+
+    def train(self) -> None:
+        """Train, from the newest checkpoint if there is one, and write the policy; all processes must call.
+
+        Raises:
+            UserError: out of memory, numbers that are not finite, or an unfinished run with other settings.
+        """
+        self.stop.hold()  # a step is finished before a signal is obeyed: all processes must stop at one place
+        saved = agreed(lambda: newest_checkpoint(self.options, self.identity))
+        if saved is not None:
+            self.resume(saved)
+        with self.log, as_user_error(self):
+            self.trainer.add_callback(self)
+            self.trainer.train(resume_from_checkpoint=None if saved is None else str(saved))
+            self.finish()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs besides transformers' own state, as JSON."""
+        raise NotImplementedError
+
+    def take_over(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave."""
+        raise NotImplementedError
 
     def resume(self, saved: Path) -> None:
         """Take over our part of a checkpoint's state."""
         state = json.loads((saved / STATE).read_text(encoding="utf-8"))
-        self.done, self.trainer.coefficient = state["step"], state["kl_coefficient"]
+        self.done = state["step"]
+        self.take_over(state)
         self.log.go_back(state["logs"], saved)
-        self._say(f"resumes after step {self.done} of {self.settings.steps}")
+        self._say(f"resumes after step {self.done} of {self.total}")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Open other places for the metrics, where the run has some, and begin the choice of a policy."""
@@ -224,6 +255,69 @@ class Steps(TrainerCallback):
         self.log.open_loggers(self.options.loggers, self.done)
         if self.options.choice and self.first:
             self.options.choice.begin(self.done)
+
+    def end_step(self, control: Any) -> None:
+        """Count a step that is written, and say whether to save or to stop."""
+        self.done += 1
+        last = self.done == self.total
+        if (signal := max(gather_object([self.stop.signal]))) and not last:
+            self.stopped, control.should_training_stop = signal, True
+        control.should_save = not last and bool(self.stopped or (self.every and self.done % self.every == 0))
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Add our part to a checkpoint that transformers has written; it is complete then."""
+        PartialState().wait_for_everyone()
+        if self.first:
+            place = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
+            ours = {**self.state(), "step": self.done, "identity": self.identity}
+            with writing(place):
+                place.write_text(to_json({**ours, "logs": self.log.positions()}), encoding="utf-8")
+
+    def finish(self) -> None:
+        """Write the policy and remove the checkpoints; or leave, where a signal asked for it."""
+        if self.stopped:
+            self._say(f"stopped after step {self.done} of {self.total}; the same command resumes it")
+            leave(self.stopped)
+        weights = self.trainer.gathered_weights()
+        agreed(lambda: self._finish(weights))
+        if self.stop.signal:
+            leave(self.stop.signal)
+
+    def _finish(self, weights: Mapping[str, Tensor] | None) -> None:
+        if not self.first:
+            return
+        with writing(self.options.folder / "policy"):
+            hand_over(self.policy, self.options.folder / "policy", self.options.choice, weights)
+        self.log.finish()
+        shutil.rmtree(self.options.folder / CHECKPOINTS, ignore_errors=True)
+        if self.options.choice:
+            self.options.choice.end()
+
+    def _say(self, line: str) -> None:
+        if self.first:
+            print(f"{self.options.title}: {line}", file=sys.stderr, flush=True)
+
+
+class Steps(EngineRun):
+    """Looks at each finished step of PPO, after its last update: writes its metrics and samples."""
+
+    def __init__(
+        self, trainer: RecipeTrainer, options: RunOptions, identity: Mapping[str, str], stop: StopRequest
+    ) -> None:
+        self.settings = settings = trainer.recipe.settings
+        memory = f"lower ppo.micro_batch_size ({settings.micro_batch_size})"
+        cures = Cures(memory, f"lower ppo.lr ({settings.lr:g}), or raise ppo.kl_coefficient")
+        how: dict[str, Any] = {"total": settings.steps, "every": CHECKPOINT_EVERY, "cures": cures}
+        show = ("score", "kl", "wrong_sign_rate")
+        super().__init__(trainer, trainer.recipe.policy, options, identity, stop, show=show, **how)
+
+    def state(self) -> dict[str, Any]:
+        """Return beta, which `ppo.kl_target` moves."""
+        return {"kl_coefficient": self.trainer.coefficient}
+
+    def take_over(self, state: Mapping[str, Any]) -> None:
+        """Take over beta."""
+        self.trainer.coefficient = state["kl_coefficient"]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After the last update of a step: write it, and say whether to save or to stop."""
@@ -235,11 +329,7 @@ class Steps(TrainerCallback):
         metrics = describe(step.responses, step.rollout, step.coefficient) | terms | step.watch.seconds
         agreed(lambda: self._write(step.number, metrics))
         trainer.coefficient = next_coefficient(step.coefficient, metrics["kl"], self.settings)
-        self.done = step.number + 1
-        last = self.done == self.settings.steps
-        if (signal := max(gather_object([self.stop.signal]))) and not last:
-            self.stopped, control.should_training_stop = signal, True
-        control.should_save = not last and bool(self.stopped or (self.every and self.done % self.every == 0))
+        self.end_step(control)
 
     def _write(self, number: int, metrics: dict[str, float]) -> None:
         if not self.first:
@@ -253,52 +343,17 @@ class Steps(TrainerCallback):
             for strip in strips(number, step.responses, step.rollout, STRIPS, valued=False):
                 self.log.sample(strip)
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Add our part to a checkpoint that transformers has written; it is complete then."""
-        PartialState().wait_for_everyone()
-        if self.first:
-            place = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
-            ours = {"step": self.done, "kl_coefficient": self.trainer.coefficient, "identity": self.identity}
-            with writing(place):
-                place.write_text(to_json({**ours, "logs": self.log.positions()}), encoding="utf-8")
-
-    def finish(self) -> None:
-        """Write the policy and remove the checkpoints; or leave, where a signal asked for it."""
-        if self.stopped:
-            self._say(f"stopped after step {self.done} of {self.settings.steps}; the same command resumes it")
-            leave(self.stopped)
-        weights = self.trainer.gathered_weights()
-        agreed(lambda: self._finish(weights))
-        if self.stop.signal:
-            leave(self.stop.signal)
-
-    def _finish(self, weights: Mapping[str, Tensor] | None) -> None:
-        if not self.first:
-            return
-        policy = self.trainer.recipe.policy
-        with writing(self.options.folder / "policy"):
-            hand_over(policy, self.options.folder / "policy", self.options.choice, weights)
-        self.log.finish()
-        shutil.rmtree(self.options.folder / CHECKPOINTS, ignore_errors=True)
-        if self.options.choice:
-            self.options.choice.end()
-
-    def _say(self, line: str) -> None:
-        if self.first:
-            print(f"{self.options.title}: {line}", file=sys.stderr, flush=True)
-
 
 @contextmanager
-def as_user_error(run: Steps) -> Iterator[None]:
+def as_user_error(run: EngineRun) -> Iterator[None]:
     """Show a lack of memory, and numbers that are not finite, as one line."""
     try:
         yield
     except (FloatingPointError, RuntimeError, MemoryError) as error:
-        where = f"{run.options.title}: step {run.done + 1} of {run.settings.steps}"
+        where = f"{run.options.title}: step {run.done + 1} of {run.total}"
         if is_out_of_memory(error):
-            cure = f"lower ppo.micro_batch_size ({run.settings.micro_batch_size})"
-            raise UserError(f"{where}: out of memory", f"{cure}, and start the same command again") from error
+            problem, cure = f"{where}: out of memory", f"{run.cures.memory}, and start the same command again"
+            raise UserError(problem, cure) from error
         if isinstance(error, FloatingPointError):
-            cure = f"lower ppo.lr ({run.settings.lr:g}), or raise ppo.kl_coefficient"
-            raise Diverged(f"{where}: {error}", f"{cure}, then start again") from error
+            raise Diverged(f"{where}: {error}", f"{run.cures.numbers}, then start again") from error
         raise

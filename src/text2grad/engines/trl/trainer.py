@@ -131,7 +131,34 @@ def agreed(work: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]
 
 
-class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
+def as_number(norm: Any) -> float:
+    """The norm of a gradient as accelerate has it."""
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm or 0.0)
+
+
+class WholeWeights:
+    """What a run asks of a trainer of TRL's; a base of one."""
+
+    accelerator: Any
+    model_wrapped: Any
+    is_fsdp_enabled: bool
+    is_deepspeed_enabled: bool
+
+    @property
+    def split(self) -> bool:
+        """True where no process has all weights: FSDP, and DeepSpeed's ZeRO-3."""
+        plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
+        return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
+
+    def gathered_weights(self) -> Any:
+        """Return all weights, in the first process, where no process has them all, else None; all must call."""
+        return self.accelerator.get_state_dict(self.model_wrapped) if self.split else None
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """Write none: a checkpoint is no model to be published."""
+
+
+class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
     """TRL's trainer, which takes our steps. `recipe.policy` is trained in place.
 
     `coefficient` is beta of the next step; `step` the one in progress.
@@ -163,16 +190,6 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
         """Optimizer steps of a step."""
         return self.recipe.settings.epochs * self.recipe.settings.mini_batches
 
-    @property
-    def split(self) -> bool:
-        """True where no process has all weights: FSDP, and DeepSpeed's ZeRO-3."""
-        plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
-        return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
-
-    def gathered_weights(self) -> Any:
-        """Return all weights, in the first process, where no process has them all, else None; all must call."""
-        return self.accelerator.get_state_dict(self.model_wrapped) if self.split else None
-
     def _prepare_reference(self) -> None:
         """Place a frozen copy of the model as TRL places its own; a reference of adapters is in the model."""
         assert self.recipe.policy.reference is not None
@@ -192,9 +209,6 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
         passes, rollouts = self.args.steps_per_generation, self.recipe.settings.rollouts
         settings = self.recipe.settings
         return PromptOrder(self._order, settings.steps, passes * settings.epochs, rollouts)
-
-    def create_model_card(self, *_: Any, **__: Any) -> None:
-        """Write none: a checkpoint is no model to be published."""
 
     # One step -----------------------------------------------------------------------------------
 
@@ -328,7 +342,7 @@ class RecipeTrainer(GRPOTrainer):  # type: ignore[misc]
             FloatingPointError: the gradient is not finite.
         """
         before = super()._get_grad_norm(model, grad_norm=grad_norm)
-        norm = float(before.full_tensor() if isinstance(before, DTensor) else before or 0.0)
+        norm = as_number(before)
         assert self.step is not None
         if not math.isfinite(norm):
             raise FloatingPointError("the gradient is not finite, no parameter was changed by it")

@@ -1,0 +1,238 @@
+"""SFT by TRL's `SFTTrainer`: our ids, batches, optimizer and learning rates; TRL's passes, loss and processes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch import Tensor
+from transformers import PrinterCallback
+from trl.trainer.sft_trainer import SFTTrainer
+
+from text2grad.durable.identity import flatten
+from text2grad.durable.run import CHECKPOINTS, Cures, RunOptions
+from text2grad.engines.processes import joined
+from text2grad.engines.trl.fields import Shape, make_sft_args
+from text2grad.engines.trl.run import EngineRun, only_first, refuse_lost_steps, refuse_unlike
+from text2grad.engines.trl.trainer import WholeWeights, agreed, as_number
+from text2grad.errors import UsageError, first_line
+from text2grad.policy.model import Policy
+from text2grad.signals import StopRequest
+from text2grad.train.optimizers import learning_rate_factor
+from text2grad.train.pairs import Encoded, Pair, encode_pairs, plan_batches, supervised_identity
+from text2grad.train.settings import SFTSettings
+from text2grad.train.supervised import (
+    CHECKPOINT_EVERY,
+    data_identity,
+    plain_optimizer,
+    refuse_diverged,
+    refuse_nothing,
+)
+from text2grad.train.watch.steps import LossFloor
+
+IGNORED = -100
+"""The label of a token that is not learned."""
+
+
+def train_sft_trl(
+    policy: Policy,
+    pairs: Sequence[Pair],
+    settings: SFTSettings,
+    options: RunOptions,
+    stopping: LossFloor | None = None,
+    *,
+    fields: Mapping[str, Any],
+) -> dict[str, float]:
+    """Train `policy` in place as `train.supervised.train_supervised` does, by TRL's trainer.
+
+    `fields` are of its `SFTConfig`; those of `GRPOConfig` alone, which say how to sample, are left out. Each of
+    several processes calls this with the same arguments; a step is that of all of them. The first one writes.
+
+    Returns:
+        The last metrics.
+
+    Raises:
+        UserError: as `train_supervised`; or weights whose steps would be rounded away.
+    """
+    refuse_nothing(pairs, options)
+    processes = joined(policy.device).num_processes
+    encoded = encode_pairs(policy, pairs)
+    identity = {
+        "run.name": options.title,
+        "run.seed": str(options.seed),
+        "run.processes": str(processes),
+        **supervised_identity(policy, settings, "sft", data_identity(policy, pairs)),
+        **flatten(training=options.course),
+        **options.inputs,
+    }
+    refuse_unlike(identity)
+    batches = list(plan_batches(encoded, settings, options.seed))
+    shape = sft_shape(settings, processes)
+    args = make_sft_args(
+        fields,
+        settings,
+        steps=len(batches),
+        shape=shape,
+        folder=str(options.folder / CHECKPOINTS),
+        seed=options.seed,
+        device=policy.device,
+    )
+    refuse_lost_steps(policy, args)
+    places = {id(item): place for place, item in enumerate(encoded)}
+    order = list(rows_of(batches, places, shape.rows * shape.passes * processes))
+    try:
+        trainer = SFT(policy, settings, options, args, encoded, order)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"engine.trl: {first_line(error)}", "see TRL's SFTTrainer") from error
+    with only_first(options.folder), StopRequest() as stop:
+        run = Updates(trainer, options, identity, stop, stopping)
+        run.train()
+    policy.eval()
+    policy.continued = True
+    return run.last
+
+
+def sft_shape(settings: SFTSettings, processes: int) -> Shape:
+    """Return how a batch is cut: each process has as many passes, of at most `sft.micro_batch_size` rows."""
+    share = math.ceil(settings.batch_size / processes)
+    passes = math.ceil(share / settings.micro_batch_size)
+    return Shape(math.ceil(share / passes), passes)
+
+
+def rows_of(batches: Sequence[Sequence[Encoded]], places: Mapping[int, int], size: int) -> Iterator[int]:
+    """Yield the places of the pairs of each batch, short ones first, and the place behind the last until it has
+    `size` rows: a row that nothing is learned from."""
+    for batch in batches:
+        ordered = sorted(batch, key=lambda item: item.tokens)
+        yield from (places[id(item)] for item in ordered)
+        yield from itertools.repeat(len(places), size - len(batch))
+
+
+def as_rows(encoded: Sequence[Encoded], pad: int) -> Dataset:
+    """Return ids and labels of the pairs, and behind them a row without learned tokens."""
+    labels = [
+        [IGNORED] * len(item.prompt)
+        + [token if own else IGNORED for token, own in zip(item.target, item.weights, strict=True)]
+        for item in encoded
+    ]
+    ids = [item.whole for item in encoded]
+    return Dataset.from_dict({"input_ids": [*ids, [pad, pad]], "labels": [*labels, [IGNORED, IGNORED]]})
+
+
+class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
+    """TRL's trainer, which makes the steps of `train.supervised.descend`. `policy` is trained in place.
+
+    `shares` are of the loss of the step in progress, one a pass; `terms` are the metrics of the last one.
+    """
+
+    optimizer: Any
+    lr_scheduler: Any
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: SFTSettings,
+        options: RunOptions,
+        args: Any,
+        encoded: Sequence[Encoded],
+        order: Sequence[int],
+    ) -> None:
+        self.policy, self.settings, self.course, self.order = policy, settings, options.course, order
+        self.shares: list[Tensor] = []
+        self.terms: dict[str, float] = {}
+        rows = as_rows(encoded, int(policy.tokenizer.pad_token_id))
+        super().__init__(model=policy.model, args=args, train_dataset=rows, processing_class=policy.tokenizer)
+        self.remove_callback(PrinterCallback)
+        self.model_accepts_loss_kwargs = True  # the loss is divided by the tokens of the whole batch
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        return self.order
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Make the optimizer of `sft.optimizer`, where no profile of DeepSpeed has one."""
+        if self.optimizer is None:
+            self.optimizer = plain_optimizer(self.policy, self.settings, self.course.weight_decay)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Make the schedule of the section `training`."""
+        if self.lr_scheduler is None:
+            factor = learning_rate_factor(self.course.schedule, self.course.warmup, num_training_steps)
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """As TRL's: this pass's share of the mean over the learned tokens of the batch, times the processes."""
+        loss = super().compute_loss(*args, **kwargs)
+        self._metrics["train"].clear()  # TRL's own, which nobody reads
+        self.shares.append(loss.detach())
+        return loss
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """As transformers', before an optimizer step.
+
+        Raises:
+            FloatingPointError: loss or gradient forbid the step. DeepSpeed's engine has made it by then.
+        """
+        norm = as_number(super()._get_grad_norm(model, grad_norm=grad_norm))
+        mine, self.shares = float(torch.stack(self.shares).sum()), []
+        told = gather_object([mine])
+        self.terms = {"loss": sum(told) / len(told), "grad_norm": norm}
+        refuse_diverged(self.terms, math.log(len(self.policy.tokenizer)))
+        return norm
+
+
+class Updates(EngineRun):
+    """Looks at each finished step of SFT: writes its metrics, and ends the run where `stopping` says so."""
+
+    def __init__(
+        self,
+        trainer: SFT,
+        options: RunOptions,
+        identity: Mapping[str, str],
+        stop: StopRequest,
+        stopping: LossFloor | None,
+    ) -> None:
+        settings, self.stopping = trainer.settings, stopping
+        self.last: dict[str, float] = {}
+        memory = f"lower sft.micro_batch_size ({settings.micro_batch_size})"
+        cures = Cures(memory, f"lower sft.lr ({settings.lr:g})")
+        how: dict[str, Any] = {"total": trainer.args.max_steps, "every": CHECKPOINT_EVERY, "cures": cures}
+        super().__init__(trainer, trainer.policy, options, identity, stop, show=("loss",), **how)
+
+    def state(self) -> dict[str, Any]:
+        """Return the losses that decide whether to end."""
+        return self.stopping.numbers() if self.stopping else {}
+
+    def take_over(self, state: Mapping[str, Any]) -> None:
+        """Take them over."""
+        if self.stopping:
+            self.stopping.restore(state)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note the learning rate of this step, before the schedule goes on."""
+        self.trainer.terms["lr"] = float(self.trainer.optimizer.param_groups[0]["lr"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write a step, and say whether to save or to stop."""
+        self.last = dict(self.trainer.terms)
+        agreed(partial(self._write, self.done, self.last))
+        if self.stopping:
+            self.stopping.note(self.last["loss"])
+            self.last["steps"] = self.done + 1
+        self.end_step(control)
+        if self.stopping and self.stopping.over:
+            self.stopped, control.should_training_stop, control.should_save = 0, True, False
+
+    def _write(self, number: int, metrics: dict[str, float]) -> None:
+        if self.first:
+            if self.options.on_step:
+                self.options.on_step(number, metrics)
+            self.log.metrics(number, metrics)
