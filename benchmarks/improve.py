@@ -116,9 +116,9 @@ def rules_kept(question: str, answer: str) -> float:
     return fmean([not SUPERLATIVE.search(answer), not IMPERIAL.search(answer), last])
 
 
-def training(run: Path, words: Sequence[str]) -> dict[str, Any]:
+def training(run: Path) -> dict[str, Any]:
     """Improve a model with the feedback of the example, and judge its answers by the rules."""
-    config = load_config(find_config("own"), ["--run.folder", str(run), *words])
+    config = load_config(find_config("own"), ["--run.folder", str(run)])
     summary = run_improve(config, ROOT / "examples" / "feedback.xlsx", ImproveOptions())
     questions = [json.loads(line) for line in (run / "heldout.jsonl").read_text("utf-8").splitlines()]
     asked = {question["id"]: question["prompt"] for question in questions}
@@ -138,12 +138,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="SQuALITY and DeFacto")
     parser.add_argument("--train", type=Path, help="train in this run folder")
-    chosen, words = parser.parse_known_args()
+    chosen = parser.parse_args()
     figures = reading()
     there = chosen.data.is_dir()
     figures["anchor_precision"] = round(fmean(pointed_at(chosen.data)), 3) if there else None
     trained = dict.fromkeys(("before", "after", "minutes", "estimated"))
-    print(json.dumps({**figures, **(training(chosen.train, words) if chosen.train else trained)}))
+    print(json.dumps({**figures, **(training(chosen.train) if chosen.train else trained)}))
 
 
 if __name__ == "__main__":

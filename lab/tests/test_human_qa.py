@@ -48,6 +48,8 @@ def test_every_command_of_the_preset(tmp_path: Path, capsys: pytest.CaptureFixtu
     after = command(capsys, "evaluate", *options)
     names = {"rouge_l", "token_reward", "answer_reward", "good_tokens", "poor_tokens", "critic_failed"}
     assert {f"{way}_{name}" for way in ("greedy", "sampled") for name in names} <= set(before) & set(after)
+    compared = after.pop("compared")
+    assert isinstance(compared, dict) and (compared["against"], compared["prompts"]) == ("sft", 6)
     assert all(math.isfinite(float(str(value))) for value in after.values())
     command(capsys, "evaluate", "reward_model", "--task", "reward-model", *options)
     page = Path(str(command(capsys, "report", str(run))["out"])).read_text(encoding="utf-8")

@@ -72,8 +72,9 @@ def begin(*_: object, **__: object) -> None:
 def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
     """What is wrong with a command: the last line the program says instead of beginning; empty where it begins.
 
-    In the current folder are a `mine.yaml` and a run, `runs/mine`, as the pages have them.
+    In the current folder are a `mine.yaml` and a run, `runs/mine`, as the pages have them; somebody can be asked.
     """
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     for file in ("mine.yaml", "runs/mine/config.yaml"):
         (tmp_path / file).write_text(find_config("demo").read_text("utf-8"), "utf-8")
