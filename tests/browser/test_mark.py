@@ -149,6 +149,23 @@ def test_a_suggestion_is_checked_and_taken_over(server: Server, tab: Any, source
     assert '"correct":true' in checks.read_text(encoding="utf-8").replace(" ", "")
 
 
+def test_a_comment_of_the_file_is_shown_whole_and_a_better_answer_is_taken(tab: Any, tmp_path: Path) -> None:
+    comment = "The day is wrong, and nobody is told the hour. " * 6
+    turn, zoe = Message(role="user", content="When is it due?"), {"annotator": "zoe"}
+    said = {"id": "q-0", "prompt": (turn,), "response": TEXT.format(n=0), "critique": comment, "meta": zoe}
+    write_records(tmp_path / "said.jsonl", [Feedback(**said, source=Source(kind="human"))])
+    with serving(partial(MarkPage, tmp_path / "said.jsonl", None, "ann", False)) as server:
+        opened(tab, server)
+        assert comment.strip() in tab.locator("#said").inner_text()
+        assert "No critic" not in tab.locator("main").inner_text()
+        tab.keyboard.press("b")
+        tab.keyboard.type("It is due on Friday.")
+        tab.keyboard.press("Escape")
+        wait_until(lambda: [each.meta.get("corrected") for each in marked(tmp_path / "said.jsonl")] != [])
+        saved(tab)
+    assert [each.meta["corrected"] for each in marked(tmp_path / "said.jsonl")] == ["It is due on Friday."]
+
+
 def test_two_people_mark_the_same_answer(server: Server, tab: Any, source: Path) -> None:
     opened(tab, server)
     mark_by_keys(tab)
