@@ -32,7 +32,16 @@ from text2grad.stages.paid import AnnotateOptions
 from text2grad.tasks.base import TaskSettings
 
 Run = Callable[..., tuple[int, str, str]]
-STAGES = ("annotate", "evaluate", "intake", "merge", "train", "reward_model.train", "sft")
+STAGES = (
+    "annotate",
+    "evaluate.answers",
+    "evaluate.policy",
+    "intake",
+    "merge",
+    "train",
+    "reward_model.train",
+    "sft",
+)
 
 
 class Stages(ModuleType):
@@ -82,11 +91,11 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
 
 ARGILLA = ["import", "in.json", "--kind", "argilla", "--out", "o.jsonl"]
 RUNS: list[tuple[list[str], str, tuple[object, ...]]] = [
-    (ARGILLA, "run_import", (Path("in.json"), "argilla", Path("o.jsonl"), [], [], False, "")),
+    (ARGILLA, "run_import", (Path("in.json"), "argilla", Path("o.jsonl"), [], [], False, "", False)),
     (
         ["import", "in.json", "--config", "human_qa"],
         "run_import",
-        (Path("in.json"), "auto", None, [], [], False, ""),
+        (Path("in.json"), "auto", None, [], [], False, "", False),
     ),
     (["annotate"], "run_annotate", (None, None, AnnotateOptions())),
     (
