@@ -342,7 +342,10 @@ def run_improve(
 
     Raises:
         UserError: the file cannot be read, its columns are in doubt, or a step failed.
+        UsageError: another engine is to train, and the last step has none.
     """
+    if config.engine.name != "local":
+        raise UsageError(f"engine.name {config.engine.name} learns from no file", "--engine.name local")
     source = read_source(config, path, options, choose)
     for line in describe(source):
         print(line, file=sys.stderr)

@@ -232,3 +232,9 @@ def test_a_file_becomes_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[s
     other = write_xlsx(tmp_path / "other.xlsx", {"Feedback": shop_rows(ENGLISH)})
     with pytest.raises(UserError, match="--restart"):
         run_improve(config, other, ImproveOptions())
+
+
+def test_another_engine_is_refused_before_the_file_is_read(tmp_path: Path) -> None:
+    config = config_in(tmp_path, "--engine.name", "trl")
+    with pytest.raises(UsageError, match=r"engine\.name trl"):
+        run_improve(config, tmp_path / "absent.xlsx", ImproveOptions())
