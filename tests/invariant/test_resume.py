@@ -37,7 +37,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
-from text2grad.train import learner, ppo, probes, supervised
+from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
 from text2grad.train.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import MarkedText, Pair
@@ -48,6 +48,7 @@ from text2grad.train.settings import (
     OfflineSettings,
 )
 from text2grad.train.supervised import Heads, train_supervised
+from text2grad.train.watch import probes
 from tiny_runs import SMALL, TEXTS, Halves, tiny_model
 
 STEPS = 6

@@ -170,7 +170,7 @@ BAD_CELLS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"spans": "due"}, "the spans are no list of objects"),
     ({"spans": [{"text": "due", "label": 1, "occurrence": 0}]}, "occurrence 0"),
     ({"response": "[-a-]{b"}, "is not closed"),
-    ({"score": "n/a"}, "the score 'n/a' is not a number"),
+    ({"score": "seven"}, "the score 'seven' is not a number"),
     ({"score": True}, "the score 'True' is not a number"),
     ({"score": 4}, "between -1 and 1 .*--scale 1..5"),
 )
