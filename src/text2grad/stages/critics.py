@@ -113,7 +113,7 @@ def critic_of_worker(settings: Path, folder: Path) -> Critic:
 
 
 def environment_of_worker(settings: Path) -> Callable[[], Environment] | None:
-    """What makes the environment of an episode, in a worker of an engine."""
+    """Return what makes the environment of an episode, in a worker of an engine."""
     return environment_of(RunFolder.of(load_config(settings)).task())
 
 
@@ -223,11 +223,11 @@ class CriticFactory:
 
     def _gate_reasons(self, examples: Sequence[Example]) -> list[str]:
         """The reason why a task may not judge a program, "" where it may; stored in the folder of the run."""
-        folder, runner = self.config.run.folder, self.runner
-        file = folder / GATES_FILE
+        file, runner = self.config.run.folder / GATES_FILE, self.runner
         stored: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
         judge = (version("text2grad"), *flatten(sandbox=self.config.sandbox).values())
-        reasons = []
+        reasons: list[str] = []
+        progress, count = counting("checking the tests of each task")(len(examples)), len(stored)
         try:
             for task in (Attempt(example, "") for example in examples):
                 key = digest_of_texts((*judge, task.tests, task.reference, *task.names))
@@ -236,8 +236,9 @@ class CriticFactory:
                 elif task.tests:
                     stored[key] = admission(runner, task).reason
                 reasons.append(stored.get(key, ""))
+                progress(len(reasons))
         finally:  # a stopped run resumes from here
-            if folder.is_dir():
+            if len(stored) > count:
                 write_json(file, stored)
         return reasons
 

@@ -14,6 +14,7 @@ from chat_server import KEY, ChatServer, responses_file, said, servers_of
 from text2grad.config import Config, find_config, load_config
 from text2grad.config.sections import CriticSettings
 from text2grad.critics.table import CRITICS
+from text2grad.durable import progress
 from text2grad.errors import EXIT_BUDGET, UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message
 from text2grad.jsonl import read_jsonl
@@ -180,8 +181,11 @@ def task_with(id: str, tests: str, reference: str | None = SQUARE) -> Example:
     )
 
 
-def test_tasks_that_judge_nothing_are_left_out_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    config = load_config(find_config("demo"), ["--critic.program.gate", "true"])
+def test_tasks_that_judge_nothing_are_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ["--run.folder", str(tmp_path / "run")]
+    config = load_config(find_config("demo"), [*folder, "--critic.program.gate", "true"])
     tasks = [task_with("a", STRICT), task_with("b", WEAK), task_with("c", STRICT, "def f(x):\n    return 4\n")]
     with Runner(5.0) as runner:
         factory = CriticFactory(config, "program", runner)
@@ -197,9 +201,11 @@ def test_tasks_that_judge_nothing_are_left_out_and_counted(capsys: pytest.Captur
         assert factory.admitted(tasks) == tasks
 
 
-def test_a_task_is_judged_by_the_gate_once_in_a_run(tmp_path: Path) -> None:
+def test_a_task_is_judged_by_the_gate_once_in_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
-    run.mkdir()
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     given = ["--run.folder", str(run), "--critic.program.gate", "true"]
     config, tasks = load_config(find_config("demo"), given), [task_with("a", STRICT), task_with("b", WEAK)]
     with Runner(5.0) as runner:
@@ -216,6 +222,7 @@ def test_a_task_is_judged_by_the_gate_once_in_a_run(tmp_path: Path) -> None:
         patient = load_config(find_config("demo"), [*given, "--sandbox.seconds", "7"])
         assert CriticFactory(patient, "program", runner).admitted(tasks) == tasks[:1]
     assert len(json.loads((run / "gates.json").read_text(encoding="utf-8"))) == 4
+    assert "checking the tests of each task: 1/2, " in capsys.readouterr().err
 
 
 def test_annotate_writes_nothing_about_a_task_that_judges_nothing(
