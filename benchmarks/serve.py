@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,19 +30,19 @@ class Instant:
     source = Source(kind="program", model="instant")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """The same critique of each."""
+        """Return the same critique of every response."""
         span = Span(start=0, end=6, label=-1, text=TEXT[:6], reason="too short")
         return [Critique(text="Too short.", spans=(span,) * 4, score=-0.5) for _ in responses]
 
 
 def requests_per_second(clients: int = 8, seconds: float = 5.0, responses: int = 1) -> float:
-    """Return how many requests of so many responses a server answers, asked by several clients at once."""
+    """Return the requests per second, of `responses` responses each, that a server answers to its clients."""
     with server() as address, ThreadPoolExecutor(clients) as pool:
-        counts = list(pool.map(lambda _: _asked(address, seconds, responses), range(clients)))
+        counts = list(pool.map(lambda _: _count_answers(address, seconds, responses), range(clients)))
     return sum(counts) / seconds
 
 
-def _asked(address: str, seconds: float, responses: int) -> int:
+def _count_answers(address: str, seconds: float, responses: int) -> int:
     critic, count = ServedCritic(address), 0
     examples = [Example(id=str(n), prompt=(Message(role="user", content=TEXT),)) for n in range(responses)]
     texts = [TEXT] * responses
@@ -58,34 +56,15 @@ def _asked(address: str, seconds: float, responses: int) -> int:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The address of a server process that holds the critic."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = [
-            "serve",
-            "--port",
-            "0",
-            "--config",
-            "demo",
-            "--run.folder",
-            folder,
-            "--critic.kind",
-            "serve:Instant",
-        ]
-        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        process = subprocess.Popen(
-            [sys.executable, "-m", "text2grad.cli", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        )
+    """Yield the address of a server process that holds the critic."""
+    command = [sys.executable, "-m", "text2grad.cli", "serve", "--config", "demo", "--critic.kind", "serve:Instant"]
+    command += ["--port", "0"]
+    with subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()
         finally:
             process.terminate()
-            process.wait()
-            process.stdout.close()
 
 
 def main() -> None:
@@ -93,11 +72,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=5.0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     figures = {
-        "serve_requests_per_second": round(requests_per_second(asked.clients, asked.seconds), 1),
-        "one_client": round(requests_per_second(1, asked.seconds), 1),
-        "batches_of_64_per_second": round(requests_per_second(asked.clients, asked.seconds, 64), 1),
+        "serve_requests_per_second": round(requests_per_second(options.clients, options.seconds), 1),
+        "one_client": round(requests_per_second(1, options.seconds), 1),
+        "batches_of_64_per_second": round(requests_per_second(options.clients, options.seconds, 64), 1),
     }
     print(json.dumps(figures))
 

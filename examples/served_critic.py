@@ -8,10 +8,8 @@ Here the script starts the server; yours stays up, on this machine or another: `
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,21 +33,17 @@ class Praises:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The address of a server that holds the critic."""
-    with tempfile.TemporaryDirectory() as folder:
-        serve = [sys.executable, "-m", "text2grad.cli", "serve", "--port", "0"]
-        critic = ["--config", "demo", "--run.folder", folder, "--critic.kind", "served_critic:Praises"]
-        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        process = subprocess.Popen(
-            [*serve, *critic], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
-        )
+    """Yield the address of a server that holds the critic."""
+    serve = [sys.executable, "-m", "text2grad.cli", "serve", "--port", "0", "--config", "demo"]
+    critic = ["--critic.kind", "served_critic:Praises"]
+    with subprocess.Popen(
+        [*serve, *critic], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()
         finally:
             process.terminate()
-            process.wait()
-            process.stdout.close()
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ KEY = "canary"
 
 
 def canary_items(task: str, anchor: bool = False) -> list[Pair]:
-    """The canaries of a critic's prompt (`qa`, `summarization`, `code`); any other is given those of `qa`.
+    """Return the canaries of a critic's prompt (`qa`, `summarization`, `code`); any other gets those of `qa`.
 
-    With `anchor` each comes with a comment whose words are to be placed.
+    With `anchor` each has a comment on its faults and merits, for a critic that places a person's words.
     """
     rows = list(map(json.loads, lines_of(OURS.read_text(encoding="utf-8"))))
     kind = next((row["task"] for row in rows if task.startswith(row["task"])), "qa")
@@ -41,6 +41,7 @@ def _item(row: dict[str, str | list[str]], anchor: bool) -> Pair:
         for quote in row[key]
     ]
     prompt = (Message(role="user", content=str(row["prompt"])),)
-    said = [f'"{quote}" is {word}.' for key, word in (("good", "right"), ("poor", "wrong")) for quote in row[key]]
-    meta = {KEY: known, HUMAN_FEEDBACK: " ".join(said)} if anchor else {KEY: known}
+    verdicts = ("good", "right"), ("poor", "wrong")
+    comment = " ".join(f'"{quote}" is {verdict}.' for key, verdict in verdicts for quote in row[key])
+    meta = {KEY: known, HUMAN_FEEDBACK: comment} if anchor else {KEY: known}
     return Example(id=str(row["id"]), prompt=prompt, meta=meta), response

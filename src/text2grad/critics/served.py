@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TOKEN = "TEXT2GRAD_TOKEN"
 """The environment variable with the secret that a server asks for, and its clients send."""
 MOST_BYTES, MOST_RESPONSES = 1 << 24, 1024
-"""Of one request; a client splits what is more."""
+"""Limits of one request; a client splits longer ones."""
 SECONDS = 600.0
 """The longest that a server lets a critic judge one batch."""
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -57,7 +57,7 @@ _JUDGEMENTS = TypeAdapter(list[Critique | Failure])
 
 
 def written_judgements(judgements: Sequence[Judgement]) -> bytes:
-    """Return the body of an answer. What JSON cannot hold (in `meta`) makes its own judgement a failure."""
+    """Return the body of an answer. A judgement whose `meta` JSON cannot hold is a failure in it."""
     return json.dumps({"judgements": [_as_data(judgement) for judgement in judgements]}).encode()
 
 
@@ -114,7 +114,7 @@ class ServedCritic:
 
     Args:
         url: the address that the server prints, `http://HOST:PORT`.
-        token: the server's secret; None: what the environment has in `TEXT2GRAD_TOKEN`.
+        token: the server's secret; None: the one in the environment variable `TEXT2GRAD_TOKEN`.
 
     Raises:
         ValueError: the address cannot be one.
@@ -168,10 +168,10 @@ class ServedCritic:
         return list(judgements)
 
     def _send(self, method: str, path: str, body: bytes = b"") -> Response | str:
-        """Return the answer with status 200, or why there is none.
+        """Return the answer with status 200, or the reason why there is none.
 
         Raises:
-            UserError: the server says what no later request would change.
+            UserError: the server refuses, and would refuse again.
         """
         from httpx2 import ReadTimeout, TransportError
 
@@ -191,12 +191,12 @@ class ServedCritic:
                 if answer.status_code not in PASSING:
                     raise self._refused(answer)
                 problem = f"{self.url} answered {answer.status_code}"
-            warn_once(f"{problem}; it is asked again")
+            warn_once(f"{problem}; asking again")
         return problem
 
     @cached_property
     def _client(self) -> Any:
-        """The HTTP client. Each request has a connection of its own, so none is found closed, also after a fork."""
+        """The HTTP client. Each request opens a connection, so none is stale, even after a fork."""
         from httpx2 import Client, Limits, Timeout  # imported here: it takes time
 
         place = urlsplit(self.url)
@@ -264,7 +264,7 @@ def _written_pair(pair: tuple[Example, str]) -> tuple[str, str]:
 
 
 def served_spec(url: str) -> CriticSpec:
-    """The spec of the critic at an address; making it asks the server whether it is there."""
+    """Return the spec of the critic at an address. Its `make` asks the server for its source."""
 
     def make(settings: object, ready: object) -> ServedCritic:
         critic = ServedCritic(url)

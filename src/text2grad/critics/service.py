@@ -1,7 +1,7 @@
 """The server of `text2grad serve`: one critic behind HTTP, for every process that trains with it.
 
-`POST /critique` judges a batch, `GET /health` tells the critic's source, `GET /metrics` counts for Prometheus.
-What is asked while the critic is busy is its next batch. `critics.served` is the client.
+`POST /critique` judges a batch, `GET /health` names the critic's source, `GET /metrics` counts for Prometheus.
+Requests that arrive while the critic is busy are its next batch. `critics.served` is the client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from text2grad.align.critic_queue import CriticQueue
 from text2grad.critics.served import MOST_BYTES, SECONDS, Batch, is_loopback, written_judgements
 from text2grad.errors import EXIT_DONE, UserError, first_error
-from text2grad.feedback import Critic, Failure, Judgement, tokens_of
+from text2grad.feedback import Critic, Failure, tokens_of
 from text2grad.json_text import from_json, to_json
 
 MOST_TOGETHER = 256
@@ -45,7 +45,7 @@ class Refused(Exception):
 
     def __init__(self, status: int, line: str) -> None:
         super().__init__(line)
-        self.status, self.line = status, line
+        self.status = status
 
 
 class CriticService:
@@ -60,7 +60,7 @@ class CriticService:
         self._seconds = 0.0
 
     def app(self) -> ASGIApp:
-        """The application, behind its guard."""
+        """Return the application, behind its guard."""
         routes = [
             Route("/critique", self.critique, methods=["POST"]),
             Route("/health", self.health),
@@ -82,33 +82,30 @@ class CriticService:
             judgements = await asyncio.wrap_future(self._queue.submit(questions))
         except UserError as error:
             raise Refused(500, " ".join(str(error).split())) from error
-        self._count(judgements, time.monotonic() - started)
-        return Response(await run_in_threadpool(written_judgements, judgements), media_type="application/json")
-
-    def _count(self, judgements: Sequence[Judgement], seconds: float) -> None:
         self._responses += len(judgements)
         self._failures.update(judgement.kind for judgement in judgements if isinstance(judgement, Failure))
-        self._seconds += seconds
+        self._seconds += time.monotonic() - started
+        return Response(await run_in_threadpool(written_judgements, judgements), media_type="application/json")
 
     async def health(self, _: Request) -> Response:
-        """The source of the critiques, for a client and for whoever checks that the server is there."""
+        """Return the source of the critiques, for clients and for checks that the server is up."""
         return _json({"status": "ok", "source": self.critic.source.model_dump(mode="json")})
 
     async def metrics(self, _: Request) -> Response:
-        """Counts since the start, as Prometheus reads them."""
+        """Return the counts since the start, in the text format of Prometheus."""
         lines = [
             *_counter("requests", "Requests by the status of their answer.", self._requests, "status"),
             *_counter("failures", "Failed critiques by kind.", self._failures, "kind"),
             *_counter("responses", "Responses that were judged.", {"": self._responses}),
-            *_counter("seconds", "What requests took in all, waiting included.", {"": self._seconds}),
+            *_counter("seconds", "Seconds that requests took, waiting included.", {"": self._seconds}),
             *_counter("tokens", "Tokens that the critic read and wrote.", {"": tokens_of(self.critic)}),
         ]
         return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
 
-def _counter(name: str, help: str, values: Mapping[Any, float], label: str = "") -> Iterator[str]:
+def _counter(name: str, description: str, values: Mapping[Any, float], label: str = "") -> Iterator[str]:
     name = f"text2grad_serve_{name}_total"
-    yield f"# HELP {name} {help}"
+    yield f"# HELP {name} {description}"
     yield f"# TYPE {name} counter"
     for key, value in sorted(values.items()):
         yield f'{name}{{{label}="{key}"}} {value}' if label else f"{name} {value}"
@@ -120,7 +117,7 @@ def _json(value: Any, status: int = 200) -> Response:
 
 def _refusal(_: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    return _json({"error": error.line}, error.status)
+    return _json({"error": str(error)}, error.status)
 
 
 async def body_of(request: Request) -> bytes:
@@ -159,7 +156,7 @@ def read_batch(body: bytes) -> Batch:
 
 
 class Guard:
-    """Let only requests with the token reach an application; without a token, none that a browser may have sent.
+    """A filter of requests: with a token, only those that have it pass; without one, none that a browser may send.
 
     A page of another site may reach a port of this machine through the browser of its user. Such a request names
     the origin of the page, or another host than this machine.
@@ -179,14 +176,14 @@ class Guard:
             await send(message)
 
         refused = self._refused(Headers(scope=scope))
-        app = _json({"error": refused.line}, refused.status) if refused else self._app
+        app = _json({"error": str(refused)}, refused.status) if refused else self._app
         await app(scope, receive, counted)
 
     def _refused(self, headers: Headers) -> Refused | None:
         if self._token:
-            given = headers.get("authorization", "").encode()
-            right = secrets.compare_digest(given, f"Bearer {self._token}".encode())
-            return None if right else Refused(401, "the token is missing or wrong")
+            header = headers.get("authorization", "").encode()
+            matches = secrets.compare_digest(header, f"Bearer {self._token}".encode())
+            return None if matches else Refused(401, "the token is missing or wrong")
         if "origin" in headers or not is_loopback(_host_of(headers)):
             return Refused(403, "this server is for programs of its own machine")
         return None
@@ -215,14 +212,14 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Return the address for clients; of a socket for all networks, by the name of this machine."""
+    """Return the address for clients; it has the name of this machine where the socket is for all networks."""
     host, port = listener.getsockname()[:2]
     name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}"
 
 
 def server_of(service: CriticService) -> uvicorn.Server:
-    """Return the HTTP server of a service; when it is told to exit, it first answers what was asked."""
+    """Return the HTTP server of a service. Told to exit, it answers the open requests first."""
     config = uvicorn.Config(
         service.app(),
         log_config=None,
@@ -238,7 +235,7 @@ def server_of(service: CriticService) -> uvicorn.Server:
 
 
 def serve(service: CriticService, listener: socket.socket) -> int:
-    """Serve until a signal comes, and answer what was asked by then; a second Ctrl-C ends it at once.
+    """Serve until a signal comes, then answer the open requests; a second Ctrl-C ends it at once.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C.
