@@ -36,7 +36,7 @@ class CriticQueue:
     def __init__(self, critic: Critic | CriticFunction, timeout: float, retries: int, max_in_flight: int) -> None:
         if isinstance(critic, type) or not (callable(critic) or callable(getattr(critic, "critique", None))):
             name = f"the class {critic.__name__}" if isinstance(critic, type) else f"a {type(critic).__name__}"
-            cure = "hand in an object with `critique`, or a function of an example and a response"
+            cure = "pass an object with `critique`, or a function of an example and a response"
             raise UserError(f"{name} is no critic", cure)
         self._critic: Any = critic
         self._is_function = not hasattr(critic, "critique")
@@ -136,7 +136,7 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             value = function(*arguments)
         except BaseException as error:
-            # A future takes no StopIteration, and an exit of this thread is no exit of the loop.
+            # A future refuses StopIteration, and SystemExit in this thread must not end the loop.
             usable = isinstance(error, Exception) and not isinstance(error, StopIteration)
             problem = error if usable else RuntimeError(repr(error))
             loop.call_soon_threadsafe(settle, result.set_exception, problem)

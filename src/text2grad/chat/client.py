@@ -56,7 +56,7 @@ class OpenAIChat:
     the model, where the caller knows its tokenizer (`chat.base.LimitedChat`).
 
     Args:
-        settings: the server, its model, and how it is asked.
+        settings: the server, its model, and the limits of requests.
         journal: the file of all questions and answers.
 
     Raises:

@@ -64,7 +64,7 @@ class ProbedCritic:
         return judgements_of(self.critic, examples, responses)
 
     def probe(self, step: int, reward: float) -> Probe:
-        """Probe what was judged last: the answers of a step, with their mean reward."""
+        """Probe the critic on the answers that it judged last, those of a step with this mean reward."""
         with self._lock:
             examples, responses = self._last
         answers = list(zip(examples, responses, strict=True))

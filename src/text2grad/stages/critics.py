@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import count
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ SERVED_NAMES = {
 }
 """The settings of a served reward model, where an endpoint's errors name those of the prompted critic."""
 MOST_PROGRAMS = 8
-"""Programs that run at a time, at most: two processes of up to 1 GiB belong to one."""
+"""The most programs that run at a time: each has two processes of up to 1 GiB."""
 GATES_FILE = "gates.json"
 """In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
 TASK_PROMPTS = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
@@ -70,7 +71,7 @@ def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
     """Replace the names of settings in the errors that are raised inside.
 
     Raises:
-        UserError: in place of one whose line names such a setting; every other error as it is.
+        UserError: in place of one whose line names such a setting; every other error is left alone.
     """
     try:
         yield
@@ -91,12 +92,11 @@ def critic_factory(config: Config, kind: CriticKind | None = None) -> Iterator[C
 
 
 _OPEN = ExitStack()
-"""What a worker of an engine holds until it ends."""
-MOST_WORKERS = 1024
+"""The critic of a worker of an engine, and its locks, until the worker ends."""
 
 
 def critic_of_worker(settings: Path, folder: Path) -> Critic:
-    """The critic of a written configuration, open until this process ends: one of several workers of an engine.
+    """Return the critic of a written configuration, open until this process, a worker of an engine, ends.
 
     Answers that are paid for are kept in the first `critic.NUMBER` of the folder that no other worker holds.
     """
@@ -104,9 +104,9 @@ def critic_of_worker(settings: Path, folder: Path) -> Critic:
 
     atexit.register(_OPEN.close)
     factory = _OPEN.enter_context(critic_factory(load_config(settings)))
-    for number in range(MOST_WORKERS):
+    for number in count():
         place = folder / f"critic.{number}"
-        with suppress(UserError):
+        with suppress(UserError):  # another worker holds it
             _OPEN.enter_context(only_run_in(place))
             break
     return _OPEN.enter_context(factory.open(journal=place / "critic.journal"))
@@ -181,7 +181,7 @@ class CriticFactory:
                 renamed_in_errors(SERVED_NAMES),
                 OpenAIChat(trained.endpoint(url), journal, excess=trained.excess()) as chat,
             ):
-                yield PromptedCritic(chat, *trained.asked)
+                yield PromptedCritic(chat, *trained.prompt_and_source)
         else:
             yield trained.over(trained.load(policy if trained.settings.shared else None))
 
@@ -227,7 +227,7 @@ class CriticFactory:
         stored: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
         judge = (version("text2grad"), *flatten(sandbox=self.config.sandbox).values())
         reasons: list[str] = []
-        progress, count = counting("checking the tests of each task")(len(examples)), len(stored)
+        progress, stored_before = counting("checking the tests of each task")(len(examples)), len(stored)
         try:
             for task in (Attempt(example, "") for example in examples):
                 key = digest_of_texts((*judge, task.tests, task.reference, *task.names))
@@ -238,7 +238,7 @@ class CriticFactory:
                 reasons.append(stored.get(key, ""))
                 progress(len(reasons))
         finally:  # a stopped run resumes from here
-            if len(stored) > count:
+            if len(stored) > stored_before:
                 write_json(file, stored)
         return reasons
 
@@ -339,7 +339,7 @@ class RewardModel:
 
     @staticmethod
     def of(config: Config) -> RewardModel:
-        """The reward model of a configuration. It judges as many answers at a time as the policy samples."""
+        """Return the reward model of a configuration. Its batches are as large as the policy's."""
         return RewardModel(RunFolder.of(config), config.reward_model, config.generation.batch_size)
 
     def load(self, shared: Policy | None = None) -> Policy:
@@ -354,17 +354,17 @@ class RewardModel:
         return self.run.load_model(folder) if shared is None else beside(shared, folder, ADAPTER)
 
     @property
-    def asked(self) -> tuple[str, Source]:
+    def prompt_and_source(self) -> tuple[str, Source]:
         """The prompt that it was trained with, and the source of its critiques."""
         version = prompt_version(REWARD_MODEL_PROMPT)
         source = Source(kind="reward_model", model=str(self.run.reward_model_folder), prompt_version=version)
         return read_prompt(REWARD_MODEL_PROMPT), source
 
     def endpoint(self, url: str) -> EndpointSettings:
-        """The model as an OpenAI-compatible server holds it, which knows it by the name of its folder.
+        """Return the settings of an OpenAI-compatible server that holds the model, by the name of its folder.
 
         Raises:
-            UserError: it has a head, which such a server does not load, or must be grounded, which it cannot do.
+            UserError: the model has a head, which such a server does not load, or `reward_model.grounded` is on.
         """
         from text2grad.policy.files.save import head_files
 
@@ -415,7 +415,7 @@ class RewardModel:
         if settings.kind != kind:
             problem = f"the reward model in {name} is {kind}"
             raise UserError(problem, f"--reward_model.kind {kind}, or train-reward again")
-        prompt, source = self.asked
+        prompt, source = self.prompt_and_source
         if settings.tags:
             return TaggerCritic(Tagger(model, self.batch_size), prompt, source)
         verdict_only = self.by_score and model.score_head is not None

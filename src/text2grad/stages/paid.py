@@ -153,23 +153,23 @@ class PaidJob:
         stored = journal if journal.is_file() and self.options.resume else None
         with self._with_budget(None)._chat(stored) as chat:
             critic = prompted_critic(chat, self.prompt, known=True)
-            asked = sum(1 for _ in self._asked(items))
-            return PlanSummary(records=asked, cost=chat.plan(self._questions(critic, items)))
+            records = sum(1 for _ in self._asked(items))
+            return PlanSummary(records=records, cost=chat.plan(self._questions(critic, items)))
 
     def _asked(self, items: Items) -> Iterator[Item]:
-        """The items that are asked about: with `--anchor`, those with a person's words to place."""
+        """Return the items to ask about: with `--anchor`, those with a person's words to place."""
         return (item for item in items() if item.words or not self.options.anchor)
 
     def _questions(self, critic: PromptedCritic, items: Items) -> Iterator[Question]:
         return (critic.question(item.example, item.response) for item in self._asked(items))
 
     def _records(self, critic: PromptedCritic, items: Items) -> Iterator[Feedback]:
-        """The records of the answers that are there, among those of a file that stay as they are."""
+        """Yield the records of the answers so far, in the order of the items; others of a file are unchanged."""
         for item in items():
-            asked = item.words or not self.options.anchor
-            answers = list(critic.feedback([(item.example, item.response)])) if asked else []
-            yield from map(item.placed, answers)
-            if item.said is not None and not answers:
+            is_asked = item.words or not self.options.anchor
+            judged = list(critic.feedback([(item.example, item.response)])) if is_asked else []
+            yield from map(item.placed, judged)
+            if item.said is not None and not judged:
                 yield item.said
 
     def _annotate(
@@ -234,8 +234,8 @@ class PaidJob:
     def _try_canaries(self, target: Path) -> dict[str, Any]:
         """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost.
 
-        A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else, and the same
-        command tries it afresh: the server may have been repaired.
+        A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else. The same command
+        asks it about all of them again: the server may have been repaired.
         """
         known = canary_items(self.prompt.rpartition(":")[2], self.options.anchor)
         canaries = [Item(*pair) for pair in known]

@@ -29,7 +29,7 @@ HELDOUT_FEEDBACK = "feedback_heldout.jsonl"
 ANSWERS = ".answers.json"
 SCORES = ".scores.json"
 CHOICE = "choice.json"
-"""In the folder of a policy: which of a run's it is, and what it was chosen by."""
+"""In the folder of a policy: the step of the run that it is from, and the measure that chose it."""
 SFT, BASE = "sft", "base"
 """The policies that others start from."""
 MAIN = ("pass", "rouge_l")
@@ -249,7 +249,7 @@ def read_feedback(path: Path) -> list[Feedback]:
 
 
 def read_choice(policy: Path) -> dict[str, Any] | None:
-    """What a policy was chosen by (`stages.evaluate.heldout`); None for the last one of its run."""
+    """Return the note on why a policy was chosen (`stages.evaluate.heldout`); None for the last of its run."""
     file = policy / CHOICE
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 

@@ -15,7 +15,7 @@ JOURNAL = "serve.journal"
 
 
 def run_serve(config: Config, host: str, port: int) -> int:
-    """Serve the configured critic until a signal comes; the exit code.
+    """Serve the configured critic until a signal comes; return the exit code.
 
     Raises:
         UsageError: other machines may reach the server and there is no token, or the critic is a served one.
@@ -25,7 +25,7 @@ def run_serve(config: Config, host: str, port: int) -> int:
     if not token and not is_loopback(host):
         raise UsageError(f"{host} is open to other machines, and there is no token", f"export {TOKEN}=SECRET")
     if is_address(config.critic.kind):
-        problem = f"the critic of this run is that of the server at {config.critic.kind}"
+        problem = f"the critic of this run is already served, at {config.critic.kind}"
         raise UsageError(problem, "--critic.kind names another")
     with listening(host, port) as listener, critic_factory(config) as factory:
         if factory.spec.kind == "reward_model":
