@@ -138,8 +138,8 @@ class ServedCritic:
         if isinstance(answer, str):
             raise UserError(answer, "is it running? text2grad serve FOLDER prints its address")
         try:
-            return Source.model_validate(from_json(answer.text)["source"])
-        except (ValueError, LookupError, TypeError) as error:
+            return Source.model_validate(_value_of(answer, "source"))
+        except ValueError as error:
             raise self._other_server(answer.status_code) from error
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
@@ -159,12 +159,12 @@ class ServedCritic:
         if isinstance(answer, str):
             return [Failure(kind="exhausted", message=answer)] * count
         try:
-            judgements = _JUDGEMENTS.validate_python(from_json(answer.text)["judgements"])
+            judgements = _JUDGEMENTS.validate_python(_value_of(answer, "judgements"))
             if len(judgements) != count:
                 raise ValueError(f"{len(judgements)} judgements of {count} responses")
-        except (ValueError, LookupError, TypeError) as error:
-            reason = first_error(error) if isinstance(error, ValueError) else "no judgements"
-            return [Failure(kind="invalid", message=f"{self.url} answered with something else: {reason}")] * count
+        except ValueError as error:
+            message = f"{self.url} answered with something else: {first_error(error)}"
+            return [Failure(kind="invalid", message=message)] * count
         return list(judgements)
 
     def _send(self, method: str, path: str, body: bytes = b"") -> Response | str:
@@ -210,10 +210,8 @@ class ServedCritic:
         )
 
     def _refused(self, answer: Response) -> UserError:
-        status = answer.status_code
-        try:
-            line = str(from_json(answer.text)["error"])
-        except (ValueError, LookupError, TypeError):
+        status, line = answer.status_code, _value_of(answer, "error")
+        if line is None:
             return self._other_server(status)
         if status == 401:
             return UserError(f"{self.url} refused the token", f"export {TOKEN}=... as the server has it")
@@ -223,6 +221,14 @@ class ServedCritic:
 
     def _other_server(self, status: int) -> UserError:
         return UserError(f"{self.url} is no text2grad serve: it answered {status}", "check the address")
+
+
+def _value_of(answer: Response, key: str) -> Any:
+    """Return a value of the JSON object in an answer; None if it has none."""
+    try:
+        return from_json(answer.text)[key]
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def _bodies(pairs: Iterator[tuple[Example, str]]) -> Iterator[tuple[bytes | None, int]]:
@@ -271,4 +277,4 @@ def served_spec(url: str) -> CriticSpec:
         _ = critic.source
         return critic
 
-    return CriticSpec("served", make=make, about="held by text2grad serve")
+    return CriticSpec("served", make=make)
