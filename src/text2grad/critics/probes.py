@@ -75,12 +75,12 @@ class ProbedCritic:
         marred = spoiled(records, min(ANSWERS, len(records)), self.seed + step)
         told = [Example(id=each.id, prompt=each.prompt) for each in marred]
         judged = judgements_of(self.critic, told, [each.response for each in marred]) if marred else []
-        said = [each for each in judged if isinstance(each, Critique)]
+        critiques = [judgement for judgement in judged if isinstance(judgement, Critique)]
         # A program may pass its tests and read differently from its reference.
         compared = [pair for pair in answers if pair[0].reference and not pair[0].meta.get("tests")]
         rouge = [rouge_l_scores(example.reference, text) for example, text in compared]
         likeness = [each.get("rouge_l_unicode", each["rouge_l"]) for each in rouge]
-        return Probe(step, reward, _mean([_praises(each) for each in said]), _mean(likeness))
+        return Probe(step, reward, _mean(list(map(_praises, critiques))), _mean(likeness))
 
 
 def _praises(said: Critique) -> bool:

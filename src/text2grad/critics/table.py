@@ -38,7 +38,7 @@ def spec_of(kind: str) -> CriticSpec:
 
 
 def source_kind_of(kind: str) -> SourceKind:
-    """Return who speaks in the critiques of the critic of this name; a server is asked.
+    """Return the kind of the source of a critic's critiques; a server is asked for it.
 
     Raises:
         UserError: there is no such critic, or no such server.

@@ -32,8 +32,8 @@ _READABLE = (
 
 
 class Limits(NamedTuple):
-    """What one process may use: seconds of processor time (the solution's, beyond its tests') and of the wall clock
-    (the whole job), and MiB of memory."""
+    """The limits of one process: seconds of processor time (the solution's, beyond its tests') and of the wall
+    clock (the whole job), and MiB of memory."""
 
     seconds: float
     wall: float

@@ -95,15 +95,15 @@ class PromptedCritic:
         chat = self.chat
         if isinstance(chat, OpenAIChat):
             return chat.answers([self.question(*pair) for pair in pairs], self.verdict)
-        asked = [fitted_messages(self._prompt_for(*pair).text, *pair, self._excess) for pair in pairs]
+        turns = [fitted_messages(self._prompt_for(*pair).text, *pair, self._excess) for pair in pairs]
         about = [response for _, response in pairs]
-        return chat.complete_about(asked, about) if isinstance(chat, GroundedChat) else chat.complete(asked)
+        return chat.complete_about(turns, about) if isinstance(chat, GroundedChat) else chat.complete(turns)
 
     def question(self, example: Example, response: str) -> Question:
-        """Return what an endpoint is asked about one response.
+        """Return the question to an endpoint about one response.
 
-        Only an annotator is given the schema of the answer: a trained model writes z as it has learned to, some
-        parts of which it may never have seen.
+        Only the question to an annotator has the schema of the answer: it requires parts of z that a trained model
+        may never have seen.
         """
         assert isinstance(self.chat, OpenAIChat), "only an endpoint's answers have ids"
         prompt = self._prompt_for(example, response)

@@ -58,7 +58,7 @@ class Reader:
         return read.model_copy(update={"score": score, "forced": int(answer.forced)})
 
     def broken(self, judgement: Judgement) -> bool:
-        """True if a fresh sample is worth its price. A trained model is asked once: its answer is its critique."""
+        """True if a fresh sample is worth its price. A trained model gets one: its answer is its critique."""
         if isinstance(judgement, Failure):
             return self.annotator and judgement.kind in ("invalid", "truncated")
         return self.annotator and _count_absent(judgement) > 0
