@@ -25,7 +25,7 @@ from text2grad.json_text import to_json
 from text2grad.page.render import render_text
 from text2grad.policy.encode import stop_ids
 from text2grad.policy.files.gguf import SMOLLM2, is_gguf
-from text2grad.policy.files.gguf_writer import why_not, write_gguf
+from text2grad.policy.files.gguf_writer import find_obstacle, write_gguf
 from text2grad.policy.files.manifest import refuse_damaged
 from text2grad.policy.files.save import head_files, make_readable
 from text2grad.policy.files.smollm2 import GGUF, HUB_NAME
@@ -39,13 +39,13 @@ REWARD_MODEL = "reward_model"
 PACKAGES = ("text2grad", "torch", "transformers", "peft")
 SETTINGS_FILE = "text2grad.yaml"
 IN_HUB_CACHE = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/")
-RANK_SERVED = 16
-"""The largest rank of adapters that vLLM serves without being told."""
+VLLM_RANK = 16
+"""The largest rank of adapters that vLLM serves by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergeSummary(Summary):
-    """The folder of the model, what was written there, how to serve it, and its name on the hub if it was pushed.
+    """The folder of the model, its contents, the commands that serve it, and its name on the hub if pushed.
 
     `kept`, of an adapter that was merged into weights of a half type: the cosine between what it was trained to
     change and what is left of that after rounding; 1 would be all of it.
@@ -63,12 +63,12 @@ DType = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, kw_only=True)
 class MergeForm:
-    """What is written: a merged model, or with `adapter` the adapter alone.
+    """The form of a merge: a merged model, or with `adapter` the adapter alone.
 
     Args:
         dtype: None: float32 where an adapter is merged, else the type in which the model was saved.
         gguf: also a GGUF file of the merged model, in that type.
-        base: what others call the base model of the adapter; empty: its name on the hub, else the folder as given.
+        base: the name of the adapter's base model for other programs; empty: its name on the hub, else its folder.
     """
 
     dtype: DType | None = None
@@ -84,7 +84,7 @@ def run_merge(
 
     Raises:
         UserError: there is no such model, `out` is not an empty folder, the hub refuses it, or the model has no
-            adapter, or no GGUF form that is written here; or a head, and a form is asked for that leaves it out.
+            adapter, or no GGUF form that is written here; or `form` would lose a head of the model.
     """
     run = prepare(config)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -95,8 +95,8 @@ def run_merge(
     source = run.find_policy(target)
     heads = head_files(source)
     if heads and (form.gguf or form.adapter):
-        problem = f"{source} has a head beside the language model ({', '.join(heads)}), which would be lost"
-        raise UserError(problem, "leave out --gguf and --adapter: a merged folder has it")
+        problem = f"{source} has a head ({', '.join(heads)}) that --gguf and --adapter would lose"
+        raise UserError(problem, "leave both out: a merged folder keeps it")
     tokenizer = load_tokenizer(str(source))
     kept, base, file = None, "", out / f"{out.resolve().name}.gguf"
     if form.adapter:
@@ -111,12 +111,12 @@ def run_merge(
         serve = [f"vllm serve {out}", f"transformers serve {out}"]
         if heads:  # other servers would leave it out
             serve = [f"text2grad serve {run.path} --critic.kind reward_model --critic.reward_model.folder {out}"]
-    for file in heads.values():
-        shutil.copyfile(file, out / file.name)
+    for head in heads.values():
+        shutil.copyfile(head, out / head.name)
     make_readable(out)
     tokenizer.save_pretrained(out)
     (out / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")
-    obstacle = why_not(model, tokenizer) if form.gguf else None
+    obstacle = find_obstacle(model, tokenizer) if form.gguf else None
     if form.gguf and obstacle is None:
         write_gguf(model, tokenizer, out, file)
         written = f"{written}, and {file.name}"
@@ -132,9 +132,9 @@ def run_merge(
 
 
 def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConfig:
-    """Return what a server takes for the habits of a model: it ends where it ends here.
+    """Return the defaults with which a server samples from a model, with the stop tokens of training.
 
-    The base model's sampling and penalties stay a policy's habits. A reward model is read greedily: a penalty for
+    A policy keeps the base model's sampling and penalties. A reward model is read greedily: a penalty for
     repetition, say, would change its critiques.
     """
     ends: dict[str, Any] = {"eos_token_id": stop_ids(tokenizer, model), "pad_token_id": tokenizer.pad_token_id}
@@ -147,10 +147,10 @@ def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConf
 
 
 def _write_adapter(source: Path, out: Path, base: str) -> tuple[str, str]:
-    """Write the adapter in `source` alone; return the name of its base model, and how to serve it.
+    """Write the adapter in `source` alone; return the name of its base model, and the command that serves it.
 
     Raises:
-        UserError: there is none, it is damaged, or its base model has no name that others know.
+        UserError: there is none, it is damaged, or its base model is a GGUF file.
     """
     if not is_adapter(str(source)):
         raise UserError(f"{source} is a whole model, not an adapter", "merge it without --adapter")
@@ -160,16 +160,16 @@ def _write_adapter(source: Path, out: Path, base: str) -> tuple[str, str]:
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source / ADAPTER_FILE, out / ADAPTER_FILE)
     (out / ADAPTER_CONFIG).write_text(to_json(config, indent=2) + "\n", encoding="utf-8")
-    rank = f" --max-lora-rank {config['r']}" if config.get("r", 0) > RANK_SERVED else ""
-    served = f"--enable-lora{rank} --lora-modules {out.resolve().name}={out}"
-    return config[BASE], f"vllm serve {config[BASE]} {served}"
+    rank = f" --max-lora-rank {config['r']}" if config.get("r", 0) > VLLM_RANK else ""
+    options = f"--enable-lora{rank} --lora-modules {out.resolve().name}={out}"
+    return config[BASE], f"vllm serve {config[BASE]} {options}"
 
 
 def _name_of_base(base: str) -> str:
-    """Return what others call a base model: its name on the hub, else the folder that it was given by.
+    """Return the name of a base model for other programs: on the hub, else its folder.
 
     Raises:
-        UserError: it was converted from a GGUF file, which no other program trains or adapts.
+        UserError: it is a GGUF file, to which other programs add no adapter.
     """
     if base == SMOLLM2:
         warn_once(
@@ -178,7 +178,7 @@ def _name_of_base(base: str) -> str:
         return HUB_NAME
     if is_gguf(base):
         problem = f"the base model of the adapter is the GGUF file {base}, to which others add no adapter"
-        raise UserError(problem, "--base NAME (what it was made of), or merge it without --adapter")
+        raise UserError(problem, "--base NAME (the model it was made from), or merge without --adapter")
     in_cache = IN_HUB_CACHE.search(base)
     return f"{in_cache[1]}/{in_cache[2]}" if in_cache else base
 

@@ -1,4 +1,4 @@
-"""GGUF files that are written: every weight, and a tokenizer that splits text by a name that llama.cpp knows."""
+"""Written GGUF files: every weight, and a tokenizer that splits text in a way that llama.cpp knows by a name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    GemmaConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -22,19 +23,12 @@ from transformers import (
 )
 
 from made_tokenizers import byte_level_tokenizer
-from text2grad.policy.files.gguf_writer import SPLITS, why_not, write_gguf
+from text2grad.policy.files.gguf_writer import SPLITS, find_obstacle, write_gguf
+from tiny_runs import SHAPE
 
 gguf = pytest.importorskip("gguf", reason="the extra gguf is not installed")
 
-SHAPE: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "bos_token_id": None,
-    "tie_word_embeddings": False,
-}
+UNTIED: dict[str, Any] = {**SHAPE, "bos_token_id": None, "tie_word_embeddings": False}
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
@@ -46,7 +40,7 @@ LLAMA3 = {
 
 
 def splitting(name: str) -> PreTrainedTokenizerFast:
-    """A tokenizer that splits as those do that llama.cpp calls by this name, as their files say it."""
+    """Make a tokenizer that splits as llama.cpp does under this name."""
     tokenizer = byte_level_tokenizer()
     core = json.loads(tokenizer.backend_tokenizer.to_str())
     steps = [{**step, "trim_offsets": True} if step["type"] == "ByteLevel" else step for step in SPLITS[name]]
@@ -57,11 +51,11 @@ def splitting(name: str) -> PreTrainedTokenizerFast:
 
 
 def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
-    """Write a model as it is and as a GGUF file; return the file."""
+    """Write a folder and a GGUF file of a model; return the file."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    read, its_tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    write_gguf(read, its_tokenizer, folder, folder / "x.gguf")
+    loaded, its_tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    write_gguf(loaded, its_tokenizer, folder, folder / "x.gguf")
     return folder / "x.gguf"
 
 
@@ -72,7 +66,7 @@ def field(file: Path, name: str) -> Any:
 def test_a_qwen_with_biases_and_more_rows_than_tokens(tmp_path: Path) -> None:
     tokenizer = splitting("qwen2")
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer) + 3, **SHAPE))
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer) + 3, **UNTIED))
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
@@ -92,16 +86,15 @@ def test_a_qwen_with_biases_and_more_rows_than_tokens(tmp_path: Path) -> None:
     assert field(file, "tokenizer.ggml.add_bos_token") is False
 
 
-def test_the_positions_of_llama_3_are_slowed_as_llama_cpp_does(tmp_path: Path) -> None:
+def test_the_positions_of_llama_3_are_scaled_as_in_llama_cpp(tmp_path: Path) -> None:
     tokenizer = splitting("llama-bpe")
-    config = LlamaConfig(vocab_size=len(tokenizer), **SHAPE, rope_parameters=LLAMA3)
+    config = LlamaConfig(vocab_size=len(tokenizer), **UNTIED, rope_parameters=LLAMA3)
     file = saved(LlamaForCausalLM(config), tokenizer, tmp_path)
-    [slowed] = [tensor.data for tensor in gguf.GGUFReader(file).tensors if tensor.name == "rope_freqs.weight"]
-    waves = (
-        2 * np.pi * 10000.0 ** (np.arange(4) / 4)
-    )  # llama.cpp, conversion of Llama: short as they are, long by 8
+    [divisors] = [tensor.data for tensor in gguf.GGUFReader(file).tensors if tensor.name == "rope_freqs.weight"]
+    # llama.cpp's conversion of Llama: short waves keep their frequency, that of long ones is divided by 8.
+    waves = 2 * np.pi * 10000.0 ** (np.arange(4) / 4)
     share = np.clip((64 / waves - 1.0) / (4.0 - 1.0), 0, 1)
-    np.testing.assert_allclose(slowed, 1 / ((1 - share) / 8 + share), rtol=1e-5)
+    np.testing.assert_allclose(divisors, 1 / ((1 - share) / 8 + share), rtol=1e-5)
 
 
 def test_each_split_has_its_name(tmp_path: Path, tiny_llama: LlamaForCausalLM) -> None:
@@ -109,25 +102,23 @@ def test_each_split_has_its_name(tmp_path: Path, tiny_llama: LlamaForCausalLM) -
         assert field(saved(tiny_llama, splitting(name), tmp_path / name), "tokenizer.ggml.pre") == name
 
 
-def other(model: Any, **changed: Any) -> Any:
-    return SimpleNamespace(config=type(model.config)(**{**model.config.to_dict(), **changed}))
-
-
-def test_what_is_not_exact_is_named(
+def test_obstacles_to_an_exact_file_are_named(
     tiny_llama: LlamaForCausalLM,
     sentencepiece_tokenizer: PreTrainedTokenizerFast,
     word_piece: PreTrainedTokenizerFast,
 ) -> None:
     usual = splitting("gpt-2")
-    assert why_not(tiny_llama, usual) is None
-    scaled = other(tiny_llama, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0})
-    assert "linear" in str(why_not(scaled, usual))
-    assert "gemma" in str(why_not(SimpleNamespace(config=SimpleNamespace(model_type="gemma")), usual))
-    window = SimpleNamespace(config=Qwen2Config(use_sliding_window=True))
-    assert "window" in str(why_not(window, usual))
+    assert find_obstacle(tiny_llama, usual) is None
+    linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+    for obstacle, config in {
+        "linear": LlamaConfig(rope_parameters=linear),
+        "gemma": GemmaConfig(),
+        "sliding window": Qwen2Config(use_sliding_window=True),
+    }.items():
+        assert obstacle in str(find_obstacle(SimpleNamespace(config=config), usual))
     merging = splitting("llama-bpe")
     core = json.loads(merging.backend_tokenizer.to_str())
     core["model"]["ignore_merges"] = False
     merging._tokenizer = Tokenizer.from_str(json.dumps(core))
     for tokenizer in (sentencepiece_tokenizer, word_piece, merging):
-        assert "tokenizer" in str(why_not(tiny_llama, tokenizer))
+        assert "tokenizer" in str(find_obstacle(tiny_llama, tokenizer))

@@ -1,8 +1,7 @@
-"""GGUF files as llama.cpp reads them, of the models whose every weight and token this writes exactly.
+"""GGUF files for llama.cpp, with every weight and token of a model exact.
 
-llama.cpp knows how a tokenizer splits text by a name. Those in `SPLITS` are compared with what the tokenizer itself
-does, so that none is guessed: for any other tokenizer, and any other architecture, llama.cpp's own converter is the
-way.
+llama.cpp knows by a name how a tokenizer splits text. A tokenizer gets the name in `SPLITS` whose steps are its own;
+none is guessed. Other tokenizers and architectures are left to llama.cpp's own converter.
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ SPLITS: dict[str, list[dict[str, Any]]] = {
 """`tokenizer.ggml.pre`, and the steps in which such a tokenizer splits text (llama.cpp, llama-vocab.cpp)."""
 
 
-def why_not(model: Any, tokenizer: Any) -> str | None:
-    """Return why a model cannot be written exactly; None: it can."""
+def find_obstacle(model: Any, tokenizer: Any) -> str | None:
+    """Return the reason why a model cannot be written exactly; None: it can."""
     config = model.config
     if config.model_type not in ARCHITECTURES:
         return f"its architecture is {config.model_type}, not one of {', '.join(ARCHITECTURES)}"
     if (kind := config.rope_parameters["rope_type"]) not in ROTATIONS:
         return f"its positions are scaled as {kind!r}"
     if getattr(config, "use_sliding_window", False):
-        return "it reads through a sliding window"
+        return "its attention has a sliding window"
     if _split_of(tokenizer) is None:
-        return "its tokenizer splits text in a way that has no name here"
+        return "its tokenizer splits text in a way whose name in llama.cpp is not known"
     return None
 
 
 def _split_of(tokenizer: Any) -> str | None:
-    """Return llama.cpp's name of what a byte-level BPE does before its merges."""
+    """Return llama.cpp's name of the way in which a byte-level BPE splits text before its merges."""
     core = json.loads(tokenizer.backend_tokenizer.to_str())
     model, split = core["model"], core["pre_tokenizer"] or {}
     steps = split.get("pretokenizers", [split])
     for step in steps:
-        step.pop("trim_offsets", None)  # where a token lies in the text, not which it is
-    name = next((name for name, same in SPLITS.items() if same == steps), None)
+        step.pop("trim_offsets", None)  # changes the places of tokens in the text, not the tokens
+    name = next((name for name, its_steps in SPLITS.items() if its_steps == steps), None)
     plain = model["type"] == "BPE" and not model.get("byte_fallback")
     composed = core["normalizer"] in (None, {"type": "NFC"} if name == "qwen2" else None)
     return name if plain and composed and model.get("ignore_merges", False) == (name == "llama-bpe") else None
@@ -83,7 +82,7 @@ def write_gguf(model: Any, tokenizer: Any, folder: Path, file: Path) -> None:
         title: Any = titles.get_name(name, try_suffixes=(".weight", ".bias"))
         writer.add_tensor(title, gguf.quantize(stored, as_type), raw_dtype=as_type)
     if config.rope_parameters["rope_type"] == "llama3":
-        writer.add_tensor("rope_freqs.weight", _slowed(config, model.model.rotary_emb.inv_freq).numpy())
+        writer.add_tensor("rope_freqs.weight", _rope_divisors(config, model.model.rotary_emb.inv_freq).numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -121,15 +120,15 @@ def _write_tokenizer(writer: Any, tokenizer: Any, folder: Path, size: int) -> No
     special.add_to_gguf(writer, quiet=True)
 
 
-def _slowed(config: Any, frequencies: Tensor) -> Tensor:
-    """Return by what the frequencies of Llama 3's positions are divided."""
+def _rope_divisors(config: Any, frequencies: Tensor) -> Tensor:
+    """Return the divisors by which Llama 3 scales the frequencies of its positions."""
     exponents = torch.arange(len(frequencies), dtype=torch.float64) / len(frequencies)
-    unslowed: Tensor = config.rope_parameters["rope_theta"] ** -exponents
-    return (unslowed / frequencies.double().cpu()).float()
+    unscaled: Tensor = config.rope_parameters["rope_theta"] ** -exponents
+    return (unscaled / frequencies.double().cpu()).float()
 
 
 def _as_pairs(name: str, weight: Tensor, config: Any) -> Tensor:
-    """Put the rows of a Llama's queries and keys in the order of llama.cpp, which rotates pairs and not halves."""
+    """Put the rows of a Llama's queries and keys in the order of llama.cpp, which rotates pairs, not halves."""
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     count = heads.get(name.split(".")[-2])
     if config.model_type != "llama" or count is None:
