@@ -88,7 +88,7 @@ def random_policy(size: str) -> Policy:
     with device:
         model = LlamaForCausalLM(config)
     model = model.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
-    return Policy(add_lora(model, LoraSettings()).to(device), tokenizer)
+    return Policy(add_lora(model, LoraSettings(), base="random").to(device), tokenizer)
 
 
 def train(policy: Policy, batch: int, prompt: int, target: int, steps: int, peak: float) -> dict[str, float]:

@@ -90,7 +90,9 @@ def random_policy(shape: Shape, load: Load, lora: bool, device: torch.device) ->
     with device:
         model = LlamaForCausalLM(shape.config(load.context))
     model = model.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
-    policy = Policy((add_lora(model, LoraSettings()) if lora else model).to(device), tokenizer).eval()
+    if lora:
+        model = add_lora(model, LoraSettings(), base="random")
+    policy = Policy(model.to(device), tokenizer).eval()
     policy.freeze_reference()
     return policy
 
