@@ -111,14 +111,14 @@ class Episode:
 
     @classmethod
     def begin(cls, tokenizer: Any, example: Example, make: MakeEnvironment) -> Episode:
-        """Make the environment of an example, and have it speak first.
+        """Make the environment of an example and reset it; its messages open the episode.
 
         Raises:
             UserError: it answers in another shape, or the chat template refuses its turns.
         """
         environment = call_own("make the environment of one episode", make)
-        begun = _messages(environment, "reset", call_own(MESSAGES, environment.reset, example))
-        return cls(environment, Thread(tokenizer, example.prompt, begun))
+        messages = _messages(environment, "reset", call_own(MESSAGES, environment.reset, example))
+        return cls(environment, Thread(tokenizer, example.prompt, messages))
 
     def take(self, sample: Sample, words: str, has_room: Callable[[Thread], bool]) -> None:
         """Append a sampled turn and the environment's answer; truncated where there is no room for another turn."""
@@ -150,7 +150,7 @@ def play(
     progress: Callable[[float], None] = lambda count: None,
     turns: Callable[..., list[Sample]] = generate,
 ) -> list[Sample]:
-    """Play one episode per example; the turns of all that are not over are sampled together, by `turns`.
+    """Play one episode per example; `turns` samples the turns of all unfinished episodes together.
 
     `draws` (N, max_turns * max_new_tokens) as in `generate`, those of one turn after the other. An episode that
     has no room for one more turn of `max_new_tokens` ends, and so does one whose turn was cut.

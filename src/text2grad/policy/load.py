@@ -135,7 +135,7 @@ def is_adapter(name: str) -> bool:
 def base_of(name: str) -> str:
     """Return the model whose weights the adapter in a folder belongs to; a plain model is its own base.
 
-    A model that was converted keeps the name it was given by, and not that of its folder in this user's cache.
+    A converted GGUF model keeps the name in `policy.model`, not that of its folder in this user's cache.
     """
     if is_adapter(name):
         name = str(_adapter_config(Path(name))[BASE])
@@ -273,9 +273,9 @@ def add_lora(model: Any, settings: LoraSettings, base: str) -> Any:
     """Wrap a model in trainable low-rank adapters; the base weights are frozen.
 
     Args:
-        model: as it was loaded.
+        model: the loaded model, which is changed.
         settings: of the adapters.
-        base: what the adapters name as the model that they belong to.
+        base: the name of the base model in the adapter's configuration.
 
     Raises:
         UserError: a target module is not in the model.

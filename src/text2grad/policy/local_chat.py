@@ -23,8 +23,8 @@ class LocalChat:
 
     Args:
         policy: the model.
-        settings: how it samples.
-        name: what it is called in records and messages.
+        settings: of its sampling.
+        name: its name in records and messages.
         vocabulary: the model's tokens as bytes, for grounded answers.
         counted: takes the number of answers to write, and returns a `progress` for `generate`.
     """

@@ -103,7 +103,7 @@ class Reference:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Within, its model is the reference, without gradient."""
+        """Make `model` the reference within the context, without gradients."""
         weights: AbstractContextManager[None] = nullcontext()
         if isinstance(self.model, PeftModel):
             weights = adapter_in_force(self.model, self.adapter) if self.adapter else self.model.disable_adapter()
@@ -138,15 +138,14 @@ class Policy(nn.Module):
     """A causal LM with a value head on its trunk (`shared`), on a detached trunk, or on a trunk of its own.
 
     Args:
-        model: one of transformers, or with an adapter of peft.
+        model: of transformers, or of peft where it has an adapter.
         tokenizer: the model's.
         value_head: `shared`, `detached` or `separate`.
         value_trunk: a saved trunk for a head of its own; None: a copy of `model`.
         continued: the model's adapter was trained before, and the reference is a frozen copy of it.
 
-    `adapter` names the adapter of a view of another
-    policy's model (`policy.adapters`). `exact` has the float32 values of weights that a half type has rounded, by
-    name, until optimizers take them over.
+    `adapter` names the adapter of a view of another policy's model (`policy.adapters`). `exact` has the float32
+    values of weights that a half type has rounded, by name, until optimizers take them over.
     """
 
     def __init__(

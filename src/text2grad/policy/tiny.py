@@ -73,12 +73,12 @@ def make_tiny_model(
     """Write an untrained model and its tokenizer to `folder` in Hugging Face form.
 
     Args:
-        folder: where they are written.
-        texts: what the tokenizer is trained on.
-        vocabulary: how many tokens it gets, at most.
-        context: how many tokens the model reads.
+        folder: their folder.
+        texts: training data of the tokenizer.
+        vocabulary: its size, at most.
+        context: the longest sequence of the model, in tokens.
         shape: the size of the model.
-        seed: that of its weights.
+        seed: the seed of its weights.
 
     Raises:
         UserError: the heads do not share the hidden size evenly.

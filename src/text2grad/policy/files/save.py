@@ -25,8 +25,8 @@ VALUE_TRUNK = "value_trunk"
 def write_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
     """Write model or adapter, tokenizer and heads, and the value function's own trunk if it has one.
 
-    `weights`: the model's, where they are split over processes and gathered for this. Of an adapted model the
-    adapter alone is written: its base weights are where they were loaded from.
+    Of an adapted model only the adapter is written. `weights` are those of the model, gathered by the TRL engine
+    under FSDP2 and ZeRO-3, where no process has them all; None: the model has them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _save_model(policy.model, folder, weights)
