@@ -47,7 +47,7 @@ FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
 LEAST_LOSS = 0.1
 """Nats a token at which SFT ends where `train` samples from it. Of 48 short answers the loss falls from .35 to .015
 within 7 updates; 14 leave one answer to nearly every prompt, and 100 would follow (lab/book). Of fewer than
-`FEW_ANSWERS` nothing is sampled: `train --offline` is their road, or nothing follows."""
+`FEW_ANSWERS` nothing is sampled: they are for `train --offline`."""
 PPO_LR = 3e-4
 """Of adapters on the same model; measured."""
 MEASURED_ON = 135e6

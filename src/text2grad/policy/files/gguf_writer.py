@@ -1,7 +1,7 @@
 """GGUF files for llama.cpp, with every weight and token of a model exact.
 
-llama.cpp knows by a name how a tokenizer splits text. A tokenizer gets the name in `SPLITS` whose steps are its own;
-none is guessed. Other tokenizers and architectures are left to llama.cpp's own converter.
+llama.cpp knows by a name how a tokenizer splits text. A tokenizer gets the name in `SPLITS` whose
+steps are its own. Other tokenizers and architectures are left to llama.cpp's own converter.
 """
 
 from __future__ import annotations

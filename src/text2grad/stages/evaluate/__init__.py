@@ -1,1 +1,1 @@
-"""Evaluation: of a policy, of answers from anywhere, and of a policy on the way."""
+"""Evaluation of a policy, of answers from anywhere, and of a policy during training."""

@@ -1,8 +1,8 @@
-"""The held-out curve of a run (`ppo.heldout_every`): a policy is measured on the way, the best one is handed over.
+"""The held-out curve of a run (`ppo.heldout_every`), and the best policy on it, which is handed over.
 
-The best is that of the highest main measure of greedy answers, the earlier one of several, and the policy before
-training is one of them. Until the run ends it is in `best/<steps>`. What was measured after a checkpoint may be of
-steps that a resumed run takes again: then the best before it is needed, and stays.
+The best policy has the highest main measure of greedy answers; of equals it is the earliest, and
+the policy before training counts too. Until the run ends it is in `best/<steps>`. A resumed run may
+repeat steps that were measured after its checkpoint, so the best policy up to each checkpoint stays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from text2grad.eval.measures import TaskMeasure, mean_scores
 from text2grad.policy.files.manifest import MANIFEST
 from text2grad.policy.model import Policy
 from text2grad.stages.evaluate.policy import Exam, evaluate_policy
-from text2grad.stages.run_folder import CHOICE, MAIN, main_measure, write_json
+from text2grad.stages.run_folder import CHOICE, main_measure, write_json
 
 WAYS = ("greedy", "sampled")
 BEST, MEASURED = "best", "measured.json"
@@ -32,14 +32,14 @@ BEST, MEASURED = "best", "measured.json"
 
 @dataclass
 class HeldoutCurve:
-    """Measures a policy every so many steps and at the end, and keeps the best in the folder of its run.
+    """A policy's measurements during training, and the best policy in the folder of its run.
 
     Args:
-        policy: as it is trained.
-        exam: the held-out prompts, and how they are answered.
-        folder: of the run.
+        policy: the policy in training.
+        exam: the held-out prompts, and the sampling of answers.
+        folder: the folder of the run.
         every: steps between measurements.
-        steps: of the whole run.
+        steps: the steps of the run.
     """
 
     policy: Policy
@@ -52,7 +52,7 @@ class HeldoutCurve:
 
     @staticmethod
     def of(config: Config, measure: TaskMeasure, policy: Policy, folder: Path) -> HeldoutCurve | None:
-        """The curve of a configuration; None without `ppo.heldout_every`.
+        """Return the curve of a configuration; None without `ppo.heldout_every`.
 
         Raises:
             UserError: there are no held-out prompts.
@@ -67,20 +67,20 @@ class HeldoutCurve:
         return HeldoutCurve(policy, exam, folder, config.ppo.heldout_every, config.ppo.steps)
 
     def begin(self, step: int) -> None:
-        """Measure the policy before the first step; or take over what was measured until the step it resumes at."""
+        """Measure the policy before the first step; a resumed run reads its measurements up to `step`."""
         if step == 0:
             shutil.rmtree(self.folder / BEST, ignore_errors=True)
             self._take(0)
         elif (file := self.folder / BEST / MEASURED).is_file():
-            noted = json.loads(file.read_text(encoding="utf-8"))
-            self.measure = noted["measure"]
-            values = {int(at): value for at, value in noted["values"].items() if int(at) <= step}
+            curve = json.loads(file.read_text(encoding="utf-8"))
+            self.measure = curve["measure"]
+            values = {int(at): value for at, value in curve["values"].items() if int(at) <= step}
             self.values = values if (self.folder / BEST / str(best_of(values))).is_dir() else {}
 
     def on_step(self, step: int, metrics: dict[str, float]) -> None:
-        """Add the task's main measure, as `evaluate` computes it, to the metrics of a step where it is time.
+        """Add the task's main measure to the metrics of each `every`th step and the last.
 
-        They are named `heldout_greedy_*` and `heldout_sampled_*`.
+        It is `heldout_greedy_*` and `heldout_sampled_*`, computed as by `evaluate`.
         """
         if (step + 1) % self.every == 0 or step + 1 == self.steps:
             metrics.update(self._take(step + 1))
@@ -95,7 +95,7 @@ class HeldoutCurve:
         with same_randomness():
             results = evaluate_policy(self.policy, self.exam)
         seconds = time.perf_counter() - started
-        greedy = mean_scores(results.answers)  # the task's own: a longer answer is no better one
+        greedy = mean_scores(results.answers)  # the task's measures, without length and variety
         if not greedy:
             problem = f"task {self.exam.measure.task.name!r} has no measure to choose a policy by"
             raise UserError(problem, "leave out ppo.heldout_every")
@@ -106,10 +106,12 @@ class HeldoutCurve:
         self.values[at] = value
         write_json(self.folder / BEST / MEASURED, {"measure": self.measure, "values": self.values})
         self._prune()
-        return {**_main(results.summary.figures), "seconds_heldout": seconds}
+        names = [f"{way}_{self.measure}" for way in WAYS]
+        figures = {f"heldout_{name}": results.summary.figures[name] for name in names}
+        return {**figures, "seconds_heldout": seconds}
 
     def _prune(self) -> None:
-        """Remove policies that no resumed run could hand over."""
+        """Remove policies that are the best up to no checkpoint."""
         resumable = oldest_step(self.folder / CHECKPOINTS, self.steps)
         ends = {max(at, resumable) for at in self.values}
         needed = {str(best_of({at: self.values[at] for at in self.values if at <= end})) for end in ends}
@@ -118,7 +120,7 @@ class HeldoutCurve:
                 shutil.rmtree(path)
 
     def write(self, folder: Path) -> None:
-        """Write the best policy to a new folder, with a note of what it was chosen by."""
+        """Write the best policy to a new folder, with a note of its choice."""
         best, last = best_of(self.values), max(self.values)
         shutil.copytree(self.folder / BEST / str(best), folder, ignore=shutil.ignore_patterns(MANIFEST))
         note: dict[str, Any] = {
@@ -133,17 +135,10 @@ class HeldoutCurve:
         write_json(folder / CHOICE, note)
 
     def end(self) -> None:
-        """Remove what was kept on the way."""
+        """Remove the best policy and the measurements."""
         shutil.rmtree(self.folder / BEST, ignore_errors=True)
 
 
 def best_of(values: Mapping[int, float]) -> int | None:
-    """The first step with the highest value; None without steps."""
+    """Return the first step with the highest value; None without steps."""
     return min(values, key=lambda at: (-values[at], at), default=None)
-
-
-def _main(figures: Mapping[str, float]) -> dict[str, float]:
-    """The main measure of each way to answer."""
-    name = next((each for each in MAIN if f"greedy_{each}" in figures), None)
-    names = [f"{way}_{name}" for way in WAYS] if name else [each for each in figures if each.startswith(WAYS)]
-    return {f"heldout_{each}": figures[each] for each in names}

@@ -82,11 +82,11 @@ def _kind(run: Path) -> str:
 
 def _apart(place: Path, own: str, other: str) -> list[float]:
     """Return the lead of the other policy on each problem that both answered, sampled, by the main measure."""
-    return [theirs - ours for ours, theirs in _both(place, own, other)[1]]
+    return [theirs - ours for ours, theirs in _paired_values(place, own, other)[1]]
 
 
-def _both(place: Path, own: str, other: str) -> tuple[str, list[tuple[float, float]]]:
-    """Return the main measure of sampled answers, and its values on each problem that two policies answered."""
+def _paired_values(place: Path, own: str, other: str) -> tuple[str, list[tuple[float, float]]]:
+    """Return the main measure of sampled answers, and both policies' values of it on each problem they share."""
     ours, theirs = (
         json.loads((place / f"{run}{SCORES}").read_text(encoding="utf-8")).get("sampled", {})
         for run in (own, other)
@@ -100,21 +100,26 @@ def _both(place: Path, own: str, other: str) -> tuple[str, list[tuple[float, flo
 
 
 def compared(run: RunFolder, name: str) -> dict[str, Any] | None:
-    """A policy of the run beside the one that its training started from, where that was measured on this task.
+    """Compare a policy of the run with the one its training started from; None: no measurements of it.
 
-    Returns: the other one's name (`against`), the `measure`, on how many `prompts`, the means of `value` and
-    `other`, and the 95 % `interval` of their difference, paired by prompt.
+    Returns:
+        The name of the other policy (`against`), the `measure`, the number of `prompts`, the means of
+        both (`value`, `other`), and the 95 % `interval` of their difference, paired by prompt.
     """
     starts = {SFT: [BASE]} | {path.parent.name: [SFT, BASE] for path in run.path.glob("ppo/*/policy")}
-    measured = [each for each in starts.get(name, []) if (run.results / f"{each}{SCORES}").is_file()]
-    for other in measured[:1]:
-        measure, pairs = _both(run.results, name, other)
-        if pairs:
-            _, *interval = mean_with_interval([ours - theirs for ours, theirs in pairs])
-            means = {"value": mean([ours for ours, _ in pairs]), "other": mean([theirs for _, theirs in pairs])}
-            about = {"against": other, "measure": f"sampled {measure}", "prompts": len(pairs)}
-            return {**about, **means, "interval": interval}
-    return None
+    other = next((start for start in starts.get(name, []) if (run.results / f"{start}{SCORES}").is_file()), None)
+    measure, pairs = _paired_values(run.results, name, other) if other else ("", [])
+    if not pairs:
+        return None
+    _, *interval = mean_with_interval([ours - theirs for ours, theirs in pairs])
+    return {
+        "against": other,
+        "measure": f"sampled {measure}",
+        "prompts": len(pairs),
+        "value": mean([ours for ours, _ in pairs]),
+        "other": mean([theirs for _, theirs in pairs]),
+        "interval": interval,
+    }
 
 
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
@@ -123,7 +128,7 @@ TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 @dataclass(frozen=True, kw_only=True)
 class PolicySummary(Summary):
     """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`; `tier` protected the machine
-    from its programs. `signs`: that a run is below scalar PPO. `compared`: with the policy that it started from."""
+    from its programs. `signs`: warnings that a run is below scalar PPO. `compared`: see the function."""
 
     prompts: float
     samples: float
