@@ -4,7 +4,7 @@
 #   OUT=figures.jsonl bash benchmarks/gpu.sh          # at most TOTAL seconds, 570; PYTHON=... names another Python
 #   OUT=figures.jsonl bash benchmarks/gpu.sh --tiny   # a tiny model, on a CPU: shows that all pieces run
 #
-# Each piece has a time limit of its own. One that fails or takes longer is a line with `failed`; why is in LOG (stderr).
+# Each piece has a time limit. One that fails or takes longer is a line with `failed`; the reason is in LOG (stderr).
 set -u
 cd "$(dirname "$0")/.."
 export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
@@ -22,7 +22,7 @@ piece() { # seconds at most, then what is measured, in which way, of which model
     echo "$line" >>"$out"
 }
 
-# What matters most comes first: of what is behind, the time may not suffice.
+# The most important pieces come first: the time may not suffice for all.
 small=smollm2 large=1b
 if [ "${1:-}" = --tiny ]; then small= large=tiny; fi
 for way in loop batched batched_graphs; do piece 60 sample $way $large; done

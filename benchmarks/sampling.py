@@ -1,22 +1,22 @@
-"""How fast answers are sampled, by our loop and by transformers' faster ways, and whether that is the same policy.
+"""Speed of sampling by our loop and by transformers, and a check that both sample the same policy.
 
-Random Llamas of the shapes of SmolLM2-135M and of a 1B Llama (bfloat16 on a GPU), so nothing is downloaded.
-`sample` writes answers that do not end early, twice: the first time may capture CUDA graphs or compile. Then, in
-float32, the log-probabilities with which a way says it sampled are compared with a plain forward, before and after
-a change of the weights: a way that keeps old keys and values is wrong there. `trl` takes two steps of
-`train --engine trl` with adapters; the second is the figure.
+Random Llamas of the shapes of SmolLM2-135M and of a 1B Llama (bfloat16 on a GPU), so nothing is
+downloaded. `sample` writes answers that do not end early, twice: the first time may capture CUDA
+graphs or compile. Then, in float32, the log-probabilities that a way reports are compared with a
+plain forward, before and after a change of the weights: a way that keeps old keys and values is
+wrong there. `trl` takes two steps of `train --engine trl` with adapters and measures the second.
 
     python benchmarks/sampling.py sample --way batched --model 1b
     python benchmarks/sampling.py trl --way loop --model 1b
     OUT=figures.jsonl bash benchmarks/gpu.sh
 
 Ways: `loop`, `batched` (continuous batching with sdpa), `batched_graphs` (the same with CUDA graphs),
-`static_graphs` (a static cache, whose steps transformers compiles into CUDA graphs on a GPU). The script
-benchmarks/gpu.sh runs all of them, each within a time of its own, in ten minutes on one GPU; with --tiny in a
-minute on a CPU, half of it processor time.
+`static_graphs` (a static cache, whose steps transformers compiles into CUDA graphs on a GPU).
+benchmarks/gpu.sh runs all of them, each with a time limit, in ten minutes on one GPU; with --tiny
+in a minute on a CPU.
 
 The last line of stdout is one JSON object: `piece`, `way`, `model`, `device`, and `first_seconds`,
-`tokens_per_second` (of the policy, the second time), `memory_gb`, `difference` and `difference_after_update` (the
+`tokens_per_second` (the second time), `memory_gb`, `difference` and `difference_after_update` (the
 largest, in nats); of `trl` `step_seconds` and the seconds of its phases.
 """
 
@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,20 +54,20 @@ COMPARED = 8
 """Answers whose log-probabilities are compared, of `COMPARED_TOKENS` at most."""
 COMPARED_TOKENS = 32
 CHANGE = 0.05
-"""Of the weights, as a share of each one's deviation: an update by which a log-probability moves visibly."""
+"""Relative change of each weight: an update that visibly moves log-probabilities."""
 
 Ids = list[list[int]]
 
 
 class Written(NamedTuple):
-    """Answers, and the log-probability of each of their tokens where it was asked for."""
+    """Answers, and the log-probabilities of their tokens; empty where not asked for."""
 
     ids: Ids
     logps: list[list[float]]
 
 
 Way = Callable[[Any, Ids, int, bool], Written]
-"""Answers of so many tokens to each prompt, by a model; with log-probabilities or without."""
+"""A function of a model, prompts, tokens of an answer, and whether log-probabilities are returned."""
 
 
 def main() -> None:
@@ -88,16 +89,16 @@ def main() -> None:
 
 
 def sampling(way: str, name: str, device: torch.device) -> dict[str, float]:
-    """The rate of one way of sampling, and how far its log-probabilities are from a forward's."""
+    """Measure the rate of one way, and the error of its log-probabilities against a forward."""
     load, write = LOADS[name], WAYS[way]
     model = random_model(MODELS[name], load, device)
     draw = torch.Generator().manual_seed(1)
     prompts = torch.randint(5, 400, (load.responses, load.prompt), generator=draw).tolist()
     seconds = []
     for _ in range(2):
-        before = clock()
+        start = clock()
         answers = write(model, prompts, load.tokens, False).ids
-        seconds.append(clock() - before)
+        seconds.append(clock() - start)
         if any(len(ids) != load.tokens for ids in answers) or len(answers) != len(prompts):
             raise SystemExit(f"{way} did not write {load.tokens} tokens to each of {len(prompts)} prompts")
     figures = {
@@ -110,10 +111,10 @@ def sampling(way: str, name: str, device: torch.device) -> dict[str, float]:
         model.destroy_cached_continuous_batching_manager()
     model.float()
     plain = random_model(MODELS[name], load, device).float()
-    some, tokens = prompts[:COMPARED], min(load.tokens, COMPARED_TOKENS)
+    compared, tokens = prompts[:COMPARED], min(load.tokens, COMPARED_TOKENS)
     for figure in ("difference", "difference_after_update"):
         plain.load_state_dict(model.state_dict())
-        figures[figure] = difference(plain, some, write(model, some, tokens, True))
+        figures[figure] = difference(plain, compared, write(model, compared, tokens, True))
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(1 + CHANGE * torch.randn_like(weight))
@@ -123,7 +124,7 @@ def sampling(way: str, name: str, device: torch.device) -> dict[str, float]:
 
 
 def random_model(shape: Shape, load: Load, device: torch.device) -> Any:
-    """In bfloat16 on a GPU, float32 on a CPU; answers do not end by themselves."""
+    """Make a model whose answers do not end by themselves, in bfloat16 on a GPU, else float32."""
     torch.manual_seed(0)
     with device:
         model = LlamaForCausalLM(shape.config(load.context))
@@ -132,37 +133,37 @@ def random_model(shape: Shape, load: Load, device: torch.device) -> Any:
 
 
 def difference(model: Any, prompts: Ids, written: Written) -> float:
-    """The largest difference, in nats, of what was told to what a plain forward says."""
+    """Return the largest difference in nats between the log-probabilities and those of a forward."""
     ids = torch.tensor([prompt + answer for prompt, answer in zip(prompts, written.ids, strict=True)])
     ids, width = ids.to(model.device), len(written.ids[0])
     with torch.no_grad():
         logps = model(input_ids=ids, logits_to_keep=width + 1).logits[:, :-1].float().log_softmax(dim=-1)
-    true = logps.gather(2, ids[:, -width:, None])[..., 0].cpu()
-    return float((true - torch.tensor(written.logps)).abs().max())
+    expected = logps.gather(2, ids[:, -width:, None])[..., 0].cpu()
+    return float((expected - torch.tensor(written.logps)).abs().max())
 
 
-def loop(model: Any, prompts: Ids, tokens: int, told: bool) -> Written:
-    """Our own loop (`policy.generate`)."""
+def loop(model: Any, prompts: Ids, tokens: int, with_logps: bool) -> Written:
+    """Sample by our own loop (`policy.generate`)."""
     policy = Policy(model, make_tokenizer([*prose(20), *code(20)], vocabulary=500)).eval()
     stops = torch.tensor(policy.stop_ids, device=policy.device)
     seen: list[list[Tensor]] = [[] for _ in prompts]
 
     def never_ends(rows: Sequence[int], last: Sequence[int], scores: Tensor) -> Tensor:
-        for row, of_row in zip(rows, scores, strict=True) if told else ():
+        for row, of_row in zip(rows, scores, strict=True) if with_logps else ():
             seen[row].append(of_row.float().log_softmax(dim=-1))
         return scores.index_fill(1, stops, float("-inf"))
 
     settings = GenerationSettings(max_new_tokens=tokens, batch_size=len(prompts))
     ids = [sample.ids for sample in generate(policy, prompts, settings, never_ends)]
-    steps = zip(seen, ids, strict=True) if told else ()
+    steps = zip(seen, ids, strict=True) if with_logps else ()
     return Written(ids, [[float(logps[token]) for logps, token in zip(*row, strict=True)] for row in steps])
 
 
-def batched(model: Any, prompts: Ids, tokens: int, told: bool, graphs: bool = False) -> Written:
-    """Continuous batching.
+def batched(model: Any, prompts: Ids, tokens: int, with_logps: bool, graphs: bool = False) -> Written:
+    """Sample by continuous batching.
 
-    The manager stays from one call to the next, so graphs are captured once. Blocks are not shared: a shared one
-    would keep the keys and values of old weights.
+    The manager stays from one call to the next, so graphs are captured once. Blocks are not shared:
+    a shared one would keep the keys and values of old weights.
     """
     on_cpu = model.device.type == "cpu"
     size = {"num_blocks": 64, "max_batch_tokens": 256} if on_cpu else {"max_memory_percent": 0.5}
@@ -171,52 +172,46 @@ def batched(model: Any, prompts: Ids, tokens: int, told: bool, graphs: bool = Fa
         auto_switch_to_flash=False,
         use_cuda_graph=graphs,
         use_async_batching=False if on_cpu else None,
-        return_logprobs=told,
+        return_logprobs=with_logps,
         **size,
     )
     outputs = model.generate_batch(
         prompts,
-        generation_config=sampled(model, tokens),
+        generation_config=full_distribution(tokens),
         continuous_batching_config=config,
         persistent_manager=True,
     )
-    return Written(
-        [each.generated_tokens for each in outputs.values()], [each.logprobs for each in outputs.values()]
-    )
+    answers = outputs.values()
+    return Written([answer.generated_tokens for answer in answers], [answer.logprobs for answer in answers])
 
 
-def batched_graphs(model: Any, prompts: Ids, tokens: int, told: bool) -> Written:
-    """Continuous batching with CUDA graphs."""
-    return batched(model, prompts, tokens, told, graphs=True)
-
-
-def static_graphs(model: Any, prompts: Ids, tokens: int, told: bool) -> Written:
-    """A static cache; on a GPU transformers compiles the steps behind the prompt into CUDA graphs."""
+def static_graphs(model: Any, prompts: Ids, tokens: int, with_logps: bool) -> Written:
+    """Sample with a static cache; on a GPU transformers compiles its steps into CUDA graphs."""
     ids = torch.tensor(prompts, device=model.device)
-    asked = {"return_dict_in_generate": True, "output_logits": told}
+    options = {"return_dict_in_generate": True, "output_logits": with_logps}
     with torch.no_grad():
-        found = model.generate(
+        output = model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            generation_config=sampled(model, tokens, cache_implementation="static", **asked),
+            generation_config=full_distribution(tokens, cache_implementation="static", **options),
         )
-    answers = found.sequences[:, ids.shape[1] :]
-    if not told:
+    answers = output.sequences[:, ids.shape[1] :]
+    if not with_logps:
         return Written(answers.tolist(), [])
-    logps = torch.stack([logits.float().log_softmax(dim=-1) for logits in found.logits], dim=1)
+    logps = torch.stack([logits.float().log_softmax(dim=-1) for logits in output.logits], dim=1)
     return Written(answers.tolist(), logps.gather(2, answers[..., None])[..., 0].tolist())
 
 
-def sampled(model: Any, tokens: int, **how: Any) -> GenerationConfig:
-    """From the full distribution at temperature 1, as training needs it."""
+def full_distribution(tokens: int, **options: Any) -> GenerationConfig:
+    """Sample from the full distribution at temperature 1, as training needs it."""
     full = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    return GenerationConfig(max_new_tokens=tokens, eos_token_id=None, pad_token_id=0, **full, **how)
+    return GenerationConfig(max_new_tokens=tokens, eos_token_id=None, pad_token_id=0, **full, **options)
 
 
 WAYS: dict[str, Way] = {
     "loop": loop,
     "batched": batched,
-    "batched_graphs": batched_graphs,
+    "batched_graphs": partial(batched, graphs=True),
     "static_graphs": static_graphs,
 }
 
@@ -224,7 +219,7 @@ WAYS: dict[str, Way] = {
 
 
 class Praises:
-    """Praises every `e`; it costs nothing."""
+    """A critic that praises every `e`, at no cost."""
 
     source = Source(kind="program", model="more e")
 
@@ -238,7 +233,7 @@ class Praises:
 
 
 def step_of_trl(way: str, name: str, device: torch.device) -> dict[str, float]:
-    """Seconds of the second step of `train --engine trl`, by phase, sampled by transformers or in batches."""
+    """Measure the second step of `train --engine trl` by phase, with or without continuous batching."""
     load = Load(responses=8, prompt=200, tokens=8) if name == "tiny" else Load(responses=64, prompt=512, tokens=128)
     model = random_model(MODELS[name], load, device)
     with tempfile.TemporaryDirectory() as folder:
@@ -270,13 +265,13 @@ def step_of_trl(way: str, name: str, device: torch.device) -> dict[str, float]:
         }
         file = Path(folder) / "step.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")
-        before = time.perf_counter()
+        start_time = time.perf_counter()
         try:
             text2grad(["train", "--config", str(file)])
-        except SystemExit as left:
-            if left.code:
+        except SystemExit as ended:
+            if ended.code:
                 raise
-        seconds = time.perf_counter() - before
+        seconds = time.perf_counter() - start_time
         [log] = Path(folder).glob("run/ppo/*/metrics.jsonl")
         last = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
     phases = {phase: round(value, 2) for phase, value in last.items() if phase.startswith("seconds_")}
