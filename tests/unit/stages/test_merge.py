@@ -89,11 +89,11 @@ def test_others_load_it_and_it_says_the_same(config: Config, tmp_path: Path) -> 
 def test_a_server_lets_it_answer_as_it_does_here(config: Config) -> None:
     policy = adapted(config)
     policy.model.generation_config = GenerationConfig(repetition_penalty=1.3, temperature=0.7, do_sample=True)
-    kept, greedy = (
+    sampled, greedy = (
         generation_config(policy.model, policy.tokenizer, target) for target in ("text2grad", "reward_model")
     )
-    assert kept.eos_token_id == greedy.eos_token_id == policy.stop_ids
-    assert (kept.repetition_penalty, kept.temperature, kept.do_sample) == (1.3, 0.7, True)
+    assert sampled.eos_token_id == greedy.eos_token_id == policy.stop_ids
+    assert (sampled.repetition_penalty, sampled.temperature, sampled.do_sample) == (1.3, 0.7, True)
     assert not greedy.do_sample and (greedy.repetition_penalty or 1.0) == 1.0
 
 

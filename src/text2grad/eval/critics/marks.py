@@ -92,12 +92,13 @@ def _agreement(marks: Sequence[Mark]) -> dict[str, Any]:
 
 
 def people(path: Path, records: Iterable[Feedback], length: Length) -> dict[str, Any]:
-    """Read a file of marks, and return their `agreement` on records; of the marks that name a span also how many
-    of each label are correct (`good`, `poor` in `single_spans`), by length. The second record of an id is marked
-    as `id#2`.
+    """Read a file of marks, and return their `agreement` on records, by label and length for single spans.
+
+    `good` and `poor` in `single_spans` count the correct spans of each label. The second record of an
+    id is marked as `id#2`.
 
     Raises:
-        UserError: see `read_marks` and `agreement`; a mark names a span that its record has not.
+        UserError: see `read_marks` and `agreement`; a mark names a span that is not in its record.
     """
     marks = read_marks(path)
     wanted = {mark.id for mark in marks}
