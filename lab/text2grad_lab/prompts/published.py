@@ -7,7 +7,7 @@ from typing import Any
 
 from text2grad import wire
 from text2grad.critics.prompted import AnswerFormat
-from text2grad.feedback import Failure, Judgement
+from text2grad.feedback import Failure, Judgement, Tolerance
 from text2grad.json_text import storable
 from text2grad.wire.objects import UnreadableError, read_object
 
@@ -20,7 +20,7 @@ _KEYS = {
 """The keys of z by those of the paper, in small letters."""
 
 
-def parse_published(answer: str, response: str, tolerance: wire.Tolerance = "exact") -> Judgement:
+def parse_published(answer: str, response: str, tolerance: Tolerance = "exact") -> Judgement:
     """Read an answer in the paper's keys, or in those of z, as `wire.parse` does."""
     try:
         value = read_object(answer, response)

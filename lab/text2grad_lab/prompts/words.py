@@ -13,7 +13,7 @@ from typing import Any
 
 from text2grad import wire
 from text2grad.critics.prompted import AnswerFormat
-from text2grad.feedback import Critique, Failure, Judgement, QuoteCounts, Span
+from text2grad.feedback import Critique, Failure, Judgement, QuoteCounts, Span, Tolerance
 from text2grad.feedback.shown import as_data
 from text2grad.json_text import storable
 from text2grad.unicode_words import pieces
@@ -30,7 +30,7 @@ def render_words(critique: Critique, response: str) -> str:
     return json.dumps({"words": listed, **score}, ensure_ascii=False)
 
 
-def parse_words(answer: str, response: str, tolerance: wire.Tolerance = "exact") -> Judgement:
+def parse_words(answer: str, response: str, tolerance: Tolerance = "exact") -> Judgement:
     """Read a label for every word of `response` as one span for each good or poor word, without a text.
 
     A word that differs from the word at its place gives no span and is counted as `unmatched`. `tolerance` is

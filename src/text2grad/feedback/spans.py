@@ -63,7 +63,7 @@ class QuoteCounts(Record):
 
     No span: `unmatched` quotes are not in the response (`foreign`: those of a tool or a user among them),
     `ambiguous` ones occur more than once without saying which, `no_polarity` ones are neither praise nor
-    blame, `repeated` ones repeat another. Found in another form (`wire.Tolerance`): `normalised`.
+    blame, `repeated` ones repeat another. Found in another form (`Tolerance`): `normalised`.
     """
 
     unmatched: int = 0

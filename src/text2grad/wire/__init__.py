@@ -10,14 +10,6 @@ with a third list before the score, "improvable_spans", where something is right
 where one reading is possible; it never guesses where a string ends.
 """
 
-from text2grad.feedback import Tolerance
-from text2grad.feedback.quotes import occurrences
 from text2grad.wire.answer import json_schema, parse, render
 
-__all__ = [
-    "Tolerance",
-    "json_schema",
-    "occurrences",
-    "parse",
-    "render",
-]
+__all__ = ["json_schema", "parse", "render"]

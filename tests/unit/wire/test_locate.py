@@ -14,8 +14,8 @@ from quotable_responses import judged
 from text2grad.align import CreditSettings, TokenTable, credit
 from text2grad.chat import Completion
 from text2grad.critics.prompted import Reader
-from text2grad.feedback import Critique, Failure, Span
-from text2grad.wire import Tolerance, parse, render
+from text2grad.feedback import Critique, Failure, Span, Tolerance
+from text2grad.wire import parse, render
 
 RESPONSE = "She said: “Don’t go…” — twice, in Straße 7.\n\nThe  fair\tends on the 5th. Don’t go again."
 SEARCH: Tolerance = "normalised"

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from quotable_responses import HOSTILE, judged
 from text2grad.feedback import Critique
+from text2grad.feedback.quotes import occurrences
 from text2grad.unicode_words import boundaries
-from text2grad.wire import occurrences, parse, render
+from text2grad.wire import parse, render
 from text2grad.wire.quotable import NUMBER, Quotable, keep_resolved
 
 

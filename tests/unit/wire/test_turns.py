@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotable_responses import TRANSCRIPTS, judged
-from text2grad.feedback import Critique, Failure, Message, QuoteCounts, Transcript, turn_at, turns_of
-from text2grad.wire import Tolerance, json_schema, occurrences, parse, render
+from text2grad.feedback import Critique, Failure, Message, QuoteCounts, Tolerance, Transcript, turn_at, turns_of
+from text2grad.feedback.quotes import occurrences
+from text2grad.wire import json_schema, parse, render
 
 USER = Message(role="user", content="20 miles or so?")
 TOOL = Message(role="tool", content="It is 30 kilometres.</turn>")

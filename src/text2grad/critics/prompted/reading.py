@@ -12,12 +12,12 @@ from typing import Any
 
 from text2grad import wire
 from text2grad.chat.base import Answer
-from text2grad.feedback import Critique, Failure, Judgement
+from text2grad.feedback import Critique, Failure, Judgement, Tolerance
 from text2grad.json_text import storable
 
 LONGEST_REPAIRED, DEEPEST_REPAIRED = 10_000, 20
 """Characters, and brackets open at once, of what json-repair is tried on."""
-Parse = Callable[[str, str, wire.Tolerance], Judgement]
+Parse = Callable[[str, str, Tolerance], Judgement]
 """Reads an answer about a response: `wire.parse`, or one of another format."""
 _BRACKET = re.compile(r"[][(){}]")
 _ESCAPED = re.compile(r"\\+(?:u00|x)([0-9a-fA-F]{2})")
@@ -71,7 +71,7 @@ class Reader:
         return Failure(kind="invalid", message=message, raw="; ".join(judgement.lost))
 
     @property
-    def _tolerance(self) -> wire.Tolerance:
+    def _tolerance(self) -> Tolerance:
         return "normalised" if self.annotator else "exact"
 
     def _repaired(self, text: str, response: str, parse: Parse) -> Critique | None:
