@@ -44,8 +44,10 @@ def byte_pieces(tokenizer: AnyTokenizer) -> list[bytes] | None:
 
 
 class SpacedPieces(NamedTuple):
-    """The bytes of each id, `later` behind another token and `first` where nothing stands before it; b"" for those
-    of special tokens, which `is_text` excludes."""
+    """The bytes of each id, `first` at the start of a text and `later` after another token.
+
+    `is_text` is False for special tokens and ids without a token; their bytes are b"".
+    """
 
     later: list[bytes]
     first: list[bytes]
@@ -53,10 +55,10 @@ class SpacedPieces(NamedTuple):
 
 
 def spaced_pieces(tokenizer: AnyTokenizer) -> SpacedPieces | None:
-    """The bytes of each id where the decoder puts spaces between tokens: WordPiece (BERT), or no decoder at all.
+    """Return the bytes of each id where the decoder puts spaces between tokens: WordPiece (BERT), or no decoder.
 
-    Such a decoder looks at one token, and at whether it is the first. So both forms of each are asked of it, and
-    the whole vocabulary is compared with what `tokenizer.decode` says of it. None of other tokenizers.
+    Such a decoder looks at one token and at whether it is the first, so each token is decoded in both places. The
+    bytes of the whole vocabulary are compared with `tokenizer.decode`. Returns None for other tokenizers.
     """
     backend: Any = _backend(tokenizer)
     if backend is None or [step["type"] for step in _decoder_steps(backend)] not in ([], ["WordPiece"]):

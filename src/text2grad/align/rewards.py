@@ -48,16 +48,16 @@ _NOBODY = Example(id="-", prompt=(Message(role="user", content=""),))
 
 @dataclass(frozen=True)
 class ScoredTrajectory:
-    """What one trajectory of T ids earned, exactly 0 at ids that the policy did not sample.
+    """The credit of one trajectory of T ids, exactly 0 at ids that the policy did not sample.
 
     Compare scores within a group and add word rewards, or take `rewards`, never both. Where the critique failed,
     the first three are None: leave the trajectory out of the loss.
 
     Attributes:
-        word_rewards: (T,) float32, what tokens earned by themselves.
-        score: what the trajectory is worth beside others to its prompt; the mean of its turns', where only they
-            are judged; None, too, if the critic gave no verdict.
-        rewards: (T,) float32, all of it: word rewards, and each verdict on the last own id of what it is about.
+        word_rewards: (T,) float32, the rewards of tokens for what was said of them.
+        score: the verdict, which a group compares; the mean over turns where only turns have verdicts; None also
+            if the critic gave none.
+        rewards: (T,) float32, word rewards plus each verdict on the policy's last id of the text that it judges.
         failures: why there is no critique.
         foreign_quotes: how many quotes are of what a tool or a user said; they pay nothing.
         lost_quotes: how many quotes are nowhere in the trajectory; they pay nothing.
@@ -72,7 +72,7 @@ class ScoredTrajectory:
 
     @property
     def failed(self) -> bool:
-        """Whether there is no critique."""
+        """True if there is no critique."""
         return bool(self.failures)
 
 
@@ -89,7 +89,7 @@ class Aligner:
         self._table, self._output_size = table_of(tokenizer), output_size
 
     def text(self, ids: Sequence[int], mask: Sequence[int] | None = None) -> str:
-        """What a critic must be shown: the text of the ids as they were sampled.
+        """Return the text of the ids as they were sampled, which a critic must be shown.
 
         Args:
             ids: (T,) after the prompt, special tokens included.
@@ -104,7 +104,7 @@ class Aligner:
         return self._own(ids, mask).response
 
     def align(self, ids: Sequence[int], mask: Sequence[int] | None = None) -> Aligned:
-        """Which characters of `text(ids, mask)` each of the policy's own N ids wrote.
+        """Return the characters of `text(ids, mask)` that each of the policy's own N ids wrote.
 
         Args:
             ids: (T,) after the prompt, special tokens included.
@@ -126,7 +126,7 @@ class Aligner:
         mask: Sequence[int] | None = None,
         scheme: str | CreditSettings = DEFAULTS,
     ) -> Rewards:
-        """The reward of every id of an answer or a trajectory (paper, section 3.3).
+        """Return the reward of every id of an answer or a trajectory (paper, section 3.3).
 
         Args:
             feedback: a critique of `text(ids, mask)`, or a record, whose response is compared with it.
@@ -136,7 +136,7 @@ class Aligner:
             scheme: a credit scheme by its name, or `CreditSettings`.
 
         Returns:
-            (T,) float32, exactly 0 where `mask` is 0; the verdict stands on the last id of the policy's own.
+            (T,) float32, exactly 0 where `mask` is 0; the verdict stands on the last id that the policy sampled.
 
         Raises:
             UserError: the feedback is a failure, or has no score where the scheme pays nothing else (neither is a
@@ -164,7 +164,7 @@ def settings_of(scheme: str | CreditSettings) -> CreditSettings:
 
 
 class TokenCredit:
-    """A critic's words as token rewards, for any engine: a batch of trajectories in, what each earned out.
+    """A critic's words as token rewards, for any engine: trajectories in, a `ScoredTrajectory` for each out.
 
     With `unit="trajectory"` the critic gives one critique of the whole: its response is the policy's own words,
     and as a `Transcript` says what others said between them. Critics over a chat model, a reward model among them,
@@ -213,8 +213,8 @@ class TokenCredit:
             batch: the trajectories, of T ids each.
 
         Returns:
-            What each of them earned, in their order. One whose critique failed, or does not fit its text, or whose
-            ids are of another tokenizer, is `failed`, and no other is.
+            One result for each, in their order. A trajectory is `failed` if its critique failed or does not fit its
+            text, or if its ids are of another tokenizer.
 
         Raises:
             UserError: a mask does not fit its ids, or the critic raised a mistake of its set-up.

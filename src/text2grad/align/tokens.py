@@ -58,7 +58,7 @@ class Aligned:
             turn_ends: of several turns, the number of tokens up to the end of each.
 
         Returns:
-            The same with the edges without white space.
+            The tokens, with the characters they touch and the same without whitespace at the edges.
         """
         return cls(text, starts, ends, *_cores(text, starts, ends), turn_ends)
 

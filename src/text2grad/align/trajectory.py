@@ -64,7 +64,7 @@ class OwnTokens:
 def own_tokens(table: TokenTable, trajectory: Trajectory, output_size: int | None = None) -> OwnTokens:
     """Read the policy's turns off the ids, every maximal run of its own by itself.
 
-    `output_size`: how many ids the policy can sample.
+    `output_size`: the number of ids that the policy can sample.
 
     Raises:
         UserError: the mask or the messages between do not fit the ids, or the ids are of another tokenizer.
@@ -74,11 +74,11 @@ def own_tokens(table: TokenTable, trajectory: Trajectory, output_size: int | Non
     limit = table.vocabulary + PADDED if output_size is None else output_size
     strange = next((index for index in ids if not 0 <= index < limit), None)
     if strange is not None:
-        those = f"{table.vocabulary:,} ids of this one"
+        known_ids = f"{table.vocabulary:,} ids of this one"
         if output_size is not None:
-            those = f"{output_size:,} ids that the model can sample"
+            known_ids = f"{output_size:,} ids that the model can sample"
         raise StrangeIdsError(
-            f"ids of another tokenizer: {strange} is not among the {those}",
+            f"ids of another tokenizer: {strange} is not among the {known_ids}",
             "hand in the tokenizer of the policy that sampled them",
         )
     runs = [(own, [place for place, _ in run]) for own, run in groupby(enumerate(mask), key=lambda each: each[1])]

@@ -1,4 +1,4 @@
-"""What gives feedback, and what answers a policy."""
+"""Protocols of critics, which give feedback, and of environments, which answer a policy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def overlap_of(critic: object) -> Overlap:
 
 
 def tokens_of(critic: object) -> float:
-    """Return a critic's attribute `tokens`: what it has read and written so far; 0 if it is no model."""
+    """Return the tokens that a critic has read and written so far (its attribute `tokens`); 0 if it is no model."""
     return float(getattr(critic, "tokens", 0.0))
 
 

@@ -1,4 +1,4 @@
-"""Critiques of a response, and what stands where there is none."""
+"""Critiques of a response, and the failures in their place."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ class Critique(Record):
         text: str = "",
         tolerance: Tolerance = "exact",
     ) -> Self:
-        """Make a critique of what it quotes.
+        """Make a critique from quotes of the response.
 
-        A quote is of whole words and there once; one that is listed k times is the first k of its places. What is
-        not there gives no span: it is counted in `quotes.unmatched` and in `lost`, what is there several times in
-        `quotes.ambiguous`.
+        A quote is whole words that occur once; if it is listed k times, it means the first k occurrences. A quote
+        that does not occur gives no span, is counted in `quotes.unmatched` and is kept in `lost`. One that occurs
+        more often than it is listed is counted in `quotes.ambiguous`.
 
         Args:
             response: the text that is judged; of a `Transcript`, only the policy's own words can be quoted.
             good: what is right in it, quoted.
             poor: what is wrong in it, quoted.
             score: the verdict, from -1 to 1.
-            text: what there is to say, in words.
+            text: the critique in words.
             tolerance: how far a quote may be from the letter of the response.
 
         Returns:
@@ -67,7 +67,11 @@ class Critique(Record):
             InvalidFields: the score is not from -1 to 1.
             UserError: a string stands where a list of quotes should.
         """
-        from text2grad.feedback.quotes import Quote, in_order, resolve  # an evening's reading spared to who trains
+        from text2grad.feedback.quotes import (  # `regex` and its tables: training needs neither
+            Quote,
+            in_order,
+            resolve,
+        )
 
         if isinstance(good, str) or isinstance(poor, str):
             raise UserError("good and poor are lists of quotes, and one is a string", 'poor=["next week"]')
@@ -123,11 +127,11 @@ class Critique(Record):
         if not isinstance(items, list | tuple):
             raise InvalidCritique(f"{spans} is a {type(items).__name__}", "a list of spans")
         try:
-            found = tuple(
+            labelled_spans = tuple(
                 _span_of(item, response, labels, (start, end, kind, quote, reason), f"{spans}[{number}]")
                 for number, item in enumerate(items)
             )
-            return cls(text=values.get(text) or "", spans=found, score=values.get(score))
+            return cls(text=values.get(text) or "", spans=labelled_spans, score=values.get(score))
         except InvalidFields as error:
             raise InvalidCritique(error.problem, "a score is a number from -1 to 1, a text a string") from error
 
@@ -166,8 +170,8 @@ def _span_of(
 class Failure(Record):
     """A critique that could not be obtained. It is a record, never a score and never an empty critique.
 
-    `kind`: what became of it; `message`: why, in a line; `raw`: what the critic wrote. `meta`: what else the critic
-    knows; copied to the feedback record.
+    `kind`: the kind of failure; `message`: the reason, in a line; `raw`: what the critic wrote. `meta`: what else the
+    critic knows; copied to the feedback record.
     """
 
     kind: FailureKind

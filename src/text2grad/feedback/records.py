@@ -148,7 +148,7 @@ class Feedback(Record):
         return Example(id=self.id, prompt=self.prompt, reference=reference, meta=self.meta)
 
     def judgement(self) -> Judgement:
-        """Return what was said.
+        """Rebuild the judgement.
 
         Returns:
             The critique, or the failure in its place.

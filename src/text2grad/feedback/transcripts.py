@@ -137,7 +137,7 @@ def conversation_of(response: str) -> list[Message]:
 
 
 def conversation_text(prompt: Iterable[Message]) -> str:
-    """Return a conversation as text: a single user message as it is, several with their roles."""
+    """Return a conversation as text: a single user message unchanged, several with their roles."""
     messages = list(prompt)
     if len(messages) == 1 and messages[0].role == "user":
         return messages[0].content

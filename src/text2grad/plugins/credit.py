@@ -26,7 +26,7 @@ with optional_packages():
 FAILED = "text2grad/failed"
 """The metric of the share of trajectories whose critique failed."""
 Reward = float | Sequence[float] | None
-"""What an environment gave a trajectory: for the whole, for each of its T ids, or nothing."""
+"""The reward an environment gave a trajectory: one number, one for each of its T ids, or none."""
 
 
 def metrics_of(outcomes: Sequence[ScoredTrajectory], environment: Sequence[Reward] = ()) -> dict[str, float]:
@@ -178,7 +178,7 @@ def words_of(outcomes: Sequence[ScoredTrajectory], length: int) -> tuple[Tensor,
 def refuse_weight(name: str, weight: float) -> None:
     """Refuse a weight that is not a finite number: every advantage would be NaN."""
     if not math.isfinite(weight):
-        raise UserError(f"{name} is {weight}", "give a finite number: 1 is as it is, 0 leaves it out")
+        raise UserError(f"{name} is {weight}", "give a finite number: 1 changes nothing, 0 leaves it out")
 
 
 def mixed(
@@ -194,16 +194,16 @@ def mixed(
         outcomes: what the critic gave each trajectory.
         batch: the trajectories, of T ids each.
         environment: the environment's own reward of each; it stands on the last id of the policy's own, or where
-            the environment put it. Read only if it weighs something.
+            the environment put it. Read only if `environment_weight` is not 0.
         words_weight: factor on the rewards of words.
         environment_weight: factor on the environment's rewards.
 
     Returns:
-        The trajectories as they are trained on. One that failed stays so, and one without a reward of the
-        environment's fails: neither is a reward of 0.
+        The credit to train on. A failed trajectory stays failed, and one that the environment did not score
+        fails: neither is a reward of 0.
 
     Raises:
-        UserError: a weight is not finite, or the environment's rewards are not there.
+        UserError: a weight is not finite, or the environment's rewards are missing.
     """
     refuse_weight("words_weight", words_weight)
     refuse_weight("environment_weight", environment_weight)
@@ -275,7 +275,7 @@ def advantages_apart(
     words_weight: float,
     environment_weight: float,
 ) -> tuple[list[ScoredTrajectory], list[list[Rewards | None]]]:
-    """What the critic gave each trajectory, and the advantages of each of its pieces (see `mixed`); None where it
+    """Return what the critic gave each trajectory, and the advantages of its pieces (see `mixed`); None where it
     failed."""
     batch = [joined(*each) for each in zip(examples, pieces, strict=True)]
     outcomes = credit.score_batch(batch)

@@ -53,7 +53,9 @@ class TokenCreditGenerator:
         examples = map(example_of, input_batch["prompts"], rows)
         batch = [Trajectory(*each) for each in zip(examples, out["response_ids"], out["loss_masks"], strict=True)]
         outcomes = await self.credit.score(batch)
-        own = out["rewards"] if self.weights[1] else None
-        rewards, masks = zip(*map(rewards_of, mixed(outcomes, batch, own, *self.weights), batch), strict=True)
-        metrics = {**(out["rollout_metrics"] or {}), **metrics_of(outcomes, own or ())}
+        environment = out["rewards"] if self.weights[1] else None
+        rewards, masks = zip(
+            *map(rewards_of, mixed(outcomes, batch, environment, *self.weights), batch), strict=True
+        )
+        metrics = {**(out["rollout_metrics"] or {}), **metrics_of(outcomes, environment or ())}
         return {**out, "rewards": [*rewards], "loss_masks": [*masks], "rollout_metrics": metrics}

@@ -31,24 +31,22 @@ def with_credit(
     """The datums with an advantage for each target token, and what the critic gave each trajectory.
 
     `metadata` says of each datum its `group_idx` and `traj_idx`; a trajectory may have several. `examples[i]` is
-    what group i answers, `rewards[i]` the environment's own of its trajectories (the cookbook's
-    `group.get_total_rewards()`), which count with `environment_weight` as words do with `words_weight`. The
-    datums of a trajectory whose critique failed are left out. Targets and advantages stand side by side, so nothing
-    is shifted.
+    what group i answers, `rewards[i]` what the environment gave its trajectories (the cookbook's
+    `group.get_total_rewards()`). The datums of a trajectory whose critique failed are left out. Targets and
+    advantages are at the same positions, so nothing is shifted.
 
     Raises:
-        UserError: a datum has no `mask`, its mask does not fit, a weight is not finite, or rewards that weigh
-            something are not there.
+        UserError: a datum has no `mask`, its mask does not fit, a weight is not finite, or `environment_weight` is
+            not 0 and `rewards` are missing.
     """
     datums: dict[tuple[int, int], list[Any]] = {}
     for datum, at in zip(data, metadata, strict=True):
         datums.setdefault((at["group_idx"], at["traj_idx"]), []).append(datum)
     pieces = [[columns_of(each.loss_fn_inputs, "target_tokens", "mask") for each in row] for row in datums.values()]
     groups = [group for group, _ in datums]
-    own = None if rewards is None else [rewards[group][number] for group, number in datums]
-    weights = (words_weight, environment_weight)
-    asked = [examples[group] for group in groups]
-    outcomes, paid = advantages_apart(credit, groups, asked, pieces, own, *weights)
+    environment = None if rewards is None else [rewards[group][number] for group, number in datums]
+    weights, asked = (words_weight, environment_weight), [examples[group] for group in groups]
+    outcomes, paid = advantages_apart(credit, groups, asked, pieces, environment, *weights)
     both = zip(chain(*datums.values()), chain(*paid), strict=True)
     fields = [(datum, {"advantages": numbers}) for datum, numbers in both if numbers is not None]
     return [replace(each, loss_fn_inputs={**each.loss_fn_inputs, **new}) for each, new in fields], outcomes

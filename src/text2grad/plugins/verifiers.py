@@ -19,13 +19,13 @@ from text2grad.plugins.credit import advantages_apart, example_of, refuse_withou
 def assign_credit(
     traces: Sequence[Any], credit: TokenCredit, *, words_weight: float = 1.0, environment_weight: float = 0.0
 ) -> list[ScoredTrajectory]:
-    """Write the advantages of a group, the traces that answer one prompt; what the critic gave each of them.
+    """Write the advantages of the traces that answer one prompt, and return what the critic gave each trace.
 
     The environment's own reward (`trace.reward`) is mixed in with `environment_weight`, words with `words_weight`.
 
     The layout is verifiers' compact one, a number for each id that was sampled. A node that several branches share
     is paid once. Where the critique failed, nodes have None, which is no credit of 0: they are not trained on.
-    Nor is a trace trained on that the environment did not score, where that weighs something.
+    If `environment_weight` is not 0, so do those of a trace that the environment did not score.
     The critic's example is the messages before the first sampled one, and the task's data.
 
     Raises:
@@ -40,8 +40,8 @@ def assign_credit(
         prompt = [node.message.model_dump() for node in trace.nodes[:first]]
         examples.append(example_of(prompt, trace.task.data.model_dump()))
     rewards = [_own_reward(trace) for trace in traces] if environment_weight else None
-    group, weights = [0] * len(traces), (words_weight, environment_weight)
-    outcomes, paid = advantages_apart(credit, group, examples, pieces, rewards, *weights)
+    group = [0] * len(traces)
+    outcomes, paid = advantages_apart(credit, group, examples, pieces, rewards, words_weight, environment_weight)
     for trace, each in zip(traces, paid, strict=True):
         for node, numbers in zip(trace.nodes, each, strict=True):
             own = np.asarray(node.mask, dtype=bool)
@@ -50,6 +50,6 @@ def assign_credit(
 
 
 def _own_reward(trace: Any) -> float | None:
-    """The environment's reward of a trace; None where a part of it is missing."""
+    """Return the environment's reward of a trace; None where a part of it is missing."""
     parts = trace.rewards.values()
     return float(trace.reward) if parts and None not in parts else None

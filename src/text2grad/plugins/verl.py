@@ -87,14 +87,14 @@ class TokenCreditMixin:
         example = example_of(list(kwargs["raw_prompt"]), {**(kwargs.get("extra_info") or {}), **row})
         batch = [Trajectory(example, each.response_ids, each.response_mask) for each in outputs]
         scored = await self.credit.score(batch)
-        own = [await self._own_reward(each, kwargs) for each in outputs] if self.weights[1] else []
-        trained = mixed(scored, batch, own, *self.weights)
-        infos = [metrics_of([each], own[at : at + 1]) for at, each in enumerate(scored)]
+        environment = [await self._own_reward(each, kwargs) for each in outputs] if self.weights[1] else []
+        trained = mixed(scored, batch, environment, *self.weights)
+        infos = [metrics_of([each], environment[at : at + 1]) for at, each in enumerate(scored)]
         paid = [*map(_paid, outputs, batch, trained, infos)]
         return paid if isinstance(found, list) else paid[0]
 
     async def _own_reward(self, output: Any, row: dict[str, Any]) -> Reward:
-        """What verl itself would reward: the loop's score, else that of its reward function."""
+        """Return verl's own reward: the score of the loop, or else of its reward function."""
         if output.reward_score is not None:
             return float(output.reward_score)
         from verl.trainer.ppo.reward import get_custom_reward_fn
@@ -102,20 +102,16 @@ class TokenCreditMixin:
 
         score = get_custom_reward_fn(self.config) or default_compute_score  # type: ignore[attr-defined]
         text = self.tokenizer.decode(output.response_ids, skip_special_tokens=True)  # type: ignore[attr-defined]
-        answer = await answer_of(
+        answer = await asyncio.to_thread(  # it may block
             score,
             data_source=row["data_source"],
             solution_str=text,
             ground_truth=row["reward_model"]["ground_truth"],
             extra_info={**(row.get("extra_info") or {}), **output.extra_fields},
         )
+        if inspect.isawaitable(answer):
+            answer = await answer
         return float(answer["score"] if isinstance(answer, dict) else answer)
-
-
-async def answer_of(function: Any, **arguments: Any) -> Any:
-    """What a function returns, or what its coroutine comes to; one that blocks does so in a thread."""
-    answer = await asyncio.to_thread(function, **arguments)
-    return await answer if inspect.isawaitable(answer) else answer
 
 
 def _paid(output: Any, trajectory: Trajectory, outcome: ScoredTrajectory, info: dict[str, float]) -> PaidOutput:
