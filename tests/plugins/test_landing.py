@@ -183,7 +183,7 @@ def test_the_environments_own_reward_is_mixed_in() -> None:
     ]
     assert [each.score for each in both] == [0.75, 1.25, None, None, -0.25]
     assert [each.failed for each in both] == [False, False, True, True, False]
-    assert mixed(outcomes, batch, environment)[2].score == 0.5, "what weighs nothing may be missing"
+    assert mixed(outcomes, batch, environment)[2].score == 0.5, "a reward of weight 0 may be missing"
     assert metrics_of(outcomes, environment)["text2grad/environment_mean"] == 1.0
     for given in (None, [1.0]):
         with pytest.raises(UserError, match="rewards of the environment for 5 trajectories"):

@@ -59,9 +59,8 @@ def land(credit: TokenCredit, cases: Sequence[Case]) -> list[Row]:
     out = generated(credit, cases)
     failed = sum(case.verdict is None for case in cases) / len(cases)
     metrics = out["rollout_metrics"]
-    assert (metrics["generate/x"], metrics["text2grad/failed"]) == (1.0, failed) and metrics[
-        "text2grad/words_mean"
-    ] < 0
+    assert (metrics["generate/x"], metrics["text2grad/failed"]) == (1.0, failed)
+    assert metrics["text2grad/words_mean"] < 0
     assert out["stop_reasons"] == ["stop"] * len(cases)
     return [Row(*each) for each in zip(out["response_ids"], out["rewards"], out["loss_masks"], strict=True)]
 
@@ -83,8 +82,7 @@ def test_the_environments_rewards_are_mixed_in(tokenizer: PreTrainedTokenizerFas
     cases = landing_cases(tokenizer)[:3]
     prompts = [[{"role": "user", "content": "Say it."}]] * len(cases)
     generator = FakeGenerator(cases)
-    own: list[Any] = [1.0, [0.25] * len(cases[1].own), 0.0]
-    generator.rewards = own
+    generator.rewards = [1.0, [0.25] * len(cases[1].own), 0.0]
 
     def rewards(weight: float, words: float = 1.0) -> tuple[list[Any], dict[str, float]]:
         made = TokenCreditGenerator(

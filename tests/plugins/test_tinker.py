@@ -87,12 +87,12 @@ def test_the_environments_rewards_are_mixed_in(tokenizer: PreTrainedTokenizerFas
         return [datum.loss_fn_inputs["advantages"] for datum in kept]
 
     rewards = [[0.0, 3.0, 1.0, 0.0]]
-    whole = [0.5 * own + case.verdict for own, case in zip(rewards[0], cases, strict=True) if case.verdict]
-    found = advantages(rewards=rewards, environment_weight=0.5, words_weight=2.0)
-    for numbers, case, score in zip(found, cases, standing(np.array(whole)), strict=True):
-        wanted = score * case.own - 2 * case.blamed
-        np.testing.assert_allclose(numbers[len(case.prompt) - 1 :], wanted, atol=1e-5)
-    assert np.array_equal(advantages(rewards=rewards)[1], advantages()[1]), "they weigh nothing unless told to"
+    scores = [0.5 * reward + case.verdict for reward, case in zip(rewards[0], cases, strict=True) if case.verdict]
+    mixed = advantages(rewards=rewards, environment_weight=0.5, words_weight=2.0)
+    for numbers, case, score in zip(mixed, cases, standing(np.array(scores)), strict=True):
+        expected = score * case.own - 2 * case.blamed
+        np.testing.assert_allclose(numbers[len(case.prompt) - 1 :], expected, atol=1e-5)
+    assert np.array_equal(advantages(rewards=rewards)[1], advantages()[1]), "their weight is 0 by default"
     with pytest.raises(UserError, match="no rewards of the environment for 4 trajectories"):
         advantages(environment_weight=0.5)
 

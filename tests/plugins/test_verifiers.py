@@ -100,21 +100,21 @@ def test_the_critic_sees_the_prompt_and_the_tasks_data(tokenizer: PreTrainedToke
 def test_the_environments_reward_is_mixed_in(tokenizer: PreTrainedTokenizerFast) -> None:
     cases = landing_cases(tokenizer)[:4]
     traces, credit = [trace_of(case, fake_node) for case in cases], TokenCredit(LandingCritic(), tokenizer)
-    own = [0.0, 3.0, 1.0, None]
-    for trace, reward in zip(traces, own, strict=True):
+    rewards = [0.0, 3.0, 1.0, None]
+    for trace, reward in zip(traces, rewards, strict=True):
         trace.rewards, trace.reward = {"solved": None if reward is None else object()}, reward or 0.0
     outcomes = assign_credit(traces, credit, words_weight=2.0, environment_weight=0.5)
-    assert not any(outcome.failed for outcome in outcomes), "the critic's own"
-    whole = np.array(
-        [0.5 * reward + case.verdict for reward, case in zip(own, cases, strict=True) if reward is not None]
+    assert not any(outcome.failed for outcome in outcomes), "the outcomes are the critic's"
+    scores = np.array(
+        [0.5 * reward + case.verdict for reward, case in zip(rewards, cases, strict=True) if reward is not None]
     )
-    for trace, case, score in zip(traces[:3], cases, standing(whole), strict=False):
+    for trace, case, score in zip(traces[:3], cases[:3], standing(scores), strict=True):
         row = row_of(trace)
         assert row is not None
-        wanted = score * case.own - 2 * case.blamed
+        expected = score * case.own - 2 * case.blamed
         numbers = np.array(row.numbers)
-        assert numbers[numbers != 0] == pytest.approx(wanted[wanted != 0], abs=1e-5)
-    assert row_of(traces[3]) is None, "nobody scored it: it is no reward of 0"
+        assert numbers[numbers != 0] == pytest.approx(expected[expected != 0], abs=1e-5)
+    assert row_of(traces[3]) is None, "a missing reward is no reward of 0"
 
 
 def test_too_many_failures_stop_the_run(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -112,7 +112,7 @@ def test_rewards_land_on_their_tokens(plugin: Any, tokenizer: PreTrainedTokenize
         assert all("token_rewards" not in output.as_dict() for output in outputs)
         infos = [output.extra_fields["reward_extra_info"] for output in outputs]
         assert [info["text2grad/failed"] for info in infos] == [float(case.verdict is None) for case in cases]
-        assert len({tuple(info) for info in infos}) == 1, "verl wants the same keys of all"
+        assert len({tuple(info) for info in infos}) == 1, "verl wants the same keys for all"
         assert all(output.reward_score == pytest.approx(sum(output.token_rewards)) for output in outputs)
         fields = [output.as_dict() for output in outputs]
         return [Row(each["responses"], each["rm_scores"], each["response_mask"]) for each in fields]
@@ -164,9 +164,8 @@ def test_verls_own_reward_is_mixed_in(
     assert case.verdict is not None and both.token_rewards[last] == pytest.approx(case.verdict + 0.5 * reward)
     assert min(both.token_rewards[:last]) == 2 * min(alone.token_rewards) == -2
     info = both.extra_fields["reward_extra_info"]
-    assert info["text2grad/environment_mean"] == reward and alone.reward_score == pytest.approx(
-        sum(alone.token_rewards)
-    )
+    assert info["text2grad/environment_mean"] == reward
+    assert alone.reward_score == pytest.approx(sum(alone.token_rewards))
 
 
 def test_too_many_failures_stop_every_loop_that_follows(plugin: Any, tokenizer: PreTrainedTokenizerFast) -> None:

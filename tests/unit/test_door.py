@@ -55,7 +55,7 @@ WITH_METHODS = ("Aligned", "Aligner", "Critique", "Feedback", "TokenCredit", "Tr
 
 
 def documented() -> Iterator[tuple[str, Any]]:
-    """What is offered, and the public methods of `WITH_METHODS`."""
+    """Yield the offered names, and the public methods of `WITH_METHODS`."""
     for name in OFFERED:
         value = getattr(text2grad, name)
         yield name, value
@@ -65,23 +65,24 @@ def documented() -> Iterator[tuple[str, Any]]:
                 yield f"{name}.{part}", function
 
 
-def lacks(value: Any) -> list[str]:
-    """What a docstring does not say: sections of a function, arguments or fields of a class."""
-    said = inspect.getdoc(value) or ""
+def missing_in_docstring(value: Any) -> list[str]:
+    """Return the sections of a function, or arguments and fields of a class, that its docstring lacks."""
+    docstring = inspect.getdoc(value) or ""
     if inspect.isclass(value):
         if issubclass(value, Settings | str | Exception) or getattr(value, "_is_protocol", False):
             return []  # fields of settings have descriptions
         names = getattr(value, "model_fields", None) or inspect.signature(value).parameters
-        return [name for name in names if name not in said]
-    asked = inspect.signature(value)
-    wanted = ["Args:"] if set(asked.parameters) - {"self", "cls"} else []
-    wanted += [] if asked.return_annotation == "None" else ["Returns:"]
-    wanted += ["Raises:"] if "raise " in inspect.getsource(value) else []
-    return [section for section in wanted if section not in said]
+        return [name for name in names if name not in docstring]
+    signature = inspect.signature(value)
+    sections = ["Args:"] if set(signature.parameters) - {"self", "cls"} else []
+    sections += [] if signature.return_annotation == "None" else ["Returns:"]
+    sections += ["Raises:"] if "raise " in inspect.getsource(value) else []
+    return [section for section in sections if section not in docstring]
 
 
 def test_docstrings_say_what_goes_in_what_comes_out_and_what_is_raised() -> None:
-    assert {name: lacks(value) for name, value in documented() if lacks(value)} == {}
+    missing = {name: missing_in_docstring(value) for name, value in documented()}
+    assert {name: sections for name, sections in missing.items() if sections} == {}
 
 
 def test_type_checkers_see_the_same_names_in_the_same_modules() -> None:

@@ -50,7 +50,7 @@ class Critique(Record):
 
         A quote is whole words that occur once; if it is listed k times, it means the first k occurrences. A quote
         that does not occur gives no span, is counted in `quotes.unmatched` and is kept in `lost`. One that occurs
-        more often than it is listed is counted in `quotes.ambiguous`.
+        several times and is listed once gives no span and is counted in `quotes.ambiguous`.
 
         Args:
             response: the text that is judged; of a `Transcript`, only the policy's own words can be quoted.
@@ -67,11 +67,7 @@ class Critique(Record):
             InvalidFields: the score is not from -1 to 1.
             UserError: a string stands where a list of quotes should.
         """
-        from text2grad.feedback.quotes import (  # `regex` and its tables: training needs neither
-            Quote,
-            in_order,
-            resolve,
-        )
+        from text2grad.feedback.quotes import Quote, in_order, resolve  # loads `regex`, unused in training
 
         if isinstance(good, str) or isinstance(poor, str):
             raise UserError("good and poor are lists of quotes, and one is a string", 'poor=["next week"]')
@@ -170,8 +166,8 @@ def _span_of(
 class Failure(Record):
     """A critique that could not be obtained. It is a record, never a score and never an empty critique.
 
-    `kind`: the kind of failure; `message`: the reason, in a line; `raw`: what the critic wrote. `meta`: what else the
-    critic knows; copied to the feedback record.
+    `kind`: its kind; `message`: the reason, in a line; `raw`: what the critic wrote. `meta`: what else the critic
+    knows; copied to the feedback record.
     """
 
     kind: FailureKind

@@ -54,8 +54,7 @@ class TokenCreditGenerator:
         batch = [Trajectory(*each) for each in zip(examples, out["response_ids"], out["loss_masks"], strict=True)]
         outcomes = await self.credit.score(batch)
         environment = out["rewards"] if self.weights[1] else None
-        rewards, masks = zip(
-            *map(rewards_of, mixed(outcomes, batch, environment, *self.weights), batch), strict=True
-        )
+        trained = mixed(outcomes, batch, environment, *self.weights)
+        rewards, masks = zip(*map(rewards_of, trained, batch), strict=True)
         metrics = {**(out["rollout_metrics"] or {}), **metrics_of(outcomes, environment or ())}
         return {**out, "rewards": [*rewards], "loss_masks": [*masks], "rollout_metrics": metrics}

@@ -57,12 +57,12 @@ def credited(
 
 def rewards_of(
     tokenizer: Any,
-    said: Any,
+    feedback: Any,
     ids: Sequence[int],
     settings: CreditSettings = CreditSettings(),  # noqa: B008
 ) -> list[float]:
-    """What a critique pays the ids of one answer."""
-    rewards = Aligner(tokenizer).rewards(said, ids, scheme=settings)
+    """Return the rewards of the ids of one answer."""
+    rewards = Aligner(tokenizer).rewards(feedback, ids, scheme=settings)
     assert rewards.shape == (len(ids),) and rewards.dtype == np.float32
     return list(rewards.tolist())
 
