@@ -21,10 +21,10 @@ def figures(file: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("way", ["loop", "batched", "static_graphs"])
 def test_a_way_samples_the_policy_that_is_there_before_and_after_an_update(way: str) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "sampling.py"), "sample", "--way", way, "--model", "tiny"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["way"] == way and found["tokens_per_second"] > 0
-    assert max(found["difference"], found["difference_after_update"]) < 1e-3
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    figure = json.loads(process.stdout.splitlines()[-1])
+    assert figure["way"] == way and figure["tokens_per_second"] > 0
+    assert max(figure["difference"], figure["difference_after_update"]) < 1e-3
 
 
 def test_every_piece_is_a_line_also_where_it_fails(tmp_path: Path) -> None:

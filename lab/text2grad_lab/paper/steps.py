@@ -154,9 +154,9 @@ def table(selected: Sequence[Step], gpu_usd: float) -> Iterator[str]:
     yield "| part | steps | GPU hours | GPU $ | chat $ |"
     yield "| --- | --- | --- | --- | --- |"
     for name in (*GROUPS, "all"):
-        found = totals([step for step in selected if name in (step.group, "all")], gpu_usd)
-        if found["steps"]:
-            yield f"| {name} | " + " | ".join(f"{figure:,}" for figure in found.values()) + " |"
+        figures = totals([step for step in selected if name in (step.group, "all")], gpu_usd)
+        if figures["steps"]:
+            yield f"| {name} | " + " | ".join(f"{figure:,}" for figure in figures.values()) + " |"
 
 
 def totals(selected: Iterable[Step], gpu_usd: float) -> dict[str, int]:
@@ -199,7 +199,7 @@ def lacking(pending: Sequence[Step]) -> Iterator[str]:
     """What the pending steps need and is not there, each with its cure."""
     needs = {need for step in pending for need in step.needs}
     if "gpu" in needs and not gpu_here():
-        yield "a GPU"
+        yield "a GPU (with a CUDA build of torch: make install TORCH_INDEX=)"
     if "key" in needs and not os.environ.get("OPENAI_API_KEY"):
         yield f"a key for {CHAT_MODEL} (OPENAI_API_KEY)"
     for file, source in read_list()["files"].items():

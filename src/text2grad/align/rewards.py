@@ -54,7 +54,7 @@ class ScoredTrajectory:
     the first three are None: leave the trajectory out of the loss.
 
     Attributes:
-        word_rewards: (T,) float32, the rewards of tokens for what was said of them.
+        word_rewards: (T,) float32, the rewards of tokens for spans, without verdicts.
         score: the verdict, which a group compares; the mean over turns where only turns have verdicts; None also
             if the critic gave none.
         rewards: (T,) float32, word rewards plus each verdict on the policy's last id of the text that it judges.

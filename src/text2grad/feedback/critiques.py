@@ -110,7 +110,7 @@ class Critique(Record):
             quote: of a span, its text, which is compared with the response where it is given.
             reason: of a span, why it is marked, where it is given.
             score: the verdict, from -1 to 1, where it is given.
-            text: what there is to say in words, where it is given.
+            text: the critique in words, where it is given.
 
         Returns:
             The critique, its spans in the order of the list.
@@ -149,13 +149,13 @@ def _span_of(
     first, last = item[start], item[end]
     if type(first) is not int or type(last) is not int or not 0 <= first < last <= len(response):
         raise InvalidCritique(
-            f"{where}: [{first}, {last}) is no place of a response of {len(response)} characters",
+            f"{where}: [{first}, {last}) is not within the {len(response)} characters of the response",
             "offsets count code points from 0, the end is after the last",
         )
     words = response[first:last]
     if item.get(quote, words) != words:
         raise InvalidCritique(
-            f"{where}: it says {item[quote]!r}, the response has {words!r} there",
+            f"{where}: its text is {item[quote]!r}, the response has {words!r} there",
             "is it of another text, or in UTF-16?",
         )
     if not isinstance(item[kind], str | int) or item[kind] not in labels:

@@ -70,9 +70,9 @@ OF_A_JUDGEMENT = frozenset(
 class Feedback(Record):
     """One line of a feedback file: an answered prompt with its critique, or with the error in its place.
 
-    `id`, `prompt` and `response`: what was asked, and the answer. `critique`, `spans`, `score`: what was said of
-    it; `error`: why nothing was. `source`: who said it; `usage`: what that cost. `meta`: the task's data, and what
-    else belongs to the judgement.
+    `id`, `prompt` and `response`: the question and the answer. `critique`, `spans`, `score`: the judgement, or
+    `error`: why there is none. `source`: who judged; `usage`: what that cost. `meta`: the task's data, and the rest
+    of the judgement.
     """
 
     id: str
@@ -115,10 +115,10 @@ class Feedback(Record):
         """Make the record of a judged response; a span across turns becomes one in each turn.
 
         Args:
-            example: what was asked; what an earlier judgement left in its `meta` is dropped.
+            example: the question; what an earlier judgement left in its `meta` is dropped.
             response: the answer.
-            judgement: what was said of it, or why nothing was.
-            source: who said it.
+            judgement: the critique of it, or the failure in its place.
+            source: who judged.
 
         Returns:
             The record.

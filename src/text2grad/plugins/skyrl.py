@@ -23,9 +23,9 @@ SkyRL takes neither of these: it pays each step the last one's advantage."""
 class TokenCreditGenerator:
     """A generator of SkyRL's, of whole trajectories, whose rewards are a critic's.
 
-    The environment's own rewards are mixed in with `environment_weight`, words with `words_weight`. A trajectory
-    whose critique failed has a loss mask of zeros, and counts in `text2grad/failed`. SkyRL's own `pass_at_n` reads
-    the last token's reward: above 0 is a good verdict there.
+    `environment_weight` mixes in the environment's own rewards, `words_weight` multiplies the rewards of words. A
+    trajectory whose critique failed has a loss mask of zeros, and counts in `text2grad/failed`. SkyRL's own
+    `pass_at_n` reads the last token's reward: above 0 is a good verdict there.
 
     Raises:
         UserError: SkyRL is missing or of another version, its estimator adds rewards up, or a weight is not finite.

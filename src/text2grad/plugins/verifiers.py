@@ -21,7 +21,8 @@ def assign_credit(
 ) -> list[ScoredTrajectory]:
     """Write the advantages of the traces that answer one prompt, and return what the critic gave each trace.
 
-    The environment's own reward (`trace.reward`) is mixed in with `environment_weight`, words with `words_weight`.
+    `environment_weight` mixes in the environment's own reward (`trace.reward`), `words_weight` multiplies
+    the rewards of words.
 
     The layout is verifiers' compact one, a number for each id that was sampled. A node that several branches share
     is paid once. Where the critique failed, nodes have None, which is no credit of 0: they are not trained on.

@@ -59,8 +59,8 @@ class TokenCreditMixin:
     """Beside an agent loop of verl's; `credit` names a function of the tokenizer that returns a `TokenCredit`.
 
     The critic's example is the prompt with the row's `extra_info`, and its `ground_truth` as reference. Where the
-    critique failed, the mask is of zeros, and it counts in `text2grad/failed`. With `environment_weight` verl's own
-    reward is mixed in, the loop's or else that of its reward function; `words_weight` is that of words.
+    critique failed, the mask is of zeros, and it counts in `text2grad/failed`. `environment_weight` mixes in verl's
+    own reward (the loop's, or else its reward function's); `words_weight` multiplies the rewards of words.
 
     Raises:
         UserError: verl is of another version, its estimator adds rewards up, its trainer is the old one, which
