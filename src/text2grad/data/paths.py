@@ -15,14 +15,20 @@ DEEPEST = 4
 
 
 def with_paths(row: Row, names: Mapping[str, Sequence[str]]) -> Row:
-    """A row with what `names` reach by dots inside its values as keys; -1 is the last of a list.
+    """Return a row with the values that `names` reach by dots as keys; -1 is the last of a list.
 
-    Of several prompts, the last key holds all. A conversation whose texts are named is not read as one.
+    Of several prompts, the last key holds all. A conversation whose texts are named is not read as one; in others,
+    messages lose the values that `names` reach, so that nothing is read twice.
     """
     paths = [name for theirs in names.values() for name in theirs if name not in row and "." in name]
-    found = {name: value for name in paths if (value := value_inside(row, name)) is not None}
-    talks = {name.partition(".")[0] for ours in ("prompt", "response") for name in names.get(ours, ())} & {*TALKS}
-    row = {name: value for name, value in row.items() if name not in talks} | found
+    values = {name: value for name in paths if (value := value_inside(row, name)) is not None}
+    named_talks = {name.partition(".")[0] for ours in ("prompt", "response") for name in names.get(ours, ())}
+    row = {name: value for name, value in row.items() if name not in named_talks & {*TALKS}}
+    for name in values:
+        talk, _, inner = name.partition(".")
+        if is_talk(row.get(talk)) and inner.split(".")[1:] != ["content"]:
+            row[talk] = _without(row[talk], inner)
+    row |= values
     asked = [str(row[name]) for name in names.get("prompt", ()) if is_filled(row.get(name))]
     others = {name: value for name, value in row.items() if name not in names.get("prompt", ())[:-1]}
     return others | ({names["prompt"][-1]: "\n\n".join(asked)} if len(asked) > 1 else {})
@@ -38,6 +44,15 @@ def value_inside(value: Any, name: str) -> Any:
         else:
             return None
     return value
+
+
+def _without(value: Any, name: str) -> Any:
+    """Return a copy of a value with None where a name with dots reaches."""
+    first, _, inner = name.partition(".")
+    copy: Any = [*value] if isinstance(value, list) else {**value}
+    key: Any = int(first) if isinstance(value, list) else first
+    copy[key] = _without(copy[key], inner) if inner else None
+    return copy
 
 
 def paths_in(value: Any, name: str = "") -> Iterator[str]:

@@ -12,7 +12,7 @@ import pytest
 from feedback_files import ENGLISH, GERMAN, MIXED, shop_rows, write_table
 from human_data import small_config
 from text2grad.config import Config
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UsageError, UserError, warn_once
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl
 from text2grad.stages import improve
@@ -82,13 +82,17 @@ def praised(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("shape", CHATS)
-def test_chat_logs_have_their_ratings_and_comments_anywhere(tmp_path: Path, shape: str) -> None:
+def test_chat_logs_have_their_ratings_and_comments_anywhere(
+    tmp_path: Path, shape: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warn_once.cache_clear()
     path = tmp_path / "chats.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in (CHATS[shape], praised(CHATS[shape]))), encoding="utf-8")
     source = read_source(config_in(tmp_path), path, ImproveOptions())
     assert [record.score for record in source.records] == [-1.0, 1.0], source.imported.losses
     assert [span.text for span in source.records[0].spans] == ["The best"]
     assert source.records[0].prompt[-1].content == "Describe the lamp."
+    assert "is not read" not in capsys.readouterr().err
 
 
 def test_what_is_in_doubt_is_refused_with_both_candidates(tmp_path: Path) -> None:
