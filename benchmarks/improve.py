@@ -87,20 +87,20 @@ def reading() -> dict[str, Any]:
 
 
 def pointed_at(data: Path) -> Iterator[bool]:
-    """Whether people point at each place that their comment quotes."""
+    """Yield, for each place that a comment quotes, True if people point at it."""
     for line in (data / "squality_human_eval" / "span_comments_flat.jsonl").read_text("utf-8").splitlines():
         row = json.loads(line)
         for span in row["spans"]:
             if span["start"] is not None:
-                for place in anchors(" ".join(span["comment"]), row["response"]):
-                    yield place.start < span["end"] and span["start"] < place.end
+                for start, end in anchors(" ".join(span["comment"]), row["response"]):
+                    yield start < span["end"] and span["start"] < end
     for part in ("train", "val", "test"):
         for line in (data / "defacto" / f"{part}.jsonl").read_text("utf-8").splitlines():
             row = json.loads(line)
             said = row["feedback"] if isinstance(row["feedback"], dict) else {}
             spans, _ = edits(row["candidate"], said.get("summary") or row["candidate"])
-            for place in anchors(said.get("explanation") or "", row["candidate"]) if spans else ():
-                yield any(place.start < span.end and span.start < place.end for span in spans)
+            for start, end in anchors(said.get("explanation") or "", row["candidate"]) if spans else ():
+                yield any(start < span.end and span.start < end for span in spans)
 
 
 def rules_kept(question: str, answer: str) -> float:

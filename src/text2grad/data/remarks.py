@@ -29,11 +29,10 @@ from text2grad.data.conversations import (
 )
 from text2grad.data.files import Placed, Row, RowError, cell_text, kind_of, name_text
 from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, opinions
-from text2grad.data.scale import Scale, Scales, number_of
+from text2grad.data.scale import Scale, Scales, is_rated, number_of
 from text2grad.data.spans.anchors import anchors, criticises
 from text2grad.data.spans.marks import LABELS, POLARITY, Mark, as_turns, edits, spans_of
 from text2grad.data.spans.markup import BRACKETS, MarkedText, has_markup, read_markup
-from text2grad.data.spreadsheets.columns import NO_RATING
 from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Label, Message, QuoteCounts, Span, Tolerance, is_foreign, key_of
@@ -211,11 +210,6 @@ def _lines(value: Any, name: str) -> list[str]:
 # Scores.
 
 
-def _is_rated(value: object) -> bool:
-    """True if a cell has a rating: a dash, or n/a in some language, has none."""
-    return is_filled(value) and str(value).strip().casefold() not in NO_RATING
-
-
 def scales_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scales:
     """The reading of a file's scores: of `score` on its scale from -1 to 1, or of the first rating with a scale in
     `given` ("" or its name).
@@ -223,9 +217,9 @@ def scales_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scales:
     Raises:
         UsageError: `given` names a rating that the file does not have, or a rating is not on its scale.
     """
-    there = [name for name in ("score", *RATINGS) if any(_is_rated(row.get(name)) for row in rows)]
+    there = [name for name in ("score", *RATINGS) if any(is_rated(row.get(name)) for row in rows)]
     column = next((name for name in there if name in given), next(iter(there), ""))
-    values = {column: [row[column] for row in rows if _is_rated(row.get(column))]} if column else {}
+    values = {column: [row[column] for row in rows if is_rated(row.get(column))]} if column else {}
     return Scales.of(values, given, {"score": DECLARED}, column)
 
 
@@ -236,8 +230,8 @@ def _score(row: Row, scales: Scales) -> float | None:
         ValueError: the value of the column `score` is none.
     """
     value = row.get(scales.main) if scales.main else None
-    score = scales.score({scales.main: value}) if _is_rated(value) else None
-    if score is None and scales.main == "score" and _is_rated(value):
+    score = scales.score({scales.main: value}) if is_rated(value) else None
+    if score is None and scales.main == "score" and is_rated(value):
         shown = str(value).strip()[:20]
         if number_of(value) is not None:
             cure = "of another scale, say it from worst to best: --scale 1..5"
@@ -311,7 +305,7 @@ def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinio
         return Opinion("", skipped="a header", losses=["the header again: left out"])
     response = row.get("response")
     says = score is not None or any(is_filled(row.get(name)) for name in SAYS if name != "score")
-    says = says or _is_rated(row.get("score"))
+    says = says or is_rated(row.get("score"))
     if not (says or (isinstance(response, str) and has_markup(response))):
         blank = not any(map(is_filled, row.values()))
         loss = f"nothing is said of the response: fill in {', '.join(SAYS[:-1])} or {SAYS[-1]}"

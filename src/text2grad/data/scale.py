@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.errors import UsageError
 
 BY_OPTION, BY_FILE = "as --scale says", "as the file says"
@@ -32,6 +33,8 @@ VERDICTS: Mapping[str, float] = {
     "neutral": 0.0,
 }
 """Words that praise or blame whatever was asked, in whatever case. "yes", "4" and "A" do not."""
+NO_RATING = frozenset({"-", "–", "—", "?", "/", "n/a", "na", "none", "k.a.", "k. a.", "s/o", "n.v.t."})
+"""Cells of ratings that have none."""
 DEGREES = frozenset({"excellent", "great", "very good", "very bad", "very poor", "terrible", "awful"})
 """Words of a longer scale than good and bad: beside another word of their side they are no verdict."""
 OVERALL = ("score", "overall", "overall_rating", "overall_score", "rating", "overall_quality", "quality", "verdict")
@@ -123,6 +126,11 @@ def scale_of_numbers(options: Iterable[object], declared: str = BY_FILE) -> Scal
     if len(known) < 2 or len(known) < len(numbers) or min(known) == max(known):
         return None
     return Scale(min(known), max(known), declared)
+
+
+def is_rated(value: object) -> bool:
+    """True if a cell has a rating: a dash, or n/a in some language, has none."""
+    return is_filled(value) and str(value).strip().casefold() not in NO_RATING
 
 
 def number_of(value: object) -> float | None:

@@ -64,13 +64,20 @@ class ImproveOptions:
 @dataclass(frozen=True)
 class Source:
     """A file as it was read: its rows, what its columns hold (None: a format that says it itself), and the records
-    with what was not used. `arguments` are the options of `import` that read it so."""
+    with what was not used. `options` have the columns and scales that were taken."""
 
     path: Path
     rows: int
     proposal: Proposal | None
     imported: ImportResult
-    arguments: tuple[str, ...]
+    options: ImproveOptions
+
+    @property
+    def arguments(self) -> list[str]:
+        """The options of `import` that read the file so."""
+        names, scales, sheet = self.options.names, self.options.scales, self.options.sheet
+        words = [*(["--map", ",".join(names)] if names else []), *(w for s in scales for w in ("--scale", s))]
+        return [*words, *(["--sheet", sheet] if sheet else []), "--skip"]
 
     @property
     def records(self) -> list[Feedback]:
@@ -129,23 +136,26 @@ def read_source(config: Config, path: Path, options: ImproveOptions, choose: Cho
     proposal = None if knows_itself(placed[0][1]) else _proposed(placed, options)
     while proposal is not None and proposal.doubts and choose is not None:
         doubt = proposal.doubts[0]
-        flag, _, value = choose(f"{path}: the {doubt.field}", doubt.options).partition(" ")
-        if flag == "--scale":
+        value = doubt.values[doubt.options.index(choose(f"{path}: the {doubt.subject}", doubt.options))]
+        if doubt.rated:
             options = replace(options, scales=[*options.scales, value])
         else:
-            options = replace(options, names=[*options.names, value.strip('"')])
+            options = replace(options, names=[*options.names, value])
         proposal = _proposed(placed, options)
-    names, scales = [*options.names], [*options.scales]
     if proposal is not None:
         _refuse_doubts(path, proposal)
-        names = proposal.mapping
-        scales = scales or ([proposal.scale] if proposal.scale else [])
-    writer = RunFolder.of(config).turn_writer()
-    characters = config.task.context_characters
-    imported = import_feedback(path, "auto", characters, names, scales, writer, sheet=options.sheet, skip=True)
-    words = [*(["--map", ",".join(names)] if names else []), *(w for s in scales for w in ("--scale", s))]
-    words += [*(["--sheet", options.sheet] if options.sheet else []), "--skip"]
-    return Source(path, len(placed), proposal, imported, tuple(words))
+        scales = options.scales or ([proposal.scale] if proposal.scale else [])
+        options = replace(options, names=proposal.mapping, scales=scales)
+    imported = import_feedback(
+        path,
+        context_characters=config.task.context_characters,
+        names=options.names,
+        scales=options.scales,
+        write=RunFolder.of(config).turn_writer(),
+        sheet=options.sheet,
+        skip=True,
+    )
+    return Source(path, len(placed), proposal, imported, options)
 
 
 def _proposed(placed: Sequence[Placed], options: ImproveOptions) -> Proposal:
@@ -159,7 +169,7 @@ def _proposed(placed: Sequence[Placed], options: ImproveOptions) -> Proposal:
 def _refuse_doubts(path: Path, proposal: Proposal) -> None:
     if proposal.doubts:
         doubt = proposal.doubts[0]
-        problem = f"{path}: the {doubt.field} may be {' or '.join(map(repr, doubt.candidates))}"
+        problem = f"{path}: the {doubt.subject} may be {' or '.join(map(repr, doubt.candidates))}"
         raise UsageError(problem, f"say which: {' or '.join(doubt.options)}")
     if "response" not in proposal.columns and not proposal.talk:
         raise UserError(f"{path}: no column has answers", "say which it is: --map response=COLUMN")
@@ -414,12 +424,11 @@ def _run(
         write_whole(run.path / name, "".join(f"{to_json(_question_row(each))}\n" for each in examples))
     steps.keep()
     resume: ResumeMode = "restart" if options.restart else "auto"
-    names = [*source.proposal.mapping] if source.proposal else [*options.names]
-    scales = [word for flag, word in zip(source.arguments, source.arguments[1:], strict=False) if flag == "--scale"]
+    names, scales, sheet = source.options.names, source.options.scales, source.options.sheet
     with_settings = ["--config", str(run.path / SETTINGS)]
 
     def read() -> object:
-        return run_import(config, source.path, "auto", None, names, scales, sheet=options.sheet, skip=True)
+        return run_import(config, source.path, "auto", None, names, scales, sheet=sheet, skip=True)
 
     steps.run("import", ["import", str(source.path), *source.arguments, *with_settings], read)
     if SFT in plan.steps:

@@ -100,7 +100,7 @@ def test_what_is_in_doubt_is_refused_with_both_candidates(tmp_path: Path) -> Non
     rows[0] = (ENGLISH[0], "Answer 1", *ENGLISH[2:], "Answer 2")
     with pytest.raises(UsageError, match="'Answer 1' or 'Answer 2'") as caught:
         source_of(tmp_path, rows)
-    assert '--map "response=Answer 2"' in caught.value.cure
+    assert "--map 'response=Answer 2'" in caught.value.cure
     source = source_of(tmp_path, rows, names=["response=Answer 2"])
     assert source.records[0].response.startswith("Another")
     asked: list[str] = []

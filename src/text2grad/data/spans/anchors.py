@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from text2grad.feedback import Place
 from text2grad.feedback.locate import every_place
 from text2grad.unicode_words import units
 
@@ -34,31 +34,24 @@ LONGEST = 400
 """Characters of a comment: longer ones quote their sources, too."""
 
 
-class Anchor(NamedTuple):
-    """The place of words in an answer that a comment quotes."""
-
-    start: int
-    end: int
-
-
 def criticises(comment: str, score: float | None) -> bool:
     """True if a comment finds fault: by its score, or if it praises nothing, outside of what it quotes, and does
     not go with the best score."""
     return (score is not None and score <= 0) or (score != 1 and not PRAISES.search(QUOTED.sub("", comment)))
 
 
-def anchors(comment: str, answer: str) -> list[Anchor]:
+def anchors(comment: str, answer: str) -> list[Place]:
     """The places that a comment quotes for certain, in order."""
     plain = answer.casefold()
     if len(comment) > LONGEST or len(plain) != len(answer):
         return []
     words = list(units(answer))
     starts, ends = {start for start, _ in words}, {end for _, end in words}
-    places = set()
+    places: set[Place] = set()
     for quote in _quotes(comment):
-        found = [place for place in every_place(quote, plain) if place in starts and place + len(quote) in ends]
-        if len(found) == 1:
-            places.add(Anchor(found[0], found[0] + len(quote)))
+        matches = [start for start in every_place(quote, plain) if start in starts and start + len(quote) in ends]
+        if len(matches) == 1:
+            places.add((matches[0], matches[0] + len(quote)))
     return sorted(places)
 
 

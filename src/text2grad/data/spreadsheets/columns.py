@@ -7,6 +7,7 @@ no guess; where two columns, or two scales, may be meant, it names both and deci
 from __future__ import annotations
 
 import re
+import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,20 +17,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from text2grad.data.scale import number_of, share_of, verdict
+from text2grad.data.scale import is_rated, number_of, share_of, verdict
 from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.strict_yaml import parse_yaml
 
-FIELDS = ("response", "prompt", "corrected", "critique", "score", "annotator")
-"""What a column may hold, in the order in which they are looked for; `unused` are dates and the like."""
 TEXTS = ("response", "prompt", "corrected", "critique")
 EXACT, PHRASE, WORD, ENDING = 3.0, 2.0, 1.0, 0.5
 """How much of a header a known name is: all of it, several words, one word, the end of a word (`Kundenfrage`)."""
 ALIKE, CLEARLY = 0.35, 0.2
 """Words that a correction shares with the response at least, and by how much one candidate must lead."""
 LOOKED_AT = 200
-NO_RATING = frozenset({"-", "–", "—", "?", "/", "n/a", "na", "none", "k.a.", "k. a.", "s/o", "n.v.t."})
-"""Cells of ratings that have none."""
 LONGEST_RATING = 11
 """Different values of a rating at most: 0 to 10."""
 _RANGE = re.compile(
@@ -60,11 +57,27 @@ class Profile(NamedTuple):
 
 @dataclass(frozen=True)
 class Doubt:
-    """A field for which two columns, or a rating for which two scales, may be meant; `options` are what decides."""
+    """A field for which several columns may be meant, or the scales that the column `rated` may have."""
 
     field: str
     candidates: tuple[str, ...]
-    options: tuple[str, ...]
+    rated: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The field, or the scale with its column."""
+        return f"{self.field} of {self.rated!r}" if self.rated else self.field
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values of --map, or of --scale, that decide."""
+        return self.candidates if self.rated else tuple(f"{self.field}={name}" for name in self.candidates)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options that decide."""
+        flag = "--scale" if self.rated else "--map"
+        return tuple(f"{flag} {shlex.quote(value)}" for value in self.values)
 
 
 @dataclass(frozen=True)
@@ -198,7 +211,7 @@ def rating_of(header: str, values: Sequence[Any], language: str = "") -> Rating 
 
     None: these are no ratings.
     """
-    values = [value for value in values if str(value).strip().casefold() not in NO_RATING]
+    values = [value for value in values if is_rated(value)]
     different = {str(value).strip().casefold() for value in values}
     if not different or len(different) > 4 * LONGEST_RATING:
         return None
@@ -292,25 +305,18 @@ def propose(
     chosen |= {ours: talk for ours in of_talk if ours not in chosen}
     free = [name for name in headers if name not in chosen.values() and profiles[name].values]
     matches = {name: fields_of(name) for name in free}
-    language = _language(matches.values())
-    doubts: list[Doubt] = []
-    by_name: dict[str, list[tuple[float, str]]] = {}
-    for name in free:
-        for ours, strength in _strengths(name, matches[name], profiles, language).items():
-            by_name.setdefault(ours, []).append((strength, name))
-    _assign(by_name, chosen, doubts, rows, profiles)
-    _by_content(rows, [name for name in free if not _is_unused(matches[name])], profiles, chosen, doubts, language)
+    draft = _Draft(rows, headers, profiles, chosen, _language(matches.values()))
+    draft.assign_by_name({name: draft.strengths(name, matches[name]) for name in free})
+    draft.assign_by_content([name for name in free if not _is_unused(matches[name])])
     chosen = {ours: chosen[ours] for ours in _order(chosen, headers)}
-    rating = rating_of(chosen["score"], profiles[chosen["score"]].values, language) if "score" in chosen else None
+    rating = draft.rating(chosen["score"]) if "score" in chosen else None
     if rating and rating.candidates and not scaled:
-        candidates = tuple(f"{chosen['score']} {scale}" for scale in rating.candidates)
-        options = tuple(f"--scale {scale}" for scale in rating.candidates)
-        doubts.append(Doubt("scale", candidates, options))
+        draft.doubts.append(Doubt("scale", rating.candidates, chosen["score"]))
     unused = tuple(name for name in headers if name not in chosen.values())
     notes = {name: "empty" for name in unused if not profiles[name].values}
     scale = rating.scale if rating and not scaled else ""
     columns = {ours: theirs for ours, theirs in chosen.items() if theirs != talk or not talk}
-    return Proposal(columns, scale, unused, tuple(doubts), notes, talk)
+    return Proposal(columns, scale, unused, tuple(draft.doubts), notes, talk)
 
 
 def _order(chosen: Mapping[str, str], headers: Sequence[str]) -> list[str]:
@@ -331,188 +337,180 @@ def _is_unused(fields: Mapping[str, tuple[float, frozenset[str]]]) -> bool:
     return bool(fields) and max(fields, key=lambda ours: fields[ours][0]) == "unused"
 
 
-def _strengths(
-    name: str,
-    fields: Mapping[str, tuple[float, frozenset[str]]],
-    profiles: Mapping[str, Profile],
-    language: str,
-) -> dict[str, float]:
-    """How likely a column holds each field, by its name; what its content excludes is left out."""
-    content = profiles[name]
-    longest = max(each.characters for each in profiles.values())
-    rating = rating_of(name, content.values, language)
-    strengths: dict[str, float] = {}
-    for ours, (strength, languages) in fields.items():
-        # A name of the table's own language says more: "note" is a comment in English and a grade in German.
-        strength += 0.2 * (language in languages)
-        if ours in TEXTS and (rating or content.words < 1.2) and not content.is_text:
-            continue
-        if ours == "score" and rating is None:
-            continue
-        if ours == "annotator" and rating and "score" in fields:
-            continue
-        if ours == "annotator" and (content.words > 3 or content.different > max(3, 0.7 * len(content.values))):
-            continue
-        if ours == "response":
-            strength += 0.3 * content.characters / longest
-        strengths[ours] = strength
-    if "unused" in strengths and len(strengths) > 1 and strengths["unused"] >= max(strengths.values()):
-        return {"unused": strengths["unused"]}
-    return strengths
+@dataclass
+class _Draft:
+    """A proposal in the making: the columns that are `chosen` so far, by our names, and the doubts."""
 
+    rows: Sequence[Mapping[str, Any]]
+    headers: Sequence[str]
+    profiles: Mapping[str, Profile]
+    chosen: dict[str, str]
+    language: str
+    doubts: list[Doubt] = field(default_factory=list)
 
-def _assign(
-    by_name: Mapping[str, list[tuple[float, str]]],
-    chosen: dict[str, str],
-    doubts: list[Doubt],
-    rows: Sequence[Mapping[str, Any]],
-    profiles: Mapping[str, Profile],
-) -> None:
-    """Give each field the column whose name says it most, the surest first; equals are in doubt."""
-    pairs = sorted(
-        ((strength, ours, name) for ours, all in by_name.items() for strength, name in all), reverse=True
-    )
-    taken = {name: "" for name in chosen.values()}
-    for strength, ours, name in pairs:
-        if name in taken or ours in chosen:
-            continue
-        if ours == "unused":
-            taken[name] = ours
-            continue
-        rivals = [
-            other
-            for other_strength, other in by_name[ours]
-            if other != name and other not in taken and strength - other_strength < CLEARLY
-        ]
-        rivals = [other for other in rivals if not _better_elsewhere(other, ours, by_name, chosen)]
-        if rivals and ours in (*TEXTS, "score"):
-            both = _settled(ours, [name, *rivals], rows, profiles, chosen)
-            if len(both) > 1:
-                _doubt(doubts, ours, both)
-                chosen.setdefault(ours, name)
-                taken[name] = ours
+    def rating(self, name: str) -> Rating | None:
+        """The ratings in a column; see `rating_of`."""
+        return rating_of(name, self.profiles[name].values, self.language)
+
+    def strengths(self, name: str, fields: Mapping[str, tuple[float, frozenset[str]]]) -> dict[str, float]:
+        """How likely a column holds each field, by its name; what its content excludes is left out."""
+        content = self.profiles[name]
+        longest = max(profile.characters for profile in self.profiles.values())
+        rating = self.rating(name)
+        strengths: dict[str, float] = {}
+        for ours, (strength, languages) in fields.items():
+            # A name of the table's own language says more: "note" is a comment in English and a grade in German.
+            strength += 0.2 * (self.language in languages)
+            if ours in TEXTS and (rating or content.words < 1.2) and not content.is_text:
                 continue
-            name = both[0]
-        chosen[ours] = name
-        taken[name] = ours
+            if ours == "score" and rating is None:
+                continue
+            if ours == "annotator" and rating and "score" in fields:
+                continue
+            if ours == "annotator" and (content.words > 3 or content.different > max(3, 0.7 * len(content.values))):
+                continue
+            if ours == "response":
+                strength += 0.3 * content.characters / longest
+            strengths[ours] = strength
+        if "unused" in strengths and len(strengths) > 1 and strengths["unused"] >= max(strengths.values()):
+            return {"unused": strengths["unused"]}
+        return strengths
 
+    def assign_by_name(self, strengths: Mapping[str, Mapping[str, float]]) -> None:
+        """Give each field the column whose name says it most, the surest first; equals are in doubt."""
+        pairs = [(strength, ours, name) for name in strengths for ours, strength in strengths[name].items()]
+        taken = {*self.chosen.values()}
+        for strength, ours, name in sorted(pairs, reverse=True):
+            if name in taken or ours in self.chosen:
+                continue
+            if ours == "unused":
+                taken.add(name)
+                continue
+            rivals = [
+                other
+                for other, fields in strengths.items()
+                if ours in fields and other != name and other not in taken and strength - fields[ours] < CLEARLY
+            ]
+            rivals = [other for other in rivals if not self._is_better_elsewhere(strengths[other], ours)]
+            names = self._settled(ours, [name, *rivals]) if rivals and ours in (*TEXTS, "score") else [name]
+            if len(names) > 1:
+                self._doubt(ours, names)
+            self.chosen[ours] = name if len(names) > 1 else names[0]
+            taken.add(self.chosen[ours])
 
-def _better_elsewhere(
-    name: str, ours: str, by_name: Mapping[str, list[tuple[float, str]]], chosen: Mapping[str, str]
-) -> bool:
-    """True if a column's name says another field at least as much, which no column has yet."""
-    mine = max(strength for strength, other in by_name[ours] if other == name)
-    return any(
-        strength >= mine
-        for field, pairs in by_name.items()
-        if field != ours and field not in chosen
-        for strength, other in pairs
-        if other == name
-    )
+    def _is_better_elsewhere(self, fields: Mapping[str, float], ours: str) -> bool:
+        """True if a column's name says another field at least as much, which no column has yet."""
+        others = fields.keys() - {ours} - self.chosen.keys()
+        return any(fields[other] >= fields[ours] for other in others)
 
+    def _settled(self, ours: str, names: list[str]) -> list[str]:
+        """Those of several columns of one name that their content leaves."""
+        if ours == "score":
+            overall = {plain_header(name) for name in _table()["overall"]}
+            named = [name for name in names if overall & {*plain_header(name).split()}]
+            return named if len(named) == 1 else names
+        if ours == "response":
+            longest = sorted(names, key=lambda name: -self.profiles[name].characters)
+            ahead = self.profiles[longest[0]].characters > 1.5 * self.profiles[longest[1]].characters
+            return longest[:1] if ahead and likeness(self.rows, *longest[:2]) < ALIKE else names
+        if ours == "corrected" and "response" in self.chosen:
+            alike = sorted(
+                ((likeness(self.rows, self.chosen["response"], name), name) for name in names), reverse=True
+            )
+            return [alike[0][1]] if alike[0][0] > alike[1][0] + CLEARLY else names
+        if ours == "prompt":
+            texts = [name for name in names if self.profiles[name].is_text]
+            return texts if len(texts) == 1 else names
+        return names
 
-def _settled(
-    ours: str,
-    names: list[str],
-    rows: Sequence[Mapping[str, Any]],
-    profiles: Mapping[str, Profile],
-    chosen: Mapping[str, str],
-) -> list[str]:
-    """Those of several columns of one name that their content leaves."""
-    if ours == "score":
-        overall = {plain_header(name) for name in _table()["overall"]}
-        named = [name for name in names if overall & {*plain_header(name).split()}]
-        return named if len(named) == 1 else names
-    if ours == "response":
-        longest = sorted(names, key=lambda name: -profiles[name].characters)
-        ahead = profiles[longest[0]].characters > 1.5 * profiles[longest[1]].characters
-        return longest[:1] if ahead and likeness(rows, *longest[:2]) < ALIKE else names
-    if ours == "corrected" and "response" in chosen:
-        alike = sorted(((likeness(rows, chosen["response"], name), name) for name in names), reverse=True)
-        return [alike[0][1]] if alike[0][0] > alike[1][0] + CLEARLY else names
-    if ours == "prompt":
-        texts = [name for name in names if profiles[name].is_text]
-        return texts if len(texts) == 1 else names
-    return names
+    def _doubt(self, ours: str, names: Sequence[str]) -> None:
+        if not any(doubt.field == ours for doubt in self.doubts):
+            self.doubts.append(Doubt(ours, tuple(sorted(names))))
 
+    def assign_by_content(self, names: Sequence[str]) -> None:
+        """Give the fields that no name says to columns by what is in them.
 
-def _doubt(doubts: list[Doubt], ours: str, names: Sequence[str]) -> None:
-    shown = tuple(sorted(names))
-    options = tuple(f"--map {ours}={name}" if " " not in name else f'--map "{ours}={name}"' for name in shown)
-    if not any(doubt.field == ours for doubt in doubts):
-        doubts.append(Doubt(ours, shown, options))
+        A column of single words holds texts only where no other does and its name says so ("Answer": "Paris").
+        """
+        for ours, candidates in (
+            ("response", self._responses),
+            ("corrected", self._corrections),
+            ("prompt", self._prompts),
+            ("critique", self._critiques),
+            ("score", self._scores),
+        ):
+            if ours not in self.chosen:
+                likely, equals = candidates(names)
+                if len(equals) > 1:
+                    self._doubt(ours, equals)
+                if likely:
+                    self.chosen[ours] = likely[0]
+                elif ours == "response":
+                    self._take_named(ours, names)
+            if "response" not in self.chosen:
+                return
+        for ours in TEXTS:
+            self._take_named(ours, names)
 
+    def _texts(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name not in self.chosen.values() and self.profiles[name].is_text]
 
-def _by_content(
-    rows: Sequence[Mapping[str, Any]],
-    free: Sequence[str],
-    profiles: Mapping[str, Profile],
-    chosen: dict[str, str],
-    doubts: list[Doubt],
-    language: str,
-) -> None:
-    """Give the fields that no name says to columns by what is in them.
-
-    A column of single words is one of texts only where nothing else is and its name says so ("Answer": "Paris").
-    """
-
-    def texts() -> list[str]:
-        return [name for name in free if name not in chosen.values() and profiles[name].is_text]
-
-    def take_named(ours: str) -> None:
-        for name in free if ours not in chosen else ():
+    def _take_named(self, ours: str, names: Sequence[str]) -> None:
+        """Give a field to a column of single words that are no ratings, if its name is exactly that."""
+        for name in names if ours not in self.chosen else ():
             exact = fields_of(name).get(ours, (0.0,))[0] >= EXACT
-            if exact and name not in chosen.values() and not rating_of(name, profiles[name].values, language):
-                chosen[ours] = name
+            if exact and name not in self.chosen.values() and not self.rating(name):
+                self.chosen[ours] = name
                 return
 
-    if "response" not in chosen and (left := texts()):
-        left.sort(key=lambda name: -profiles[name].characters)
-        # A correction is much like the response, and there for fewer rows.
-        alike = [name for name in left[1:] if likeness(rows, left[0], name) >= ALIKE]
-        group = sorted([left[0], *alike], key=lambda name: -len(profiles[name].values))
-        if len(group) > 1 and len(profiles[group[0]].values) == len(profiles[group[1]].values):
-            _doubt(doubts, "response", group[:2])
-        elif len(group) == 1 and len(left) > 1:
-            second = profiles[left[1]]
-            if second.characters > 0.8 * profiles[left[0]].characters and second.questions < 0.5:
-                _doubt(doubts, "response", left[:2])
-        chosen["response"] = group[0]
-    take_named("response")
-    if "response" not in chosen:
-        return
-    if "corrected" not in chosen:
-        alike = [name for name in texts() if likeness(rows, chosen["response"], name) >= ALIKE]
-        if len(alike) > 1:
-            _doubt(doubts, "corrected", alike)
+    # The columns that may hold a field, the likeliest first, and those among which the content does not decide.
+
+    def _responses(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The longest text, unless what is much like it (its correction) is there for more rows."""
+        texts = sorted(self._texts(names), key=lambda name: -self.profiles[name].characters)
+        if not texts:
+            return [], []
+        alike = [name for name in texts[1:] if likeness(self.rows, texts[0], name) >= ALIKE]
+        group = sorted([texts[0], *alike], key=lambda name: -len(self.profiles[name].values))
+        first, *others = (self.profiles[name] for name in (group if alike else texts)[:2])
         if alike:
-            chosen["corrected"] = alike[0]
-    if "prompt" not in chosen and (left := texts()):
-        order = list(dict.fromkeys(name for row in rows for name in row))
-        place = {name: order.index(name) for name in left}
-        before = order.index(chosen["response"]) if chosen["response"] in order else len(order)
-        full = {name: len(profiles[name].values) == len(rows) for name in left}
-        likely = {name: profiles[name].questions + 0.5 * (place[name] < before) + 0.3 * full[name] for name in left}
-        ranked = sorted(((likely[name], name) for name in left), reverse=True)
-        if len(ranked) > 1 and ranked[0][0] - ranked[1][0] < CLEARLY:
-            _doubt(doubts, "prompt", [name for _, name in ranked[:2]])
-        chosen["prompt"] = ranked[0][1]
-    if "critique" not in chosen and (left := texts()):
-        if len(left) > 1:
-            _doubt(doubts, "critique", left)
-        chosen["critique"] = left[0]
-    if "score" not in chosen:
-        numbers = [
+            equal = len(first.values) == len(others[0].values)
+        else:
+            equal = any(other.characters > 0.8 * first.characters and other.questions < 0.5 for other in others)
+        return group, (group if alike else texts)[:2] if equal else []
+
+    def _corrections(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Texts much like the response."""
+        response = self.chosen["response"]
+        alike = [name for name in self._texts(names) if likeness(self.rows, response, name) >= ALIKE]
+        return alike, alike
+
+    def _prompts(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Texts by their question marks, before the response, and in every row."""
+        response = self.chosen["response"]
+        before = self.headers.index(response) if response in self.headers else len(self.headers)
+
+        def likely(name: str) -> float:
+            content = self.profiles[name]
+            full = len(content.values) == len(self.rows)
+            return content.questions + 0.5 * (self.headers.index(name) < before) + 0.3 * full
+
+        ranked = sorted(self._texts(names), key=lambda name: (likely(name), name), reverse=True)
+        equal = len(ranked) > 1 and likely(ranked[0]) - likely(ranked[1]) < CLEARLY
+        return ranked, ranked[:2] if equal else []
+
+    def _critiques(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Every other text."""
+        texts = self._texts(names)
+        return texts, texts
+
+    def _scores(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Ratings with several values."""
+        free = [name for name in names if name not in self.chosen.values() and self.profiles[name].different > 1]
+        rated = [
             name
             for name in free
-            if name not in chosen.values()
-            and profiles[name].different > 1
-            and (rating := rating_of(name, profiles[name].values, language))
-            and (rating.scale or rating.candidates or not profiles[name].is_text)
+            if (rating := self.rating(name))
+            and (rating.scale or rating.candidates or not self.profiles[name].is_text)
         ]
-        if len(numbers) > 1:
-            _doubt(doubts, "score", numbers)
-        if numbers:
-            chosen["score"] = numbers[0]
-    for ours in TEXTS:
-        take_named(ours)
+        return rated, rated

@@ -34,7 +34,7 @@ ANSWER = "The lamp is 12 inches tall, the best of all lamps, and a lamp for you.
     ],
 )  # fmt: skip
 def test_only_what_is_quoted_once_and_not_proposed(comment: str, words: list[str]) -> None:
-    assert [ANSWER[place.start : place.end] for place in anchors(comment, ANSWER)] == words
+    assert [ANSWER[start:end] for start, end in anchors(comment, ANSWER)] == words
 
 
 @pytest.mark.parametrize(
