@@ -71,7 +71,9 @@ class Improve(Stage, ConfiguredCommand):
 
 def choose_option(question: str, options: Sequence[str]) -> str:
     """Ask on the terminal for one of several options."""
-    for number, each in enumerate(options, start=1):
-        typer.echo(f"  {number}: {each}", err=True)
-    chosen: int = typer.prompt(f"{question}: which", type=int, err=True)
-    return options[min(max(chosen, 1), len(options)) - 1]
+    for number, shown in enumerate(options, start=1):
+        typer.echo(f"  {number}: {shown}", err=True)
+    chosen = 0
+    while not 1 <= chosen <= len(options):
+        chosen = typer.prompt(f"{question}: which", type=int, err=True)
+    return options[chosen - 1]

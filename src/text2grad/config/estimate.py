@@ -1,7 +1,8 @@
 """Estimate how long the steps of `improve` take and how much memory they need. No torch, and nothing is loaded.
 
 The work is counted in floating point operations from the number of tokens, and divided by what this machine was
-measured to do. The factors are of SmolLM2-135M (benchmarks/improve.py).
+measured to do. The shares and the memory were fitted to one run of SmolLM2-135M (`benchmarks/improve.py --train`
+prints its minutes beside the estimate): expect the right order of magnitude.
 """
 
 from __future__ import annotations
@@ -9,26 +10,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from text2grad.config.derive import DataFacts, Facts, MachineFacts, ModelFacts, Supervised, derive
+from text2grad.config.derive import MEASURED_ON, DataFacts, Facts, MachineFacts, ModelFacts, Supervised, derive
 from text2grad.config.sections import TINY, Config
 from text2grad.durable.machine import total_memory
 from text2grad.feedback import Example, Feedback, Message, conversation_text
 from text2grad.settings import value_at
 
-CHARACTERS = 3.6
-"""Of a token."""
-TEMPLATE = 30
-"""Tokens of a chat template around a prompt."""
+CHARACTERS, TEMPLATE = 3.6, 30
+"""Characters of a token, and tokens of a chat template around a prompt."""
+FORWARD, BACKWARD, WEIGHTS = 2, 2, 2
+"""Operations for each token and parameter: forward, back through the layers, back to trained weights."""
 TRAINED, SAMPLED = 0.75, 0.3
 """Share of the measured speed that training, and sampling token by token, reach."""
 FIRST, START = 15.0, 4.0
 """Seconds in which all packages are loaded, and in which each step loads its model."""
 ENDS_EARLY = 0.6
 """Share of its updates after which sft ends where its loss is low enough (`sft.least_loss`)."""
-SMOLLM2_PARAMETERS = 135e6
+AT_ONCE = 10
+"""Tokens of a prompt that are read in the time of one that is sampled."""
+COPIES, PACKAGES = 3, 2.3
+"""Memory: the size of the weights times this, and GiB for packages and activations."""
+SMOLLM2_LAYERS, SMOLLM2_WIDTH = 30, 576
+TINY_FACTS = ModelFacts(1_000_000, False, 2, 128)
+"""An upper bound: the tiny model takes no time that matters."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +80,15 @@ def estimate(
         tokens = sum(asked) + sum(said)
         ended = ENDS_EARLY if stage == "sft" and config.sft.least_loss is None and len(steps) > 1 else 1.0
         passes = ended * _passes(stage, config, Facts(model, facts, MachineFacts("cpu", total_memory())))
-        each = (4 if model.adapters else 6) + (2 if stage == "offline" else 0)
-        seconds += START + passes * tokens * each * model.parameters / (TRAINED * speed)
+        operations = FORWARD + BACKWARD + (0 if model.adapters else WEIGHTS)
+        operations += FORWARD if stage == "offline" else 0  # the frozen reference
+        seconds += START + passes * tokens * operations * model.parameters / (TRAINED * speed)
     asked_tokens = sum(len(conversation_text(example.prompt)) / CHARACTERS + TEMPLATE for example in heldout)
     said_tokens = len(heldout) * config.generation.max_new_tokens
-    sampled = (len(steps) + 1) * (1 + config.evaluate.samples) * (asked_tokens / 10 + said_tokens)
-    seconds += START * (len(steps) + 1) + sampled * 2 * model.parameters / (SAMPLED * speed)
+    sampled = (len(steps) + 1) * (1 + config.evaluate.samples) * (asked_tokens / AT_ONCE + said_tokens)
+    seconds += START * (len(steps) + 1) + sampled * FORWARD * model.parameters / (SAMPLED * speed)
     weights = model.parameters * (2 if config.policy.dtype in ("bfloat16", "float16") else 4)
-    return Estimate(seconds / 60, (3 * weights + 2.3 * 2**30) / 2**30)
+    return Estimate(seconds / 60, COPIES * weights / 2**30 + PACKAGES)
 
 
 def _passes(stage: Supervised, config: Config, facts: Facts) -> float:
@@ -95,7 +103,7 @@ def _facts_of_model(config: Config) -> ModelFacts:
     adapters = config.policy.lora is not None
     name = config.policy.model
     if name == TINY:
-        return ModelFacts(1_000_000, adapters, 2, 128)
+        return replace(TINY_FACTS, adapters=adapters)
     folder = Path(name)
     sizes = [file.stat().st_size for file in folder.glob("*.safetensors")] if folder.is_dir() else []
     if sizes:
@@ -105,5 +113,5 @@ def _facts_of_model(config: Config) -> ModelFacts:
         half = str(shape.get("torch_dtype", shape.get("dtype", ""))) in ("bfloat16", "float16")
         return ModelFacts(round(sum(sizes) / (2 if half else 4)), adapters, layers, width)
     match = re.search(r"(\d+(?:\.\d+)?)\s*([BbMm])(?![a-z])", name)
-    parameters = float(match[1]) * (1e9 if match[2] in "Bb" else 1e6) if match else SMOLLM2_PARAMETERS
-    return ModelFacts(round(parameters), adapters, 30, 576)
+    parameters = float(match[1]) * (1e9 if match[2] in "Bb" else 1e6) if match else MEASURED_ON
+    return ModelFacts(round(parameters), adapters, SMOLLM2_LAYERS, SMOLLM2_WIDTH)

@@ -303,7 +303,7 @@ def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | No
 
     `weights`: those of its model, where the model itself has only parts of them.
     """
-    _put_in_place(folder, lambda partial: write_policy(policy, partial, weights))
+    put_in_place(folder, lambda partial: write_policy(policy, partial, weights))
 
 
 def hand_over(
@@ -311,12 +311,13 @@ def hand_over(
 ) -> None:
     """Write the policy of a finished run: the chosen one, or else the last, as `save_policy` does."""
     if choice:
-        _put_in_place(folder, choice.write)
+        put_in_place(folder, choice.write)
     else:
         save_policy(policy, folder, weights)
 
 
-def _put_in_place(folder: Path, write: Callable[[Path], None]) -> None:
+def put_in_place(folder: Path, write: Callable[[Path], object]) -> None:
+    """Have a folder written beside its place, then move it there, with a manifest."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     write(partial)

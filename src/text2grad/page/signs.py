@@ -143,17 +143,14 @@ def describe_comparison(name: str, compared: Mapping[str, Any]) -> str:
     verdict = (
         "better than" if low > 0 else "worse than" if high < 0 else "no better and no worse, beyond chance, than"
     )
-    prompts, measure = compared["prompts"], str(compared["measure"]).replace("_", " ")
-    by = f"by {measure} on {prompts} held-out prompt{'s' * (prompts != 1)}"
     figures = f"{compared['value']:.3g}, and {compared['other']:.3g} there"
     interval = f"a difference of {signed(low)} to {signed(high)}, 95 %"
-    return f"{name} is {verdict} {compared['against']} {by}: {figures} ({interval})."
+    return f"{name} is {verdict} {compared['against']} {_by_measure(compared)}: {figures} ({interval})."
 
 
 def describe_choice(choice: Mapping[str, Any]) -> str:
     """A sentence on the policy that a run handed over: better or not, by what measure, on how many prompts."""
-    prompts, measure = choice["prompts"], str(choice["measure"]).replace("_", " ")
-    by = f"by {measure} on {prompts} held-out prompt{'s' * (prompts != 1)}"
+    by = _by_measure(choice)
     value, start, last = (choice[name] for name in ("value", "start", "last"))
     if choice["step"] == 0:
         return (
@@ -164,6 +161,11 @@ def describe_choice(choice: Mapping[str, Any]) -> str:
     after = "" if choice["step"] == choice["steps"] else f" and {last:.3g} at the end"
     which = f"The policy is that of step {choice['step']} of {choice['steps']}"
     return f"{which}, the best {by}: {value:.3g}{before}{after}."
+
+
+def _by_measure(figures: Mapping[str, Any]) -> str:
+    prompts, measure = figures["prompts"], str(figures["measure"]).replace("_", " ")
+    return f"by {measure} on {prompts} held-out prompt{'s' * (prompts != 1)}"
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:

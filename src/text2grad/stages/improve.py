@@ -497,12 +497,10 @@ def _keep(run: RunFolder, best: str, comparison: Comparison) -> tuple[str, Path 
     interval = f"{mean:+.2f} of 1 a question, between {low:+.2f} and {high:+.2f}"
     if not comparison.better:
         return f"not better beyond chance ({interval}): the old policy is kept", None
+    from text2grad.durable.run import put_in_place
+
     target = run.path / KEPT
-    partial = target.with_name(f"{KEPT}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(run.find_policy(best), partial)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
+    put_in_place(target, partial(shutil.copytree, run.find_policy(best)))
     return f"better: {best} is kept as {target} ({interval})", target
 
 
