@@ -73,19 +73,21 @@ def estimate(
     for stage, prompts, answers in learned:
         if stage not in steps:
             continue
-        asked = [len(conversation_text(prompt)) / CHARACTERS + TEMPLATE for prompt in prompts]
-        said = [len(answer) / CHARACTERS for answer in answers]
-        count = max(1, len(asked))
-        facts = DataFacts(len(asked), round(sum(asked) / count), round(sum(said) / count))
-        tokens = sum(asked) + sum(said)
+        prompt_lengths = [len(conversation_text(prompt)) / CHARACTERS + TEMPLATE for prompt in prompts]
+        target_lengths = [len(answer) / CHARACTERS for answer in answers]
+        count = max(1, len(prompt_lengths))
+        facts = DataFacts(
+            len(prompt_lengths), round(sum(prompt_lengths) / count), round(sum(target_lengths) / count)
+        )
+        tokens = sum(prompt_lengths) + sum(target_lengths)
         ended = ENDS_EARLY if stage == "sft" and config.sft.least_loss is None and len(steps) > 1 else 1.0
         passes = ended * _passes(stage, config, Facts(model, facts, MachineFacts("cpu", total_memory())))
         operations = FORWARD + BACKWARD + (0 if model.adapters else WEIGHTS)
         operations += FORWARD if stage == "offline" else 0  # the frozen reference
         seconds += START + passes * tokens * operations * model.parameters / (TRAINED * speed)
-    asked_tokens = sum(len(conversation_text(example.prompt)) / CHARACTERS + TEMPLATE for example in heldout)
-    said_tokens = len(heldout) * config.generation.max_new_tokens
-    sampled = (len(steps) + 1) * (1 + config.evaluate.samples) * (asked_tokens / AT_ONCE + said_tokens)
+    prompt_tokens = sum(len(conversation_text(example.prompt)) / CHARACTERS + TEMPLATE for example in heldout)
+    answer_tokens = len(heldout) * config.generation.max_new_tokens
+    sampled = (len(steps) + 1) * (1 + config.evaluate.samples) * (prompt_tokens / AT_ONCE + answer_tokens)
     seconds += START * (len(steps) + 1) + sampled * FORWARD * model.parameters / (SAMPLED * speed)
     weights = model.parameters * (2 if config.policy.dtype in ("bfloat16", "float16") else 4)
     return Estimate(seconds / 60, COPIES * weights / 2**30 + PACKAGES)

@@ -1,4 +1,4 @@
-"""Values inside values, by names with dots (`outputs.answer`, `feedback.0.comment`, `messages.-1.rating`)."""
+"""Reach values inside values by names with dots (`outputs.answer`, `feedback.0.comment`, `messages.-1.rating`)."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def answers_apart(rows: Sequence[Row], talk: str) -> bool:
 def _flat(row: Row, talk: str) -> Iterator[tuple[str, Any]]:
     for name, value in row.items():
         if name == talk and is_talk(value):
-            said = [message.get("content") for message in value if message.get("role") == "assistant"]
-            yield name, next((text for text in reversed(said) if isinstance(text, str)), "")
+            answers = [message.get("content") for message in value if message.get("role") == "assistant"]
+            yield name, next((text for text in reversed(answers) if isinstance(text, str)), "")
             last = {key: item for key, item in value[-1].items() if key not in ("role", "content", "type", "id")}
             yield from _scalars(last, f"{name}.-1", DEEPEST)
         elif is_talk(value):

@@ -1,4 +1,4 @@
-"""Is a model better on held-out questions? Judged by what people's own feedback offers, without a judge.
+"""Compare models on held-out questions by people's own feedback, without a judge.
 
 Three measures, each from 0 to 1 for every answer: how close it is to the answer as people corrected it; that it
 repeats none of the words that people criticised; how close it is to an answer that people rated well. No torch.
@@ -32,7 +32,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Expectation:
-    """What people want of an answer to one held-out question: `corrected` and `praised` are answers ("": unknown),
+    """The wishes of people for an answer to a question: `corrected` and `praised` are answers ("": unknown),
     `length` is the usual number of words, and `terms` the criticised words that it must not repeat."""
 
     corrected: str
@@ -77,7 +77,7 @@ def terms_of(text: str) -> set[str]:
 
 
 def expectations(records: Sequence[Feedback], heldout: Iterable[str]) -> dict[str, Expectation]:
-    """What people want of an answer to each held-out question, by the question."""
+    """Return the wishes of people for an answer to each held-out question, by the question."""
     terms = criticised_terms(records)
     by_question: dict[str, list[Feedback]] = {}
     for record in records:
@@ -85,9 +85,9 @@ def expectations(records: Sequence[Feedback], heldout: Iterable[str]) -> dict[st
     usual = fmean([len(words_in(record.response)) for record in records] or [0.0])
     expected = {}
     for question in heldout:
-        own = by_question.get(question, [])
-        corrected = next((text for record in own if (text := str(record.meta.get("corrected") or ""))), "")
-        praised = max(own, key=lambda record: record.score or 0.0, default=None)
+        about = by_question.get(question, [])
+        corrected = next((text for record in about if (text := str(record.meta.get("corrected") or ""))), "")
+        praised = max(about, key=lambda record: record.score or 0.0, default=None)
         good = praised.response if praised is not None and (praised.score or 0.0) > 0 else ""
         length = len(words_in(corrected or good)) or usual
         asked = terms_of(question)
@@ -135,8 +135,8 @@ def compare(expected: Mapping[str, Expectation], before: Mapping[str, str], afte
     """Compare answers to the same held-out questions, each by its question."""
     has_terms = any(expectation.terms for expectation in expected.values())
     figures = {
-        question: (measure(before[question], each, has_terms), measure(after[question], each, has_terms))
-        for question, each in expected.items()
+        question: tuple(measure(answers[question], wanted, has_terms) for answers in (before, after))
+        for question, wanted in expected.items()
         if question in before and question in after
     }
     measured = {question: pair for question, pair in figures.items() if pair[0]}

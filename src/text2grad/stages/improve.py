@@ -52,7 +52,7 @@ LONGEST_ANSWER = 512
 
 @dataclass(frozen=True)
 class ImproveOptions:
-    """What the command line says beside the settings. `names` and `scales` are as `import` takes them."""
+    """Options of the command line other than settings. `names` and `scales` are as `import` takes them."""
 
     sheet: str = ""
     names: Sequence[str] = ()
@@ -178,7 +178,7 @@ def _refuse_doubts(path: Path, proposal: Proposal) -> None:
 
 
 def describe(source: Source) -> list[str]:
-    """What was read, a line each: the columns, five examples, what the comments point at, what is left out."""
+    """Return lines on what was read: the columns, five examples, what comments point at, what is left out."""
     imported, records = source.imported, source.records
     lines = [f"{source.path}: {source.rows} rows, {len(records)} records"]
     if source.proposal is not None:
@@ -268,10 +268,10 @@ def _split(records: Sequence[Feedback]) -> tuple[tuple[Example, ...], tuple[Exam
         by_question.setdefault(words_of(question_of(record)), []).append(record)
     order = sorted(by_question, key=digest)
     count = min(MOST_HELDOUT, max(1, round(SHARE * len(order))))
-    out = set(order[:count])
-    examples = {question: _as_question(own) for question, own in by_question.items()}
-    training = tuple(example for question, example in examples.items() if question not in out)
-    return training, tuple(example for question, example in examples.items() if question in out)
+    held_out = {*order[:count]}
+    examples = {question: _as_question(answers) for question, answers in by_question.items()}
+    training = tuple(example for question, example in examples.items() if question not in held_out)
+    return training, tuple(example for question, example in examples.items() if question in held_out)
 
 
 def _as_question(records: Sequence[Feedback]) -> Example:
@@ -421,7 +421,7 @@ def _run(
     steps = Steps(run.path, _identity(source, settings), options.restart)
     write_whole(run.path / SETTINGS, settings)
     for name, examples in ((QUESTIONS, plan.training), (HELDOUT, plan.heldout)):
-        write_whole(run.path / name, "".join(f"{to_json(_question_row(each))}\n" for each in examples))
+        write_whole(run.path / name, "".join(f"{to_json(_question_row(example))}\n" for example in examples))
     steps.keep()
     resume: ResumeMode = "restart" if options.restart else "auto"
     names, scales, sheet = source.options.names, source.options.scales, source.options.sheet
@@ -477,16 +477,16 @@ def best_policy(run: RunFolder, records: Sequence[Feedback], plan: Plan) -> tupl
     compared = {name: compare(expected, answers[BASE], answers[name]) for name in plan.steps}
 
     def gain(name: str) -> float:
-        found = compared[name].gain
-        return found.mean if found else 0.0
+        interval = compared[name].gain
+        return interval.mean if interval else 0.0
 
     best = max(reversed(plan.steps), key=gain)
     return best, compared[best]
 
 
 def _answers(run: RunFolder, name: str, question: Mapping[str, str]) -> dict[str, str]:
-    found = json.loads((run.results / f"{name}{ANSWERS}").read_text(encoding="utf-8"))
-    return {question[row["id"]]: str(row["response"]) for row in found if row["id"] in question}
+    rows = json.loads((run.results / f"{name}{ANSWERS}").read_text(encoding="utf-8"))
+    return {question[row["id"]]: str(row["response"]) for row in rows if row["id"] in question}
 
 
 def _keep(run: RunFolder, best: str, comparison: Comparison) -> tuple[str, Path | None]:
