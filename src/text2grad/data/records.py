@@ -164,21 +164,19 @@ def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> Import
     files, others = files_in(folder)
     results = [(file.name, read(file)) for file in files]
     all_records = [record for _, result in results for record in result.records]
-    losses = [f"{name}: no feedback, not read" for name in others]
-    losses += [f"{name}: {line}" for name, result in results for line in result.losses]
-    unscored = [f"{name}: {line}" for name, result in results for line in result.unscored]
-    scales = [f"{name}: {line}" for name, result in results for line in result.scales]
-    anchored = [f"{name}: {line}" for name, result in results for line in result.anchored]
+
+    def named(lines: str) -> tuple[str, ...]:
+        return tuple(f"{name}: {line}" for name, result in results for line in getattr(result, lines))
+
     ignored = dict.fromkeys(name for _, result in results for name in result.ignored)
     kinds = dict.fromkeys(result.report.source for _, result in results)
-    report = _report(", ".join(kinds), all_records)
     return ImportResult(
         records=all_records,
-        report=report,
-        unscored=tuple(unscored),
-        scales=tuple(scales),
-        anchored=tuple(anchored),
-        losses=tuple(losses),
+        report=_report(", ".join(kinds), all_records),
+        unscored=named("unscored"),
+        scales=named("scales"),
+        anchored=named("anchored"),
+        losses=(*(f"{name}: no feedback, not read" for name in others), *named("losses")),
         ignored=tuple(ignored),
     )
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from text2grad.config import TINY, Config, dump_config
+from text2grad.config.derive import FEW_ANSWERS
 from text2grad.config.estimate import Estimate, estimate
 from text2grad.data.files import Placed, rows
 from text2grad.data.paths import answers_apart, flat_rows
@@ -45,7 +46,6 @@ SHARE, MOST_HELDOUT, FEWEST_TRAINED = 0.2, 100, 4
 """Of the questions that are held out, and how many at most; questions that there must be to learn from."""
 NEARLY_ALL = 0.8
 """Share of answers with a correction from which corrections alone are learned."""
-MANY = 200
 EXAMPLES, SHOWN = 5, 40
 LONGEST_ANSWER = 512
 
@@ -511,7 +511,7 @@ def _what_next(run: RunFolder, kept: Path | None, page: Path, records: int) -> l
         lines.append(
             f"serve: text2grad merge {kept} --out {merged} --run.folder {run.path}, then vllm serve {merged}"
         )
-    if records > MANY:
+    if records >= FEW_ANSWERS:
         settings = f"--config {run.path / SETTINGS}"
         lines.append(f"{records} records are enough for a critic: text2grad train-reward {settings}, then train")
     return lines

@@ -141,18 +141,22 @@ def _packed(parts: Mapping[str, bytes]) -> bytes:
 
 
 def _checked_cells(path: Path, parts: Mapping[str, bytes]) -> dict[str, _Cells]:
-    """What the XML of each sheet of an .xlsx says of its cells, by the sheet's name.
+    """Return the extent and the valueless cells of each sheet of an .xlsx, by the sheet's name.
 
     Raises:
         UserError: the extent of a sheet is too large.
     """
-    found: dict[str, _Cells] = {}
+    sheets: dict[str, _Cells] = {}
     for name, part in _sheet_parts(parts):
-        cells = found[name] = _cells_of(part)
-        if cells.rows * cells.columns > MOST_CELLS:
-            problem = f"{path}: the sheet {name!r} ends in row {cells.rows:,} and column {cells.columns:,}"
-            raise UserError(problem, "delete the empty rows and columns behind the table, and save it")
-    return found
+        cells = sheets[name] = _cells_of(part)
+        _refuse_extent(path, name, cells.rows, cells.columns)
+    return sheets
+
+
+def _refuse_extent(path: Path, name: str, rows: int, columns: int) -> None:
+    if rows * columns > MOST_CELLS:
+        problem = f"{path}: the sheet {name!r} ends in row {rows:,} and column {columns:,}"
+        raise UserError(problem, "delete the empty rows and columns behind the table, and save it")
 
 
 def _sheet_parts(parts: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
@@ -207,11 +211,11 @@ def _refuse_valueless(path: Path, name: str, cells: _Cells) -> None:
         UserError: there are some; says which.
     """
     if cells.errors:
-        found = [(place, f"the spreadsheet's error {error}") for place, error in cells.errors]
-        raise bad_rows(f"{path}, sheet {name!r}", found, "correct the formula, or clear the cell, and save it")
+        places = [(place, f"the spreadsheet's error {error}") for place, error in cells.errors]
+        raise bad_rows(f"{path}, sheet {name!r}", places, "correct the formula, or clear the cell, and save it")
     if cells.unsaved:
-        found = [(place, "a formula without a value") for place in cells.unsaved]
-        raise bad_rows(f"{path}, sheet {name!r}", found, "open it in Excel or LibreOffice, and save it")
+        places = [(place, "a formula without a value") for place in cells.unsaved]
+        raise bad_rows(f"{path}, sheet {name!r}", places, "open it in Excel or LibreOffice, and save it")
 
 
 # Sheets.
@@ -244,9 +248,7 @@ def _candidates(path: Path, names: Sequence[str], tables: Sequence[str], sheet: 
 def _read(path: Path, sheet: CalamineSheet) -> _Sheet:
     """The rows of a sheet that are not blank, with what is merged in every row of it."""
     end = sheet.end or (-1, -1)
-    if (end[0] + 1) * (end[1] + 1) > MOST_CELLS:
-        problem = f"{path}: the sheet {sheet.name!r} ends in row {end[0] + 1:,} and column {end[1] + 1:,}"
-        raise UserError(problem, "delete the empty rows and columns behind the table, and save it")
+    _refuse_extent(path, sheet.name, end[0] + 1, end[1] + 1)
     rows = [[_text(cell) for cell in row] for row in sheet.to_python(skip_empty_area=False)] if end[0] >= 0 else []
     filled = [number for number, row in enumerate(rows) if any(map(str.strip, row))]
     header = _header(rows, filled)

@@ -120,6 +120,10 @@ def far(folder: Path) -> Path:
     return book(folder, {"Feedback": [HEADER, *ROWS, ('<c/><c r="XFD1048576"><v>1</v></c>',)]})
 
 
+def charts(folder: Path) -> Path:
+    return write_xlsx(folder / "feedback.xlsx", {}, charts=["Chart"])
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "too large": (huge, "64 MiB"),
     "a bomb": (bomb, "unpacks to more than"),
@@ -128,10 +132,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "changed": (changed, "cannot be read"),
     "a cell far off": (far, "ends in row 1,048,576 and column 16,384"),
     "empty": (lambda folder: book(folder, {"Feedback": []}), "'Feedback' is empty"),
-    "a chart alone": (
-        lambda folder: charts(folder),
-        "charts and no table",
-    ),
+    "a chart alone": (charts, "charts and no table"),
     "no header": (lambda folder: book(folder, {"A": [("When?", "It is due next week.", 3), *ROWS]}), "no header"),
     "a header alone": (lambda folder: book(folder, {"A": [HEADER]}), "a header and no rows"),
     "merged sideways": (lambda folder: book(folder, merged=["A2:B2"]), "merged cells in A2:B2: unmerge"),
@@ -144,10 +145,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
         "B2: a formula",
     ),
 }
-
-
-def charts(folder: Path) -> Path:
-    return write_xlsx(folder / "feedback.xlsx", {}, charts=["Chart"])
 
 
 @pytest.mark.parametrize("kind", REFUSED)
