@@ -81,8 +81,8 @@ def reading() -> dict[str, Any]:
                 right += [False] * len(FIELDS)
                 continue
             read += bool(source.records)
-            found = source.proposal.columns if source.proposal else {}
-            right += [found.get(ours) == theirs for ours, theirs in zip(FIELDS, header, strict=False)]
+            columns = source.proposal.columns if source.proposal else {}
+            right += [columns.get(ours) == theirs for ours, theirs in zip(FIELDS, header, strict=False)]
     return {"files": files, "read_without_options": read, "columns_right": round(fmean(right), 3)}
 
 
@@ -97,9 +97,9 @@ def pointed_at(data: Path) -> Iterator[bool]:
     for part in ("train", "val", "test"):
         for line in (data / "defacto" / f"{part}.jsonl").read_text("utf-8").splitlines():
             row = json.loads(line)
-            said = row["feedback"] if isinstance(row["feedback"], dict) else {}
-            spans, _ = edits(row["candidate"], said.get("summary") or row["candidate"])
-            for start, end in anchors(said.get("explanation") or "", row["candidate"]) if spans else ():
+            feedback = row["feedback"] if isinstance(row["feedback"], dict) else {}
+            spans, _ = edits(row["candidate"], feedback.get("summary") or row["candidate"])
+            for start, end in anchors(feedback.get("explanation") or "", row["candidate"]) if spans else ():
                 yield any(start < span.end and span.start < end for span in spans)
 
 

@@ -53,18 +53,18 @@ class Item:
 
     @property
     def words(self) -> str:
-        """What a person wrote about the response, which is to be placed in it."""
+        """Return the words of a person about the response, which are to be placed in it."""
         return human_feedback_on(self.example, self.response).strip()
 
-    def placed(self, found: Feedback) -> Feedback:
-        """The record of a person's words with their places; in one that was given, nothing else changes."""
+    def placed(self, judged: Feedback) -> Feedback:
+        """Return the record of a person's words with their places; in one that was given, nothing else changes."""
         if self.said is None:
-            return found
-        if found.error is not None:
+            return judged
+        if judged.error is not None:
             return self.said
-        details = {name: found.meta[name] for name in OF_A_JUDGEMENT & found.meta.keys()}
-        source = self.said.source.model_copy(update={"prompt_version": found.source.prompt_version})
-        update = {"spans": found.spans, "source": source, "usage": found.usage}
+        details = {name: judged.meta[name] for name in OF_A_JUDGEMENT & judged.meta.keys()}
+        source = self.said.source.model_copy(update={"prompt_version": judged.source.prompt_version})
+        update = {"spans": judged.spans, "source": source, "usage": judged.usage}
         return self.said.model_copy(update={**update, "meta": {**details, **self.said.meta}})
 
 

@@ -339,7 +339,7 @@ class Scales:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Those `problems` for which ratings are lost that a scale, or the name of the verdict, would save."""
+        """Return the `problems` that lose ratings which a scale, or the name of the verdict, would save."""
         main = self.readings.get(self.main)
         return tuple(filter(None, [main.problem if main and main.loses else "", self.problem]))
 

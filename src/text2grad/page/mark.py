@@ -147,7 +147,7 @@ def _messages(item: Item) -> list[dict[str, Any]]:
 
 
 def _said(item: Item) -> list[dict[str, Any]]:
-    """What people wrote of an answer in the file, whose words may still have to be marked."""
+    """Return the comments of people on an answer in the file, whose words may still have to be marked."""
     wrote = human_feedback_on(item.example, item.response).strip()
     comments = [
         {"who": who, "critique": record.critique, "score": record.score, "spans": len(record.spans)}

@@ -282,5 +282,5 @@ def _read_opinion(record: Feedback) -> Opinion:
     """The opinion in a record of the file."""
     spans = tuple(MarkedPlace(start=s.start, end=s.end, label=s.label, reason=s.reason) for s in record.spans)
     omissions, corrected = record.meta.get("omissions", ()), str(record.meta.get("corrected") or "")
-    said = {"critique": record.critique, "score": record.score, "omissions": omissions, "corrected": corrected}
-    return Opinion(spans=spans, **said)
+    words = {"critique": record.critique, "omissions": omissions, "corrected": corrected}
+    return Opinion(spans=spans, score=record.score, **words)

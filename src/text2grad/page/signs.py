@@ -138,7 +138,7 @@ def describe_training(rows: Sequence[Row]) -> list[str]:
 
 
 def describe_comparison(name: str, compared: Mapping[str, Any]) -> str:
-    """A sentence on a policy beside the one it started from: better or not, by what measure, how many prompts."""
+    """A sentence on a policy against the one it started from: better or not, by what measure, how many prompts."""
     low, high = compared["interval"]
     verdict = (
         "better than" if low > 0 else "worse than" if high < 0 else "no better and no worse, beyond chance, than"

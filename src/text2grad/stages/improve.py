@@ -315,7 +315,7 @@ class Steps:
             state = json.loads(self.note.read_text(encoding="utf-8"))
             if state.get("identity") != identity:
                 problem = f"{folder} is of another file, or of other settings"
-                raise UserError(problem, "--restart begins again, another --run.folder stands beside it")
+                raise UserError(problem, "start over with --restart, or give another --run.folder")
             self.state = state
 
     def run(self, name: str, command: Sequence[str], work: Callable[[], object]) -> None:

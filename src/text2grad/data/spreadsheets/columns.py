@@ -23,7 +23,7 @@ from text2grad.strict_yaml import parse_yaml
 
 TEXTS = ("response", "prompt", "corrected", "critique")
 EXACT, PHRASE, WORD, ENDING = 3.0, 2.0, 1.0, 0.5
-"""How much of a header a known name is: all of it, several words, one word, the end of a word (`Kundenfrage`)."""
+"""Weights of a known name that is all of a header, several words, one word, the end of one (`Kundenfrage`)."""
 ALIKE, CLEARLY = 0.35, 0.2
 """Words that a correction shares with the response at least, and by how much one candidate must lead."""
 LOOKED_AT = 200
@@ -144,7 +144,7 @@ def _names() -> Mapping[str, Mapping[str, frozenset[str]]]:
 
 
 def fields_of(header: str) -> dict[str, tuple[float, frozenset[str]]]:
-    """What a header may name: field -> how much of the header says so, and in which languages."""
+    """Return the fields that a header may name -> how much of the header says so, and in which languages."""
     plain = plain_header(header)
     words = plain.split()
     matches: dict[str, tuple[float, frozenset[str]]] = {}
@@ -353,7 +353,7 @@ class _Draft:
         return rating_of(name, self.profiles[name].values, self.language)
 
     def strengths(self, name: str, fields: Mapping[str, tuple[float, frozenset[str]]]) -> dict[str, float]:
-        """How likely a column holds each field, by its name; what its content excludes is left out."""
+        """Return how surely a column's name says each field, without those that its content excludes."""
         content = self.profiles[name]
         longest = max(profile.characters for profile in self.profiles.values())
         rating = self.rating(name)
@@ -404,7 +404,7 @@ class _Draft:
         return any(fields[other] >= fields[ours] for other in others)
 
     def _settled(self, ours: str, names: list[str]) -> list[str]:
-        """Those of several columns of one name that their content leaves."""
+        """Return those of several columns of one name that their content leaves."""
         if ours == "score":
             overall = {plain_header(name) for name in _table()["overall"]}
             named = [name for name in names if overall & {*plain_header(name).split()}]
