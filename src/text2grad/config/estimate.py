@@ -1,8 +1,8 @@
 """Estimate how long the steps of `improve` take and how much memory they need. No torch, and nothing is loaded.
 
 The work is counted in floating point operations from the number of tokens, and divided by what this machine was
-measured to do. The shares and the memory were fitted to one run of SmolLM2-135M (`benchmarks/improve.py --train`
-prints its minutes beside the estimate): expect the right order of magnitude.
+measured to do. The constants are set for SmolLM2-135M, and no command measures one of them alone; `python
+benchmarks/improve.py --train FOLDER` prints the minutes of a run beside the estimate.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COPIES, PACKAGES = 3, 2.3
 """Memory: the size of the weights times this, and GiB for packages and activations."""
 SMOLLM2_LAYERS, SMOLLM2_WIDTH = 30, 576
 TINY_FACTS = ModelFacts(1_000_000, False, 2, 128)
-"""An upper bound: the tiny model takes no time that matters."""
+"""A round size for the tiny model, whose work takes little compared with loading the packages."""
 
 
 @dataclass(frozen=True)
