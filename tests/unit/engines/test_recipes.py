@@ -14,6 +14,7 @@ from blocks import fenced, in_code
 from places import ROOT
 from text2grad.cli import main
 from text2grad.config import Config, load_config
+from text2grad.durable.run import RunOptions
 from tiny_runs import tiny_model
 from word_task import Words
 
@@ -68,15 +69,15 @@ def accepted_here(config: Config, file: Path, place: Path) -> None:
 def accepted_by_trl(config: Config, file: Path, place: Path) -> None:
     """By TRL's own class, with all fields but those that want a GPU here."""
     pytest.importorskip("trl", reason="pip install 'text2grad[trl]'")
-    from text2grad.engines.trl.fields import make_args, refuse_unfit, shape_of
+    from text2grad.engines.trl.fields import make_args, refuse_unfit, shape_of, shared_fields
 
     refuse_unfit(config.engine.trl, config.ppo, config.generation)
     shape = shape_of(config.ppo, 8)
     assert shape == (8, 4)
     fields = {**config.engine.trl, "use_vllm": False, "bf16": False}
-    how = {"folder": str(place), "seed": 0, "device": torch.device("cpu")}
     alone = shape._replace(passes=8 * shape.passes)
-    args = make_args(fields, config.ppo, config.generation, shape=alone, **how)
+    shared = shared_fields(RunOptions(place, "recipe"), alone, torch.device("cpu"))
+    args = make_args(fields, config.ppo, config.generation, shared)
     assert (args.num_generations, args.steps_per_generation, args.vllm_mode) == (8, 64, "colocate")
 
 

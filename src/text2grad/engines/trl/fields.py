@@ -9,6 +9,7 @@ from dataclasses import fields
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
+from text2grad.durable.run import CHECKPOINTS, RunOptions
 from text2grad.engines.processes import how_of, refuse_lost_launch
 from text2grad.errors import UsageError, UserError, first_line
 from text2grad.plugins.credit import require
@@ -121,7 +122,9 @@ def refuse_fields(given: Mapping[str, Any], set_by: Mapping[str, str] = SET_BY) 
         if any(fnmatch(name, pattern) for pattern in OBJECTIVE):
             raise UsageError(f"{key} would train something else than the other engines do", "leave it out")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            refused = (*set_by, *OBJECTIVE)
+            allowed = [field for field in known if not any(fnmatch(field, pattern) for pattern in refused)]
+            near = difflib.get_close_matches(name, allowed, n=1)
             raise UsageError(f"{key} is no field of TRL's GRPOConfig", f"did you mean {near[0]!r}?" if near else "")
         if isinstance(known[name].default, bool) and not isinstance(value, bool):
             raise UsageError(f"{key} = {value!r}: expected true or false")
@@ -146,13 +149,9 @@ def make_args(
     given: Mapping[str, Any],
     settings: PPOSettings,
     generation: GenerationSettings,
-    *,
-    shape: Shape,
-    folder: str,
-    seed: int,
-    device: Any,
+    shared: Mapping[str, Any],
 ) -> Any:
-    """Return a `GRPOConfig` of our settings and the given fields.
+    """Return a `GRPOConfig` of our settings and the given fields; `shared` are `shared_fields`.
 
     Raises:
         UsageError: TRL's own class refuses a value.
@@ -160,14 +159,12 @@ def make_args(
     from trl import GRPOConfig
 
     ours: dict[str, Any] = {
-        **common(folder, seed, device),
+        **shared,
         "learning_rate": settings.lr,
         "lr_scheduler_type": settings.schedule,
         "max_steps": settings.steps * settings.epochs * settings.mini_batches,
         "num_iterations": settings.epochs,
         "num_generations": max(2, settings.samples_per_prompt),
-        "per_device_train_batch_size": shape.rows,
-        "gradient_accumulation_steps": shape.passes,
         "generation_batch_size": settings.rollouts,
         "weight_decay": 0.0,
         "beta": 0.0,  # our KL is in the rewards
@@ -182,17 +179,8 @@ def make_args(
     return args
 
 
-def make_sft_args(
-    given: Mapping[str, Any],
-    settings: SFTSettings,
-    *,
-    steps: int,
-    shape: Shape,
-    folder: str,
-    seed: int,
-    device: Any,
-) -> Any:
-    """Return an `SFTConfig` of our settings and the given fields; those of sampling say nothing here.
+def make_sft_args(given: Mapping[str, Any], settings: SFTSettings, steps: int, shared: Mapping[str, Any]) -> Any:
+    """Return an `SFTConfig` of our settings and the given fields, without the fields of sampling.
 
     Raises:
         UsageError: TRL's own class refuses a value.
@@ -200,11 +188,9 @@ def make_sft_args(
     from trl import SFTConfig
 
     ours: dict[str, Any] = {
-        **common(folder, seed, device),
+        **shared,
         "learning_rate": settings.lr,
         "max_steps": steps,
-        "per_device_train_batch_size": shape.rows,
-        "gradient_accumulation_steps": shape.passes,
         "remove_unused_columns": False,
         "max_length": None,
         "dataset_kwargs": {"skip_prepare_dataset": True},  # it is tokenized
@@ -213,10 +199,18 @@ def make_sft_args(
     return checked(SFTConfig, {name: value for name, value in given.items() if name in known}, ours)
 
 
-def common(folder: str, seed: int, device: Any) -> dict[str, Any]:
-    """Fields that are the same for both trainers; `run` says when to save."""
-    same = {"max_grad_norm": MAX_GRAD_NORM, "save_strategy": "no", "report_to": "none"}
-    return {"output_dir": folder, "seed": seed, **how_of(device), **same}
+def shared_fields(options: RunOptions, shape: Shape, device: Any) -> dict[str, Any]:
+    """Return the fields that both trainers have; `run` decides when to save."""
+    return {
+        "output_dir": str(options.folder / CHECKPOINTS),
+        "seed": options.seed,
+        "per_device_train_batch_size": shape.rows,
+        "gradient_accumulation_steps": shape.passes,
+        "max_grad_norm": MAX_GRAD_NORM,
+        "save_strategy": "no",
+        "report_to": "none",
+        **how_of(device),
+    }
 
 
 def checked(config: Any, given: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:

@@ -24,7 +24,7 @@ from text2grad.durable.log import RunLog
 from text2grad.durable.run import CHECKPOINTS, Cures, RunOptions, hand_over
 from text2grad.engines.processes import joined
 from text2grad.engines.trl import STATE
-from text2grad.engines.trl.fields import make_args, shape_of
+from text2grad.engines.trl.fields import make_args, shape_of, shared_fields
 from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, agreed
 from text2grad.errors import Diverged, UsageError, UserError, first_line
 from text2grad.feedback import Critic, Example
@@ -75,15 +75,8 @@ def train_trl(
         **options.inputs,
     }
     refuse_unlike(identity)
-    args = make_args(
-        fields,
-        settings,
-        generation,
-        shape=shape_of(settings, processes),
-        folder=str(options.folder / CHECKPOINTS),
-        seed=options.seed,
-        device=policy.device,
-    )
+    shared = shared_fields(options, shape_of(settings, processes), policy.device)
+    args = make_args(fields, settings, generation, shared)
     refuse_lost_steps(policy, args)
     if args.use_vllm:
         args.generation_kwargs = {"stop_token_ids": policy.stop_ids}

@@ -16,9 +16,9 @@ from transformers import PrinterCallback
 from trl.trainer.sft_trainer import SFTTrainer
 
 from text2grad.durable.identity import flatten
-from text2grad.durable.run import CHECKPOINTS, Cures, RunOptions
+from text2grad.durable.run import Cures, RunOptions
 from text2grad.engines.processes import joined
-from text2grad.engines.trl.fields import Shape, make_sft_args
+from text2grad.engines.trl.fields import Shape, make_sft_args, shared_fields
 from text2grad.engines.trl.run import EngineRun, only_first, refuse_lost_steps, refuse_unlike
 from text2grad.engines.trl.trainer import WholeWeights, agreed, as_number
 from text2grad.errors import UsageError, first_line
@@ -74,15 +74,7 @@ def train_sft_trl(
     refuse_unlike(identity)
     batches = list(plan_batches(encoded, settings, options.seed))
     shape = sft_shape(settings, processes)
-    args = make_sft_args(
-        fields,
-        settings,
-        steps=len(batches),
-        shape=shape,
-        folder=str(options.folder / CHECKPOINTS),
-        seed=options.seed,
-        device=policy.device,
-    )
+    args = make_sft_args(fields, settings, len(batches), shared_fields(options, shape, policy.device))
     refuse_lost_steps(policy, args)
     places = {id(item): place for place, item in enumerate(encoded)}
     order = list(rows_of(batches, places, shape.rows * shape.passes * processes))
