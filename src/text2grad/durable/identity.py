@@ -9,10 +9,12 @@ import hashlib
 import platform
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.named import is_own_name, module_file
 from text2grad.policy.files.manifest import sha256
@@ -76,7 +78,21 @@ def digest_of_data(policy: Policy, records: Iterable[str], messages: Iterable[Me
     return digest_of_texts([*records, *rendering_of(policy.tokenizer, messages)])
 
 
-def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs between two identities, in words: settings with both values, digests by name."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return [name if "." not in name else f"{name} {before.get(name)} -> {now.get(name)}" for name in names]
+
+
+def refuse_changed(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to resume a run in a folder with another identity.
+
+    Raises:
+        UserError: names what changed.
+    """
+    if changes := changed(before, now):
+        more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+        raise UserError(
+            f"the unfinished run in {folder} began with other settings or inputs: {', '.join(changes[:3])}{more}",
+            "--restart starts over, --force resumes all the same",
+        )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from text2grad.durable import checkpoint
 from text2grad.durable.guard import is_out_of_memory, only_run_in, writing
-from text2grad.durable.identity import changed, versions
+from text2grad.durable.identity import refuse_changed, versions
 from text2grad.durable.log import RunLog
 from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Randomness, Training
@@ -81,12 +81,24 @@ class RunOptions:
     course: CourseSettings = field(default_factory=CourseSettings)
     choice: Choice | None = None
 
+    def identity(self, loop: Mapping[str, str]) -> dict[str, str]:
+        """Return what must be unchanged for the run to resume; `loop` is the part that its loop knows."""
+        return {"run.name": self.title, "run.seed": str(self.seed), **loop, **self.inputs}
+
 
 class Cures(NamedTuple):
     """The cures for a lack of memory, and for numbers that are not finite."""
 
     memory: str
     numbers: str
+
+    def user_error(self, error: BaseException | None, where: str, again: str) -> UserError | None:
+        """Return a failure that has a cure as a line for the user; `again` is the step that follows the cure."""
+        if is_out_of_memory(error):
+            return UserError(f"{where}: out of memory", f"{self.memory}, then {again}")
+        if isinstance(error, FloatingPointError):
+            return Diverged(f"{where}: {error}", f"{self.numbers}, then {again}")
+        return None
 
 
 class Run:
@@ -118,8 +130,7 @@ class Run:
         self.mode = options.resume
         self.total = steps
         self.training = training
-        basics = {"run.name": self.title, "run.seed": str(options.seed)}
-        self.identity = {**basics, **identity, **options.inputs}
+        self.identity = options.identity(identity)
         self.cures = cures
         self.every = every if options.checkpoint_every is None else options.checkpoint_every
         self.show = show
@@ -263,11 +274,7 @@ class Run:
     def _as_user_error(self, error: BaseException | None) -> UserError | None:
         where = f"{self.title}: step {self.training.step + 1} of {self.total}"
         after = f"--force resumes from step {self._saved}" if self._saved else "start again"
-        if is_out_of_memory(error):
-            return UserError(f"{where}: out of memory", f"{self.cures.memory}, then {after}")
-        if isinstance(error, FloatingPointError):
-            return Diverged(f"{where}: {error}", f"{self.cures.numbers}, then {after}")
-        return None
+        return self.cures.user_error(error, where, after)
 
     def _save_and_leave(self, signal: int) -> None:
         self.save()
@@ -279,14 +286,8 @@ class Run:
 
     def _resume_from(self, saved: checkpoint.Checkpoint) -> None:
         state, forced = saved.state, self.mode == "force"
-        changes = [] if forced else changed(state["identity"], self.identity)
-        if changes:
-            more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
-            raise UserError(
-                f"the unfinished run in {self.folder} began with other settings or inputs:"
-                f" {', '.join(changes[:3])}{more}",
-                "--restart starts over, --force resumes all the same",
-            )
+        if not forced:
+            refuse_changed(self.folder, state["identity"], self.identity)
         self.training.restore(saved.tensors, state)
         self.log.go_back(state["logs"], saved.path)
         Randomness.restore(saved.tensors, state["random"])

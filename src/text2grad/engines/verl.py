@@ -29,6 +29,7 @@ from transformers import AutoModelForCausalLM
 
 from text2grad.align import CreditSettings
 from text2grad.durable.guard import only_run_in, writing
+from text2grad.durable.identity import refuse_changed
 from text2grad.durable.log import LOGS
 from text2grad.durable.progress import ProgressLine
 from text2grad.durable.run import ResumeMode
@@ -511,32 +512,32 @@ def train(job: Job, examples: Sequence[Example], python: str, resume: ResumeMode
         if resume == "restart":
             clear(job)
         elif resume == "auto":
-            refuse_changed(job)
+            refuse_other_settings(job)
         write_start(job)
         settle(job, examples)
         run(job, python)
         collect(job, python)
 
 
-def refuse_changed(job: Job) -> None:
-    """Refuse to resume a run whose settings have changed, as the local loop does.
+def refuse_other_settings(job: Job) -> None:
+    """Refuse to resume a run whose part of verl's configuration has changed.
 
     Raises:
-        UserError: names the first key of verl's configuration that changed.
+        UserError: names the keys that changed.
     """
     file = job.folder / "ppo.yaml"
     if not (job.checkpoints / LATEST).is_file() or not file.is_file():
         return
-    before, now = (dict(_dotted("", yaml.safe_load(text))) for text in (file.read_text("utf-8"), written(job)))
-    changed = [key for key in {**before, **now} if before.get(key) != now.get(key) and not key.startswith(MANNER)]
-    if changed:
-        problem = f"the unfinished run in {job.place} began with another {changed[0]}: {before.get(changed[0])}"
-        raise UserError(problem, "--restart starts over, --force resumes all the same")
+    before, now = (
+        {key: value for key, value in _dotted("", yaml.safe_load(text)) if not key.startswith(MANNER)}
+        for text in (file.read_text("utf-8"), written(job))
+    )
+    refuse_changed(job.place, before, now)
 
 
 MANNER = ("trainer.logger", "ray_kwargs.", *(f"{NAME}.{key}" for key in ("folder", "working_folder")))
 MANNER += tuple(f"{NAME}.ppo.{key}" for key in ("max_failed", "max_kl"))
-"""Keys of `ppo.yaml` with which a run is resumed whatever they were."""
+"""Keys of `ppo.yaml` that may change before a run is resumed."""
 LATEST = "latest_checkpointed_iteration.txt"
 
 

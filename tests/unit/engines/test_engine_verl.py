@@ -226,10 +226,10 @@ def test_a_run_that_began_otherwise_is_not_resumed(tmp_path: Path) -> None:
     made.checkpoints.mkdir(parents=True)
     (made.checkpoints / verl.LATEST).write_text("2", "utf-8")
     (made.folder / "ppo.yaml").write_text(verl.written(made), "utf-8")
-    verl.refuse_changed(made)
-    verl.refuse_changed(job(tmp_path / "mine", max_failed=0.1))
+    verl.refuse_other_settings(made)
+    verl.refuse_other_settings(job(tmp_path / "mine", max_failed=0.1))
     with pytest.raises(UserError) as refused:
-        verl.refuse_changed(job(tmp_path / "mine", lr=1e-3))
+        verl.refuse_other_settings(job(tmp_path / "mine", lr=1e-3))
     assert "optim.lr" in str(refused.value) and "--restart" in str(refused.value)
 
 

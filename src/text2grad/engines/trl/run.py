@@ -18,15 +18,15 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from text2grad.align import CreditSettings
-from text2grad.durable.guard import is_out_of_memory, only_run_in, writing
-from text2grad.durable.identity import changed, flatten, own_code
+from text2grad.durable.guard import only_run_in, writing
+from text2grad.durable.identity import changed, flatten, own_code, refuse_changed
 from text2grad.durable.log import RunLog
 from text2grad.durable.run import CHECKPOINTS, Cures, RunOptions, hand_over
 from text2grad.engines.processes import joined
 from text2grad.engines.trl import STATE
 from text2grad.engines.trl.fields import make_args, shape_of, shared_fields
 from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, agreed
-from text2grad.errors import Diverged, UsageError, UserError, first_line
+from text2grad.errors import UsageError, UserError, first_line
 from text2grad.feedback import Critic, Example
 from text2grad.json_text import to_json
 from text2grad.policy.encode import encode_prompts
@@ -65,16 +65,13 @@ def train_trl(
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
     processes = joined(policy.device).num_processes
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-    identity = {
-        "run.name": options.title,
-        "run.seed": str(options.seed),
+    loop = {
         "run.processes": str(processes),
         **flatten(ppo=settings, credit=credit, generation=generation),
         **own_code("the credit scheme", credit.scheme),
         **identity_of(policy, examples, critic),
-        **options.inputs,
     }
-    refuse_unlike(identity)
+    refuse_unlike(identity := options.identity(loop))
     shared = shared_fields(options, shape_of(settings, processes), policy.device)
     args = make_args(fields, settings, generation, shared)
     refuse_lost_steps(policy, args)
@@ -172,11 +169,8 @@ def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path 
     if not complete:
         return None
     before = json.loads((complete[-1] / STATE).read_text(encoding="utf-8"))["identity"]
-    if options.resume != "force" and (changes := changed(before, identity)):
-        raise UserError(
-            f"the unfinished run in {options.folder} began with other settings or inputs: {', '.join(changes[:3])}",
-            "--restart starts over, --force resumes all the same",
-        )
+    if options.resume != "force":
+        refuse_changed(options.folder, before, identity)
     return complete[-1]
 
 
@@ -344,9 +338,6 @@ def as_user_error(run: EngineRun) -> Iterator[None]:
         yield
     except (FloatingPointError, RuntimeError, MemoryError) as error:
         where = f"{run.options.title}: step {run.done + 1} of {run.total}"
-        if is_out_of_memory(error):
-            problem, cure = f"{where}: out of memory", f"{run.cures.memory}, and start the same command again"
-            raise UserError(problem, cure) from error
-        if isinstance(error, FloatingPointError):
-            raise Diverged(f"{where}: {error}", f"{run.cures.numbers}, then start again") from error
+        if user_error := run.cures.user_error(error, where, "start the same command again"):
+            raise user_error from error
         raise

@@ -63,15 +63,12 @@ def train_sft_trl(
     refuse_nothing(pairs, options)
     processes = joined(policy.device).num_processes
     encoded = encode_pairs(policy, pairs)
-    identity = {
-        "run.name": options.title,
-        "run.seed": str(options.seed),
+    loop = {
         "run.processes": str(processes),
         **supervised_identity(policy, settings, "sft", data_identity(policy, pairs)),
         **flatten(training=options.course),
-        **options.inputs,
     }
-    refuse_unlike(identity)
+    refuse_unlike(identity := options.identity(loop))
     batches = list(plan_batches(encoded, settings, options.seed))
     shape = sft_shape(settings, processes)
     args = make_sft_args(fields, settings, len(batches), shared_fields(options, shape, policy.device))
