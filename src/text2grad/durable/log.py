@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import time
@@ -127,9 +128,20 @@ class RunLog:
             self._begun = True
             for earlier in self._paths.values():
                 earlier.unlink(missing_ok=True)
-        line = (to_json(record) + "\n").encode("utf-8")
-        with writing(self._paths[name]), self._paths[name].open("ab") as handle:
-            handle.write(line)
+        append_line(self._paths[name], record)
+
+
+def append_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Append a record to a file of lines."""
+    with writing(path), path.open("ab") as handle:
+        handle.write((to_json(record) + "\n").encode("utf-8"))
+
+
+def keep_before(path: Path, step: int) -> None:
+    """Cut off the lines of this step and later ones, and an incomplete last line."""
+    if path.is_file():
+        *lines, _ = path.read_bytes().split(b"\n")
+        path.write_bytes(b"".join(line + b"\n" for line in lines if json.loads(line)["step"] < step))
 
 
 def shown(value: float) -> str:

@@ -318,7 +318,7 @@ def hand_over(
 
 
 def put_in_place(folder: Path, write: Callable[[Path], object]) -> None:
-    """Have a folder written beside its place, then move it there, with a manifest."""
+    """Have a model's folder written beside its place, add its manifest, and move it there."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     write(partial)

@@ -18,6 +18,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -29,20 +30,20 @@ from transformers import AutoModelForCausalLM
 
 from text2grad.align import CreditSettings
 from text2grad.durable.guard import only_run_in, writing
-from text2grad.durable.identity import refuse_changed
+from text2grad.durable.identity import digest_of_texts, refuse_changed
 from text2grad.durable.log import LOGS
 from text2grad.durable.progress import ProgressLine
-from text2grad.durable.run import ResumeMode
+from text2grad.durable.run import ResumeMode, put_in_place
 from text2grad.engines.settings import VerlSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Example
 from text2grad.json_text import lines_of
 from text2grad.policy.files.gguf import local_model
-from text2grad.policy.files.manifest import write_manifest
+from text2grad.policy.files.manifest import sha256
 from text2grad.policy.files.save import make_readable
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.files.weights import read_config
-from text2grad.policy.load import add_lora, base_of, is_adapter, load_policy
+from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, add_lora, base_of, is_adapter, load_policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.signals import LOOK_SECONDS, StopRequest, stop_here
 from text2grad.train.optimizers import MAX_GRAD_NORM
@@ -59,6 +60,8 @@ NEVER_CLIPPED = 1e30
 """verl clips negative advantages a second time, at this ratio."""
 OTHERS_SHARE = 2
 """An episode may be this many times as long as the policy's own turns: others speak in it too."""
+START = "start-"
+"""The beginning of the name of a folder with an adapter merged into its base; then the adapter's digest."""
 INSTALL = f"pip install 'verl[verl-core]=={VERSION}' vllm text2grad=={version('text2grad')}"
 
 
@@ -114,7 +117,9 @@ class Job:
     def start(self) -> str:
         """The model that verl loads: a hub name, or a folder with whole weights, which an adapter's is not."""
         if is_adapter(self.policy.model):
-            return str((self.place / "start").absolute())
+            files = [Path(self.policy.model) / name for name in (ADAPTER_CONFIG, ADAPTER_FILE)]
+            digest = digest_of_texts(sha256(file) for file in files if file.is_file())
+            return str((self.place / f"{START}{digest[:12]}").absolute())
         model = local_model(self.policy.model)
         return str(Path(model).absolute()) if Path(model).is_dir() else model
 
@@ -563,16 +568,6 @@ class Skeleton:
             model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
             return cls(add_lora(model, settings.lora, base) if settings.lora else model, tokenizer, nowhere)
 
-    @property
-    def hidden_size(self) -> int:
-        """The width of its states."""
-        return int(self.model.config.get_text_config().hidden_size)
-
-    @property
-    def context(self) -> int | None:
-        """The longest sequence it reads, in tokens, if its configuration says so."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-
 
 def clear(job: Job) -> None:
     """Remove what an unfinished run has left."""
@@ -585,12 +580,14 @@ def clear(job: Job) -> None:
 def write_start(job: Job) -> None:
     """Write the model that training starts from, merged in float32, where it is an adapter."""
     if is_adapter(job.policy.model) and not Path(job.start).is_dir():
-        whole = job.policy.model_copy(update={"lora": None, "dtype": "float32", "device": "cpu"})
-        policy = load_policy(whole)
-        partial = Path(f"{job.start}.partial")
-        policy.model.save_pretrained(partial, safe_serialization=True)
-        policy.tokenizer.save_pretrained(partial)
-        os.replace(partial, job.start)
+        merged = job.policy.model_copy(update={"lora": None, "dtype": "float32", "device": "cpu"})
+        policy = load_policy(merged)
+
+        def write(folder: Path) -> None:
+            policy.model.save_pretrained(folder, safe_serialization=True)
+            policy.tokenizer.save_pretrained(folder)
+
+        put_in_place(Path(job.start), write)
 
 
 def run(job: Job, python: str) -> None:
@@ -656,24 +653,26 @@ def collect(job: Job, python: str) -> None:
     step = int(latest.read_text(encoding="utf-8")) if latest.is_file() else 0
     if step < job.ppo.steps:
         raise UserError(f"verl ended after {step} of {job.ppo.steps} steps", f"see {job.folder / 'log.txt'}")
-    actor, partial = job.checkpoints / f"global_step_{step}" / "actor", job.place / "policy.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    with writing(partial):
-        if job.policy.lora is None:
-            shutil.copytree(actor / "huggingface", partial)
-        else:
-            _merge_adapter(job, python, actor, partial)
-        load_tokenizer(job.start, job.policy.chat_template).save_pretrained(partial)
-        make_readable(partial)
-        write_manifest(partial)
+    actor, log = job.checkpoints / f"global_step_{step}" / "actor", job.log
+    with writing(job.place / "policy"):
+        put_in_place(job.place / "policy", partial(_write_policy, job, python, actor))
     for name in LOGS:
-        if job.log != job.place and (job.log / name).is_file():
-            os.replace(job.log / name, job.place / name)
-    shutil.rmtree(job.place / "policy", ignore_errors=True)
-    os.replace(partial, job.place / "policy")
+        if log != job.place and (log / name).is_file():
+            os.replace(log / name, job.place / name)
     shutil.rmtree(job.checkpoints)
-    if job.policy.lora is None:  # an adapter stays on what it was trained over
-        shutil.rmtree(job.place / "start", ignore_errors=True)
+    for folder in job.place.glob(f"{START}*"):
+        if job.policy.lora is None or folder.name != Path(job.start).name:  # an adapter needs its base
+            shutil.rmtree(folder)
+
+
+def _write_policy(job: Job, python: str, actor: Path, folder: Path) -> None:
+    """Write model or adapter of verl's checkpoint `actor`, and the tokenizer."""
+    if job.policy.lora is None:
+        shutil.copytree(actor / "huggingface", folder)
+    else:
+        _merge_adapter(job, python, actor, folder)
+    load_tokenizer(job.start, job.policy.chat_template).save_pretrained(folder)
+    make_readable(folder)
 
 
 def _merge_adapter(job: Job, python: str, actor: Path, out: Path) -> None:

@@ -23,12 +23,11 @@ from uuid import uuid4
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.align.critic_queue import CriticQueue
 from text2grad.align.rewards import table_of
-from text2grad.durable.log import LOGS
+from text2grad.durable.log import LOGS, append_line, keep_before
 from text2grad.engines.experience import Judged, Trajectory, lost, scored
 from text2grad.engines.verl import NAME, PROBLEM
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Critic, Example, tokens_of
-from text2grad.json_text import to_json
 from text2grad.named import load_named
 from text2grad.policy.encode import encode_prompt, stop_ids
 from text2grad.policy.episode import Episode, MakeEnvironment, Thread, words_and_tokens
@@ -256,7 +255,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         step = self.global_steps - 1
         if step % SAMPLES_EVERY == 0 or step == self.ppo.steps - 1:
             for strip in strips(step, responses, rollout, STRIPS, self.ppo.valued):
-                append(self.folder / LOGS[1], strip)
+                append_line(self.folder / LOGS[1], strip)
         rows = {key: row for row, (key, _) in enumerate(ordered)}
         learned = rollout.learned.long()
         columns = {
@@ -283,7 +282,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         line = {**self.described, **known, "seconds_score": sum(metrics.get(name, 0.0) for name in SCORED)}
         metrics |= {f"{NAME}/{name}": value for name, value in self.described.items()}
         finite = {name: float(value) for name, value in line.items() if math.isfinite(value)}
-        append(self.folder / LOGS[0], {"step": self.global_steps - 1, **finite})
+        append_line(self.folder / LOGS[0], {"step": self.global_steps - 1, **finite})
 
 
 def trajectory_of(data: Any, row: int) -> Trajectory:
@@ -337,23 +336,3 @@ def plain(section: Any) -> Any:
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(section, resolve=True)
-
-
-def append(path: Path, record: dict[str, Any]) -> None:
-    """Append one line."""
-    with path.open("ab") as file:
-        file.write((to_json(record) + "\n").encode("utf-8"))
-
-
-def keep_before(path: Path, step: int) -> None:
-    """Cut off the lines of this step and later ones, and a half written one."""
-    if not path.is_file():
-        return
-
-    def kept() -> Iterator[bytes]:
-        *whole, _ = path.read_bytes().split(b"\n")  # what follows the last line break was cut off
-        for line in whole:
-            if json.loads(line)["step"] < step:
-                yield line + b"\n"
-
-    path.write_bytes(b"".join(kept()))

@@ -134,6 +134,11 @@ def _copy_adapter(model: Any, name: str) -> None:
     set_peft_model_state_dict(model, weights, adapter_name=name)
 
 
+def context_of(model: Any) -> int | None:
+    """Return the longest sequence a model reads, in tokens, if its configuration says so."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
 class Policy(nn.Module):
     """A causal LM with a value head on its trunk (`shared`), on a detached trunk, or on a trunk of its own.
 
@@ -187,7 +192,7 @@ class Policy(nn.Module):
     @property
     def context(self) -> int | None:
         """The longest sequence the model reads, in tokens, if its configuration says so."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return context_of(self.model)
 
     @property
     def stop_ids(self) -> list[int]:

@@ -23,7 +23,7 @@ from text2grad.feedback import Critic, Critique, Feedback, Transcript
 from text2grad.policy.encode import encode_prompt, encode_prompts, encode_target
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.load import load_policy
-from text2grad.policy.model import Policy
+from text2grad.policy.model import Policy, context_of
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import (
     CriticFactory,
@@ -175,7 +175,9 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
         refuse_unfit_reward_model(config)
         examples = factory.admitted(examples)
         policy = verl.Skeleton.of(stage.folder.policy())
-        prompts = encode_prompts(policy.tokenizer, examples, policy.context, config.generation.max_new_tokens)
+        prompts = encode_prompts(
+            policy.tokenizer, examples, context_of(policy.model), config.generation.max_new_tokens
+        )
         longest, plays = max(map(len, prompts)), environment_of(task) is not None
         verl.refuse_unfit(verl_job(config, stage, longest, plays))
         settings = stage.settle(policy, facts_of_prompts(policy, examples)).config

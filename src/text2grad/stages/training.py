@@ -109,10 +109,6 @@ class Measurable(Protocol):
         """Its tokenizer."""
 
     @property
-    def hidden_size(self) -> int:
-        """The width of its states."""
-
-    @property
     def device(self) -> Any:
         """Where it is."""
 
@@ -344,7 +340,7 @@ def model_facts(policy: Measurable) -> ModelFacts:
         parameters=counted,
         adapters=adapters,
         layers=int(config.num_hidden_layers),
-        width=policy.hidden_size,
+        width=int(config.hidden_size),
         weight_bytes=weights[0].element_size(),
     )
 

@@ -11,14 +11,18 @@ from threading import Timer
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
 from text2grad.align import CreditSettings
 from text2grad.cli import main
+from text2grad.durable.run import save_policy
 from text2grad.engines import verl
 from text2grad.engines.settings import VerlSettings
 from text2grad.errors import EXIT_FAILED, EXIT_TERMINATED, EXIT_USAGE, UsageError, UserError
 from text2grad.feedback import Example, Message
+from text2grad.policy.load import load_policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.ppo_settings import PPOSettings
 from tiny_runs import tiny_model
@@ -268,6 +272,22 @@ def test_what_comes_back_is_a_folder_like_any_other(ready: tuple[verl.Job, str])
     rows = [json.loads(line) for line in (made.place / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert not made.checkpoints.exists()
+
+
+def test_another_adapter_is_another_start(tmp_path: Path) -> None:
+    adapter, weights = tmp_path / "adapter", []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        policy = load_policy(PolicySettings(model=str(tiny_model(tmp_path / "base")), lora=LoraSettings(r=2)))
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight)
+        save_policy(policy, adapter)
+        made = job(tmp_path / "mine", str(adapter))
+        verl.write_start(made)
+        weights.append(load_file(Path(made.start) / "model.safetensors"))
+    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert "lora" not in "".join(weights[0]), "the adapter is merged"
 
 
 def test_a_run_that_fails_says_why_and_leaves_no_policy(
