@@ -315,33 +315,73 @@ def check_python(python: str) -> None:
 
 def configuration(job: Job) -> dict[str, Any]:
     """Return verl's configuration by dotted keys, without the user's options."""
-    ppo, generation = job.ppo, job.generation
+    ppo = job.ppo
     rows = _divisor(job.mini_batch // cards(job.verl.options), ppo.micro_batch_size)
-    own_tokens = generation.max_new_tokens
-    if job.environment:
-        own_tokens *= generation.max_turns * OTHERS_SHARE
-    prompts = str((job.folder / "prompts.parquet").absolute())
-    found = {
+    keys = {
         "algorithm.adv_estimator": NAME,
         "algorithm.use_kl_in_reward": ppo.kl_coefficient > 0,  # verl then reads the reference
+        **_data(job),
+        **_model(job),
+        **_sampling(job, rows),
+        f"{ACTOR}.clip_ratio": CLIP,
+        f"{ACTOR}.clip_ratio_low": CLIP,
+        f"{ACTOR}.clip_ratio_high": ppo.clip_high or CLIP,
+        f"{ACTOR}.clip_ratio_c": NEVER_CLIPPED,
+        **_trained(job, ACTOR, "fsdp_config", rows, ppo.lr),
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": rows,
+        **_precision(job, "actor_rollout_ref.ref.fsdp_config"),
+        "critic.enable": ppo.valued,
+        "reward.num_workers": 1,
+        "ray_kwargs.ray_init.runtime_env.env_vars": environment_variables(),
+        **_trainer(job),
+    }
+    if ppo.valued:
+        keys |= _trained(job, "critic", "fsdp", rows, ppo.value_lr or ppo.lr)
+        keys |= {"critic.model.path": job.start, "critic.cliprange_value": VALUE_CLIP}
+    return keys
+
+
+def _data(job: Job) -> dict[str, Any]:
+    prompts = str((job.folder / "prompts.parquet").absolute())
+    tokens = job.generation.max_new_tokens
+    if job.environment:
+        tokens *= job.generation.max_turns * OTHERS_SHARE
+    return {
         "data.train_files": prompts,
         "data.val_files": prompts,
         "data.val_max_samples": 1,
         "data.shuffle": False,
         "data.train_batch_size": job.prompts,
         "data.max_prompt_length": job.prompt_tokens,
-        "data.max_response_length": own_tokens,
+        "data.max_response_length": tokens,
         "data.dataloader_num_workers": 0,
         "data.seed": job.seed,
-        f"{MODEL}.path": job.start,
-        f"{ACTOR}.clip_ratio": CLIP,
-        f"{ACTOR}.clip_ratio_low": CLIP,
-        f"{ACTOR}.clip_ratio_high": ppo.clip_high or CLIP,
-        f"{ACTOR}.clip_ratio_c": NEVER_CLIPPED,
-        f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra"],
+    }
+
+
+def _model(job: Job) -> dict[str, Any]:
+    """Return the settings of the policy's model, and of its checkpoints."""
+    keys: dict[str, Any] = {f"{MODEL}.path": job.start}
+    saved = ["model", "optimizer", "extra"]
+    if job.policy.chat_template:
+        keys[f"{MODEL}.custom_chat_template"] = Path(job.policy.chat_template).read_text(encoding="utf-8")
+    if (lora := job.policy.lora) is None:
+        saved.append("hf_model")
+    else:
+        keys |= {
+            f"{MODEL}.lora_rank": lora.r,
+            f"{MODEL}.lora_alpha": 2 * lora.r,
+            f"{MODEL}.target_modules": list(lora.targets) if lora.targets else "all-linear",
+            f"{ROLLOUT}.load_format": "safetensors",
+        }
+    return {**keys, f"{ACTOR}.checkpoint.save_contents": saved}
+
+
+def _sampling(job: Job, rows: int) -> dict[str, Any]:
+    return {
         f"{ROLLOUT}.name": "vllm",
-        f"{ROLLOUT}.n": ppo.samples_per_prompt,
-        f"{ROLLOUT}.temperature": generation.temperature,
+        f"{ROLLOUT}.n": job.ppo.samples_per_prompt,
+        f"{ROLLOUT}.temperature": job.generation.temperature,
         f"{ROLLOUT}.seed": job.seed,
         f"{ROLLOUT}.tensor_model_parallel_size": 1,
         f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": rows,
@@ -350,10 +390,11 @@ def configuration(job: Job) -> dict[str, Any]:
         f"{ROLLOUT}.agent.num_workers": 1,  # each has a critic of its own
         f"{ROLLOUT}.agent.agent_loop_config_path": str((job.folder / "loop.yaml").absolute()),
         f"{ROLLOUT}.agent.default_agent_loop": NAME,
-        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": rows,
-        "critic.enable": ppo.valued,
-        "reward.num_workers": 1,
-        "ray_kwargs.ray_init.runtime_env.env_vars": environment_variables(),
+    }
+
+
+def _trainer(job: Job) -> dict[str, Any]:
+    return {
         "trainer.nnodes": 1,
         "trainer.n_gpus_per_node": 1,
         "trainer.logger": ["console", *job.loggers],
@@ -361,32 +402,15 @@ def configuration(job: Job) -> dict[str, Any]:
         "trainer.experiment_name": job.place.name,
         "trainer.v1.trainer_mode": NAME,
         "trainer.total_epochs": 1,
-        "trainer.total_training_steps": ppo.steps,
-        "trainer.critic_warmup": ppo.warmup_steps + 1 if ppo.warmup_steps else 0,
+        "trainer.total_training_steps": job.ppo.steps,
+        "trainer.critic_warmup": job.ppo.warmup_steps + 1 if job.ppo.warmup_steps else 0,
         "trainer.val_before_train": False,
         "trainer.test_freq": -1,
         "trainer.save_freq": CHECKPOINT_EVERY,
         "trainer.max_actor_ckpt_to_keep": 1,
         "trainer.max_critic_ckpt_to_keep": 1,
         "trainer.default_local_dir": str(job.checkpoints.absolute()),
-        **_trained(job, ACTOR, "fsdp_config", rows, ppo.lr),
-        **_precision(job, "actor_rollout_ref.ref.fsdp_config"),
     }
-    if ppo.valued:
-        found |= _trained(job, "critic", "fsdp", rows, ppo.value_lr or ppo.lr)
-        found |= {"critic.model.path": job.start, "critic.cliprange_value": VALUE_CLIP}
-    if job.policy.chat_template:
-        found[f"{MODEL}.custom_chat_template"] = Path(job.policy.chat_template).read_text(encoding="utf-8")
-    if (lora := job.policy.lora) is None:
-        found[f"{ACTOR}.checkpoint.save_contents"].append("hf_model")
-    else:
-        found |= {
-            f"{MODEL}.lora_rank": lora.r,
-            f"{MODEL}.lora_alpha": 2 * lora.r,
-            f"{MODEL}.target_modules": list(lora.targets) if lora.targets else "all-linear",
-            f"{ROLLOUT}.load_format": "safetensors",
-        }
-    return found
 
 
 def _trained(job: Job, part: str, fsdp: str, rows: int, lr: float) -> dict[str, Any]:

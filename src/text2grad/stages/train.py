@@ -19,7 +19,7 @@ from text2grad.durable.run import OnStep, ResumeMode
 from text2grad.engines import verl
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.measures import TaskMeasure
-from text2grad.feedback import Critic, Critique, Feedback, Transcript
+from text2grad.feedback import Critic, Critique, Example, Feedback, Transcript
 from text2grad.policy.encode import encode_prompt, encode_prompts, encode_target
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.load import load_policy
@@ -127,12 +127,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
     stage = prepare_training(config, "ppo", f"ppo/{name}", resume, several=config.engine.name == "trl")
     leave_other_engines(stage, config.engine.name)
     with critic_factory(config) as factory:
-        if reason := config.ppo.no_update_reason:
-            raise UserError(reason, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
-        task = stage.folder.task()
-        examples = task.examples("train")
-        factory.refuse_unfit(examples)
-        refuse_unfit_reward_model(config)
+        task, examples = checked_prompts(stage, factory)
         with stage.in_turn():
             examples = factory.admitted(examples)
             policy = load_policy(stage.folder.policy())
@@ -156,23 +151,34 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
     return TrainSummary(steps=settings.ppo.steps, out=str(policy_folder), chosen=read_choice(policy_folder))
 
 
+def checked_prompts(stage: TrainingStage, factory: CriticFactory) -> tuple[Task, list[Example]]:
+    """Return the task and its training prompts.
+
+    Raises:
+        UserError: no step would change the policy, or the critic cannot judge these prompts.
+    """
+    ppo = stage.config.ppo
+    if reason := ppo.no_update_reason:
+        raise UserError(reason, f"--ppo.value_warmup {ppo.steps // 4}, or more steps")
+    task = stage.folder.task()
+    examples = task.examples("train")
+    factory.refuse_unfit(examples)
+    refuse_unfit_reward_model(stage.config)
+    return task, examples
+
+
 def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -> TrainSummary:
     """The same by verl, in the environment of `engine.verl.python` (docs/engines.md)."""
     python = str(config.engine.verl.python or sys.executable)
     stage = prepare_training(config, "ppo", f"ppo/{name}", resume)
     with critic_factory(config) as factory:
-        if reason := config.ppo.no_update_reason:
-            raise UserError(reason, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
         if factory.spec.kind == "reward_model" and not config.critic.reward_model.base_url:
             problem = "verl's workers load no reward model beside the policy"
             raise UserError(problem, "serve it: text2grad serve, then --critic.reward_model.base_url URL")
         if not plan:
             leave_other_engines(stage, config.engine.name)
             verl.check_python(python)
-        task = stage.folder.task()
-        examples = task.examples("train")
-        factory.refuse_unfit(examples)
-        refuse_unfit_reward_model(config)
+        task, examples = checked_prompts(stage, factory)
         examples = factory.admitted(examples)
         policy = verl.Skeleton.of(stage.folder.policy())
         prompts = encode_prompts(
