@@ -1,4 +1,4 @@
-"""Whether engines train what the local loop trains, and what the critic beside them costs.
+"""Compare engines with the local loop, and measure the critic that runs beside them.
 
     OMP_NUM_THREADS=1 python benchmarks/engines.py [--only serve] [--verl PYTHON]
 
@@ -36,7 +36,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = (ROOT / "tests", ROOT / "tests" / "unit" / "engines")
 PROCESSES = re.compile(r"\b(Ranks|fully_shard|run\.parallel|all_reduce|all_gather)\b")
-"""What code of our own for several processes would name."""
+"""Names that code for several processes would need."""
 ROLLOUTS, SPREAD, TAKES = 64, 2.0, 1.0
 
 
@@ -47,11 +47,11 @@ def main() -> int:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.path[:0] = map(str, (*TESTS, ROOT / "benchmarks"))
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name in arguments.only:
-        found |= equality(arguments.verl) if name == "equality" else FIGURES[name]()
-        print({key: found[key] for key in found}, file=sys.stderr)
-    print(json.dumps(found))
+        figures |= equality(arguments.verl) if name == "equality" else FIGURES[name]()
+        print(figures, file=sys.stderr)
+    print(json.dumps(figures))
     return 0
 
 
@@ -68,7 +68,7 @@ def equality(verl: str = "") -> dict[str, dict[str, float | None]]:
 
 
 def trl_differences() -> tuple[float, float]:
-    """Over the cases of tests/unit/engines/test_trl_equality.py."""
+    """Return the largest over the cases of tests/unit/engines/test_trl_equality.py."""
     from both_engines import differences, left_by
     from test_trl_equality import BASE, CASES
 
@@ -86,7 +86,7 @@ def trl_differences() -> tuple[float, float]:
 
 
 def verl_differences(python: str) -> tuple[float, float]:
-    """As tests/engines/verl_equality.py finds them in verl's environment."""
+    """Run tests/engines/verl_equality.py in verl's environment."""
     program = ROOT / "tests" / "engines" / "verl_equality.py"
     paths = os.pathsep.join(map(str, (ROOT / "src", *TESTS, program.parent)))
     ended = subprocess.run(
@@ -101,7 +101,7 @@ def verl_differences(python: str) -> tuple[float, float]:
 
 
 def deepspeed() -> dict[str, Any]:
-    """Whether two processes under each profile leave what one does: the nightly tests of it."""
+    """Run the nightly tests that two processes under each profile leave what one does."""
     if not installed("deepspeed"):
         return {"deepspeed": None}
     return {"deepspeed": {f"zero{stage}": "ran" if deepspeed_runs(stage) else "failed" for stage in (1, 2, 3)}}
@@ -148,13 +148,13 @@ def critic_beside() -> dict[str, float]:
 
         await asyncio.gather(*map(rollout, rollouts))
 
-    begun = time.perf_counter()
+    start = time.perf_counter()
     asyncio.run(all_scored())
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     scored = t2g.TokenCredit(Poison(), tokenizer, max_failed=1.0).score_batch(rollouts[:8])
     return {
         "async_seconds": round(seconds, 2),
-        "poisoned_rows": sum(bool(each.failed) for place, each in enumerate(scored) if place != 3),
+        "poisoned_rows": sum(bool(row.failed) for place, row in enumerate(scored) if place != 3),
     }
 
 

@@ -50,16 +50,18 @@ def local(folder: Path, steps: Steps, settings: PPOSettings) -> tuple[list[Tenso
     """The local loop on what verl sampled: the advantages of its steps, and the weights that it left."""
     samples = [[Sample(row["responses"], row["judged"]["truncated"]) for row in rows] for rows in steps]
     asked = [[Example.model_validate(row["judged"]["example"]) for row in rows] for rows in steps]
-    told: list[Tensor] = []
+    batches = iter(zip(asked, samples, strict=True))
+    advantages: list[Tensor] = []
 
-    def sampled(learner: Learner, examples: Sequence[Example], prompts: Any, step: int) -> list[Sample]:
+    def sampled(learner: Learner, examples: Sequence[Example], prompts: Any) -> list[Sample]:
         learner.batch = None
-        assert list(examples) == asked[step], "verl took other prompts than the local loop"
-        return samples[step]
+        expected, answers = next(batches)
+        assert list(examples) == expected, "verl took other prompts than the local loop"
+        return answers
 
     def scored(score: Any, *args: Any) -> Any:
         rollout = score(*args)
-        told.append(rollout.advantages)
+        advantages.append(rollout.advantages)
         return rollout
 
     policy = load_policy(PolicySettings(model=str(folder / "start")))
@@ -72,7 +74,7 @@ def local(folder: Path, steps: Steps, settings: PPOSettings) -> tuple[list[Tenso
         mock.patch("text2grad.train.ppo.Probes.answers", lambda *_: ([], {})),
     ):
         ppo.train_ppo(policy, examples, verl_recipe.Vowels(), *how, RunOptions(folder / "local", "local"))
-    return told, load_file(folder / "local" / "policy" / "model.safetensors")
+    return advantages, load_file(folder / "local" / "policy" / "model.safetensors")
 
 
 def differences(folder: Path, **settings: Any) -> tuple[float, float]:

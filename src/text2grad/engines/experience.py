@@ -19,7 +19,7 @@ from text2grad.train.rollout import PolicyStats, Responses, Rollout, judge, refu
 
 
 class Judged(BaseModel):
-    """What is known of a trajectory before the policy reads it; as JSON it goes with it through an engine.
+    """A sampled and judged answer; an engine carries it as JSON beside the trajectory.
 
     `number` is its prompt's place in the data. `between` is what others said, as in `Sample`; None for an answer of
     one turn. `tokens` are those that the critic read and wrote.
@@ -35,7 +35,7 @@ class Judged(BaseModel):
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A judged trajectory, with what policy, reference and value function say at each of its T ids, (T,).
+    """A judged trajectory, with the statistics of policy, reference and value function at each of its T ids, (T,).
 
     `last_value` is the value after the last one. `ref_logp` and `values` are zeros where there is no reference, no
     value function.
@@ -56,13 +56,13 @@ class Trajectory:
         judged = self.judged
         if judged.between is None:
             return Sample(list(self.ids), judged.truncated)
-        mask = [bool(own) for own in self.mask]
+        mask = [bool(flag) for flag in self.mask]
         return Sample(list(self.ids), judged.truncated, None, mask, judged.between, list(self.prompt))
 
 
 @dataclass
-class Told:
-    """Stands in for a critic that has judged already."""
+class RecordedCritic:
+    """A critic whose judgements are known already."""
 
     judgements: Sequence[Judgement]
     source: Source = field(default_factory=lambda: Source(kind="program"))
@@ -87,13 +87,14 @@ def scored(
         CritiquesFailed: more critiques failed than `ppo.max_failed` allows.
         FloatingPointError: a number is not finite, or the policy is far from its reference.
     """
-    judged = [each.judged for each in batch]
-    told = Told([each.judgement for each in judged])
-    responses = judge([each.example for each in judged], [each.sample() for each in batch], table, told, credit)
-    responses = replace(responses, critic_tokens=sum(each.tokens for each in judged))
+    judged = [trajectory.judged for trajectory in batch]
+    critic = RecordedCritic([answer.judgement for answer in judged])
+    examples, samples = [answer.example for answer in judged], [trajectory.sample() for trajectory in batch]
+    responses = judge(examples, samples, table, critic, credit)
+    responses = replace(responses, critic_tokens=sum(answer.tokens for answer in judged))
     refuse_failures(responses.judgements, settings.max_failed)
-    masks = [[bool(own) for own in each.mask] for each in batch]
-    tokens = pack([each.prompt for each in batch], [each.ids for each in batch], 0, "cpu", masks)
+    masks = [[bool(flag) for flag in trajectory.mask] for trajectory in batch]
+    tokens = pack([item.prompt for item in batch], [item.ids for item in batch], 0, "cpu", masks)
 
     def column(rows: Sequence[Tensor | None]) -> Tensor:
         filled = torch.zeros(tokens.mask.shape)
@@ -102,16 +103,16 @@ def scored(
                 filled[row, : len(numbers)] = numbers
         return filled.masked_fill(~tokens.mask, 0)
 
-    logp = column([each.logp for each in batch])
-    ref_logp = column([each.logp if each.ref_logp is None else each.ref_logp for each in batch])
+    logp = column([item.logp for item in batch])
+    ref_logp = column([item.logp if item.ref_logp is None else item.ref_logp for item in batch])
     kl = (kl_k3 if settings.kl == "k3" else kl_k1)(logp, ref_logp)
     stats = PolicyStats(
         logp=logp,
         ref_logp=ref_logp,
         kl=kl,
-        entropy=column([each.entropy for each in batch]),
-        values=column([each.values for each in batch]),
-        last_value=torch.tensor([each.last_value for each in batch]),
+        entropy=column([item.entropy for item in batch]),
+        values=column([item.values for item in batch]),
+        last_value=torch.tensor([item.last_value for item in batch]),
     )
     rollout = score(tokens, responses, stats, settings, coefficient)
     refuse_diverged(rollout, settings.max_kl)
@@ -121,7 +122,5 @@ def scored(
 def lost(number: int, example: Example, end: int) -> Trajectory:
     """Stand in for a trajectory that an engine lost: its group keeps its size, and nothing is learned of it."""
     failure = Failure(kind="exhausted", message="the engine lost this trajectory")
-    nothing = torch.zeros(1)
-    return Trajectory(
-        Judged(number=number, example=example, judgement=failure), [end], [end], [1], nothing, nothing
-    )
+    zero = torch.zeros(1)
+    return Trajectory(Judged(number=number, example=example, judgement=failure), [end], [end], [1], zero, zero)

@@ -19,7 +19,7 @@ def joined(device: Any) -> Any:
 def how_of(device: Any) -> dict[str, Any]:
     """The fields of transformers' arguments that say how processes on this device are joined.
 
-    Told to use the CPU, accelerate forgets DeepSpeed without a word; not told, it needs the name of the backend.
+    With `use_cpu` accelerate drops DeepSpeed silently; without, it needs the name of the backend.
     """
     on_cpu = device.type == "cpu"
     deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"

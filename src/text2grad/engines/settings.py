@@ -13,7 +13,7 @@ EngineName = Literal["local", "trl", "verl"]
 
 
 class VerlSettings(Settings):
-    """How verl is started."""
+    """The Python and the options of verl."""
 
     python: Path | None = Field(
         default=None,

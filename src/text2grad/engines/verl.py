@@ -1,4 +1,4 @@
-"""verl: this recipe as its configuration, its run, and what comes back. Imports no verl, which may be elsewhere.
+"""verl: its configuration, its run, and the policy that it leaves. Imports no verl, which may be elsewhere.
 
 verl pins an older transformers, so it has an environment of its own. There its own `main_ppo` runs, with our agent
 loop, which asks our critic, and our trainer, whose advantages are those of `train.rollout.score`
@@ -54,7 +54,7 @@ from text2grad.train.update import CLIP, VALUE_CLIP
 VERSION = "0.9.1"
 SIDE = "text2grad.engines.verl_side"
 NAME = "text2grad"
-"""Of our trainer, estimator and agent loop among verl's, and of our section in its configuration."""
+"""The name of our trainer, estimator and agent loop in verl, and of our section in its configuration."""
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 NEVER_CLIPPED = 1e30
 """verl clips negative advantages a second time, at this ratio."""
@@ -67,7 +67,7 @@ INSTALL = f"pip install 'verl[verl-core]=={VERSION}' vllm text2grad=={version('t
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What verl is to do, and where.
+    """A training run by verl: its folder and its settings.
 
     `place` is the folder `ppo/<name>`, `policy.model` what training starts from, `settings` the whole configuration
     as YAML, of which the workers make the critic and the environment: `critic` and `environment` name functions
@@ -100,7 +100,7 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """Where metrics and samples go: beside an earlier policy those of a new one stay apart until it is done."""
+        """The folder of metrics and samples, apart from those of an earlier policy until the run is complete."""
         return self.folder if (self.place / "policy").is_dir() else self.place
 
     @property
@@ -250,14 +250,12 @@ def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: one of them would change what is learned.
     """
     dotted = dict(_dotted("", options))
-    for key in dotted:
-        name = key.lstrip("+~")
-        ours = next(
-            (each for each in OURS if f"{name}.".startswith(f"{each}.") or each.startswith(f"{name}.")), None
-        )
+    for option in dotted:
+        name = option.lstrip("+~")
+        ours = next((key for key in OURS if f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.")), None)
         if ours is not None:
             cure = f"set {OURS[ours]}" if OURS[ours] else "leave it out: it is the same in every engine"
-            raise UsageError(f"engine.verl.options.{key} would change what is learned", cure)
+            raise UsageError(f"engine.verl.options.{option} would change what is learned", cure)
     return dotted
 
 
@@ -289,9 +287,9 @@ def check_python(python: str) -> None:
         UserError: it is no Python, or has another version of verl or of this package than is needed.
     """
     code = (
-        "import json\nfrom importlib.metadata import PackageNotFoundError, version\ndef found(name):\n"
+        "import json\nfrom importlib.metadata import PackageNotFoundError, version\ndef find(name):\n"
         "    try: return version(name)\n    except PackageNotFoundError: return None\n"
-        "print(json.dumps([found('verl'), found('text2grad')]))"
+        "print(json.dumps([find('verl'), find('text2grad')]))"
     )
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=True)
@@ -435,19 +433,19 @@ def _trained(job: Job, part: str, fsdp: str, rows: int, lr: float) -> dict[str, 
 
 
 def _precision(job: Job, part: str) -> dict[str, Any]:
-    """verl keeps weights in float32 and computes in bfloat16, where nothing else is said."""
+    """Return the types of a model that is computed in float32; by default verl computes in bfloat16."""
     if job.policy.dtype != "float32":
         return {}
     return {f"{part}.mixed_precision": dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")}
 
 
 def _divisor(count: int, most: int) -> int:
-    """The largest divisor of `count` that is at most `most`."""
-    return next(each for each in range(max(1, min(count, most)), 0, -1) if count % each == 0)
+    """Return the largest divisor of `count` that is at most `most`."""
+    return next(size for size in range(max(1, min(count, most)), 0, -1) if count % size == 0)
 
 
 def environment_variables() -> dict[str, str]:
-    """Return what has verl import our side wherever it is imported, beside what the user has it import."""
+    """Return the variable that has verl import our side, and the modules that the user has it import."""
     modules = [
         name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name not in ("", SIDE)
     ]
@@ -620,11 +618,11 @@ def run(job: Job, python: str) -> None:
     Raises:
         UserError: it failed; with the line that says why, ours where one of our functions stopped it.
     """
-    said, problem = job.folder / "log.txt", job.folder / PROBLEM
+    output, problem = job.folder / "log.txt", job.folder / PROBLEM
     problem.unlink(missing_ok=True)
     variables = {**os.environ, **environment_variables()}
     listening, line = StopRequest(), ProgressLine(job.place.name, job.ppo.steps)
-    with listening, said.open("a", encoding="utf-8") as log, line:
+    with listening, output.open("a", encoding="utf-8") as log, line:
         process = subprocess.Popen(
             command(job, python), env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -637,21 +635,21 @@ def run(job: Job, python: str) -> None:
                     process.wait(LOOK_SECONDS)
             _show(job, line, shown)
         finally:
-            if process.poll() is None:  # stopped: verl goes on from its last checkpoint
+            if process.poll() is None:  # stopped: verl resumes from its last checkpoint
                 os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
     if problem.is_file():
-        told = json.loads(problem.read_text(encoding="utf-8"))
-        raise UserError(told["problem"], told["cure"])
+        line_of_worker = json.loads(problem.read_text(encoding="utf-8"))
+        raise UserError(line_of_worker["problem"], line_of_worker["cure"])
     if process.returncode:
-        raise UserError(f"verl failed: {_last_error(said)}", f"all it said is in {said}")
+        raise UserError(f"verl failed: {_last_error(output)}", f"its output is in {output}")
 
 
 PROBLEM = "problem.json"
 
 
 def _show(job: Job, line: ProgressLine, shown: int) -> int:
-    """Show the last step that the metrics tell of, which is returned; nothing new where it was `shown`."""
+    """Show the last step in the metrics unless it was `shown`, and return it."""
     file = job.log / LOGS[0]
     rows = lines_of(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else []
     row = json.loads(rows[-1]) if rows and rows[-1].endswith("}") else {"step": shown}
@@ -660,8 +658,8 @@ def _show(job: Job, line: ProgressLine, shown: int) -> int:
     return int(row["step"])
 
 
-def _last_error(said: Path) -> str:
-    lines = lines_of(said.read_text(encoding="utf-8", errors="replace"))
+def _last_error(output: Path) -> str:
+    lines = lines_of(output.read_text(encoding="utf-8", errors="replace"))
     errors = [line.strip() for line in lines if re.search(r"^\S*(Error|Exception)\b|\bError: ", line)]
     last = errors[-1] if errors else next((line for line in reversed(lines) if line.strip()), "nothing was printed")
     return last[:300]

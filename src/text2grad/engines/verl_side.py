@@ -67,7 +67,7 @@ SCORED = ("timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/
 
 @dataclass
 class Parts:
-    """What all trajectories of a worker share: the critic's queue, and what makes environments."""
+    """The critic, its queue and the maker of environments, shared by all trajectories of a worker."""
 
     critic: Critic
     queue: CriticQueue
@@ -81,13 +81,13 @@ class Parts:
 
 
 @contextmanager
-def telling(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
-    """Note what goes wrong inside, for who started the run: verl loses what a worker raises."""
+def reporting(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
+    """Write an error to the run's folder, since verl loses what a worker raises."""
     try:
         yield
     except kinds as error:
-        told = {"problem": getattr(error, "problem", str(error)), "cure": getattr(error, "cure", "")}
-        (folder / PROBLEM).write_text(json.dumps(told), encoding="utf-8")
+        line = {"problem": getattr(error, "problem", str(error)), "cure": getattr(error, "cure", "")}
+        (folder / PROBLEM).write_text(json.dumps(line), encoding="utf-8")
         raise
 
 
@@ -96,7 +96,7 @@ def parts_of(folder: Path, critic: str, environment: str, working_folder: str) -
     """Make critic and environment of the settings in a folder, once for each worker."""
     os.chdir(working_folder)  # relative paths and modules of the user's own are looked up there
     settings = folder / "settings.yaml"
-    with telling(folder, Exception):
+    with reporting(folder, Exception):
         made = made_by("critic", critic)(settings, folder)
         make = made_by("environment", environment)(settings) if environment else None
     return Parts(made, CriticQueue(made, CRITIC_SECONDS, CRITIC_RETRIES, IN_FLIGHT), make)
@@ -131,18 +131,18 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
         self.settings = GenerationSettings.model_validate(plain(ours.generation))
         self.room = self.rollout_config.prompt_length + self.rollout_config.response_length
         self.logps: list[float] | None = []
-        self.said: dict[str, Any] = {}
+        self.extra_fields: dict[str, Any] = {}
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
         """Sample and judge; a critique that fails is data, a mistake in the set-up ends the run."""
-        told = kwargs["extra_info"]
-        example = Example.model_validate_json(told["example"])
-        with telling(self.folder, UserError):  # any other error loses this trajectory alone
+        row = kwargs["extra_info"]
+        example = Example.model_validate_json(row["example"])
+        with reporting(self.folder, UserError):  # any other error loses this trajectory alone
             prompt, sample = await self._sampled(sampling_params, example)
             words, _ = words_and_tokens(self.table, example, sample)
             (judgement,) = await asyncio.wrap_future(self.parts.queue.submit([(example, words)]))
         judged = Judged(
-            number=int(told["index"]),
+            number=int(row["index"]),
             example=example,
             judgement=judgement,
             truncated=sample.truncated,
@@ -152,12 +152,12 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
         return AgentLoopOutput(
             prompt_ids=list(sample.prompt or prompt),
             response_ids=list(sample.ids),
-            response_mask=[int(own) for own in sample.mask or [True] * len(sample.ids)],
+            response_mask=[int(flag) for flag in sample.mask or [True] * len(sample.ids)],
             response_logprobs=self.logps,
             reward_score=getattr(judgement, "score", None) or 0.0,
             num_turns=2 if sample.between is None else 2 * len(sample.between),
             metrics={},
-            extra_fields={**self.said, NAME: judged.model_dump_json(), "reward_extra_info": {}},
+            extra_fields={**self.extra_fields, NAME: judged.model_dump_json(), "reward_extra_info": {}},
         )
 
     async def _sampled(self, params: dict[str, Any], example: Example) -> tuple[list[int], Sample]:
@@ -180,7 +180,7 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
         answer = await self.server_manager.generate(
             request_id=uuid4().hex, prompt_ids=list(ids), sampling_params={**params, **limits}
         )
-        self.logps, self.said = answer.log_probs, answer.extra_fields
+        self.logps, self.extra_fields = answer.log_probs, answer.extra_fields
         return Sample(list(answer.token_ids), answer.token_ids[-1] not in self.ends)
 
     def _has_room(self, thread: Thread) -> bool:
@@ -210,7 +210,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
     trainer_mode = property(lambda self: "sync", lambda self, name: None)
 
     def init(self) -> None:
-        """As verl's; metrics and samples of steps after its checkpoint are cut off."""
+        """Initialise verl's trainer, and cut off metrics and samples of steps after its checkpoint."""
         super().init()
         ours = self.config[NAME]
         self.folder = Path(ours.folder)
@@ -222,7 +222,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
             keep_before(self.folder / name, self.global_steps)
 
     def _compute_values(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """As verl's, which drops the value after the last token: it stands for what follows a cut answer."""
+        """Compute values, and the value after the last token, which verl drops: it bootstraps a cut answer."""
         temperature = self.config.actor_rollout_ref.rollout.temperature
         batch.extra_info.update({"compute_loss": False, "temperature": temperature})
         ray.get(self.critic_wg.infer_batch(batch).futures)
@@ -234,11 +234,11 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Ours, of all rows but those that verl added to fill its last mini-batch."""
+        """Compute our advantages of all rows but those that verl added to fill its last mini-batch."""
         folder = folder_of(self.config)
         if (folder / PROBLEM).is_file():
-            raise UserError("a worker could not go on", str(folder / PROBLEM))
-        with telling(folder, UserError, FloatingPointError):
+            raise UserError("a worker failed", f"see {folder / PROBLEM}")
+        with reporting(folder, UserError, FloatingPointError):
             return self._advantages(batch, metrics)
 
     def _advantages(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -247,10 +247,11 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         where = {"keys": batch.keys, "partition_id": batch.partition_id}
         data = transfer_queue.kv_batch_get(**where, select_fields=names)
         real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
-        found = {batch.keys[row]: trajectory_of(data, row) for row in real}
-        ordered = whole_groups(found, self.ppo.samples_per_prompt, self.tokenizer.eos_token_id)
+        trajectories = {batch.keys[row]: trajectory_of(data, row) for row in real}
+        ordered = full_groups(trajectories, self.ppo.samples_per_prompt, self.tokenizer.eos_token_id)
         coefficient = self.ppo.kl_coefficient if self.use_reference_policy else 0.0
-        responses, rollout = scored([each for _, each in ordered], self.table, self.ppo, self.credit, coefficient)
+        answers = [trajectory for _, trajectory in ordered]
+        responses, rollout = scored(answers, self.table, self.ppo, self.credit, coefficient)
         self.described = describe(responses, rollout, coefficient)
         step = self.global_steps - 1
         if step % SAMPLES_EVERY == 0 or step == self.ppo.steps - 1:
@@ -276,17 +277,17 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         return transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch.keys)))
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """As verl's, and a line of the local loop's names in `metrics.jsonl`."""
+        """Compute verl's metrics, and write those with a name in the local loop to `metrics.jsonl`."""
         super()._compute_metrics(batch, metrics, *args, **kwargs)
-        known = {ours: metrics[theirs] for theirs, ours in UPDATED.items() if theirs in metrics}
-        line = {**self.described, **known, "seconds_score": sum(metrics.get(name, 0.0) for name in SCORED)}
+        updated = {ours: metrics[theirs] for theirs, ours in UPDATED.items() if theirs in metrics}
+        line = {**self.described, **updated, "seconds_score": sum(metrics.get(name, 0.0) for name in SCORED)}
         metrics |= {f"{NAME}/{name}": value for name, value in self.described.items()}
         finite = {name: float(value) for name, value in line.items() if math.isfinite(value)}
         append_line(self.folder / LOGS[0], {"step": self.global_steps - 1, **finite})
 
 
 def trajectory_of(data: Any, row: int) -> Trajectory:
-    """A row of verl's batch."""
+    """Return a row of verl's batch as a trajectory."""
 
     def numbers(name: str) -> Any:
         return data[name][row].float() if name in data else None
@@ -307,18 +308,18 @@ def trajectory_of(data: Any, row: int) -> Trajectory:
     )
 
 
-def whole_groups(found: dict[str, Trajectory], size: int, end: int) -> list[tuple[str, Trajectory]]:
+def full_groups(trajectories: dict[str, Trajectory], size: int, end: int) -> list[tuple[str, Trajectory]]:
     """Put the answers to one prompt together, prompts in the order of the data, and fill groups that lost some.
 
     A key is verl's, PROMPT_SESSION_OUTPUT.
     """
-    ordered = sorted(found.items(), key=lambda item: (item[1].judged.number, int(item[0].rsplit("_", 2)[1])))
-    whole: list[tuple[str, Trajectory]] = []
+    ordered = sorted(trajectories.items(), key=lambda item: (item[1].judged.number, int(item[0].rsplit("_", 2)[1])))
+    filled: list[tuple[str, Trajectory]] = []
     for number, group in itertools.groupby(ordered, key=lambda item: item[1].judged.number):
         members = list(group)
         example = members[0][1].judged.example
-        whole += [*members, *[("", lost(number, example, end))] * (size - len(members))]
-    return whole
+        filled += [*members, *[("", lost(number, example, end))] * (size - len(members))]
+    return filled
 
 
 def folder_of(config: Any) -> Path:
@@ -327,12 +328,12 @@ def folder_of(config: Any) -> Path:
 
 
 def nested(rows: Sequence[Any]) -> Any:
-    """Rows of different lengths as verl holds them."""
+    """Return rows of different lengths as verl holds them."""
     return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
 def plain(section: Any) -> Any:
-    """A section of verl's configuration as dictionaries and lists."""
+    """Return a section of verl's configuration as dictionaries and lists."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(section, resolve=True)

@@ -135,7 +135,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
         settings, factory = run.config, replace(factory, config=run.config)
         with critic_in_training(factory, task, policy, stage) as critic:
             curve = HeldoutCurve.of(settings, TaskMeasure(task, factory.runner), policy, stage.place)
-            beside = combined(
+            on_step = combined(
                 counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic),
                 curve.on_step if curve else None,
                 kept_policies(settings.ppo.keep_every, policy, stage.place),
@@ -143,7 +143,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
                 length_watched(),
                 variety_watched(settings.ppo),
             )
-            with run.begin(inputs=critic_inputs(settings), on_step=beside, choice=curve) as options:
+            with run.begin(inputs=critic_inputs(settings), on_step=on_step, choice=curve) as options:
                 how = settings.ppo, settings.credit, settings.generation
                 train(policy, examples, critic, *how, options, environment_of(task))
     stage.leave_others()
@@ -173,7 +173,7 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
     stage = prepare_training(config, "ppo", f"ppo/{name}", resume)
     with critic_factory(config) as factory:
         if factory.spec.kind == "reward_model" and not config.critic.reward_model.base_url:
-            problem = "verl's workers load no reward model beside the policy"
+            problem = "verl's workers load no reward model"
             raise UserError(problem, "serve it: text2grad serve, then --critic.reward_model.base_url URL")
         if not plan:
             leave_other_engines(stage, config.engine.name)
@@ -199,7 +199,7 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
 
 
 def verl_job(config: Config, stage: TrainingStage, longest: int, plays: bool) -> verl.Job:
-    """What verl is to do; given the longest prompt in tokens, and whether the task has an environment."""
+    """Return the run for verl; `longest` counts the tokens of the longest prompt, `plays`: in an environment."""
     module = critic_of_worker.__module__
     return verl.Job(
         place=stage.place,
@@ -286,11 +286,11 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
     if not any(map(_is_marked, records)) and not config.credit.by_score:
         cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
         raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
-    policy, found = load_policy(stage.folder.policy()), len(records)
+    policy, count = load_policy(stage.folder.policy()), len(records)
     records, problem = fitting(policy, records)
     if problem:
         print(f"left out: {problem}", file=sys.stderr)
-    left_out = {**left_out, "too_long": found - len(records)}
+    left_out = {**left_out, "too_long": count - len(records)}
     answers = [Pair(record.id, record.prompt, record.response) for record in records]
     run = stage.settle(policy, facts_of_pairs(policy, answers))
     with run.begin() as options:

@@ -98,7 +98,7 @@ def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
 
 
 class Measurable(Protocol):
-    """What settings are derived from of a policy, or of one that only an engine loads."""
+    """A policy from whose size settings are derived; it may be one that only an engine loads."""
 
     @property
     def model(self) -> Any:
@@ -110,7 +110,7 @@ class Measurable(Protocol):
 
     @property
     def device(self) -> Any:
-        """Where it is."""
+        """Its device."""
 
 
 DERIVED_FILE = "derived.json"
@@ -135,7 +135,7 @@ class TrainingStage:
     title: str
     resume: ResumeMode
     process: int = 0
-    """Of those that a launcher started for an engine; the first one writes."""
+    """The number of this process among those that a launcher started; process 0 writes."""
 
     @property
     def first(self) -> bool:
@@ -152,7 +152,7 @@ class TrainingStage:
             yield
 
     def leave_others(self) -> None:
-        """End all processes but the first; what follows is told once."""
+        """End all processes but the first; what follows is printed once."""
         if os.environ.get("WORLD_SIZE", "1") != "1":
             joined(choose_device(self.config.policy.device)).destroy_process_group()
         if not self.first:

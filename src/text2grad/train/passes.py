@@ -1,4 +1,4 @@
-"""How a batch goes through a model: a few rows at a time."""
+"""Passes of a batch through a model, a few rows at a time."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Rollout:
 
 
 def draws_of(seed: int, step: int, rows: int, tokens: int) -> Tensor:
-    """(rows, tokens) random numbers that depend on nothing else; those of a row not on how many rows there are."""
+    """Return random numbers (rows, tokens); those of a row depend on seed, step and row alone."""
     numbers = [np.random.default_rng([seed, step, row]).random(tokens) for row in range(rows)]
     return torch.from_numpy(np.stack(numbers))
 

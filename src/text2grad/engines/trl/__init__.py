@@ -1,4 +1,4 @@
 """TRL's trainer under our recipe: `fields` is what may be passed on, `trainer` the trainer, `run` its folder."""
 
 STATE = "text2grad.json"
-"""In a checkpoint, written last: our part of the state. One without it is not complete."""
+"""The file of our state in a checkpoint, written last; a checkpoint without it is incomplete."""

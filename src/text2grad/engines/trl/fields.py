@@ -82,7 +82,7 @@ OBJECTIVE = (
 
 
 class Shape(NamedTuple):
-    """How the rows of a step are cut for `processes`: rows of a pass, and passes for an optimizer step."""
+    """The rows of a pass, and the passes for an optimizer step, of each process."""
 
     rows: int
     passes: int

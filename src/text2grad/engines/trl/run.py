@@ -286,7 +286,7 @@ class EngineRun(TrainerCallback):
 
 
 class Steps(EngineRun):
-    """Looks at each finished step of PPO, after its last update: writes its metrics and samples."""
+    """A run of PPO: writes the metrics and samples of each step, after its last update."""
 
     def __init__(
         self, trainer: RecipeTrainer, options: RunOptions, identity: Mapping[str, str], stop: StopRequest

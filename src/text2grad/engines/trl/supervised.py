@@ -107,7 +107,7 @@ def as_rows(encoded: Sequence[Encoded], pad: int) -> Dataset:
     """Return ids and labels of the pairs, and behind them a row without learned tokens."""
     labels = [
         [IGNORED] * len(item.prompt)
-        + [token if own else IGNORED for token, own in zip(item.target, item.weights, strict=True)]
+        + [token if learned else IGNORED for token, learned in zip(item.target, item.weights, strict=True)]
         for item in encoded
     ]
     ids = [item.whole for item in encoded]
@@ -158,28 +158,28 @@ class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
         return self.lr_scheduler
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """As TRL's: this pass's share of the mean over the learned tokens of the batch, times the processes."""
+        """Return this pass's share of the mean over the learned tokens of the batch, times the processes."""
         loss = super().compute_loss(*args, **kwargs)
-        self._metrics["train"].clear()  # TRL's own, which nobody reads
+        self._metrics["train"].clear()  # nothing reads TRL's own
         self.shares.append(loss.detach())
         return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """As transformers', before an optimizer step.
+        """Check loss and gradient before an optimizer step.
 
         Raises:
             FloatingPointError: loss or gradient forbid the step. DeepSpeed's engine has made it by then.
         """
         norm = as_number(super()._get_grad_norm(model, grad_norm=grad_norm))
         mine, self.shares = float(torch.stack(self.shares).sum()), []
-        told = gather_object([mine])
-        self.terms = {"loss": sum(told) / len(told), "grad_norm": norm}
+        losses = gather_object([mine])
+        self.terms = {"loss": sum(losses) / len(losses), "grad_norm": norm}
         refuse_diverged(self.terms, math.log(len(self.policy.tokenizer)))
         return norm
 
 
 class Updates(EngineRun):
-    """Looks at each finished step of SFT: writes its metrics, and ends the run where `stopping` says so."""
+    """A run of SFT: writes the metrics of each step, and ends where `stopping` says so."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Updates(EngineRun):
             self.stopping.restore(state)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note the learning rate of this step, before the schedule goes on."""
+        """Note the learning rate of this step, before the schedule advances."""
         self.trainer.terms["lr"] = float(self.trainer.optimizer.param_groups[0]["lr"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

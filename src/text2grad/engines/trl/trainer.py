@@ -59,7 +59,7 @@ KL_OF = {"k1": adv.kl_k1, "k3": adv.kl_k3}
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, on what, and how: the arguments of `train.ppo.train_ppo`."""
+    """The arguments of `train.ppo.train_ppo`: a policy, its data, its critic and its settings."""
 
     policy: Policy
     examples: Sequence[Example]
@@ -121,12 +121,12 @@ def agreed(work: Callable[[], T]) -> T:
     except Exception as error:
         failure = error
     words = None if failure is None else (isinstance(failure, FloatingPointError), first_line(failure))
-    told = gather_object([words])
+    failures = gather_object([words])
     if failure is not None:
         raise failure
-    for process, other in enumerate(told):
+    for process, other in enumerate(failures):
         if other is not None:
-            line = f"process {process} of {len(told)}: {other[1]}"
+            line = f"process {process} of {len(failures)}: {other[1]}"
             raise FloatingPointError(line) if other[0] else UserError(line)
     return result  # type: ignore[return-value]
 
@@ -137,7 +137,7 @@ def as_number(norm: Any) -> float:
 
 
 class WholeWeights:
-    """What a run asks of a trainer of TRL's; a base of one."""
+    """A base of trainers: weights gathered from all processes, and no model card."""
 
     accelerator: Any
     model_wrapped: Any
@@ -242,7 +242,7 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         rollout = score(batch, responses, stats, recipe.settings, self.coefficient)
         refuse_diverged(rollout, recipe.settings.max_kl)
         if logps is not None and self.vllm_importance_sampling_correction:
-            # What another program sampled counts as much less as it is likelier there.
+            # An id counts less by the ratio in which it is likelier in the program that sampled it.
             weight = (rollout.old_logp - logps).exp().clamp(max=self.vllm_importance_sampling_clip_max)
             rollout.advantages.mul_(torch.where(logps.isnan(), 1, weight))
         watch.lap("score")
@@ -334,7 +334,7 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         return self.step.tokens[place // int(self.args.gradient_accumulation_steps)]
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """As transformers', before an optimizer step; a mini-batch without learned tokens changes nothing.
+        """Check the gradient before an optimizer step; a mini-batch without learned tokens changes nothing.
 
         DeepSpeed's engine has made the step by then.
 
@@ -359,8 +359,8 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         assert step is not None
         if self.accelerator.num_processes > 1:
             step.rollout.ratio.copy_(torch.stack(gather_object([step.rollout.ratio])).amax(dim=0))
-        told = gather_object([step.terms])
-        sums = {name: sum(terms[name] for terms in told) for name in step.terms}
+        shares = gather_object([step.terms])
+        sums = {name: sum(share[name] for share in shares) for name in step.terms}
         if "grad_norm" in sums:  # of all processes' gradients together, and the same in each
             sums["grad_norm"] = step.terms["grad_norm"]
         step.watch.lap("update")
@@ -380,11 +380,11 @@ def gather_rows(
     width = max(len(sample.ids) for part in all_responses for sample in part.samples)
     joined = PolicyStats(*(joined_rows(parts, width) for parts in zip(*all_stats, strict=True)))
     logps = [row for part in all_sampled if part is not None for row in part]
-    told = torch.full(joined.logp.shape, torch.nan) if logps else None
-    if told is not None:
+    sampled_logp = torch.full(joined.logp.shape, torch.nan) if logps else None
+    if sampled_logp is not None:
         for place, row in enumerate(logps):
-            told[place, : len(row)] = torch.tensor([torch.nan if logp is None else logp for logp in row])
-    return merge(all_responses), [row for part in all_prompts for row in part], joined, told
+            sampled_logp[place, : len(row)] = torch.tensor([torch.nan if logp is None else logp for logp in row])
+    return merge(all_responses), [row for part in all_prompts for row in part], joined, sampled_logp
 
 
 def joined_rows(parts: Sequence[Tensor], width: int) -> Tensor:

@@ -20,9 +20,9 @@ from text2grad.train.rollout import draws_of, packed, respond
 PROBE_EVERY, PROBED = 10, 4
 """Steps between two probes, and the training prompts that each answers."""
 PROBES = 2**40
-"""In the place of a step, whose random numbers are those of probes."""
+"""The number of a step that no run reaches, for the random numbers of probes."""
 FREE = ("program", "reward_model")
-"""Kinds of critics that nobody is paid for."""
+"""Kinds of critics that cost nothing."""
 
 
 class Probes:
