@@ -48,7 +48,7 @@ from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.signals import LOOK_SECONDS, StopRequest, stop_here
 from text2grad.train.optimizers import MAX_GRAD_NORM
 from text2grad.train.ppo import CHECKPOINT_EVERY, prompt_order
-from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.ppo_settings import PPOSettings, refuse_greedy
 from text2grad.train.update import CLIP, VALUE_CLIP
 
 VERSION = "0.9.1"
@@ -168,14 +168,11 @@ def refuse_unfit(job: Job) -> None:
             job.policy.dtype == "float16",
             "--policy.dtype bfloat16",
         ),
-        "PPO samples, so it needs a temperature above 0": (
-            job.generation.temperature <= 0,
-            "set generation.temperature",
-        ),
     }
     for problem, (is_so, cure) in unfit.items():
         if is_so:
-            raise UserError(problem if not problem[0].islower() else f"engine verl: {problem}", cure)
+            raise UserError(f"engine verl: {problem}", cure)
+    refuse_greedy(job.generation)
 
 
 OURS = {

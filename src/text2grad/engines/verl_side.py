@@ -33,7 +33,7 @@ from text2grad.policy.encode import encode_prompt, stop_ids
 from text2grad.policy.episode import Episode, MakeEnvironment, Thread, words_and_tokens
 from text2grad.policy.generate import Sample
 from text2grad.policy.settings import GenerationSettings
-from text2grad.train.account import describe, strips
+from text2grad.train.account import describe, due, strips
 from text2grad.train.ppo import SAMPLES_EVERY, STRIPS
 from text2grad.train.ppo_settings import PPOSettings
 
@@ -254,7 +254,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         responses, rollout = scored(answers, self.table, self.ppo, self.credit, coefficient)
         self.described = describe(responses, rollout, coefficient)
         step = self.global_steps - 1
-        if step % SAMPLES_EVERY == 0 or step == self.ppo.steps - 1:
+        if due(step, self.ppo.steps, SAMPLES_EVERY):
             for strip in strips(step, responses, rollout, STRIPS, self.ppo.valued):
                 append_line(self.folder / LOGS[1], strip)
         rows = {key: row for row, (key, _) in enumerate(ordered)}

@@ -16,6 +16,11 @@ from text2grad.rl import advantage as adv
 from text2grad.train.rollout import PolicyStats, Responses, Rollout, on_own_tokens
 
 
+def due(step: int, steps: int, every: int) -> bool:
+    """True for every so many of the steps, the first among them, and for the last."""
+    return step % every == 0 or step == steps - 1
+
+
 def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict[str, float]:
     """The metrics of a step; each name is explained in docs/metrics.md."""
     mask, learned = rollout.batch.mask, rollout.learned

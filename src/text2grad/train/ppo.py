@@ -27,10 +27,10 @@ from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.train.account import describe
+from text2grad.train.account import describe, due
 from text2grad.train.learner import Learner
 from text2grad.train.optimizers import make_optimizers
-from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.ppo_settings import PPOSettings, refuse_greedy
 from text2grad.train.rollout import packed, refuse_diverged, refuse_failures, score
 from text2grad.train.update import next_coefficient
 from text2grad.train.watch.probes import Probes
@@ -100,8 +100,7 @@ def train_ppo(
     """
     if not examples:
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
-    if generation.temperature <= 0:
-        raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
+    refuse_greedy(generation)
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     identity = {
         **flatten(ppo=settings, credit=credit, generation=generation),
@@ -125,7 +124,7 @@ def train_ppo(
                 followed, seconds = probes.answers(step, beta)
                 metrics = ppo_step(learner, [examples[i] for i in chosen], [prompts[i] for i in chosen], step, beta)
             training.kl_coefficient = next_coefficient(beta, metrics["kl"], settings)
-            if step % SAMPLES_EVERY == 0 or step == settings.steps - 1:
+            if due(step, settings.steps, SAMPLES_EVERY):
                 for strip in learner.strips(step, STRIPS) or ():
                     run.log.sample(strip)
             for strip in followed:

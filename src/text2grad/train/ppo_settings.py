@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from text2grad.durable.settings import Schedule
+from text2grad.errors import UserError
+from text2grad.policy.settings import GenerationSettings
 from text2grad.settings import MAY_CHANGE, Settings
 
 
@@ -120,3 +122,13 @@ class PPOSettings(Settings):
             f"all ppo.steps ({self.steps}) would be warm-up of the value function (ppo.value_warmup"
             f" {self.value_warmup}), so the policy would stay as it is"
         )
+
+
+def refuse_greedy(generation: GenerationSettings) -> None:
+    """Refuse to train on answers that are not sampled.
+
+    Raises:
+        UserError: the temperature is 0.
+    """
+    if generation.temperature <= 0:
+        raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")

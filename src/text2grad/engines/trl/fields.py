@@ -15,7 +15,7 @@ from text2grad.errors import UsageError, UserError, first_line
 from text2grad.plugins.credit import require
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.optimizers import MAX_GRAD_NORM
-from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.ppo_settings import PPOSettings, refuse_greedy
 from text2grad.train.settings import SFTSettings
 
 TESTED, INSTALL = "1.16", "pip install 'text2grad[trl]'"
@@ -99,8 +99,7 @@ def refuse_unfit(given: Mapping[str, Any], settings: PPOSettings, generation: Ge
         raise UserError("TRL has no value function for ppo.advantage gae", "returns or group, or --engine local")
     if settings.kl == "full":
         raise UserError("TRL keeps no logits for ppo.kl full", "--ppo.kl k1, or --engine local")
-    if generation.temperature <= 0:
-        raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
+    refuse_greedy(generation)
 
 
 def refuse_fields(given: Mapping[str, Any], set_by: Mapping[str, str] = SET_BY) -> None:

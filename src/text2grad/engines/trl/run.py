@@ -34,7 +34,7 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.signals import StopRequest, leave
-from text2grad.train.account import describe, strips
+from text2grad.train.account import describe, due, strips
 from text2grad.train.ppo import CHECKPOINT_EVERY, SAMPLES_EVERY, STRIPS, identity_of, prompt_order
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.update import next_coefficient
@@ -326,7 +326,7 @@ class Steps(EngineRun):
         if self.options.on_step:
             self.options.on_step(number, metrics)
         self.log.metrics(number, metrics)
-        if number % SAMPLES_EVERY == 0 or number == self.settings.steps - 1:
+        if due(number, self.settings.steps, SAMPLES_EVERY):
             for strip in strips(number, step.responses, step.rollout, STRIPS, valued=False):
                 self.log.sample(strip)
 

@@ -13,7 +13,7 @@ from typing import Any
 from text2grad.durable.log import Stopwatch
 from text2grad.durable.state import same_randomness
 from text2grad.feedback import Critique, Example, Judgement, Source
-from text2grad.train.account import probe_strips
+from text2grad.train.account import due, probe_strips
 from text2grad.train.learner import Learner
 from text2grad.train.rollout import draws_of, packed, respond
 
@@ -43,7 +43,7 @@ class Probes:
 
         They have critiques where asking costs nothing. Raises what the critic raises.
         """
-        if not (self.prompts and due(step, self.learner.settings.steps)):
+        if not (self.prompts and due(step, self.learner.settings.steps, PROBE_EVERY)):
             return [], {}
         watch, learner, generation = Stopwatch(), self.learner, self.learner.generation
         learner.begin("probes")
@@ -60,11 +60,6 @@ class Probes:
         records = list(probe_strips(step, responses, batch, stats, paid, learner.settings.valued))
         watch.lap("probes")
         return records, watch.seconds
-
-
-def due(step: int, steps: int) -> bool:
-    """True if a step, of so many, begins with probes."""
-    return step % PROBE_EVERY == 0 or step == steps - 1
 
 
 @dataclass
