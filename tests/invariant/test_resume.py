@@ -111,7 +111,7 @@ def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def probed(unprobed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes at every second step, and at the last one."""
-    monkeypatch.setattr(probes, "due", lambda step, steps: step % 2 == 0 or step == steps - 1)
+    monkeypatch.setattr(probes, "PROBE_EVERY", 2)
 
 
 Straight = Callable[..., tuple[Path, Training]]
