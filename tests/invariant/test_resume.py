@@ -37,7 +37,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
-from text2grad.train import learner, ppo, supervised
+from text2grad.train import account, learner, ppo, supervised
 from text2grad.train import update as update_module
 from text2grad.train.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import MarkedText, Pair
@@ -111,7 +111,7 @@ def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def probed(unprobed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes at every second step, and at the last one."""
-    monkeypatch.setattr(probes, "PROBE_EVERY", 2)
+    monkeypatch.setattr(probes, "due", lambda step, steps, every: account.due(step, steps, 2))
 
 
 Straight = Callable[..., tuple[Path, Training]]
