@@ -1,9 +1,10 @@
 """From quotes to tokens: are all labelled tokens found, and how fast.
 
-600 responses (half prose, half programs) are encoded, and a third of their tokens split again, so that the ids
-are not what the tokenizer would make of the text, as with sampled ids. Random quotes go through
-render -> parse -> align -> labels and are compared with a slow judge that decodes every prefix of the ids and
-looks at every character. Quotes that are not in the response must reward nothing.
+600 responses (half prose, half programs) are encoded, and a third of their tokens split again, so
+that the ids are not what the tokenizer would make of the text, as with sampled ids. Random quotes
+go through render -> parse -> align -> labels and are compared with a slow judge that decodes every
+prefix of the ids and looks at every character. Quotes that are not in the response must reward
+nothing.
 
     python benchmarks/align.py [--vocabulary 8000]
 
@@ -106,7 +107,8 @@ def labelled(text: str, table: TokenTable, tokenizer: Any, dice: random.Random) 
 
 
 def by_prefix(ids: Sequence[int], spans: Sequence[Span], tokenizer: Any) -> list[int]:
-    """Labels from first principles: what each decoded prefix adds to the text, one character at a time."""
+    """Labels from first principles: what each decoded prefix adds to the text, one character at a
+    time."""
     whole = tokenizer.decode(ids, skip_special_tokens=True)
     signs: list[set[int]] = [
         {
@@ -129,7 +131,8 @@ def by_prefix(ids: Sequence[int], spans: Sequence[Span], tokenizer: Any) -> list
 
 
 def rewards_absent(text: str, table: TokenTable, tokenizer: Any, dice: random.Random) -> bool:
-    """Whether a quote with one word exchanged, which the response does not hold, moves any token."""
+    """Whether a quote with one word exchanged, which the response does not hold, moves any
+    token."""
     words = text.split()
     first = dice.randrange(len(words) - 4)
     quoted = words[first : first + 4]
@@ -143,7 +146,8 @@ def rewards_absent(text: str, table: TokenTable, tokenizer: Any, dice: random.Ra
 
 
 def speed(texts: Sequence[str], table: TokenTable, tokenizer: Any, dice: random.Random) -> float:
-    """Responses a second from ids to token rewards: the best of a few rounds, so that neighbours count less."""
+    """Responses a second from ids to token rewards: the best of a few rounds, so that neighbours
+    count less."""
     cases = [long_case(texts, table, tokenizer, dice) for _ in range(1000)]
     settings = CreditSettings()
     best = float("inf")

@@ -106,7 +106,8 @@ def job(url: str, first: int, count: int, flight: int) -> float:
 
 
 def bare_rate(url: str, count: int, flight: int) -> float:
-    """Answers a second where nothing is built, read or kept: one thread, `flight` sockets, the same request."""
+    """Answers a second where nothing is built, read or kept: one thread, `flight` sockets, the same
+    request."""
     address = urlsplit(url)
     body = json.dumps({"model": "judge", "messages": [{"role": "user", "content": "x" * 4000}]})
     request = f"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()

@@ -1,10 +1,11 @@
 """Memory of the KL over the whole vocabulary, and of an update, beside all logits at once.
 
-A small Llama with a large vocabulary scores 8 responses of 512 tokens against its reference: with the chunks of
-`rl.vocabulary`, and with both log-softmax tensors in memory. Each runs in a process of its own; what counts is how
-far the largest resident set rises above what it was with both models loaded. `peak_ratio` divides our rise by the
-size of the two log-softmax tensors alone; what computing them takes besides is in `measured_peak_ratio`.
-`--update` adds `update_*`: one forward and backward of the log-probabilities, beside the same from all logits.
+A small Llama with a large vocabulary scores 8 responses of 512 tokens against its reference: with
+the chunks of `rl.vocabulary`, and with both log-softmax tensors in memory. Each runs in a process
+of its own; what counts is how far the largest resident set rises above what it was with both models
+loaded. `peak_ratio` divides our rise by the size of the two log-softmax tensors alone; what
+computing them takes besides is in `measured_peak_ratio`. `--update` adds `update_*`: one forward
+and backward of the log-probabilities, beside the same from all logits.
 
     python benchmarks/full_kl.py [--update] [--vocabulary 128256] [--responses 8] [--tokens 512]
 
@@ -87,7 +88,8 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
 
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
-    """One way: by how much the peak of memory rose in MB, and the CPU seconds it took. Writes the values."""
+    """One way: by how much the peak of memory rose in MB, and the CPU seconds it took. Writes the
+    values."""
     way, file = options.inside
     policy, batch = make(options)
     before, began = resident_mb(), cpu_seconds()
@@ -133,7 +135,8 @@ def chunked(policy: Policy, batch: TokenBatch) -> Tensor:
 
 
 def whole(policy: Policy, batch: TokenBatch) -> Tensor:
-    """Both log-softmax tensors, and no more than they need: the logits are freed, the sum goes row by row."""
+    """Both log-softmax tensors, and no more than they need: the logits are freed, the sum goes row
+    by row."""
     both = []
     with torch.no_grad():
         for model in (policy.model, policy.reference.model):

@@ -1,12 +1,14 @@
-"""How long sampling takes: our loop beside transformers' `generate`, on the same model, prompts and lengths.
+"""How long sampling takes: our loop beside transformers' `generate`, on the same model, prompts and
+lengths.
 
-Both are greedy and must write the same ids; every response is made to end at a drawn length (`ragged`), or all of
-them at the limit (`full`). They take turns, one thread; CPU seconds, median of --runs.
+Both are greedy and must write the same ids; every response is made to end at a drawn length
+(`ragged`), or all of them at the limit (`full`). They take turns, one thread; CPU seconds, median
+of --runs.
 
     python benchmarks/generate.py [--runs 5] [--responses 64] [--tokens 64]
 
-The last line of stdout is one JSON object: `full` and `ragged`, each with `ours`, `transformers` (CPU seconds) and
-`ratio` (ours / transformers).
+The last line of stdout is one JSON object: `full` and `ragged`, each with `ours`, `transformers`
+(CPU seconds) and `ratio` (ours / transformers).
 """
 
 from __future__ import annotations

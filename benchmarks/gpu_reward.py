@@ -1,13 +1,15 @@
-"""Training and decoding a reward model at scale: randomly initialised Llamas, so nothing is downloaded.
+"""Training and decoding a reward model at scale: randomly initialised Llamas, so nothing is
+downloaded.
 
-LoRA (the paper's Table 9) on `--batch` pairs of `--prompt` + `--target` tokens: tokens a second, the share of the
-card's bf16 peak that they are (at 4 FLOPs a weight and token: frozen weights get no gradient), and peak memory.
-Then `--new` tokens of `--rows` critiques, plain and grounded.
+LoRA (the paper's Table 9) on `--batch` pairs of `--prompt` + `--target` tokens: tokens a second,
+the share of the card's bf16 peak that they are (at 4 FLOPs a weight and token: frozen weights get
+no gradient), and peak memory. Then `--new` tokens of `--rows` critiques, plain and grounded.
 
     python benchmarks/gpu_reward.py [--sizes 1b 8b] [--peak 989e12]
 
-Without `--sizes`: 1B and 8B on a GPU, and on a CPU a model as small as the demo's with fewer and shorter pairs, in
-about a minute, which shows that the script runs. The last line of stdout is one JSON object, a part for each size.
+Without `--sizes`: 1B and 8B on a GPU, and on a CPU a model as small as the demo's with fewer and
+shorter pairs, in about a minute, which shows that the script runs. The last line of stdout is one
+JSON object, a part for each size.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ def main() -> None:
 
 
 def random_policy(size: str) -> Policy:
-    """A Llama of this size with adapters, in bfloat16 (float32 on a CPU); its tokenizer is smaller."""
+    """A Llama of this size with adapters, in bfloat16 (float32 on a CPU); its tokenizer is
+    smaller."""
     tokenizer = make_tokenizer([*prose(200), *code(200)], vocabulary=2_000)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = LlamaConfig(

@@ -1,14 +1,14 @@
 """A PPO step of a LoRA policy at scale: randomly initialised Llamas, so nothing is downloaded.
 
-Tokens a second by phase, the share of the card's bf16 peak they are, memory, and how much longer a step takes with
-a reward model that writes critiques (text2grad) than with one that says a number (scalar PPO). FLOPs: 2 a weight
-and token for reading or writing one, 4 for an update, since frozen weights get no gradient; attention does not
-count.
+Tokens a second by phase, the share of the card's bf16 peak they are, memory, and how much longer a
+step takes with a reward model that writes critiques (text2grad) than with one that says a number
+(scalar PPO). FLOPs: 2 a weight and token for reading or writing one, 4 for an update, since frozen
+weights get no gradient; attention does not count.
 
     python benchmarks/gpu_train.py --size tiny|1b|8b [--peak 989e12]
 
-On a CPU take `tiny`: it shows that the script runs. The last line of stdout is one JSON object. Critiques are
-written before scoring here: what overlapping the two saves is not in these figures.
+On a CPU take `tiny`: it shows that the script runs. The last line of stdout is one JSON object.
+Critiques are written before scoring here: what overlapping the two saves is not in these figures.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def measure(size: str, load: Load, steps: int, peak: float, device: torch.device
 
 
 def rates(load: Load, seconds: dict[str, float]) -> dict[str, float]:
-    """Tokens a second: written (generate, critique), or read in prompts and responses (score, update)."""
+    """Tokens a second: written (generate, critique), or read in prompts and responses (score,
+    update)."""
     read = load.responses * (load.prompt + load.tokens)
     tokens = {
         "generate": load.responses * load.tokens,

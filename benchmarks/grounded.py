@@ -1,10 +1,10 @@
 """Grounded decoding: what it costs, and whether anything it writes is ever invalid.
 
-Speed: a batch of 32 greedy critiques of 160 tokens by an untrained model of the demo's size (or, with a model
-folder, by a trained one), with and without the mask, in turns; the ratio is that of the medians, and `ratio_cpu`
-the same by seconds of CPU (all threads), which other work on the machine disturbs less.
-Validity: random draws from an untrained model about hostile responses; an answer is invalid unless it ends in time,
-`wire.parse` reads it, and every quote in it resolves.
+Speed: a batch of 32 greedy critiques of 160 tokens by an untrained model of the demo's size (or,
+with a model folder, by a trained one), with and without the mask, in turns; the ratio is that of
+the medians, and `ratio_cpu` the same by seconds of CPU (all threads), which other work on the
+machine disturbs less. Validity: random draws from an untrained model about hostile responses; an
+answer is invalid unless it ends in time, `wire.parse` reads it, and every quote in it resolves.
 
     python benchmarks/grounded.py [--rounds 5] [--draws 1000]
 
@@ -70,7 +70,8 @@ def random_policy() -> Policy:
 
 
 def speeds(policy: Policy, rounds: int) -> tuple[float, float, float]:
-    """Tokens a second without and with the mask, and their ratio by seconds of CPU; medians of interleaved rounds.
+    """Tokens a second without and with the mask, and their ratio by seconds of CPU; medians of
+    interleaved rounds.
 
     Every step counts for all rows, those that have ended too.
     """
@@ -120,7 +121,8 @@ def hostile() -> list[str]:
 
 
 def invalid_answers(policy: Policy, draws: int) -> int:
-    """How many of so many random answers do not end, cannot be read, or quote what is not clearly there."""
+    """How many of so many random answers do not end, cannot be read, or quote what is not clearly
+    there."""
     texts = hostile()
     responses = [texts[index % len(texts)] for index in range(draws)]
     longest = max(len(policy.tokenizer(text)["input_ids"]) for text in texts)

@@ -1,15 +1,17 @@
-"""Measure the size and shape of the code: lines, functions, folders, settings, import cycles, broken layers.
+"""Measure the size and shape of the code: lines, functions, folders, settings, import cycles,
+broken layers.
 
     python benchmarks/house.py [--root .]
 
 The worst offenders come first. The last line of stdout is one JSON object:
 
-- `src_lines`, `lab_lines`, `test_lines`: Python lines, blank ones and comments included, of src/text2grad, of lab
-  without its tests, and of tests and lab/tests.
-- `settings`: keys of a run's configuration. `lines_imported_by_train_ppo`: lines of our modules that
-  `import text2grad.train.ppo` loads in a fresh process. Both are 0 in a tree without these modules.
-- `largest_folder`: the most Python files directly in one folder of src. `longest_function`: lines from `def` to the
-  end, in src/text2grad; nested functions and methods count as functions.
+- `src_lines`, `lab_lines`, `test_lines`: Python lines, blank ones and comments included, of
+  src/text2grad, of lab without its tests, and of tests and lab/tests.
+- `settings`: keys of a run's configuration. `lines_imported_by_train_ppo`: lines of our modules
+  that `import text2grad.train.ppo` loads in a fresh process. Both are 0 in a tree without these
+  modules.
+- `largest_folder`: the most Python files directly in one folder of src. `longest_function`: lines
+  from `def` to the end, in src/text2grad; nested functions and methods count as functions.
 - `cycles` and `upward`: import cycles, and imports that break a rule of tests/layers.py.
 - `suite_seconds`: duration of the last `make test`, null if there was none.
 """

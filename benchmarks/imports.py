@@ -1,17 +1,20 @@
 """Are files of other tools imported right, or refused with a cure that cures?
 
-Every folder of `tests/formats` has a file in the shape and under the name that a tool gives it, and, written by
-hand, `expected.json`: what `import` must make of it. The real command runs on a copy of the folder.
+Every folder of `tests/formats` has a file in the shape and under the name that a tool gives it,
+and, written by hand, `expected.json`: what `import` must make of it. The real command runs on a
+copy of the folder.
 
-- `records`: response, spans (start, words, label) and score of every record, and more where the file has more;
-  `arguments`: the options given. `says`: words that the command prints.
-- `cure`: the options that one printed line names for what is not read, and `cured`: the records with them.
+- `records`: response, spans (start, words, label) and score of every record, and more where the
+  file has more; `arguments`: the options given. `says`: words that the command prints.
+- `cure`: the options that one printed line names for what is not read, and `cured`: the records
+  with them.
 - `refused`: words of the one error line.
 
     python benchmarks/imports.py [--folder tests/formats]
 
-The last line of stdout is one JSON object: `files`; `right` (all is as expected); `refused_with_cure` (nothing
-wrong was read, one line says what is missing, and what it names was tried and works); `silently_wrong` (the rest).
+The last line of stdout is one JSON object: `files`; `right` (all is as expected);
+`refused_with_cure` (nothing wrong was read, one line says what is missing, and what it names was
+tried and works); `silently_wrong` (the rest).
 """
 
 from __future__ import annotations

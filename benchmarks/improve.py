@@ -1,13 +1,15 @@
 """Does `improve` read files as people have them, mark what they point at, and make a model better?
 
-- `files`: workbooks and tables that the script writes, in seven languages, mixed and with an exporter's names;
-  `read_without_options` of them are read with no option, and `columns_right` is the share of columns that hold
-  what the proposal says.
-- `anchor_precision`: of the words that a comment quotes and that are marked for it (`data/spans/anchors.py`), the
-  share that people marked themselves (SQuALITY) or changed in their correction (DeFacto); null without `--data`.
-- `before`, `after`: with `--train`, the share of rules that the base model and the kept policy keep on the
-  held-out questions of examples/feedback.xlsx (no superlative, metric units, price last; 0 for an answer that does
-  not name the product), as this script judges them; `minutes` is what the run took, `estimated` what it said.
+- `files`: workbooks and tables that the script writes, in seven languages, mixed and with an
+  exporter's names; `read_without_options` of them are read with no option, and `columns_right` is
+  the share of columns that hold what the proposal says.
+- `anchor_precision`: of the words that a comment quotes and that are marked for it
+  (`data/spans/anchors.py`), the share that people marked themselves (SQuALITY) or changed in their
+  correction (DeFacto); null without `--data`.
+- `before`, `after`: with `--train`, the share of rules that the base model and the kept policy keep
+  on the held-out questions of examples/feedback.xlsx (no superlative, metric units, price last; 0
+  for an answer that does not name the product), as this script judges them; `minutes` is what the
+  run took, `estimated` what it said.
 
     OMP_NUM_THREADS=1 python benchmarks/improve.py [--data ../shared/data] [--train runs/improve]
 
@@ -57,7 +59,8 @@ IMPERIAL = re.compile(r"\b(inch\w*|in\.|feet|foot|ft|pounds?|lbs?)\b|\d\"", re.I
 
 
 def write_files(folder: Path) -> Iterator[tuple[Path, Sequence[str]]]:
-    """The files and their headers: each header as a workbook, every other one also as a table or an .ods."""
+    """The files and their headers: each header as a workbook, every other one also as a table or an
+    .ods."""
     for number, header in enumerate(HEADERS):
         rows = shop_rows(header)
         yield write_xlsx(folder / f"{number}.xlsx", {"Notes": [("a", "b"), ("c", "d")], "Feedback": rows}), header
@@ -104,7 +107,8 @@ def pointed_at(data: Path) -> Iterator[bool]:
 
 
 def rules_kept(question: str, answer: str) -> float:
-    """The share of the three rules of the shop that an answer keeps; 0 if it does not name the product."""
+    """The share of the three rules of the shop that an answer keeps; 0 if it does not name the
+    product."""
     product = re.search(r"Product: (.*?)\.", question)
     price = re.search(r"Price: (\d+) euros", question)
     assert product and price, question

@@ -1,15 +1,15 @@
 """Compare a training step of a real language model (bfloat16, LoRA) with TRL's GRPO step.
 
-Some prompts of about 150 tokens, several answers of 30 tokens to each, low-rank adapters on all linear layers, one
-thread. A step is sampling, the log-probabilities of policy and reference, and one optimizer step on all answers.
-TRL's `GRPOTrainer` takes it with the same model, prompts, number of tokens and optimizer steps, also with a
-reference, and without gradient checkpointing.
+Some prompts of about 150 tokens, several answers of 30 tokens to each, low-rank adapters on all
+linear layers, one thread. A step is sampling, the log-probabilities of policy and reference, and
+one optimizer step on all answers. TRL's `GRPOTrainer` takes it with the same model, prompts, number
+of tokens and optimizer steps, also with a reference, and without gradient checkpointing.
 
     python benchmarks/llm_step.py [--model smollm2] [--dtype bfloat16] [--runs 3] [--trl FOLDER]
 
-Both take turns in one process. Seconds are CPU seconds, the median of the runs. `--trl` is a folder with trl 1.16
-(`pip install --no-deps --target FOLDER trl==1.16.0`), if it is not installed; without it `against_trl_grpo` is
-null. The last line of stdout is one JSON object.
+Both take turns in one process. Seconds are CPU seconds, the median of the runs. `--trl` is a folder
+with trl 1.16 (`pip install --no-deps --target FOLDER trl==1.16.0`), if it is not installed; without
+it `against_trl_grpo` is null. The last line of stdout is one JSON object.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def prompts_of(tokenizer: Any, arguments: argparse.Namespace) -> list[list[int]]:
-    """Pieces of the project's own pages, of different lengths, as many times as each is answered."""
+    """Pieces of the project's own pages, of different lengths, as many times as each is
+    answered."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
     ids = tokenizer.encode(text[:200_000], add_special_tokens=False)
     longest = arguments.prompt_tokens
@@ -158,7 +159,8 @@ class Ours:
 
 
 def take_turns(ours: Ours, trl: Callable[[Callable[[], None]], list[float]] | None, runs: int) -> list[float]:
-    """Alternate our steps with TRL's, `runs` times after one warm-up; return the seconds of TRL's steps."""
+    """Alternate our steps with TRL's, `runs` times after one warm-up; return the seconds of TRL's
+    steps."""
 
     def step() -> None:
         ours.step()
@@ -172,7 +174,8 @@ def take_turns(ours: Ours, trl: Callable[[Callable[[], None]], list[float]] | No
 
 
 def import_trl(folder: Path | None) -> Any:
-    """The module, from the folder if one is given; None where there is none, and a line that says so."""
+    """The module, from the folder if one is given; None where there is none, and a line that says
+    so."""
     if folder:
         sys.path.append(str(folder))
     try:
@@ -186,7 +189,8 @@ def import_trl(folder: Path | None) -> Any:
 def trl_steps(
     trl: Any, policy: Policy, prompts: list[list[int]], arguments: argparse.Namespace
 ) -> Callable[[Callable[[], None]], list[float]]:
-    """Training by `GRPOTrainer` with something else done after each step; returns the seconds of its own steps."""
+    """Training by `GRPOTrainer` with something else done after each step; returns the seconds of
+    its own steps."""
     from datasets import Dataset
     from transformers import TrainerCallback
 

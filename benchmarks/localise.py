@@ -1,16 +1,19 @@
 """Does the program critic blame the right line: planted faults, and programs that people mended.
 
-Faults of six kinds are planted, one at a time, in the reference solutions of MBPP and HumanEval; of those that fail
-a test, every one is judged by the critic twice: with the tests alone, and with the reference solution beside them.
-The line it is surest of is right if it is the line that was changed; where a line was left out, a line beside the
-gap. On ILF's 195 programs, which models wrote and people mended, the lines of the poor spans (tests alone) are held
-against the lines that the person changed, took away, or put new lines before.
+Faults of six kinds are planted, one at a time, in the reference solutions of MBPP and HumanEval; of
+those that fail a test, every one is judged by the critic twice: with the tests alone, and with the
+reference solution beside them. The line it is surest of is right if it is the line that was
+changed; where a line was left out, a line beside the gap. On ILF's 195 programs, which models wrote
+and people mended, the lines of the poor spans (tests alone) are held against the lines that the
+person changed, took away, or put new lines before.
 
-    python benchmarks/localise.py [--mutants 510] [--repairs 40] [--seed 0] [--workers 2] [--notes FILE]
+    python benchmarks/localise.py [--mutants 510] [--repairs 40] [--seed 0] [--workers 2] [--notes
+    FILE]
 
-The last line of stdout is one JSON object. Wanted: top1_without_reference .70, top1_with_reference .95.
-`top1_without_repairs` is what tracebacks, coverage and reading alone give: the edits that the critic tries are of
-the same nature as the planted faults, so that figure shows how much the other one owes to that.
+The last line of stdout is one JSON object. Wanted: top1_without_reference .70, top1_with_reference
+.95. `top1_without_repairs` is what tracebacks, coverage and reading alone give: the edits that the
+critic tries are of the same nature as the planted faults, so that figure shows how much the other
+one owes to that.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ NOTHING_SAID = -1
 
 
 class Planted(NamedTuple):
-    """A program with a fault: the task, the kind of fault, the program, and the lines of the fault (from 1)."""
+    """A program with a fault: the task, the kind of fault, the program, and the lines of the fault
+    (from 1)."""
 
     task: str
     kind: str
@@ -111,7 +115,8 @@ def solved() -> list[Example]:
 
 
 def plant(count: int, seed: int, runner: Runner) -> list[Planted]:
-    """`count` programs that fail a test, of every kind as many as there are, never two of one program and kind."""
+    """`count` programs that fail a test, of every kind as many as there are, never two of one
+    program and kind."""
     dice = random.Random(seed)
     waiting = [(example, kind) for example in solved() for kind in KINDS]
     dice.shuffle(waiting)
@@ -184,7 +189,8 @@ def people_mended(critic: ProgramCritic, notes: Notes) -> dict[str, Any]:
 
 
 def _lines_of(example: Example, critic: ProgramCritic) -> tuple[int, int, int, int]:
-    """Of one program how many lines a person changed, how many are poor, how many are both; the surest is right."""
+    """Of one program how many lines a person changed, how many are poor, how many are both; the
+    surest is right."""
     response = example.meta["draft"]
     (said,) = critic.critique([example.model_copy(update={"reference": ""})], [response])
     theirs = changed_lines(response, example.reference)
@@ -202,7 +208,8 @@ def poor_lines(said: Critique, response: str) -> set[int]:
 
 
 def changed_lines(before: str, after: str) -> set[int]:
-    """Lines of `before` (from 1, blank ones apart) that `after` changes, lacks, or has new lines in front of."""
+    """Lines of `before` (from 1, blank ones apart) that `after` changes, lacks, or has new lines in
+    front of."""
     old, new = ([line.strip() for line in Lines.of(text).lines] for text in (before, after))
     numbers = [n for n, line in enumerate(old, start=1) if line]
     kept = [line for line in old if line]

@@ -1,7 +1,7 @@
 """Programs with one planted fault: six kinds, each at a random place of a program that was right.
 
-Written apart from the edits of `text2grad.critics.program` on purpose: what is planted here is not chosen from what
-is tried there, though a wrong operator is a wrong operator in both.
+Written apart from the edits of `text2grad.critics.program` on purpose: what is planted here is not
+chosen from what is tried there, though a wrong operator is a wrong operator in both.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
-"""The pages in a real browser: how soon they are there, does anything in a record act, does a kill lose marks.
+"""The pages in a real browser: how soon they are there, does anything in a record act, does a kill
+lose marks.
 
     python benchmarks/page.py [--samples 5000] [--kills 50]
 
-Needs Chromium, Playwright and axe-core: `make test-page` brings the last two. The last line of stdout is one
-JSON object: `first_paint_ms`, the first contentful paint of `text2grad view` on a run of so many `samples`, and
-`empty_page_ms`, that of an empty page of the same server program, each the median of five, and the quotient of
-both (`first_paint_times_empty`); `switch_ms`, from the choice of another signal to the frame that shows it, median
-of twenty; `scroll_frames`, those of a trace in which the list of samples is scrolled over 20,000 pixels in 5
-seconds, `scroll_dropped`, those of them that Chromium dropped, `scroll_frame_cpu_ms`, the processor time of the
-longest frame on the page's own thread (16.7 are there), and `..._plain`, the same of a page of nothing but as
-many plain rows; `load`, the load of the machine before and after, by which dropped frames and times go;
-`axe_violations` of both pages, light
-and dark; `scripts_run_by_hostile_records`, pages on which a script out of a record ran; `kills` of the server at
-random moments while marks are made, and `marks_lost`, those missing or doubled in the records at the end.
+Needs Chromium, Playwright and axe-core: `make test-page` brings the last two. The last line of
+stdout is one JSON object: `first_paint_ms`, the first contentful paint of `text2grad view` on a run
+of so many `samples`, and `empty_page_ms`, that of an empty page of the same server program, each
+the median of five, and the quotient of both (`first_paint_times_empty`); `switch_ms`, from the
+choice of another signal to the frame that shows it, median of twenty; `scroll_frames`, those of a
+trace in which the list of samples is scrolled over 20,000 pixels in 5 seconds, `scroll_dropped`,
+those of them that Chromium dropped, `scroll_frame_cpu_ms`, the processor time of the longest frame
+on the page's own thread (16.7 are there), and `..._plain`, the same of a page of nothing but as
+many plain rows; `load`, the load of the machine before and after, by which dropped frames and times
+go; `axe_violations` of both pages, light and dark; `scripts_run_by_hostile_records`, pages on which
+a script out of a record ran; `kills` of the server at random moments while marks are made, and
+`marks_lost`, those missing or doubled in the records at the end.
 """
 
 from __future__ import annotations
@@ -110,8 +112,8 @@ def switch(browser: Any, run: Path, full: str) -> float:
 
 
 def scrolled(browser: Any, make: Any, ready: str) -> tuple[int, int, float]:
-    """Frames of a trace while the list is scrolled, those of them that were dropped, and the longest one's
-    milliseconds of processor time on the main thread."""
+    """Frames of a trace while the list is scrolled, those of them that were dropped, and the
+    longest one's milliseconds of processor time on the main thread."""
     with serving(make) as server:
         page = browser.new_page()
         page.goto(server.url)
@@ -165,7 +167,8 @@ def scripts_run(browser: Any, run: Path) -> int:
 
 
 def marks_lost(browser: Any, folder: Path, kills: int) -> int:
-    """Make a mark, kill the server within its time, start it again; what is missing or twice there at the end."""
+    """Make a mark, kill the server within its time, start it again; what is missing or twice there
+    at the end."""
     records = [
         Feedback(
             id=f"q-{n}",

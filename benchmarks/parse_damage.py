@@ -1,7 +1,8 @@
 """Damaged answers of a judge: is one ever read as something it does not say.
 
-Ten kinds of damage, 300 answers each. A damaged answer may be read or refused with a typed failure, but a
-critique whose spans, score or text differ from what was meant is silently wrong, and would train the policy.
+Ten kinds of damage, 300 answers each. A damaged answer may be read or refused with a typed failure,
+but a critique whose spans, score or text differ from what was meant is silently wrong, and would
+train the policy.
 
     python benchmarks/parse_damage.py
 

@@ -1,23 +1,30 @@
 """The plug-ins: how many lines of glue each is, whether credit lands, and what words add in TRL.
 
-Lines are those of code: no blank lines, comments or docstrings, imports counted. Code that plug-ins share
-(`plugins/credit.py`, and `plugins/landing.py` for their tests) is counted as `shared_lines`.
+Lines are those of code: no blank lines, comments or docstrings, imports counted. Code that plug-ins
+share (`plugins/credit.py`, and `plugins/landing.py` for their tests) is counted as `shared_lines`.
 
-    OMP_NUM_THREADS=1 python benchmarks/plugins.py [--seeds 3 4 5] [--folder .venv-plugins] [--out runs/trl]
+    OMP_NUM_THREADS=1 python benchmarks/plugins.py [--seeds 3 4 5] [--folder .venv-plugins] [--out
+    runs/trl]
 
-`--seeds` without a number leaves TRL's comparison out (the lab's `experiments.trl_words`, 20 minutes of one core).
-What needs an engine that is neither installed here nor in --folder (`make test-plugins`) is null.
+`--seeds` without a number leaves TRL's comparison out (the lab's `experiments.trl_words`, 20
+minutes of one core). What needs an engine that is neither installed here nor in --folder
+(`make test-plugins`) is null.
 
-The last line of stdout is one JSON object, of each engine what is `installed` and its `glue_lines`, and
+The last line of stdout is one JSON object, of each engine what is `installed` and its `glue_lines`,
+and
 
-    trl         `text2grad` and `grpo`: sampled held-out pass@1 on the embedded task, the mean of the seeds
-    tinker      `tokens_moved_as_paid`: the share of paid tokens whose log-probability a step moves with their sign;
-                the step is that of the protocol's `importance_sampling`, written here, on a random model;
-                `server_moved_as_paid`: the same by SkyRL's own server and its Adam, on adapters of a random model
-    verl        `max_abs_difference`: between its advantages and our loop's of the same rollouts, over GAE and
-                REINFORCE++; `reward_first`, `reward_last`: the mean reward of an answer to 32 held-out prompts
-                before and after 20 steps of its own trainer on a CPU (`tests/engines/verl_run.py`: an agent of
-                two turns with a tool, a random policy, 16 tokens of -1 to 1 and a verdict; 2 minutes when idle)
+    trl         `text2grad` and `grpo`: sampled held-out pass@1 on the embedded task, the mean of
+    the seeds tinker      `tokens_moved_as_paid`: the share of paid tokens whose log-probability a
+    step moves with their sign;
+                the step is that of the protocol's `importance_sampling`, written here, on a random
+                model; `server_moved_as_paid`: the same by SkyRL's own server and its Adam, on
+                adapters of a random model
+    verl        `max_abs_difference`: between its advantages and our loop's of the same rollouts,
+    over GAE and
+                REINFORCE++; `reward_first`, `reward_last`: the mean reward of an answer to 32
+                held-out prompts before and after 20 steps of its own trainer on a CPU
+                (`tests/engines/verl_run.py`: an agent of two turns with a tool, a random policy, 16
+                tokens of -1 to 1 and a verdict; 2 minutes when idle)
 """
 
 from __future__ import annotations
@@ -95,7 +102,8 @@ def installed(name: str, folder: Path) -> str | None:
 
 
 def asked_of(environment: Path, *words: str) -> str | None:
-    """The last line that a program prints in an environment; None where there is none, or it fails."""
+    """The last line that a program prints in an environment; None where there is none, or it
+    fails."""
     python = environment / "bin" / "python"
     if not python.is_file():
         return None
@@ -127,7 +135,8 @@ class Datum:
 
 
 def tokens_moved_as_paid() -> float:
-    """Of tokens with an advantage, the share whose log-probability one small step moves with its sign."""
+    """Of tokens with an advantage, the share whose log-probability one small step moves with its
+    sign."""
     sys.path.insert(0, str(ROOT / "tests"))
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -155,7 +164,8 @@ def tokens_moved_as_paid() -> float:
 
 
 def moved(model: Any, ids: torch.Tensor, advantages: torch.Tensor) -> list[bool]:
-    """Of each target with an advantage, whether a step of -sum(ratio * advantage) moves it that way."""
+    """Of each target with an advantage, whether a step of -sum(ratio * advantage) moves it that
+    way."""
 
     def logps() -> torch.Tensor:
         logits = model(ids[None]).logits[0, :-1]
@@ -188,9 +198,11 @@ def verl_figures() -> dict[str, Any]:
 
 
 def verl_difference(count: int = 64, length: int = 40) -> float:
-    """The largest difference of an advantage between verl and our loop, on the same random rollouts.
+    """The largest difference of an advantage between verl and our loop, on the same random
+    rollouts.
 
-    verl's stand as an engine holds them, with others' ids in between; ours are the policy's own ids alone.
+    verl's stand as an engine holds them, with others' ids in between; ours are the policy's own ids
+    alone.
     """
     from types import SimpleNamespace
 

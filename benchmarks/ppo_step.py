@@ -1,17 +1,20 @@
-"""One PPO update of ours beside TRL 1.12.0's (its last release with PPO) and TRL 0.11.4's: CPU seconds and memory.
+"""One PPO update of ours beside TRL 1.12.0's (its last release with PPO) and TRL 0.11.4's: CPU
+seconds and memory.
 
-The same Llama of 3 million parameters, the same 32 prompts and responses of 64 tokens each, 4 epochs, 4 optimizer
-steps, one thread. An update is all that follows sampling and judging: log-probabilities of policy and reference,
-values, KL, advantages, and the epochs. Ours and 0.11.4's (with a `compute_rewards` that adds token rewards) have
-the full KL and a value head on the policy's trunk; 1.12.0 knows neither, so it does what it can: one score a
-response, the KL of the sampled tokens, a separate value model. Not counted for it: its sampling, whose logits it
-uses again, and its reward model.
+The same Llama of 3 million parameters, the same 32 prompts and responses of 64 tokens each, 4
+epochs, 4 optimizer steps, one thread. An update is all that follows sampling and judging:
+log-probabilities of policy and reference, values, KL, advantages, and the epochs. Ours and 0.11.4's
+(with a `compute_rewards` that adds token rewards) have the full KL and a value head on the policy's
+trunk; 1.12.0 knows neither, so it does what it can: one score a response, the KL of the sampled
+tokens, a separate value model. Not counted for it: its sampling, whose logits it uses again, and
+its reward model.
 
     python benchmarks/ppo_step.py [--runs 5] [--rows 32] [--environments WHERE]
 
-Each release of TRL lives in a virtual environment of its own, made on the first run (some 1.5 GB each, minutes).
-The three stay in memory and take turns, so that what else the machine does falls on all alike. The last line of
-stdout is one JSON object; seconds are the median of the runs, memory is the largest resident set of the process.
+Each release of TRL lives in a virtual environment of its own, made on the first run (some 1.5 GB
+each, minutes). The three stay in memory and take turns, so that what else the machine does falls on
+all alike. The last line of stdout is one JSON object; seconds are the median of the runs, memory is
+the largest resident set of the process.
 """
 
 from __future__ import annotations
@@ -155,7 +158,8 @@ def figures(runs: dict[str, list[float]], said: dict[str, dict[str, Any]]) -> di
 
 
 def prepare(folder: Path) -> None:
-    """Weights of the policy and of a reference a little beside it, and one batch of random tokens."""
+    """Weights of the policy and of a reference a little beside it, and one batch of random
+    tokens."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -203,7 +207,8 @@ class Given:
 class Updates:
     """What runs in this environment: each `next` is one update.
 
-    `kl` (flat) is that of the first update, `aside` the CPU seconds of what is not part of an update.
+    `kl` (flat) is that of the first update, `aside` the CPU seconds of what is not part of an
+    update.
     """
 
     steps: Iterator[None]
@@ -212,7 +217,8 @@ class Updates:
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Take words from stdin, answer on the stdout there was; whatever else is printed goes to stderr."""
+    """Take words from stdin, answer on the stdout there was; whatever else is printed goes to
+    stderr."""
     import torch
 
     torch.set_num_threads(1)
@@ -388,7 +394,8 @@ def trl_1_12(given: Given, arguments: argparse.Namespace) -> Updates:
 
 
 def make_trl_1_12(given: Given, arguments: argparse.Namespace, wait: Any, aside: list[float]) -> Any:
-    """The trainer. What it would sample is given; the logits it keeps from sampling cost a forward set `aside`."""
+    """The trainer. What it would sample is given; the logits it keeps from sampling cost a forward
+    set `aside`."""
     import torch
     from datasets import Dataset
     from transformers import AutoModelForSequenceClassification, LlamaConfig
@@ -434,7 +441,8 @@ def make_trl_1_12(given: Given, arguments: argparse.Namespace, wait: Any, aside:
 
 
 def same_tensors() -> dict[str, Any]:
-    """Loss, KL and GAE of ours and 0.11.4's on the same random tensors (benchmarks/trl_equality.py)."""
+    """Loss, KL and GAE of ours and 0.11.4's on the same random tensors
+    (benchmarks/trl_equality.py)."""
     found = compare(cases=20)
     return {
         name: max(found[name][quantity] for quantity in EQUAL)

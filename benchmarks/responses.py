@@ -1,4 +1,5 @@
-"""Responses and random spans for the benchmarks: real data sets where they lie, else the standard library."""
+"""Responses and random spans for the benchmarks: real data sets where they lie, else the standard
+library."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def _definitions(read: Callable[[ast.FunctionDef, str], str]) -> Iterator[str]:
 
 
 def unique_spans(text: str, count: int, dice: random.Random) -> tuple[Span, ...]:
-    """Up to `count` random labelled spans whose words occur once in `text`, sorted as `parse` returns them."""
+    """Up to `count` random labelled spans whose words occur once in `text`, sorted as `parse`
+    returns them."""
     words = [match.span() for match in re.finditer(r"\S+", text)]
     found: dict[tuple[int, int], Span] = {}
     for _ in range(4 * count):

@@ -10,10 +10,10 @@ wrong there. `trl` takes two steps of `train --engine trl` with adapters and mea
     python benchmarks/sampling.py trl --way loop --model 1b
     OUT=figures.jsonl bash benchmarks/gpu.sh
 
-Ways: `loop`, `batched` (continuous batching with sdpa), `batched_graphs` (the same with CUDA graphs),
-`static_graphs` (a static cache, whose steps transformers compiles into CUDA graphs on a GPU).
-benchmarks/gpu.sh runs all of them, each with a time limit, in ten minutes on one GPU; with --tiny
-in a minute on a CPU.
+Ways: `loop`, `batched` (continuous batching with sdpa), `batched_graphs` (the same with CUDA
+graphs), `static_graphs` (a static cache, whose steps transformers compiles into CUDA graphs on a
+GPU). benchmarks/gpu.sh runs all of them, each with a time limit, in ten minutes on one GPU; with
+--tiny in a minute on a CPU.
 
 The last line of stdout is one JSON object: `piece`, `way`, `model`, `device`, and `first_seconds`,
 `tokens_per_second` (the second time), `memory_gb`, `difference` and `difference_after_update` (the
@@ -67,7 +67,8 @@ class Written(NamedTuple):
 
 
 Way = Callable[[Any, Ids, int, bool], Written]
-"""A function of a model, prompts, tokens of an answer, and whether log-probabilities are returned."""
+"""A function of a model, prompts, tokens of an answer, and whether log-probabilities are
+returned."""
 
 
 def main() -> None:
@@ -133,7 +134,8 @@ def random_model(shape: Shape, load: Load, device: torch.device) -> Any:
 
 
 def difference(model: Any, prompts: Ids, written: Written) -> float:
-    """Return the largest difference in nats between the log-probabilities and those of a forward."""
+    """Return the largest difference in nats between the log-probabilities and those of a
+    forward."""
     ids = torch.tensor([prompt + answer for prompt, answer in zip(prompts, written.ids, strict=True)])
     ids, width = ids.to(model.device), len(written.ids[0])
     with torch.no_grad():
@@ -233,7 +235,8 @@ class Praises:
 
 
 def step_of_trl(way: str, name: str, device: torch.device) -> dict[str, float]:
-    """Measure the second step of `train --engine trl` by phase, with or without continuous batching."""
+    """Measure the second step of `train --engine trl` by phase, with or without continuous
+    batching."""
     load = Load(responses=8, prompt=200, tokens=8) if name == "tiny" else Load(responses=64, prompt=512, tokens=128)
     model = random_model(MODELS[name], load, device)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,21 +1,23 @@
 """How many programs a second the sandbox judges, and what hostile ones achieve, in both tiers.
 
-Trivial jobs (two tests of a three-line function), each once, on as many workers as there are cores (where others
-use them, one more loses less); then 1,000 in a row on one worker, with the memory and the processes of its server
-before and after; then the programs in tests/codeverdict/data: every hostile one (hostile.txt), those that forge a
-verdict (forging.txt, families.txt), those that are right (right_programs.txt), weak tests (weak.txt), and a search
-of the memory of programs for what they must not know.
+Trivial jobs (two tests of a three-line function), each once, on as many workers as there are cores
+(where others use them, one more loses less); then 1,000 in a row on one worker, with the memory and
+the processes of its server before and after; then the programs in tests/codeverdict/data: every
+hostile one (hostile.txt), those that forge a verdict (forging.txt, families.txt), those that are
+right (right_programs.txt), weak tests (weak.txt), and a search of the memory of programs for what
+they must not know.
 
     python benchmarks/sandbox.py [--jobs 1000] [--row 1000] [--workers 2]
 
-The last line of stdout is one JSON object. Wanted on two idle cores: namespace_jobs_per_second at least 80,
-landlock_jobs_per_second at least 200, hostile_passed 0, hostile_escaped 0, forging_passed 0 (and 0 forging programs
-without a verdict, printed on stderr), right_wrong 0, right_unsupported at most 15 % of what was tried,
-passed_here_failed_in_pytest 0, weak_tests_gated at least 95 % of weak_tests, secrets_found_in_memory 0,
-scripts_wrong 0, lent_classes 0, leftover_processes 0, grown_kib (of a server that did 1,000 jobs) about 0. The
-figures of programs are of both tiers together, the numbers of programs are those of the files. Where other work
-runs on the same cores, the processor time of a job, all its processes and ours together (`*_cpu_ms`), says more: a
-core does 1000 / that a second, and less where it is shared.
+The last line of stdout is one JSON object. Wanted on two idle cores: namespace_jobs_per_second at
+least 80, landlock_jobs_per_second at least 200, hostile_passed 0, hostile_escaped 0, forging_passed
+0 (and 0 forging programs without a verdict, printed on stderr), right_wrong 0, right_unsupported at
+most 15 % of what was tried, passed_here_failed_in_pytest 0, weak_tests_gated at least 95 % of
+weak_tests, secrets_found_in_memory 0, scripts_wrong 0, lent_classes 0, leftover_processes 0,
+grown_kib (of a server that did 1,000 jobs) about 0. The figures of programs are of both tiers
+together, the numbers of programs are those of the files. Where other work runs on the same cores,
+the processor time of a job, all its processes and ours together (`*_cpu_ms`), says more: a core
+does 1000 / that a second, and less where it is shared.
 """
 
 from __future__ import annotations
@@ -116,7 +118,8 @@ def say(what: str, found: str) -> None:
 
 
 def throughput(tier: Tier, jobs: int, workers: int) -> tuple[float, float, float]:
-    """Jobs a second with all workers busy, the 99th percentile of a job's own time, and its processor time (ms)."""
+    """Jobs a second with all workers busy, the 99th percentile of a job's own time, and its
+    processor time (ms)."""
     with Runner(seconds=10.0, workers=workers, tier=tier) as runner:
         runner.run_all([(f"{CODE}# warm {number}", TESTS) for number in range(4 * workers)])
         began, used = time.perf_counter(), processor_seconds(runner)
@@ -128,7 +131,8 @@ def throughput(tier: Tier, jobs: int, workers: int) -> tuple[float, float, float
 
 
 def processor_seconds(runner: Runner) -> float:
-    """Processor time so far of this process, of the runner's servers, and of the processes of their ended jobs."""
+    """Processor time so far of this process, of the runner's servers, and of the processes of their
+    ended jobs."""
     ticks = 0
     for started in runner._servers:
         level = {started.process}
@@ -141,7 +145,8 @@ def processor_seconds(runner: Runner) -> float:
 
 
 def in_a_row(tier: Tier, jobs: int) -> tuple[int, int]:
-    """Processes that are left below the server, and by how much it grew (KiB), after many jobs on one worker."""
+    """Processes that are left below the server, and by how much it grew (KiB), after many jobs on
+    one worker."""
     with Runner(seconds=10.0, tier=tier) as runner:
         runner.run_all([(f"{CODE}# first {number}", TESTS) for number in range(50)])
         [server] = runner._servers
@@ -197,7 +202,8 @@ def forging(tier: Tier) -> int:
 
 
 def families(tier: Tier) -> int:
-    """How many programs of `families.txt` passed that the real pytest fails; said of all that passed."""
+    """How many programs of `families.txt` passed that the real pytest fails; said of all that
+    passed."""
     tested = [each for each in FAMILIES if each.tests]
     with Runner(seconds=2.0, workers=2, tier=tier, memory_mb=512) as runner:
         pairs = [(each.code, each.tests) for each in tested]
@@ -241,7 +247,8 @@ def scripts(tier: Tier) -> int:
 
 
 def in_memory(tier: Tier) -> int:
-    """How many secrets of its tests, its expected outputs and an earlier job a program finds in its memory."""
+    """How many secrets of its tests, its expected outputs and an earlier job a program finds in its
+    memory."""
     with Runner(seconds=30.0, tier=tier) as runner:
         found = secrets_found(runner)
     say(f"{tier}: secrets found in memory", f"{found}")

@@ -2,8 +2,9 @@
 
     python benchmarks/serve.py [--clients 8] [--seconds 5]
 
-The server is a process of its own and holds a critic that takes no time, so the figures are of HTTP, JSON and the
-queue. Each request asks about 64 responses of 400 characters, as a step of training does, or about one.
+The server is a process of its own and holds a critic that takes no time, so the figures are of
+HTTP, JSON and the queue. Each request asks about 64 responses of 400 characters, as a step of
+training does, or about one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Instant:
 
 
 def requests_per_second(clients: int = 8, seconds: float = 5.0, responses: int = 1) -> float:
-    """Return the requests per second, of `responses` responses each, that a server answers to its clients."""
+    """Return the requests per second, of `responses` responses each, that a server answers to its
+    clients."""
     with server() as address, ThreadPoolExecutor(clients) as pool:
         counts = list(pool.map(lambda _: _count_answers(address, seconds, responses), range(clients)))
     return sum(counts) / seconds

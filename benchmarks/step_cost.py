@@ -1,9 +1,9 @@
 """What a PPO step costs on a CPU: by phase with either kind of feedback, and as the load grows.
 
-First a table: CPU seconds of the phases of a step, once with a reward model that writes critiques (text2grad) and
-once with one that reads the response and says a number (scalar PPO); the two take turns. Then batch, response
-length, vocabulary and model grow, one at a time, and an exponent is fitted to the seconds of each phase (least
-squares of log seconds on log size): 1 is in proportion.
+First a table: CPU seconds of the phases of a step, once with a reward model that writes critiques
+(text2grad) and once with one that reads the response and says a number (scalar PPO); the two take
+turns. Then batch, response length, vocabulary and model grow, one at a time, and an exponent is
+fitted to the seconds of each phase (least squares of log seconds on log size): 1 is in proportion.
 
     python benchmarks/step_cost.py [--runs 3] [--tokens 64] [--critique 64]
         [--grow responses tokens vocabulary hidden]
@@ -73,7 +73,8 @@ def by_feedback(load: Load, runs: int) -> dict[str, dict[str, float]]:
 
 
 def grown(what: str, size: int, runs: int) -> dict[str, float]:
-    """Median CPU seconds of the phases without the critique, where one size is changed; one epoch, two layers."""
+    """Median CPU seconds of the phases without the critique, where one size is changed; one epoch,
+    two layers."""
     load, shape = Load(epochs=1, critique=1), replace(SHAPE, layers=2)
     if what in ("responses", "tokens"):
         load = replace(load, **{what: size})

@@ -1,8 +1,10 @@
-"""One PPO step on a randomly initialised policy, by phase: what benchmarks/step_cost.py and gpu_train.py time.
+"""One PPO step on a randomly initialised policy, by phase: what benchmarks/step_cost.py and
+gpu_train.py time.
 
-Two kinds of feedback, both from a reward model of the policy's size (its weights are the policy's own: only the
-cost counts). `text2grad`: it writes a critique after prompt and response, and spans become token rewards;
-`scalar`: it reads prompt and response once. What it says is drawn, so that a random model can be trained on it.
+Two kinds of feedback, both from a reward model of the policy's size (its weights are the policy's
+own: only the cost counts). `text2grad`: it writes a critique after prompt and response, and spans
+become token rewards; `scalar`: it reads prompt and response once. What it says is drawn, so that a
+random model can be trained on it.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Load:
-    """A step: so many responses of so many tokens, critiques of so many tokens, epochs, rows in a pass."""
+    """A step: so many responses of so many tokens, critiques of so many tokens, epochs, rows in a
+    pass."""
 
     responses: int = 16
     prompt: int = 32

@@ -1,17 +1,20 @@
-"""How soon `text2grad train` answers a signal, and whether the run ends as if it had never been stopped.
+"""How soon `text2grad train` answers a signal, and whether the run ends as if it had never been
+stopped.
 
-One run is started, gets SIGTERM at a random moment, and is resumed, again and again; then it is left to end, and
-its weights and metrics are compared with those of a run that nobody stopped. The moments are drawn from a fixed
-seed: seconds since the process took the run's lock, from 0 to `--within`. The clock runs from the signal to the end
-of the process: a checkpoint is written in between, and the interpreter ends.
+One run is started, gets SIGTERM at a random moment, and is resumed, again and again; then it is
+left to end, and its weights and metrics are compared with those of a run that nobody stopped. The
+moments are drawn from a fixed seed: seconds since the process took the run's lock, from 0 to
+`--within`. The clock runs from the signal to the end of the process: a checkpoint is written in
+between, and the interpreter ends.
 
-    OMP_NUM_THREADS=1 python benchmarks/stop.py [--points 20] [--within 20] [--folder RUN] [-- SETTINGS ...]
+    OMP_NUM_THREADS=1 python benchmarks/stop.py [--points 20] [--within 20] [--folder RUN] [--
+    SETTINGS ...]
 
-Without `--folder`, a run with an SFT policy, a tiny one is made first. SETTINGS are those of `train`: the demo's by
-default, with the program critic. The last line of stdout is one JSON object: signals, seconds_median, seconds_max,
-cpu_max (processor seconds of the process after the signal: on busy cores that is what matters), in_step (signals
-that came while a step was unfinished), equal (to the bit), load (of the last minute, others' work).
-Wanted: seconds_max at most 15; equal true.
+Without `--folder`, a run with an SFT policy, a tiny one is made first. SETTINGS are those of
+`train`: the demo's by default, with the program critic. The last line of stdout is one JSON object:
+signals, seconds_median, seconds_max, cpu_max (processor seconds of the process after the signal: on
+busy cores that is what matters), in_step (signals that came while a step was unfinished), equal (to
+the bit), load (of the last minute, others' work). Wanted: seconds_max at most 15; equal true.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
 """Our arithmetic beside TRL 0.11.4's, the last release with per-token rewards and a value head.
 
-TRL 0.11.4 wants a transformers of its time, so it lives in a virtual environment of its own, made on the
-first run (some 1.5 GB, minutes) and kept. This script then starts itself there: `text2grad.rl` needs nothing
-but torch. TRL's PPOTrainer methods are called unbound, with a stand-in that holds the settings they read.
+TRL 0.11.4 wants a transformers of its time, so it lives in a virtual environment of its own, made
+on the first run (some 1.5 GB, minutes) and kept. This script then starts itself there:
+`text2grad.rl` needs nothing but torch. TRL's PPOTrainer methods are called unbound, with a stand-in
+that holds the settings they read.
 
-    python benchmarks/trl_equality.py [--python PATH_TO_AN_INTERPRETER_WITH_TRL] [--folder WHERE] [--cases 50]
+    python benchmarks/trl_equality.py [--python PATH_TO_AN_INTERPRETER_WITH_TRL] [--folder WHERE]
+    [--cases 50]
 
-The last line of stdout is one JSON object: the largest absolute difference per quantity over all cases, in
-float64 and in float32 (what training sees). Equal formulas differ by rounding only; in float64 the variance,
-and what is whitened by it, differ by 1e-7, because TRL's Bessel factor is a quotient of integers in float32.
+The last line of stdout is one JSON object: the largest absolute difference per quantity over all
+cases, in float64 and in float32 (what training sees). Equal formulas differ by rounding only; in
+float64 the variance, and what is whitened by it, differ by 1e-7, because TRL's Bessel factor is a
+quotient of integers in float32.
 """
 
 from __future__ import annotations
@@ -82,7 +85,8 @@ def environment(folder: Path, requirements: Sequence[str] = REQUIREMENTS) -> Pat
 
 
 class Case(NamedTuple):
-    """A random update batch: logits (B, T, V), the rest (B, T) or (B,); responses are right-padded."""
+    """A random update batch: logits (B, T, V), the rest (B, T) or (B,); responses are
+    right-padded."""
 
     logits: Tensor
     ref_logits: Tensor
@@ -115,7 +119,8 @@ def compare(cases: int) -> dict[str, Any]:
 
 
 def draw(seed: int, dtype: Any) -> Case:
-    """A batch of 6 responses of 2 to 24 tokens over 50 words; the old policy lies a little beside the new."""
+    """A batch of 6 responses of 2 to 24 tokens over 50 words; the old policy lies a little beside
+    the new."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)

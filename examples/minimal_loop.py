@@ -1,7 +1,9 @@
-"""Text2Grad on one page: a critic marks words, the marks become token rewards, the rewards move those tokens.
+"""Text2Grad on one page: a critic marks words, the marks become token rewards, the rewards move
+those tokens.
 
-This is the method of `text2grad train` (paper, Algorithm 4, without a value function) in plain torch over public
-functions; its first step is `train_ppo`'s to the bit. The model knows nothing, and the critic likes small letters.
+This is the method of `text2grad train` (paper, Algorithm 4, without a value function) in plain
+torch over public functions; its first step is `train_ppo`'s to the bit. The model knows nothing,
+and the critic likes small letters.
 """
 
 from __future__ import annotations
@@ -55,17 +57,20 @@ def make_policy(folder: Path) -> Policy:
 
 
 def step(policy: Policy, optimizer: torch.optim.Optimizer, examples: list[Example], critic: Letters) -> float:
-    """One step of NL-gradient PPO on a batch of prompts; returns the mean score of the responses."""
+    """One step of NL-gradient PPO on a batch of prompts; returns the mean score of the
+    responses."""
     # Sample: y ~ pi(x). The ids are kept as they were sampled and never re-tokenised.
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples]
     samples = generate(policy, prompts, SAMPLING)
     batch = policy.pack(prompts, [sample.ids for sample in samples])
-    # Critique: words about characters of the text. Credit: from characters to one number a token, delta_t.
+    # Critique: words about characters of the text. Credit: from characters to one number a token,
+    # delta_t.
     aligned = [TokenTable(policy.tokenizer).align(sample.ids) for sample in samples]
     critiques = critic.critique(examples, [each.text for each in aligned])
     credits = [credit(said, each, CreditSettings()) for said, each in zip(critiques, aligned, strict=True)]
     delta = pad_sequence([torch.from_numpy(each.delta) for each in credits], batch_first=True)
-    # Reward: r_t = delta_t - beta kl_t. Advantage: rewards to come, discounted, brought to unit size.
+    # Reward: r_t = delta_t - beta kl_t. Advantage: rewards to come, discounted, brought to unit
+    # size.
     with policy.evaluating():
         old = policy(batch, SAMPLING.temperature, kl="k1", valued=False)
     rewarded = RewardTerms(delta, old.kl, BETA, old.values, old.last_value, batch.mask, batch.mask)

@@ -21,7 +21,8 @@ class OnlyNumbers:
         return [self.judge(response) for response in responses]
 
     def judge(self, response: str) -> t2g.Critique | t2g.Failure:
-        """What cannot be judged is a `Failure`: it is never a score, and nothing is learnt from it."""
+        """What cannot be judged is a `Failure`: it is never a score, and nothing is learnt from
+        it."""
         if not response.strip():
             return t2g.Failure(kind="unsupported", message="the response is empty")
         runs = [(run.start(), run.end(), run[0]) for run in re.finditer(r"\d+|\D+", response)]

@@ -1,4 +1,5 @@
-"""Environments of other libraries as text2grad's `Environment`: a task's method `environment()` returns one."""
+"""Environments of other libraries as text2grad's `Environment`: a task's method `environment()`
+returns one."""
 
 import asyncio
 import json
@@ -24,7 +25,8 @@ class FromTRL:
 
 
 class FromVerifiers:
-    """A multi-turn environment of verifiers: async `setup_state`, `env_response` and `is_completed`."""
+    """A multi-turn environment of verifiers: async `setup_state`, `env_response` and
+    `is_completed`."""
 
     def __init__(self, made):
         self.made = made

@@ -3,7 +3,8 @@
     text2grad import tickets.jsonl --kind own_importer:HELP_DESK --out feedback.jsonl
     python examples/own_importer.py
 
-The first reads a file of yours, from the folder that has this module; the second shows what comes of two tickets.
+The first reads a file of yours, from the folder that has this module; the second shows what comes
+of two tickets.
 """
 
 from __future__ import annotations

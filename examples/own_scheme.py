@@ -1,7 +1,8 @@
 """A credit scheme of your own: a function that turns a critique into a number for each token.
 
 python examples/own_scheme.py
-PYTHONPATH=examples text2grad train --credit.scheme own_scheme:first_fault    # the command line takes it by name
+PYTHONPATH=examples text2grad train --credit.scheme own_scheme:first_fault    # the command line
+takes it by name
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import text2grad as t2g
 
 
 def first_fault(critique: t2g.Critique, aligned: t2g.Aligned, settings: t2g.CreditSettings) -> NDArray[np.float32]:
-    """What comes before the first poor span is right, +1 a token; the span is wrong, -1; the rest is not paid."""
+    """What comes before the first poor span is right, +1 a token; the span is wrong, -1; the rest
+    is not paid."""
     poor = [span for span in critique.spans if span.label < 0]
     start, end = min(((span.start, span.end) for span in poor), default=(len(aligned.text), len(aligned.text)))
     inside = (aligned.starts < end) & (aligned.ends > start)

@@ -1,7 +1,8 @@
 """A task of your own: a class that says what is asked and how answers are measured.
 
 python examples/own_task.py
-PYTHONPATH=examples text2grad sft --task.name own_task:Capitals    # the command line takes it by name
+PYTHONPATH=examples text2grad sft --task.name own_task:Capitals    # the command line takes it by
+name
 """
 
 import text2grad as t2g
@@ -19,7 +20,8 @@ class Capitals:
         self.limit = settings.limit
 
     def examples(self, split: str) -> list[t2g.Example]:
-        """`sft`: what is imitated; `train`: what is judged and learnt from; `heldout`: in neither of them."""
+        """`sft`: what is imitated; `train`: what is judged and learnt from; `heldout`: in neither
+        of them."""
         countries = list(CAPITALS)[-1:] if split == "heldout" else list(CAPITALS)[:-1][: self.limit]
         return [
             t2g.Example(

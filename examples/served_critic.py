@@ -1,9 +1,11 @@
-"""A critic in a process of its own: `text2grad serve` holds it, and TRL's trainer asks it over HTTP.
+"""A critic in a process of its own: `text2grad serve` holds it, and TRL's trainer asks it over
+HTTP.
 
     pip install 'text2grad[trl,page]'
     python examples/served_critic.py
 
-Here the script starts the server; yours stays up, on this machine or another: `text2grad serve runs/mine`.
+Here the script starts the server; yours stays up, on this machine or another:
+`text2grad serve runs/mine`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Token rewards for a trainer that is not ours: sampled ids and a critique in, one number for each id out.
+"""Token rewards for a trainer that is not ours: sampled ids and a critique in, one number for each
+id out.
 
     python examples/token_rewards.py
 
-Needs no torch, no engine and no download. The critique here is what a judge wrote; a record of people's feedback
-does as well, and so does a critic (`TokenCredit`). The ids are those the policy sampled: they are never
-tokenised again.
+Needs no torch, no engine and no download. The critique here is what a judge wrote; a record of
+people's feedback does as well, and so does a critic (`TokenCredit`). The ids are those the policy
+sampled: they are never tokenised again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ JUDGED = """{"critique": "Ann writes it, as the mail says; but it is due on Frid
 
 
 def make_tokenizer() -> Tokenizer:
-    """A byte-level BPE in memory. In your trainer: the policy's own, of transformers or of tokenizers."""
+    """A byte-level BPE in memory. In your trainer: the policy's own, of transformers or of
+    tokenizers."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,10 +1,12 @@
-"""TRL's GRPO trainer with credit for words: a tiny model in memory unlearns the letter that a critic blames.
+"""TRL's GRPO trainer with credit for words: a tiny model in memory unlearns the letter that a
+critic blames.
 
     pip install 'text2grad[trl]'
     python examples/trl_grpo.py
 
-The critic is any of text2grad, or any object with `source` and `critique`. With `tools`, `environment_factory` or a
-`rollout_func` the trainer is handed the same way; what the policy did not sample is paid nothing.
+The critic is any of text2grad, or any object with `source` and `critique`. With `tools`,
+`environment_factory` or a `rollout_func` the trainer is handed the same way; what the policy did
+not sample is paid nothing.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ class Job:
         return Ended(int(left.value.code or 0), json.loads(printed.splitlines()[-1]) if printed else {}, err)
 
     def command(self, responses: Path | Sequence[str]) -> list[str]:
-        """The words after `annotate` that have a chat model judge a file, or one response per name."""
+        """The words after `annotate` that have a chat model judge a file, or one response per
+        name."""
         file = responses if isinstance(responses, Path) else responses_file(self.folder / "r.jsonl", [*responses])
         judge = ("--critic.kind", "prompted", "--critic.prompted.model", "gpt-4o", *self._url)
         fixed = ("--task.name", "qa", "--critic.prompted.concurrency", "4", "--no-canaries")

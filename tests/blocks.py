@@ -24,7 +24,8 @@ def fenced(page: str, *languages: str) -> list[str]:
 
 
 def in_code(page: str, pattern: str) -> list[str]:
-    """Everything in backticks (fenced blocks left out) that matches as a whole, on one line, in order."""
+    """Everything in backticks (fenced blocks left out) that matches as a whole, on one line, in
+    order."""
     prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
     found = (" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose))
     return [code for code in found if re.fullmatch(pattern, code)]
@@ -37,15 +38,16 @@ def section(page: str, title: str) -> str:
 
 
 def commands_in(block: str) -> list[list[str]]:
-    """The words of every line of a block, without comments, blank lines and `$`; a backslash joins lines."""
+    """The words of every line of a block, without comments, blank lines and `$`; a backslash joins
+    lines."""
     lines = block.replace("\\\n", " ").splitlines()
     found = [shlex.split(line.strip().removeprefix("$ "), comments=True) for line in lines]
     return [words for words in found if words]
 
 
 def commands_of(file: Path) -> Iterator[list[str]]:
-    """Every command of a page, fenced or in backticks; of a YAML file, those in its comments; of a script, those
-    that its docstring shows."""
+    """Every command of a page, fenced or in backticks; of a YAML file, those in its comments; of a
+    script, those that its docstring shows."""
     text = file.read_text("utf-8")
     if file.suffix == ".py":
         text = ast.get_docstring(ast.parse(text)) or ""
@@ -67,8 +69,8 @@ def commands_of(file: Path) -> Iterator[list[str]]:
 
 
 def filled(words: Sequence[str]) -> list[str]:
-    """A command that can be read: without what is the shell's and gaps (`...`, and the option whose value one is),
-    with the first of `a|b`, and with values for placeholders."""
+    """A command that can be read: without what is the shell's and gaps (`...`, and the option whose
+    value one is), with the first of `a|b`, and with values for placeholders."""
     whole: list[str] = []
     for word in takewhile(lambda word: word not in SHELL, words):
         if word != GAP:

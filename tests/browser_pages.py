@@ -1,8 +1,8 @@
-"""Pages in a real browser, for tests/browser and benchmarks/page.py: Chromium, a server that can be killed,
-axe-core, and records that would do harm.
+"""Pages in a real browser, for tests/browser and benchmarks/page.py: Chromium, a server that can be
+killed, axe-core, and records that would do harm.
 
-Chromium is the system's (`apt install chromium`), driven by Playwright; axe-core is the npm package of that name,
-unpacked by `make test-page`.
+Chromium is the system's (`apt install chromium`), driven by Playwright; axe-core is the npm package
+of that name, unpacked by `make test-page`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ HOSTILE = (
     "{{ 7*7 }}${window.pwned=1}\u202egnp\u2066\u0000\x1b[31m\u2028\u200b 👩‍👩‍👧‍👦 שלום عالم \ufeff"
 )
 PATIENCE = 180
-"""Seconds in which a page on a busy machine does what it is asked; where all is well nobody waits for them."""
+"""Seconds in which a page on a busy machine does what it is asked; where all is well nobody waits
+for them."""
 SIZES = ((390, 800), (1280, 900), (2560, 1300))
 
 
@@ -57,7 +58,8 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # What a container has little of: /dev/shm, and a GPU, without which one process more is busy for nothing.
+        # What a container has little of: /dev/shm, and a GPU, without which one process more is
+        # busy for nothing.
         flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=browser_path(), args=flags, timeout=1000 * PATIENCE)
         yield browser
@@ -72,7 +74,8 @@ def fresh_tab(browser: Any, **options: Any) -> Any:
 
 
 class Server:
-    """A server of one page in a process of its own, on a port that stays the same from start to start."""
+    """A server of one page in a process of its own, on a port that stays the same from start to
+    start."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make  # -> a page with `app()`
@@ -138,7 +141,8 @@ def axe_violations(page: Any) -> list[str]:
 
 
 def hostile_run(folder: Path, long: int = 200_000) -> Path:
-    """A run in which every text that a model, a person or a file may have written is hostile; one is long."""
+    """A run in which every text that a model, a person or a file may have written is hostile; one
+    is long."""
     run = write_run(folder, steps=5)
     for file in run.rglob("*.json*"):
         rows = [json.dumps(_poisoned(json.loads(line))) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -165,7 +169,8 @@ def _poisoned(value: Any, key: str = "") -> Any:
 
 
 def until(page: Any, code: str, arg: Any = None) -> None:
-    """Wait until an expression of the page is true. Playwright's own way needs `eval`, which our policy forbids."""
+    """Wait until an expression of the page is true. Playwright's own way needs `eval`, which our
+    policy forbids."""
     wait_until(lambda: bool(page.evaluate(code, arg)))
 
 

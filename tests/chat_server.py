@@ -1,4 +1,5 @@
-"""A scripted chat server for the tests of `chat` and `annotate`: what it answers depends on what it is shown."""
+"""A scripted chat server for the tests of `chat` and `annotate`: what it answers depends on what it
+is shown."""
 
 from __future__ import annotations
 
@@ -62,10 +63,12 @@ def in_turn(replies: Sequence[Reply], turn: int) -> Reply:
 
 
 class ChatServer:
-    """`answer(name, turn, body)` gives the reply to the turn-th request (from 0) that is called `name`.
+    """`answer(name, turn, body)` gives the reply to the turn-th request (from 0) that is called
+    `name`.
 
-    `name` says what a request is called: as `name_of` does, the response it shows by its first word. The reply may
-    be `CUT` (half an answer, then the end) or `HANG`. `paths` are those of chat requests, their queries with them.
+    `name` says what a request is called: as `name_of` does, the response it shows by its first
+    word. The reply may be `CUT` (half an answer, then the end) or `HANG`. `paths` are those of chat
+    requests, their queries with them.
     """
 
     CUT, HANG = (0, {}, b"cut"), (0, {}, b"hang")

@@ -1,4 +1,5 @@
-"""Chat templates in the shapes of those on the hub: how each begins an answer, ends it, and treats earlier ones."""
+"""Chat templates in the shapes of those on the hub: how each begins an answer, ends it, and treats
+earlier ones."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from made_tokenizers import byte_level_tokenizer
 
 
 class Shape(NamedTuple):
-    """A template, its control tokens, what ends an answer, and how finished answers begin behind their header."""
+    """A template, its control tokens, what ends an answer, and how finished answers begin behind
+    their header."""
 
     template: str
     control: tuple[str, ...]
@@ -171,7 +173,8 @@ SHAPES = {
 
 
 def tokenizer_of(shape: Shape) -> PreTrainedTokenizerFast:
-    """A byte-level BPE that keeps line breaks apart from words, as those of Llama 3, Qwen and DeepSeek do."""
+    """A byte-level BPE that keeps line breaks apart from words, as those of Llama 3, Qwen and
+    DeepSeek do."""
     core = copy.deepcopy(byte_level_tokenizer().backend_tokenizer)
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,4 +1,5 @@
-"""What many tests share: two tokenizers of different kinds and a tiny random Llama, all made in memory."""
+"""What many tests share: two tokenizers of different kinds and a tiny random Llama, all made in
+memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What text2grad does without torch: run by `make core` in an environment that has the core alone.
 
-A plain script, because the core brings no pytest. `tests/test_core_only.py` runs it beside torch, which is hidden.
+A plain script, because the core brings no pytest. `tests/test_core_only.py` runs it beside torch,
+which is hidden.
 """
 
 from __future__ import annotations

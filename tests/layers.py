@@ -1,7 +1,8 @@
-"""The layers of src, and what imports what in it, read from the source text alone: nothing is imported.
+"""The layers of src, and what imports what in it, read from the source text alone: nothing is
+imported.
 
-Every import counts: at the top of a file, inside a function, under TYPE_CHECKING, and by name through
-`importlib.import_module("...")`. Each file is parsed once.
+Every import counts: at the top of a file, inside a function, under TYPE_CHECKING, and by name
+through `importlib.import_module("...")`. Each file is parsed once.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ STAGES = [
 
 @dataclass(frozen=True)
 class Import:
-    """One import as it is written: the module, and the name taken from it ("" for `import module`)."""
+    """One import as it is written: the module, and the name taken from it ("" for
+    `import module`)."""
 
     base: str
     name: str = ""

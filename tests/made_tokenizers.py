@@ -51,7 +51,8 @@ def byte_level_tokenizer(vocabulary: int = 600) -> PreTrainedTokenizerFast:
 
 
 def byte_fallback_tokenizer(vocabulary: int = 600) -> PreTrainedTokenizerFast:
-    """A SentencePiece-style BPE with byte fallback and an [INST] template, as Llama 2 and Mistral have."""
+    """A SentencePiece-style BPE with byte fallback and an [INST] template, as Llama 2 and Mistral
+    have."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     trained.train_from_iterator(

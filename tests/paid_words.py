@@ -1,4 +1,5 @@
-"""What a trajectory is paid, by another road: for random words of it, which tokens must have a reward."""
+"""What a trajectory is paid, by another road: for random words of it, which tokens must have a
+reward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Values that others publish, from the shared data sets; a test is skipped where they are not here."""
+"""Values that others publish, from the shared data sets; a test is skipped where they are not
+here."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ UNREADABLE = Failure(kind="invalid", message="not JSON")
 
 
 def words_aligned(text: str) -> Aligned:
-    """Tokens as a byte-level tokenizer makes them of plain words: a word with the space before it."""
+    """Tokens as a byte-level tokenizer makes them of plain words: a word with the space before
+    it."""
     found = list(re.finditer(r"\s?(\S+)", text))
     columns = [
         [match.start() for match in found],

@@ -48,7 +48,8 @@ def write_run(folder: Path, steps: int = 40, every: int = 5, seed: int = 0) -> P
 
 
 def sample(method: str, step: int, index: int, chance: random.Random) -> Row:
-    """One row of samples.jsonl whose numbers obey reward = delta - beta * kl and credit from the spans."""
+    """One row of samples.jsonl whose numbers obey reward = delta - beta * kl and credit from the
+    spans."""
     response, spans = _answer(chance, good=chance.random() < 0.3 + step / 100)
     failed = chance.random() < 0.06
     score = None if failed else (-1.0 if any(span["label"] < 0 for span in spans) else 1.0)

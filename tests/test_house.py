@@ -1,4 +1,5 @@
-"""Plant a repository and check that each figure of benchmarks/house.py changes with what it counts."""
+"""Plant a repository and check that each figure of benchmarks/house.py changes with what it
+counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""docs/library.md: its snippets run one after the other, and it speaks of everything that text2grad offers."""
+"""docs/library.md: its snippets run one after the other, and it speaks of everything that text2grad
+offers."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ def setting_exists(name: str) -> bool:
 
 
 def resolve(name: str) -> object:
-    """Import a dotted name below `text2grad`, a module or something in one; None if there is none."""
+    """Import a dotted name below `text2grad`, a module or something in one; None if there is
+    none."""
     try:
         return importlib.import_module(f"text2grad.{name}")
     except ModuleNotFoundError:
@@ -104,7 +105,8 @@ def test_every_file_named_in_a_page_or_in_the_code_exists() -> None:
 
 
 def is_text(file: Path) -> bool:
-    """True for code, settings and pages; not for corpora, for what is generated, and for the lab book."""
+    """True for code, settings and pages; not for corpora, for what is generated, and for the lab
+    book."""
     parts = {"__pycache__", "data", "book"} & set(file.relative_to(ROOT).parts)
     skipped = parts or ".egg-info" in str(file) or file.is_symlink()
     return file.suffix in (".py", ".md", ".yaml", ".toml", ".j2", ".js") and not skipped

@@ -1,4 +1,5 @@
-"""What tests of training share: a model that is made in a moment, and a critic that needs no model."""
+"""What tests of training share: a model that is made in a moment, and a critic that needs no
+model."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def ending(policy: Policy) -> Policy:
 
 
 class Talker:
-    """An environment that never ends, and answers every turn with words that a critic would pay for."""
+    """An environment that never ends, and answers every turn with words that a critic would pay
+    for."""
 
     say = "well said, "
 

@@ -1,4 +1,5 @@
-"""A task of one word per prompt, a critic that looks for it, and feedback records on its prompts."""
+"""A task of one word per prompt, a critic that looks for it, and feedback records on its
+prompts."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ def write_xlsx(
     charts: Sequence[str] = (),
     compression: int = zipfile.ZIP_DEFLATED,
 ) -> Path:
-    """Write a workbook. A text that begins with `<` is the XML of its cell; `merged` is of the first sheet."""
+    """Write a workbook. A text that begins with `<` is the XML of its cell; `merged` is of the
+    first sheet."""
     names = [*sheets, *charts]
     main = f"{_TYPES}/spreadsheetml/2006/main"
     relation = f"{_TYPES}/officeDocument/2006/relationships"
@@ -81,7 +82,8 @@ def _cell(at: str, value: Cell) -> str:
 
 
 def write_ods(path: Path, name: str, rows: Sequence[Sequence[Cell]]) -> Path:
-    """Write an OpenDocument spreadsheet with one sheet, padded with empty cells as LibreOffice does."""
+    """Write an OpenDocument spreadsheet with one sheet, padded with empty cells as LibreOffice
+    does."""
     urn = "urn:oasis:names:tc:opendocument:xmlns"
     lines = "".join(
         "<table:table-row>"

@@ -3,8 +3,9 @@
     pip install text2grad tinker==0.38.0
     python examples/engines/tinker_datums.py
 
-A run over the protocol makes its datums with `assemble_training_data` of the cookbook, and sends what `with_credit`
-returns with `forward_backward`; here two answers to one prompt are made by hand, and nothing is sent.
+A run over the protocol makes its datums with `assemble_training_data` of the cookbook, and sends
+what `with_credit` returns with `forward_backward`; here two answers to one prompt are made by hand,
+and nothing is sent.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def letters() -> Tokenizer:
 
 
 def datum(tokenizer: Tokenizer, prompt: str, answer: str) -> tinker.Datum:
-    """As the cookbook assembles it: targets are shifted by one, and the mask is 1 at what was sampled."""
+    """As the cookbook assembles it: targets are shifted by one, and the mask is 1 at what was
+    sampled."""
     before, sampled = (tokenizer.encode(text).ids for text in (prompt, answer))
     targets = [*before, *sampled][1:]
     mask = [0.0] * (len(before) - 1) + [1.0] * len(sampled)

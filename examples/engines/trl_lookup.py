@@ -5,8 +5,8 @@
     python examples/engines/trl_lookup.py runs/lookup/sft/policy runs/lookup/ppo/trl/policy
     text2grad evaluate trl --config text2grad_lab:lookup --run.folder runs/lookup
 
-Each turn is one call as plain text (`lookup stock of lamp`), so the tokenizer is told how to read one; that of a
-model which was taught tools needs nothing, see TRL's `add_response_schema`.
+Each turn is one call as plain text (`lookup stock of lamp`), so the tokenizer is told how to read
+one; that of a model which was taught tools needs nothing, see TRL's `add_response_schema`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Episode:
 
 
 def speaking(folder: str) -> Any:
-    """The tokenizer of a policy, which reads every turn but an answer as a call of `Episode.call`."""
+    """The tokenizer of a policy, which reads every turn but an answer as a call of
+    `Episode.call`."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def read(ids: Any, **_: Any) -> dict[str, Any]:
@@ -75,7 +76,8 @@ def row_of(example: t2g.Example) -> dict[str, Any]:
 
 
 def train(start: str, out: Path, words_weight: float, **settings: Any) -> list[dict[str, float]]:
-    """Train the policy in `start` and write it to `out`; what TRL logged. `settings` are of `GRPOConfig`."""
+    """Train the policy in `start` and write it to `out`; what TRL logged. `settings` are of
+    `GRPOConfig`."""
     tokenizer = speaking(start)
     trainer = TokenCreditTrainer(
         credit=t2g.TokenCredit(LookupCritic(), tokenizer),

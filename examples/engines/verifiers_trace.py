@@ -1,11 +1,12 @@
-"""A trace of verifiers whose nodes carry what a critic said of each word, as prime-rl trains on them.
+"""A trace of verifiers whose nodes carry what a critic said of each word, as prime-rl trains on
+them.
 
     pip install text2grad && pip install verifiers==0.4.0
     python examples/engines/verifiers_trace.py
 
-In this order: verifiers wants openai 2, which pip then takes, and says that text2grad asks for 3; only critics over
-an endpoint need that. In a run the traces come from verifiers, and an algorithm's `assign` hands them to
-`assign_credit`; here one of two turns with a tool between is made by hand.
+In this order: verifiers wants openai 2, which pip then takes, and says that text2grad asks for 3;
+only critics over an endpoint need that. In a run the traces come from verifiers, and an algorithm's
+`assign` hands them to `assign_credit`; here one of two turns with a tool between is made by hand.
 """
 
 from __future__ import annotations

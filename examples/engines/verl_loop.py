@@ -71,7 +71,8 @@ class Loop(TokenCreditMixin, ByHand):
 
 
 def main() -> None:
-    """Print what each token of the response is paid: the tool's `a`s nothing, the verdict on the last."""
+    """Print what each token of the response is paid: the tool's `a`s nothing, the verdict on the
+    last."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer, tokenizer.decoder = (

@@ -1,4 +1,5 @@
-"""The fixtures of text2grad's own tests, for those of the lab: tiny models, and the real command line."""
+"""The fixtures of text2grad's own tests, for those of the lab: tiny models, and the real command
+line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A small MT-Bench: a question of writing and one of mathematics, and prompts of a judge in FastChat's shape."""
+"""A small MT-Bench: a question of writing and one of mathematics, and prompts of a judge in
+FastChat's shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The lab book: every page is in its index, and every entry has a date, a question and a verdict."""
+"""The lab book: every page is in its index, and every entry has a date, a question and a
+verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Summaries of functions: what is read from source files, what would leak, and the split by package."""
+"""Summaries of functions: what is read from source files, what would leak, and the split by
+package."""
 
 from __future__ import annotations
 

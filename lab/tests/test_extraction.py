@@ -1,4 +1,5 @@
-"""The task `extraction`: documents hold what is asked for, held-out kinds share no key, answers are compared."""
+"""The task `extraction`: documents hold what is asked for, held-out kinds share no key, answers are
+compared."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_equal_seeds_give_equal_documents_and_a_limit_is_of_the_demonstrations()
 
 
 def test_every_value_stands_in_its_document_and_the_reference_is_right() -> None:
-    """Each answer is in the text as it is, or is a date, a time or a number, which may be written otherwise."""
+    """Each answer is in the text as it is, or is a date, a time or a number, which may be written
+    otherwise."""
     for each in task().examples("sft") + task().examples("heldout"):
         wanted = json.loads(each.reference)
         document = each.prompt[0].content

@@ -1,4 +1,5 @@
-"""The critic of reports: what it marks and why, and that no trick earns more than the honest answer."""
+"""The critic of reports: what it marks and why, and that no trick earns more than the honest
+answer."""
 
 from __future__ import annotations
 

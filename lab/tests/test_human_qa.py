@@ -1,4 +1,5 @@
-"""Real feedback by people through the command line, with a model too small to learn: every stage, every file."""
+"""Real feedback by people through the command line, with a model too small to learn: every stage,
+every file."""
 
 from __future__ import annotations
 

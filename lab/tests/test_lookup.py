@@ -1,4 +1,5 @@
-"""The task `lookup`: what its tools say, what its problems share, and what its critic marks, in the right turn."""
+"""The task `lookup`: what its tools say, what its problems share, and what its critic marks, in the
+right turn."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def played(*turns: str) -> Transcript:
 
 
 def marks(*turns: str) -> tuple[float | None, list[str], list[str]]:
-    """The verdict on an episode, the words that are praised, and those that are blamed, each with why."""
+    """The verdict on an episode, the words that are praised, and those that are blamed, each with
+    why."""
     (found,) = LookupCritic().critique([EXAMPLE], [played(*turns)])
     assert isinstance(found, Critique)
     good = [span.text for span in found.spans if span.label > 0]
@@ -97,7 +99,8 @@ def test_another_way_to_the_same_sum_is_right() -> None:
 
 
 def test_each_mark_is_in_a_turn_of_the_policy() -> None:
-    """Of demonstrations with any mistakes: no span reaches over the end of its turn or quotes a tool."""
+    """Of demonstrations with any mistakes: no span reaches over the end of its turn or quotes a
+    tool."""
     task = LookupTask(TaskSettings(name="text2grad_lab.tasks.lookup:LookupTask", limit=400))
     demonstrations = task.examples("sft")
     passed = 0

@@ -1,4 +1,5 @@
-"""The task `lookup` through the command line: episodes are sampled, judged, trained on and measured."""
+"""The task `lookup` through the command line: episodes are sampled, judged, trained on and
+measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every command that a page tells people to type is one that the programs take: options, values, presets, settings.
+"""Every command that a page tells people to type is one that the programs take: options, values,
+presets, settings.
 
 lab/book is left out: its commands were typed at the commits that it names.
 """
@@ -70,9 +71,11 @@ def begin(*_: object, **__: object) -> None:
 
 @pytest.fixture
 def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
-    """What is wrong with a command: the last line the program says instead of beginning; empty where it begins.
+    """What is wrong with a command: the last line the program says instead of beginning; empty
+    where it begins.
 
-    In the current folder are a `mine.yaml` and a run, `runs/mine`, as the pages have them; somebody can be asked.
+    In the current folder are a `mine.yaml` and a run, `runs/mine`, as the pages have them; somebody
+    can be asked.
     """
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     (tmp_path / "runs" / "mine").mkdir(parents=True)

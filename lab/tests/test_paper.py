@@ -1,5 +1,5 @@
-"""The list of lab/text2grad_lab/paper and lab/paper.md: commands that exist, prices that add up, one line for
-what is missing."""
+"""The list of lab/text2grad_lab/paper and lab/paper.md: commands that exist, prices that add up,
+one line for what is missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ STEPS = steps.steps()
 
 
 def parsed(given: Sequence[str]) -> Config | None:
-    """Read a command as the program reads it, up to the point where it would begin: options, presets, settings.
+    """Read a command as the program reads it, up to the point where it would begin: options,
+    presets, settings.
 
     Returns its configuration, where it has one.
     """

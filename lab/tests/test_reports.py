@@ -120,7 +120,8 @@ written = st.decimals(Decimal("-99999"), Decimal(99999), places=3, allow_nan=Fal
 
 
 def slowly(value: Decimal, number: Decimal, decimals: int, free: bool) -> bool:
-    """Whether `number`, written with so many decimals, is the value or a rounding of it: all are tried."""
+    """Whether `number`, written with so many decimals, is the value or a rounding of it: all are
+    tried."""
     if number == value:
         return True
     if number == 0 or value == 0 or (number < 0) != (value < 0):
@@ -218,7 +219,8 @@ def test_two_tables_are_held_out_whole(task: ReportsTask) -> None:
 
 
 def test_every_demonstration_states_all_facts_and_nothing_else(task: ReportsTask) -> None:
-    """Which is a test of the reader as well: two tables of eight are of another seed's held-out rows."""
+    """Which is a test of the reader as well: two tables of eight are of another seed's held-out
+    rows."""
     for each in [*task.examples("sft"), *task.examples("heldout")]:
         assert task.scores(each, each.reference) == dict.fromkeys(MEASURES, 1.0), each.reference
 

@@ -1,4 +1,5 @@
-"""Small programs: MBPP's training problems among the embedded ones, and none of its test problems."""
+"""Small programs: MBPP's training problems among the embedded ones, and none of its test
+problems."""
 
 from __future__ import annotations
 

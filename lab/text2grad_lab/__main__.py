@@ -27,7 +27,8 @@ def register() -> None:
 
 
 def repeat_listed(words: Sequence[str]) -> list[str]:
-    """Write `--methods sft dpo` as `--methods sft --methods dpo`, which is what the parser takes."""
+    """Write `--methods sft dpo` as `--methods sft --methods dpo`, which is what the parser
+    takes."""
     result: list[str] = []
     option = ""
     for word in words:

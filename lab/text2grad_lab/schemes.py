@@ -9,7 +9,8 @@ from text2grad.feedback import Critique
 
 
 def verdict_signs(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
-    """Spans say where, the verdict says in which direction: every marked token gets the sign of the score.
+    """Spans say where, the verdict says in which direction: every marked token gets the sign of the
+    score.
 
     A critique without a score, or with a score of 0, pays nothing for its spans.
     """

@@ -1,6 +1,7 @@
 """Run untrusted Python, and judge it: a program and its tests never share a process.
 
-The names below are imported when first used, because the sandboxed processes import this package too.
+The names below are imported when first used, because the sandboxed processes import this package
+too.
 """
 
 from __future__ import annotations

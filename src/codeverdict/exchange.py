@@ -1,8 +1,8 @@
 """What goes into a job and what comes out of it, outside the sandbox.
 
-The program and its tests lie in memory files that only the processes read that the server forked for them, each its
-own; the verdict comes back in another, the output of a script through a pipe. The server sees neither, and expected
-outputs of scripts never leave this process.
+The program and its tests lie in memory files that only the processes read that the server forked
+for them, each its own; the verdict comes back in another, the output of a script through a pipe.
+The server sees neither, and expected outputs of scripts never leave this process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from codeverdict.results import Outcome, TestResult, Verdict, clean
 
 SWALLOWED = "the program swallowed an exception of its tests"
 WALL_TIMES = 5.0
-"""Wall clock of a job, in limits of its processor time: on a busy machine a right program waits for its turn."""
+"""Wall clock of a job, in limits of its processor time: on a busy machine a right program waits for
+its turn."""
 OUTPUT_BYTES = 32 << 20
 """The most that a script may print, in bytes."""
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+([\w., \t]+)", re.MULTILINE)
@@ -33,7 +34,8 @@ _WORDS = re.compile(r"[, \t]+")
 
 
 class _Said(NamedTuple):
-    """The output of a job, what it said of its errors, how its processes ended, and which limit it broke."""
+    """The output of a job, what it said of its errors, how its processes ended, and which limit it
+    broke."""
 
     data: bytes
     errors: bytes
@@ -48,7 +50,8 @@ class _Said(NamedTuple):
 def judge_tests(
     server: Server, solution: str, tests: str, file: TestFile, seconds: float, how: dict[str, bool]
 ) -> Verdict:
-    """Run `tests`, read as `file`, against a program; `how`: whether with coverage, and whether lenient.
+    """Run `tests`, read as `file`, against a program; `how`: whether with coverage, and whether
+    lenient.
 
     Raises:
         Dead: the server ended.
@@ -91,8 +94,8 @@ def _modules(*sources: str) -> list[str]:
 
 
 def _run(server: Server, words: dict[str, Any], contents: list[bytes], *more: int) -> _Said:
-    """Have a job done. `contents`: those of the files that its processes get; the last file is read at the end.
-    They get `more` descriptors too."""
+    """Have a job done. `contents`: those of the files that its processes get; the last file is read
+    at the end. They get `more` descriptors too."""
     files = [os.memfd_create("job") for _ in contents]
     try:
         for file, content in zip(files, contents, strict=True):
@@ -131,7 +134,8 @@ class _Printed:
 
 
 def _judged(said: _Said, seal: frames.Seal, lines: int, seconds: float) -> Verdict:
-    """The verdict in the frames of the test process: passed only if every collected test ran and passed."""
+    """The verdict in the frames of the test process: passed only if every collected test ran and
+    passed."""
     collected, skipped, end, early = None, 0, None, False
     results: list[TestResult] = []
     try:

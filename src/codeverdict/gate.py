@@ -1,4 +1,5 @@
-"""The gate: a task whose tests pass for a program that solves nothing must not train or measure anything."""
+"""The gate: a task whose tests pass for a program that solves nothing must not train or measure
+anything."""
 
 from __future__ import annotations
 
@@ -13,20 +14,21 @@ from codeverdict.runner import Job, Runner
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether a task may be used; `reason` says which stub passes its tests, or why its reference does not."""
+    """Whether a task may be used; `reason` says which stub passes its tests, or why its reference
+    does not."""
 
     accepted: bool
     reason: str = ""
 
 
 def stub_gate(runner: Runner, tests: str, *names: str, reference: str = "") -> Gate:
-    """Run the tests against the reference, if there is one, and against stubs for `names` (those that the tests
-    take from `solution` if none are given): some thirty programs that solve nothing. A task is accepted where the
-    reference passes and no stub does.
+    """Run the tests against the reference, if there is one, and against stubs for `names` (those
+    that the tests take from `solution` if none are given): some thirty programs that solve nothing.
+    A task is accepted where the reference passes and no stub does.
 
-    The answer is kept with the runner. A stub is believed where a program would not be: in what its objects say of
-    order, and of their equality with plain values. Without a reference, tests that give no verdict are not
-    rejected: they have an outcome of their own.
+    The answer is kept with the runner. A stub is believed where a program would not be: in what its
+    objects say of order, and of their equality with plain values. Without a reference, tests that
+    give no verdict are not rejected: they have an outcome of their own.
     """
     task = (tests, names, reference)
     if task not in runner.gates:
@@ -122,7 +124,8 @@ def _functions(names: list[str], body: str) -> str:
 
 
 def _object(name: str, equal: str, ordered: str) -> str:
-    """A class whose objects answer every question with yes, or with the closest value of the required type."""
+    """A class whose objects answer every question with yes, or with the closest value of the
+    required type."""
     answers = {
         **dict.fromkeys(("__hash__", "__len__", "__int__", "__index__", "__length_hint__", "__round__"), "1"),
         **dict.fromkeys(("__next__", "__enter__", "__aiter__", "__copy__", "__deepcopy__"), "self"),

@@ -32,7 +32,8 @@ _ENVIRONMENT = {
     **{"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
 }
 _USERS = itertools.count(1_900_000_000 + os.getpid() % 100_000 * 1000)
-"""Unused user numbers: when root starts the sandbox, the programs of each server run as a user of their own."""
+"""Unused user numbers: when root starts the sandbox, the programs of each server run as a user of
+their own."""
 
 INSTALL = "on Debian and Ubuntu: apt install bubblewrap; or a Linux kernel of 6.2 or newer with Landlock"
 """How to get protection on a machine that has none."""
@@ -52,7 +53,8 @@ class Dead(Exception):
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether a tier works here: what was tried from inside and was blocked, or why the tier does not work."""
+    """Whether a tier works here: what was tried from inside and was blocked, or why the tier does
+    not work."""
 
     tier: Tier
     works: bool
@@ -99,9 +101,11 @@ class Server:
     def run(
         self, words: dict[str, Any], descriptors: tuple[int, ...], seconds: float
     ) -> tuple[tuple[int, ...], str]:
-        """Have a job done, at most `seconds` long: the files it reads and writes are duplicated for its processes.
+        """Have a job done, at most `seconds` long: the files it reads and writes are duplicated for
+        its processes.
 
-        Returns: the wait status of each process (job.RUNNING where it had to be killed), and which limit it broke.
+        Returns: the wait status of each process (job.RUNNING where it had to be killed), and which
+        limit it broke.
 
         Raises:
             Dead: the server is gone, or does not answer.
@@ -168,7 +172,8 @@ def probe_tiers(memory_mb: int, tiers: tuple[Tier, ...] = _BEST_FIRST) -> Iterat
 
 
 def _compile() -> None:
-    """Compile the sources once: memory that a server spends on compiling is inherited by every job."""
+    """Compile the sources once: memory that a server spends on compiling is inherited by every
+    job."""
     compileall.compile_dir(_PACKAGE / "inside", quiet=2)  # without it servers are slower, and right
 
 
@@ -225,10 +230,11 @@ _NEEDED = "SETUID SETGID SETPCAP KILL CHOWN DAC_OVERRIDE FOWNER"
 
 
 def _bubblewrap() -> list[str]:
-    """A box with the system's libraries, Python, its packages and this one, all read-only, and no network.
+    """A box with the system's libraries, Python, its packages and this one, all read-only, and no
+    network.
 
-    Only the server of root has capabilities in it, for the change to another user in each job and for that user's
-    files; others get a user namespace.
+    Only the server of root has capabilities in it, for the change to another user in each job and
+    for that user's files; others get a user namespace.
     """
     words = [*_BOX.split(), "--dev", "/dev", "--size", str(_BOX_BYTES), "--tmpfs", "/tmp", "--chdir", "/"]
     if os.geteuid() == 0:

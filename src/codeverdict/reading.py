@@ -1,4 +1,5 @@
-"""A test file before it runs: what in it cannot be judged, and what those who run it have to know of it."""
+"""A test file before it runs: what in it cannot be judged, and what those who run it have to know
+of it."""
 
 from __future__ import annotations
 
@@ -55,11 +56,12 @@ _OUTPUT = ("sys.stdout", "sys.stderr")
 class TestFile:
     """A test file, read before anything of a program is known: once, whatever it is to judge.
 
-    `taken`: the names that it takes from the solution. `words` go to the process that runs it: `code` (marshalled,
-    its asserts noting their operands), `wanted` (names taken from the program unasked), `modules` (those of them
-    that are modules), `own` (lines that raise by themselves), `plain` (functions to be called one after the other),
-    `fixed` (no program has a say in what is left out), `mentions` (words in it that matter to them). Without words
-    it cannot be judged: `outcome` and `error` say why.
+    `taken`: the names that it takes from the solution. `words` go to the process that runs it:
+    `code` (marshalled, its asserts noting their operands), `wanted` (names taken from the program
+    unasked), `modules` (those of them that are modules), `own` (lines that raise by themselves),
+    `plain` (functions to be called one after the other), `fixed` (no program has a say in what is
+    left out), `mentions` (words in it that matter to them). Without words it cannot be judged:
+    `outcome` and `error` say why.
     """
 
     __test__ = False
@@ -150,8 +152,8 @@ def _note(symbol: str, place: ast.expr, left: ast.expr, *right: ast.expr) -> ast
 
 
 def nodes_of(tree: ast.AST) -> list[ast.AST]:
-    """The node and all below it, outer ones first, without operators and contexts. (`ast.walk` costs a test file's
-    processor time twice over.)"""
+    """The node and all below it, outer ones first, without operators and contexts. (`ast.walk`
+    costs a test file's processor time twice over.)"""
     found = [tree]
     for node in found:  # grows
         for value in node.__dict__.values():
@@ -163,7 +165,8 @@ def nodes_of(tree: ast.AST) -> list[ast.AST]:
 
 
 def _without_star_imports(tree: ast.Module) -> None:
-    """Take `from solution import *` out: what the tests use is put in their namespace by name (`wanted_names`).
+    """Take `from solution import *` out: what the tests use is put in their namespace by name
+    (`wanted_names`).
 
     A star would let the solution replace `len`, `isinstance` or `approx` in the tests.
     """
@@ -173,7 +176,8 @@ def _without_star_imports(tree: ast.Module) -> None:
 
 
 def wanted_names(tree: ast.Module, nodes: list[ast.AST]) -> list[str]:
-    """Names that the tests use and neither define nor import: only these are taken from the solution unasked."""
+    """Names that the tests use and neither define nor import: only these are taken from the
+    solution unasked."""
     used = {node.id for node in nodes if type(node) is ast.Name and type(node.ctx) is ast.Load}
     return sorted(name for name in used - _bound_at_top(tree) if not hasattr(builtins, name))
 
@@ -203,8 +207,8 @@ _NAMED_BY_PYTEST = re.compile(r"\b(?:fixture|pytestmark|pytest_\w+|set_?[uU]p\w*
 
 
 def _is_plain(text: str, tree: ast.Module, nodes: list[ast.AST]) -> bool:
-    """Whether the tests are plain functions at the top of the file, and nothing is there that pytest would look
-    for: to run these is to call them one after the other."""
+    """Whether the tests are plain functions at the top of the file, and nothing is there that
+    pytest would look for: to run these is to call them one after the other."""
     if _NAMED_BY_PYTEST.search(text):
         return False
     for node in tree.body:
@@ -233,7 +237,8 @@ def _has_static_skips(tree: ast.Module, nodes: list[ast.AST]) -> bool:
 
 
 def _own_lines(nodes: list[ast.AST]) -> list[int]:
-    """Lines that raise an exception by themselves, where they do: no name on them can be of the solution."""
+    """Lines that raise an exception by themselves, where they do: no name on them can be of the
+    solution."""
     if not any(isinstance(node, ast.With | ast.AsyncWith) for node in nodes):
         return []
     known = {*_modules(nodes), *dir(builtins)}
@@ -314,7 +319,8 @@ def _called(node: ast.Call) -> str:
 
 
 def _replaced(node: ast.AST, modules: dict[str, str]) -> list[str]:
-    """The full names of what a statement or a call replaces that the solution would see in one process."""
+    """The full names of what a statement or a call replaces that the solution would see in one
+    process."""
     if isinstance(node, ast.Call):
         name = _replaced_by_call(node, modules)
         return [name] if name and name.partition(".")[0] != "solution" else []
@@ -343,7 +349,8 @@ def _replaced_by_call(node: ast.Call, modules: dict[str, str]) -> str:
 
 
 def _full_name(node: ast.expr, modules: dict[str, str]) -> str:
-    """The full name of a part of a module, also where something in it is meant; "" of anything else."""
+    """The full name of a part of a module, also where something in it is meant; "" of anything
+    else."""
     if isinstance(node, ast.Name):
         return modules.get(node.id, _IMPORTED_STATES.get(node.id, ""))
     above = _full_name(node.value, modules) if isinstance(node, ast.Attribute | ast.Subscript) else ""

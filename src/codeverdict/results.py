@@ -13,16 +13,19 @@ NO_VERDICT: frozenset[Outcome] = frozenset({"bad_tests", "no_tests", "unsupporte
 
 
 def clean(text: str) -> str:
-    """The text without lone surrogates, which no file can hold; a program may put anything into a message."""
+    """The text without lone surrogates, which no file can hold; a program may put anything into a
+    message."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test: whether it passed; if not, the error, the line of the solution it passed through, and the operands.
+    """One test: whether it passed; if not, the error, the line of the solution it passed through,
+    and the operands.
 
-    `lines` are the lines of the solution that ran in this test, from 1 (only where the job asked for coverage).
-    `swallowed`: lines of the test file whose exception the solution did not let pass; such a test has failed.
+    `lines` are the lines of the solution that ran in this test, from 1 (only where the job asked
+    for coverage). `swallowed`: lines of the test file whose exception the solution did not let
+    pass; such a test has failed.
     """
 
     __test__ = False
@@ -42,11 +45,12 @@ class TestResult:
 class Verdict:
     """The verdict on one program. `passed` is true only if there were tests and all of them passed.
 
-    Outcomes: `passed`, `failed` (a test failed), `broken` (the program does not load), `timeout`, `crashed` (it
-    ended its own process, was killed by a limit, or broke the rules of the sandbox), and, no verdict on the
-    program: `bad_tests`, `no_tests` (the task is at fault), `unsupported` (the sandbox cannot run these tests).
-    `tier` says what protected the machine (None: nothing was run), `seconds` how long the job took (wall clock),
-    `early` whether the tests asked the program before they were counted: how many there are may be its doing.
+    Outcomes: `passed`, `failed` (a test failed), `broken` (the program does not load), `timeout`,
+    `crashed` (it ended its own process, was killed by a limit, or broke the rules of the sandbox),
+    and, no verdict on the program: `bad_tests`, `no_tests` (the task is at fault), `unsupported`
+    (the sandbox cannot run these tests). `tier` says what protected the machine (None: nothing was
+    run), `seconds` how long the job took (wall clock), `early` whether the tests asked the program
+    before they were counted: how many there are may be its doing.
     """
 
     outcome: Outcome

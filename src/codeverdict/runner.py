@@ -38,7 +38,8 @@ _HEAVY_WORDS = re.compile(r"\b(?:import|from)\s+(?:numpy|pandas|scipy)\b")
 class Job:
     """A program and what it is judged by: a test file, or (input, expected output) pairs.
 
-    `seconds`: its processor time, 0 for the runner's. `lenient`: objects of the program are believed (gate.py).
+    `seconds`: its processor time, 0 for the runner's. `lenient`: objects of the program are
+    believed (gate.py).
     """
 
     solution: str
@@ -50,7 +51,8 @@ class Job:
 
     @functools.cached_property
     def file(self) -> TestFile:
-        """The test file as it was read, once, by whoever submits the job: never in a thread of the runner's."""
+        """The test file as it was read, once, by whoever submits the job: never in a thread of the
+        runner's."""
         return read(self.tests)
 
     def run(self, server: Server, seconds: float) -> Verdict:
@@ -65,7 +67,8 @@ class Job:
         return judge_tests(server, self.solution, self.tests, self.file, seconds, how)
 
     def refusal(self) -> Verdict | None:
-        """The verdict on a job that is too long, or whose tests cannot be judged; None for any other."""
+        """The verdict on a job that is too long, or whose tests cannot be judged; None for any
+        other."""
         if len(self.solution) > _CODE_CHARACTERS:
             return Verdict("broken", error=f"more than {_CODE_CHARACTERS} characters of code")
         if len(self.tests) + sum(len(text) for case in self.cases for text in case) > _TEST_CHARACTERS:
@@ -83,12 +86,14 @@ class Job:
 
 @dataclass
 class Runner:
-    """Warm sandboxed servers, `workers` of them, started when needed. Use as a context manager, or call `close`.
+    """Warm sandboxed servers, `workers` of them, started when needed. Use as a context manager, or
+    call `close`.
 
-    `seconds` is the processor time of one program under all its tests, beyond that of the tests (the wall clock is
-    a multiple: WALL_TIMES in exchange.py), `memory_mb` what each of its two processes may use. `tier`: `auto` takes
-    the best protection that works here; below Landlock it refuses (NotSafeError) unless `none` is asked for.
-    `coverage`: note the lines that each test runs. Equal jobs are answered once.
+    `seconds` is the processor time of one program under all its tests, beyond that of the tests
+    (the wall clock is a multiple: WALL_TIMES in exchange.py), `memory_mb` what each of its two
+    processes may use. `tier`: `auto` takes the best protection that works here; below Landlock it
+    refuses (NotSafeError) unless `none` is asked for. `coverage`: note the lines that each test
+    runs. Equal jobs are answered once.
     """
 
     seconds: float = 2.0
@@ -131,10 +136,11 @@ class Runner:
     ) -> list[Verdict]:
         """Judge (solution, tests) pairs, `workers` at a time; verdicts in the order of the pairs.
 
-        `references`: a right solution for each pair, "" where none is known. A program that ends without a verdict
-        where the reference has one has failed: it may have caused that itself; so has one under which fewer tests
-        run. An exception that it swallows is no failure where the reference swallows it too. One that runs out of
-        time gets REFERENCE_TIMES as long as the reference takes, if that is more.
+        `references`: a right solution for each pair, "" where none is known. A program that ends
+        without a verdict where the reference has one has failed: it may have caused that itself; so
+        has one under which fewer tests run. An exception that it swallows is no failure where the
+        reference swallows it too. One that runs out of time gets REFERENCE_TIMES as long as the
+        reference takes, if that is more.
         """
         made = [self._job(solution, tests, coverage) for solution, tests in jobs]
         futures = {job: self.submit(job) for job in dict.fromkeys(made)}
@@ -144,7 +150,8 @@ class Runner:
     def _beside_references(
         self, jobs: Sequence[Job], verdicts: Sequence[Verdict], references: Sequence[str]
     ) -> list[Verdict]:
-        """The verdicts; where there is none, or time ran out, decided in view of the reference's own result."""
+        """The verdicts; where there is none, or time ran out, decided in view of the reference's
+        own result."""
         known: dict[tuple[Job, str], Future[Verdict]] = {}
         pairs = list(zip(jobs, verdicts, references, strict=True))
         for job, verdict, reference in pairs:
@@ -175,7 +182,8 @@ class Runner:
         )
 
     def run_io(self, solution: str, cases: Sequence[tuple[str, str]]) -> Verdict:
-        """Judge a script by (standard input, expected output) pairs; trailing white space is ignored."""
+        """Judge a script by (standard input, expected output) pairs; trailing white space is
+        ignored."""
         if not cases:
             return Verdict("no_tests", error="no cases")
         return self.wait(self.submit(Job(solution, cases=tuple((given, wanted) for given, wanted in cases))))
@@ -204,7 +212,8 @@ class Runner:
         return Job(solution, tests, coverage=self.coverage if coverage is None else coverage)
 
     def _judge(self, job: Job) -> Verdict:
-        """Ask this thread's server; a server that dies is replaced, and the job is asked once more."""
+        """Ask this thread's server; a server that dies is replaced, and the job is asked once
+        more."""
         for _ in range(_ATTEMPTS):
             started = time.monotonic()
             server = self._server(job.needs())
@@ -254,7 +263,8 @@ def _is_open(verdict: Verdict) -> bool:
 
 
 def _beside(verdict: Verdict, reference: Verdict) -> Verdict:
-    """A verdict in which the reference decides how many tests there are, and what may be swallowed."""
+    """A verdict in which the reference decides how many tests there are, and what may be
+    swallowed."""
     allowed = {result.name: set(result.swallowed) for result in reference.results}
     results = tuple(
         dataclasses.replace(each, passed=True, error="")

@@ -1,7 +1,7 @@
 """text2grad: train language models from natural-language feedback (Text2Grad, arXiv 2505.22338).
 
-Everything in `__all__` can be imported from here. A name is loaded when it is first asked for: importing text2grad
-imports nothing else, and what needs no torch loads without it.
+Everything in `__all__` can be imported from here. A name is loaded when it is first asked for:
+importing text2grad imports nothing else, and what needs no torch loads without it.
 """
 
 from __future__ import annotations

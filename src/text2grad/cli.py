@@ -1,6 +1,8 @@
-"""The command line: read the words, run one command of `text2grad.commands`, leave with its exit code.
+"""The command line: read the words, run one command of `text2grad.commands`, leave with its exit
+code.
 
-Progress and summaries are text on stderr; with `--json` the last line of stdout is the summary as one JSON object.
+Progress and summaries are text on stderr; with `--json` the last line of stdout is the summary as
+one JSON object.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ def start(
 ) -> None:
     """Train a language model from written feedback.
 
-    A critique says in words what is good and what is poor in an answer. text2grad ties it to the exact
-    words it talks about, turns those into a reward for each token, and trains the model on them.
+    A critique says in words what is good and what is poor in an answer. text2grad ties it to the
+    exact words it talks about, turns those into a reward for each token, and trains the model on
+    them.
 
     First steps, which need no GPU, API key or download: text2grad doctor, then text2grad demo.
     """
@@ -45,8 +48,8 @@ def start(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The program `text2grad`; always leaves through SystemExit.
 
-    A user's mistake is one line on stderr and its exit code (2: usage); an interruption is 130; a bug keeps
-    its traceback.
+    A user's mistake is one line on stderr and its exit code (2: usage); an interruption is 130; a
+    bug keeps its traceback.
     """
     atexit.register(_skip_last_collection)
     try:
@@ -63,9 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _skip_last_collection() -> None:
-    """Leave the objects of torch to the end of the process: a last look at all of them takes more than a second.
+    """Leave the objects of torch to the end of the process: a last look at all of them takes more
+    than a second.
 
-    Triton, which builds of torch for GPUs load, would report what is left as leaked, in 30 lines on stderr.
+    Triton, which builds of torch for GPUs load, would report what is left as leaked, in 30 lines on
+    stderr.
     """
     if "triton" not in sys.modules:
         gc.freeze()
@@ -96,7 +101,8 @@ def _register(name: str) -> None:
 
 
 def _refuse_unknown_options(words: Sequence[str], overrides: Sequence[str] = ()) -> None:
-    """Refuse an unknown option with the nearest option or setting, and settings of a command that has none.
+    """Refuse an unknown option with the nearest option or setting, and settings of a command that
+    has none.
 
     Raises:
         UsageError: the first of them.

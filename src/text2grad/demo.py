@@ -1,10 +1,10 @@
 """The main job in one command: text2grad and scalar PPO on a small task, a table and a report.
 
-The demo runs the commands of text2grad as a user would: `sft`, `annotate` and `train-reward` one after
-the other, then the PPO runs and `evaluate`, two at a time with one thread each. All PPO runs have the
-same prompts, rollouts, optimizer steps and critic. The recipe `scalar` pays the verdict alone; its
-discount and KL coefficient had as many tuning tries as text2grad on other seeds (lab/book). A pretrained
-model is also compared with GRPO and with itself before any training.
+The demo runs the commands of text2grad as a user would: `sft`, `annotate` and `train-reward` one
+after the other, then the PPO runs and `evaluate`, two at a time with one thread each. All PPO runs
+have the same prompts, rollouts, optimizer steps and critic. The recipe `scalar` pays the verdict
+alone; its discount and KL coefficient had as many tuning tries as text2grad on other seeds
+(lab/book). A pretrained model is also compared with GRPO and with itself before any training.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ RATES = ("good_precision", "good_recall", "poor_precision", "poor_recall", "unma
 
 
 class Command(NamedTuple):
-    """A command of the demo: its words and its configuration, written to `<run.folder>/demo/<name>.yaml`."""
+    """A command of the demo: its words and its configuration, written to
+    `<run.folder>/demo/<name>.yaml`."""
 
     name: str
     words: Sequence[str]
@@ -104,7 +105,8 @@ def preparation(config: Config) -> list[Command]:
 
 
 def training(config: Config) -> list[list[Command]]:
-    """For each policy the commands that train and measure it, with one thread; the longest comes first."""
+    """For each policy the commands that train and measure it, with one thread; the longest comes
+    first."""
     config = with_values(config, {"run.threads": 1})
     names = policy_names(config)
     chains: dict[str, list[Command]] = {}
@@ -195,7 +197,8 @@ def peak_mb(pid: int) -> float:
 def measure_of(config: Config, requested: str | None = None) -> str:
     """The measure that policies are compared by.
 
-    It is the requested one, else pass@1, ROUGE-L, or the first measure of the task's reference answers.
+    It is the requested one, else pass@1, ROUGE-L, or the first measure of the task's reference
+    answers.
 
     Raises:
         UserError: no held-out problem has a measure.

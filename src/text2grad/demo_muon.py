@@ -1,10 +1,12 @@
-"""Muon, the optimizer of the demo's supervised training (Jordan et al. 2024); AdamW for what is not a matrix.
+"""Muon, the optimizer of the demo's supervised training (Jordan et al. 2024); AdamW for what is not
+a matrix.
 
-Every update of a weight matrix is momentum made orthogonal: all directions learn at the same speed, also those in
-which gradients are rare, so a model made from scratch needs fewer steps. `torch.optim.Muon` makes the same updates
-but iterates in bfloat16, which differs by 1 % and which CPUs without such instructions emulate (3.7 instead of 0.3
-seconds a step of the tiny model). Here the iteration is in float32 on a CPU, equal shapes share one product,
-and one optimizer with one learning rate serves the whole model.
+Every update of a weight matrix is momentum made orthogonal: all directions learn at the same speed,
+also those in which gradients are rare, so a model made from scratch needs fewer steps.
+`torch.optim.Muon` makes the same updates but iterates in bfloat16, which differs by 1 % and which
+CPUs without such instructions emulate (3.7 instead of 0.3 seconds a step of the tiny model). Here
+the iteration is in float32 on a CPU, equal shapes share one product, and one optimizer with one
+learning rate serves the whole model.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ MOMENTUM = 0.95
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 RMS = 0.2
-"""Root mean square of an AdamW update in practice; Muon's are scaled to it (Liu et al. 2025), so that one learning
-rate serves both."""
+"""Root mean square of an AdamW update in practice; Muon's are scaled to it (Liu et al. 2025), so
+that one learning rate serves both."""
 
 
 class Muon(torch.optim.Optimizer):
-    """One optimizer for a whole model: `matrices` (each 2-d) by Muon, `others` by AdamW, at one learning rate."""
+    """One optimizer for a whole model: `matrices` (each 2-d) by Muon, `others` by AdamW, at one
+    learning rate."""
 
     def __init__(
         self, matrices: Iterable[nn.Parameter], others: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0
@@ -79,7 +82,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """(N, A, B) -> (N, A, B): the same singular vectors, singular values near 1 (between about .7 and 1.2).
+    """(N, A, B) -> (N, A, B): the same singular vectors, singular values near 1 (between about .7
+    and 1.2).
 
     Newton-Schulz iteration of the quintic of Jordan et al.; float32 on a CPU, bfloat16 elsewhere.
     """
@@ -97,7 +101,8 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 def muon(model: Any, lr: float, weight_decay: float) -> Muon:
-    """Return Muon for the matrices in a model's layers; AdamW for embeddings, head, norms and biases."""
+    """Return Muon for the matrices in a model's layers; AdamW for embeddings, head, norms and
+    biases."""
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
     apart = {id(parameter) for end in ends if end is not None for parameter in end.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -22,8 +22,8 @@ EXIT_TERMINATED = 143
 class UserError(Exception):
     """A mistake the user can correct: shown as one line, never as a traceback.
 
-    `problem` is the line without its cure; `cure` names the command, key or file that fixes it; `exit_code` is one
-    of the codes above.
+    `problem` is the line without its cure; `cure` names the command, key or file that fixes it;
+    `exit_code` is one of the codes above.
     """
 
     def __init__(self, message: str, cure: str = "", exit_code: int = EXIT_FAILED) -> None:
@@ -45,7 +45,8 @@ class NotFinite(UserError, FloatingPointError):
 
 @contextmanager
 def full_disk_as_user_error() -> Iterator[None]:
-    """Turn a full disk into a mistake of the user, whatever the code within was writing when it filled.
+    """Turn a full disk into a mistake of the user, whatever the code within was writing when it
+    filled.
 
     Raises:
         UserError: the disk is full.
@@ -88,7 +89,8 @@ def first_line(error: BaseException) -> str:
 
 
 class InvalidFields(ValueError):
-    """What a record or settings were made of in Python does not fit; `problem` is the line without their name."""
+    """What a record or settings were made of in Python does not fit; `problem` is the line without
+    their name."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name}: {problem}")
@@ -96,11 +98,13 @@ class InvalidFields(ValueError):
 
 
 class InvalidCritique(UserError):
-    """What was said of one response does not fit it: a mistake of its row, and not of the set-up."""
+    """What was said of one response does not fit it: a mistake of its row, and not of the
+    set-up."""
 
 
 def first_error(error: ValueError) -> str:
-    """Return an error as one line: the place and the problem of a pydantic error, else its message."""
+    """Return an error as one line: the place and the problem of a pydantic error, else its
+    message."""
     from pydantic import ValidationError
 
     if isinstance(error, InvalidFields):
@@ -130,7 +134,8 @@ EXTRAS = {
 
 @contextmanager
 def optional_packages() -> Iterator[None]:
-    """Around code that imports packages of `EXTRAS`. Any other missing module stays a `ModuleNotFoundError`.
+    """Around code that imports packages of `EXTRAS`. Any other missing module stays a
+    `ModuleNotFoundError`.
 
     Raises:
         MissingPackageError: one of them is not installed; names the extra that brings it.
@@ -150,4 +155,5 @@ class CritiquesFailed(UserError):
 
 
 class Diverged(UserError):
-    """Training that diverged (not finite, or too far from its reference): its batch is kept, it is not saved."""
+    """Training that diverged (not finite, or too far from its reference): its batch is kept, it is
+    not saved."""

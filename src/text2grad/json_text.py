@@ -1,4 +1,5 @@
-"""JSON texts that always encode as UTF-8, JSON that somebody else wrote, and the lines of a text."""
+"""JSON texts that always encode as UTF-8, JSON that somebody else wrote, and the lines of a
+text."""
 
 from __future__ import annotations
 
@@ -18,13 +19,15 @@ _NOT_BLANK = re.compile(r"\S")
 
 
 class ExcessiveJSONError(json.JSONDecodeError):
-    """JSON that is refused for its size: nested too deeply, or an integer of thousands of digits."""
+    """JSON that is refused for its size: nested too deeply, or an integer of thousands of
+    digits."""
 
 
 def lines_of(text: str) -> list[str]:
     r"""Return the lines of a text, cut at \n and \r\n only.
 
-    `str.splitlines` also cuts at U+2028, U+0085, form feeds and others, which people write inside a line.
+    `str.splitlines` also cuts at U+2028, U+0085, form feeds and others, which people write inside a
+    line.
     """
     *lines, last = re.split("\r?\n", text)
     return [*lines, last] if last else lines
@@ -45,7 +48,8 @@ def from_json(text: str, keys_once: bool = False) -> Any:
 
     Raises:
         json.JSONDecodeError: it is not JSON; or, with `keys_once`, an object has a key twice.
-        ExcessiveJSONError: an integer has thousands of digits, or it is nested more than `DEEPEST_JSON` deep.
+        ExcessiveJSONError: an integer has thousands of digits, or it is nested more than
+            `DEEPEST_JSON` deep.
     """
     with _refuse_excess(text):
         return json.loads(text, object_pairs_hook=_unique_keys if keys_once else None)

@@ -62,7 +62,8 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
     """Read records of `kind` from a JSON Lines file.
 
     Raises:
-        UserError: the file is missing or unreadable, or a line is not such a record; names the line.
+        UserError: the file is missing or unreadable, or a line is not such a record; names the
+            line.
     """
     is_table = kind is Feedback and path.suffix in (".csv", ".tsv")
     cure = _import_command(path) if is_table else "one JSON object per line"
@@ -145,7 +146,8 @@ def refuse_folder(path: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path, encoding: str = "utf-8", **options: Any) -> Iterator[TextIO]:
-    """Open a text file that replaces `path` when it is complete, so that a crash leaves the old one.
+    """Open a text file that replaces `path` when it is complete, so that a crash leaves the old
+    one.
 
     A link at `path` is replaced, not followed. `options` are those of `open`.
 
@@ -168,7 +170,8 @@ def whole_file(path: Path, encoding: str = "utf-8", **options: Any) -> Iterator[
 
 
 def write_jsonl(path: Path, records: Iterable[Record]) -> int:
-    """Write records, one per line, as a `whole_file`, and return their number. None fields are left out.
+    """Write records, one per line, as a `whole_file`, and return their number. None fields are left
+    out.
 
     Raises:
         UserError: the file cannot be written; the old one stays.

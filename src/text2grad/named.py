@@ -1,4 +1,5 @@
-"""Code of the user's own that a setting names as `module:Name`: a task, a critic, a credit scheme. No torch."""
+"""Code of the user's own that a setting names as `module:Name`: a task, a critic, a credit scheme.
+No torch."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def is_own_name(name: str) -> bool:
 
 
 def known_name(name: str, known: Collection[str], own: str) -> str:
-    """`name`, if it is one of those `known` or written as `module:Name`; `own` says how the latter is written.
+    """`name`, if it is one of those `known` or written as `module:Name`; `own` says how the latter
+    is written.
 
     Raises:
         ValueError: it is neither; names the nearest.
@@ -39,14 +41,15 @@ def known_name(name: str, known: Collection[str], own: str) -> str:
 
 
 def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], ...] = (type,)) -> Any:
-    """What `target` (by default `name` itself) names as `module:Name`, for the setting `name` of a `what`.
+    """What `target` (by default `name` itself) names as `module:Name`, for the setting `name` of a
+    `what`.
 
-    Modules are looked up where Python looks, then in the current folder. `kinds` are the types that will do, by
-    default classes alone.
+    Modules are looked up where Python looks, then in the current folder. `kinds` are the types that
+    will do, by default classes alone.
 
     Raises:
-        UserError: there is no such module or name, it is of the standard library or of another type, or the module
-            cannot be imported.
+        UserError: there is no such module or name, it is of the standard library or of another
+            type, or the module cannot be imported.
     """
     module_name, _, wanted = (target or name).partition(":")
     module = _import(what, name, module_name)
@@ -63,7 +66,8 @@ def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], .
 
 
 def call_own(expects: str, function: Callable[..., T], *arguments: Any) -> T:
-    """Call what may be code of the user's own, such as a critic's `critique`; `expects` says what it must do.
+    """Call what may be code of the user's own, such as a critic's `critique`; `expects` says what
+    it must do.
 
     Raises:
         UserError: it is not of this package, and raised or is async: names its module and line.
@@ -101,7 +105,8 @@ def refuse_answer(expects: str, owner: object, method: str, answer: object) -> N
 
 
 def _line_of(error: Exception, module: str) -> str:
-    """The last line of a module that an error went through; empty if it arose in the call itself."""
+    """The last line of a module that an error went through; empty if it arose in the call
+    itself."""
     file = getattr(sys.modules.get(module), "__file__", None)
     frames = traceback.extract_tb(error.__traceback__)
     line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
@@ -109,7 +114,8 @@ def _line_of(error: Exception, module: str) -> str:
 
 
 def module_file(what: str, name: str) -> Path | None:
-    """The file of the module in `module:Name`, which names a `what`; None of a module that has none.
+    """The file of the module in `module:Name`, which names a `what`; None of a module that has
+    none.
 
     Raises:
         UserError: there is no such module, or it cannot be imported.

@@ -1,4 +1,5 @@
-"""The sandbox for untrusted Python: what this package uses of `codeverdict`, which stands beside it."""
+"""The sandbox for untrusted Python: what this package uses of `codeverdict`, which stands beside
+it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ CURE = f"{INSTALL}; --sandbox.tier none runs programs without protection"
 
 
 class Runner(codeverdict.Runner):
-    """The runner of `codeverdict`; a machine without protection is a UserError that names the option.
+    """The runner of `codeverdict`; a machine without protection is a UserError that names the
+    option.
 
     Waiting for a program is full of boundaries (`signals.stop_here`).
 

@@ -16,7 +16,8 @@ S = TypeVar("S", bound="Settings")
 
 
 class Fields(BaseModel):
-    """Base of what is made of fields: made in Python of what does not fit, it names the first mistake in one line.
+    """Base of what is made of fields: made in Python of what does not fit, it names the first
+    mistake in one line.
 
     Raises:
         InvalidFields: from the class itself; `model_validate` raises as pydantic does.
@@ -43,9 +44,9 @@ class Settings(Fields):
 class TinyShape:
     """The size of a model made from scratch, and the tokens of its tokenizer.
 
-    `hidden`: the size of its states; `layers`: of its trunk; `heads`: of attention; `feed_forward`: the size
-    within a layer. `longest`: characters of a token. `phrases`: a token may hold several words; False for text
-    whose quotes begin at any word.
+    `hidden`: the size of its states; `layers`: of its trunk; `heads`: of attention; `feed_forward`:
+    the size within a layer. `longest`: characters of a token. `phrases`: a token may hold several
+    words; False for text whose quotes begin at any word.
     """
 
     hidden: int = 128
@@ -57,8 +58,8 @@ class TinyShape:
 
 
 MAY_CHANGE: dict[str, Any] = {"may_change": True}
-"""Marks a field (`json_schema_extra`) that a resumed run may find changed: it says how a run is run and not what
-comes of it, or what it says has a digest of its own."""
+"""Marks a field (`json_schema_extra`) that a resumed run may find changed: it says how a run is run
+and not what comes of it, or what it says has a digest of its own."""
 
 
 def is_set(config: Settings, key: str) -> bool:
@@ -81,7 +82,8 @@ def value_at(config: Settings, key: str) -> Any:
 
 
 def with_values(config: S, values: Mapping[str, Any]) -> S:
-    """The configuration with some settings replaced, by `section.key`; they count as set, and no others."""
+    """The configuration with some settings replaced, by `section.key`; they count as set, and no
+    others."""
     for key, value in values.items():
         config = _replaced(config, key.split("."), value)
     return config
@@ -93,10 +95,12 @@ def _replaced(part: S, path: Sequence[str], value: Any) -> S:
 
 
 def user_cache(program: str = "text2grad") -> Path:
-    """The folder in which a program keeps what it can make again: below XDG_CACHE_HOME, or ~/.cache."""
+    """The folder in which a program keeps what it can make again: below XDG_CACHE_HOME, or
+    ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / program
 
 
 def user_state(program: str = "text2grad") -> Path:
-    """The folder in which a program keeps what it must not lose: below XDG_STATE_HOME, or ~/.local/state."""
+    """The folder in which a program keeps what it must not lose: below XDG_STATE_HOME, or
+    ~/.local/state."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / program

@@ -1,8 +1,8 @@
 """Stop at the next boundary when a signal asks this process to stop.
 
-Long work has many boundaries, each a call of `stop_here` between two short pieces: a pass of a model, an answer of
-a server, a run of a program. After a signal the next boundary raises `Stopped`. Work is never interrupted between
-two boundaries, so its state is known where `Stopped` is caught.
+Long work has many boundaries, each a call of `stop_here` between two short pieces: a pass of a
+model, an answer of a server, a run of a program. After a signal the next boundary raises `Stopped`.
+Work is never interrupted between two boundaries, so its state is known where `Stopped` is caught.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ LOOK_SECONDS = 0.2
 
 
 class Stopped(BaseException):
-    """Work was stopped at a boundary, by `signal`. Not an Exception: code that recovers from failures must not."""
+    """Work was stopped at a boundary, by `signal`. Not an Exception: code that recovers from
+    failures must not."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -33,11 +34,12 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """SIGTERM and Ctrl-C inside this context: the first stops at the next boundary, the second at once.
+    """SIGTERM and Ctrl-C inside this context: the first stops at the next boundary, the second at
+    once.
 
-    `signal`: the one received, or 0, which ends the process at the end of the context. `patience`: seconds to wait
-    for answers already paid for. Ignored signals (nohup) stay ignored. Outside the main thread, and inside another
-    request, this does nothing.
+    `signal`: the one received, or 0, which ends the process at the end of the context. `patience`:
+    seconds to wait for answers already paid for. Ignored signals (nohup) stay ignored. Outside the
+    main thread, and inside another request, this does nothing.
     """
 
     def __init__(self, patience: float = math.inf) -> None:

@@ -21,7 +21,8 @@ def parse_yaml(text: str) -> Any:
     """Return the value of a YAML text.
 
     Raises:
-        YAMLMistakeError: it is not YAML, gives a key twice, is nested too deeply, or needs a Python object.
+        YAMLMistakeError: it is not YAML, gives a key twice, is nested too deeply, or needs a Python
+            object.
     """
     try:
         return yaml.load(text, _StrictLoader)

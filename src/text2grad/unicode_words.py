@@ -1,8 +1,9 @@
 """Words in any script, and the form in which two of them are compared.
 
-Scripts that are written without spaces (Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Khmer, Myanmar ...) have no
-word boundary that a rule could find: there every grapheme, a character as a reader sees it, counts as a word, as
-does an emoji. Places are always those of the text as it stands: texts are never normalised, only words are.
+Scripts that are written without spaces (Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Khmer,
+Myanmar ...) have no word boundary that a rule could find: there every grapheme, a character as a
+reader sees it, counts as a word, as does an emoji. Places are always those of the text as it
+stands: texts are never normalised, only words are.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _ONE_UNSPACED = regex.compile(rf"(?V1){_UNSPACED}")
 
 
 def words(text: str) -> Iterator[Place]:
-    """Return the places of the words: runs of letters and digits with their marks, graphemes of scripts without
-    spaces, and emoji. In ASCII text these are the words of the published ROUGE."""
+    """Return the places of the words: runs of letters and digits with their marks, graphemes of
+    scripts without spaces, and emoji. In ASCII text these are the words of the published ROUGE."""
     return (match.span() for match in _WORD.finditer(text))
 
 
@@ -62,14 +63,16 @@ def in_word(char: str) -> bool:
 
 
 def inside_word(text: str, position: int) -> bool:
-    """Return True if a cut at `position` would part a word, or a grapheme: what a reader sees as one character."""
+    """Return True if a cut at `position` would part a word, or a grapheme: what a reader sees as
+    one character."""
     if not 0 < position < len(text):
         return False
     return (in_word(text[position - 1]) and in_word(text[position])) or position in _inside_graphemes(text)
 
 
 def boundaries(text: str) -> list[int]:
-    """Return the sorted positions, including 0 and the end, that are not inside a word or a grapheme."""
+    """Return the sorted positions, including 0 and the end, that are not inside a word or a
+    grapheme."""
     return [position for position in range(len(text) + 1) if not inside_word(text, position)]
 
 
@@ -86,7 +89,8 @@ def unspaced(text: str) -> bool:
 
 @lru_cache(maxsize=65_536)
 def folded(word: str) -> str:
-    """Return the form in which words are compared: composed (NFC), without case; a Turkish dotted I is an i."""
+    """Return the form in which words are compared: composed (NFC), without case; a Turkish dotted I
+    is an i."""
     if word.isascii():
         return word.lower()
     plain = unicodedata.normalize("NFC", unicodedata.normalize("NFC", word).casefold())
@@ -95,7 +99,8 @@ def folded(word: str) -> str:
 
 @cache
 def stem(word: str) -> str:
-    """Return Porter's stem of a folded English word, as rouge-score does: of words of over three letters."""
+    """Return Porter's stem of a folded English word, as rouge-score does: of words of over three
+    letters."""
     return str(_stemmer().stem(word)) if len(word) > 3 and word.isascii() else word
 
 
@@ -107,7 +112,8 @@ def _stemmer() -> Any:
 
 
 class RougeWords:
-    """A tokenizer for rouge-score that knows the words of all scripts; of ASCII text it gives what theirs gives."""
+    """A tokenizer for rouge-score that knows the words of all scripts; of ASCII text it gives what
+    theirs gives."""
 
     def __init__(self, stemmer: bool = True) -> None:
         self.stemmer = stemmer
@@ -119,5 +125,6 @@ class RougeWords:
 
 
 def beyond_rouge(text: str) -> bool:
-    """True if a text has words that the published ROUGE cannot read: it only counts a to z and 0 to 9."""
+    """True if a text has words that the published ROUGE cannot read: it only counts a to z and 0 to
+    9."""
     return not text.isascii() and any(not text[start:end].isascii() for start, end in words(text))

@@ -1,4 +1,5 @@
-"""Chromium for the tests of the pages; where there is none they are skipped, and the reason says what brings it."""
+"""Chromium for the tests of the pages; where there is none they are skipped, and the reason says
+what brings it."""
 
 from __future__ import annotations
 

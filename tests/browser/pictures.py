@@ -2,9 +2,9 @@
 
     python tests/browser/pictures.py runs/demo [--name text2grad] [--out docs/figures]
 
-Needs Chromium and Playwright (`make test-page` brings the latter). `view.png` is of the last sample of the run with
-both good and poor spans, `mark.png` of the same answer in the annotation page, its poor words marked.
-The last line of stdout is one JSON object: the files, and their bytes.
+Needs Chromium and Playwright (`make test-page` brings the latter). `view.png` is of the last sample
+of the run with both good and poor spans, `mark.png` of the same answer in the annotation page, its
+poor words marked. The last line of stdout is one JSON object: the files, and their bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ READY = "document.getElementById('sample').textContent.length > 100"
 
 
 def chosen(run: Path, name: str) -> int:
-    """The line of the last sample that was learned from, where both good and poor words are marked."""
+    """The line of the last sample that was learned from, where both good and poor words are
+    marked."""
     lines = (run / "ppo" / name / "samples.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     labels = [set() if row.get("probe") else {span["label"] for span in row["spans"]} for row in rows]

@@ -1,4 +1,5 @@
-"""Both pages: hostile records run nothing, no rule of accessibility is broken, nothing is wider than the screen."""
+"""Both pages: hostile records run nothing, no rule of accessibility is broken, nothing is wider
+than the screen."""
 
 from __future__ import annotations
 

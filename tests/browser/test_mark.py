@@ -1,4 +1,5 @@
-"""The annotation page in a real browser: by keyboard alone, through a kill of the server, in two tabs."""
+"""The annotation page in a real browser: by keyboard alone, through a kill of the server, in two
+tabs."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(source: Path) -> Iterator[Server]:
-    """Asked for before `tab`, so that a page is closed before its server is killed: what it still sends arrives."""
+    """Asked for before `tab`, so that a page is closed before its server is killed: what it still
+    sends arrives."""
     with serving(partial(MarkPage, source, None, "ann", False)) as started:
         yield started
 

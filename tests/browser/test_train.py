@@ -1,4 +1,5 @@
-"""Twenty answers of a policy are marked in the browser, one command trains on them, and it scores higher."""
+"""Twenty answers of a policy are marked in the browser, one command trains on them, and it scores
+higher."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def command(*words: str) -> dict[str, Any]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A policy that imitates right and wrong answers alike, and answers of it in `answers.jsonl`."""
+    """A policy that imitates right and wrong answers alike, and answers of it in
+    `answers.jsonl`."""
     folder = tmp_path / "run"
     command("sft", "--run.folder", str(folder), *SETTINGS)
     prompts = [{"id": thing, "prompt": question(thing)} for thing in THINGS["train"]]

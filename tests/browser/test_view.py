@@ -1,4 +1,5 @@
-"""The page of a run in a real browser: open, search, filter, change the signal, go by keyboard, follow a run."""
+"""The page of a run in a real browser: open, search, filter, change the signal, go by keyboard,
+follow a run."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def test_search_filters_and_the_address(page: Any) -> None:
 
 
 def test_a_pointer_that_rests_chooses_no_token(page: Any) -> None:
-    """The page moves under it when it scrolls, or is laid out anew; the keys go on from the token chosen."""
+    """The page moves under it when it scrolls, or is laid out anew; the keys go on from the token
+    chosen."""
     words, readout = page.locator(".talk .tok"), page.locator(".readout")
     words.nth(4).hover()
     assert readout.inner_text().startswith("5/")

@@ -1,4 +1,5 @@
-"""A plug-in task whose answer is the same to every question: half of the demonstrations give it, half another."""
+"""A plug-in task whose answer is the same to every question: half of the demonstrations give it,
+half another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the tests of the sandbox share: the tiers that work here, and a runner in the best of them."""
+"""What the tests of the sandbox share: the tiers that work here, and a runner in the best of
+them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Files of programs in `data`, and what pytest and the sandbox say of them.
 
-A line `=== name | family` begins a program; text before the first such line describes the file. Parts may follow:
-`--- tests` (a test file), `--- io` (a line `input -> output` of two Python literals for each case) and `--- honest`
-(a program that solves the task). A section `=== @name` is referred to: `--- tests @name`, or `name` as a family,
-takes over its parts, and a line `#include name` in a program its text.
+A line `=== name | family` begins a program; text before the first such line describes the file.
+Parts may follow: `--- tests` (a test file), `--- io` (a line `input -> output` of two Python
+literals for each case) and `--- honest` (a program that solves the task). A section `=== @name` is
+referred to: `--- tests @name`, or `name` as a family, takes over its parts, and a line
+`#include name` in a program its text.
 
     python tests/codeverdict/corpus.py < PAIRS.json
 
@@ -34,7 +35,8 @@ DATA = Path(__file__).parent / "data"
 
 @dataclass(frozen=True)
 class Program:
-    """A program, a test file or (input, output) pairs to judge it by, and a program that solves that task."""
+    """A program, a test file or (input, output) pairs to judge it by, and a program that solves
+    that task."""
 
     name: str
     family: str
@@ -126,7 +128,8 @@ def judged(runner: Runner, jobs: Iterable[Job]) -> dict[Job, Verdict]:
 
 
 def secrets_found(runner: Runner) -> int:
-    """Count secrets that a program finds in its memory: of an earlier job, its tests, its expected outputs.
+    """Count secrets that a program finds in its memory: of an earlier job, its tests, its expected
+    outputs.
 
     Raises:
         RuntimeError: the search did not come to an end.
@@ -143,7 +146,8 @@ def secrets_found(runner: Runner) -> int:
 
 
 def lent_classes(runner: Runner) -> int:
-    """Count the classes of Python's in the test process that a program can call, from what the tests give it.
+    """Count the classes of Python's in the test process that a program can call, from what the
+    tests give it.
 
     Raises:
         RuntimeError: the search did not come to an end.
@@ -153,7 +157,8 @@ def lent_classes(runner: Runner) -> int:
 
 
 def _count_found(result: TestResult | None) -> int:
-    """Return the count that a search printed; a result has no output where it is the expected one."""
+    """Return the count that a search printed; a result has no output where it is the expected
+    one."""
     count = re.search(r"(\d+) found", result.got) if result else None
     if result is None or (count is None and not result.passed):
         raise RuntimeError(f"the search of the memory did not end: {result}")

@@ -1,7 +1,8 @@
-"""The machine around the sandbox, as hostile programs could touch it: files, processes, the network.
+"""The machine around the sandbox, as hostile programs could touch it: files, processes, the
+network.
 
-In a hostile program `{out}` is a folder everybody may write to, `{port}` a port of 127.0.0.1 where somebody
-listens (TCP and UDP).
+In a hostile program `{out}` is a folder everybody may write to, `{port}` a port of 127.0.0.1 where
+somebody listens (TCP and UDP).
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class Machine:
 
 
 def programs_of(server: int, tier: str) -> set[int]:
-    """The living processes of programs below a server, which is known by the process that was started for it."""
+    """The living processes of programs below a server, which is known by the process that was
+    started for it."""
     level = {server}
     for _ in range(2 if tier == "namespaces" else 0):  # bubblewrap, its first process, the server
         level = below(level)

@@ -62,7 +62,8 @@ def test_the_corpora_are_complete() -> None:
 
 
 def names_in(text: str) -> set[tuple[str, str]]:
-    """Return (module, attribute) for each name in the sandbox's own modules that a program reaches for."""
+    """Return (module, attribute) for each name in the sandbox's own modules that a program reaches
+    for."""
     modules = re.findall(r"codeverdict\.inside(?:\.| import )(\w+)", text)
     used = {pair for module in modules for pair in re.findall(rf"\b({module})\.(_?[A-Za-z]\w+)", text)}
     return used | {(module, "__name__") for module in modules}
@@ -147,7 +148,8 @@ def right(tier: Tier) -> Verdicts:
 
 
 def test_no_right_program_is_scored_wrong(right: Verdicts) -> None:
-    """A program beyond the known limits (docs/sandbox.md) that passes belongs to the right programs."""
+    """A program beyond the known limits (docs/sandbox.md) that passes belongs to the right
+    programs."""
     verdicts = {program.name: right[program.job()] for program in RIGHT}
     wrong = {name: it for name, it in verdicts.items() if it.outcome not in ("passed", "unsupported")}
     unsupported = {name: it.error for name, it in verdicts.items() if it.outcome == "unsupported"}
@@ -165,7 +167,8 @@ def test_no_right_script_is_scored_wrong(tier: Tier) -> None:
 
 @pytest.mark.nightly
 def test_the_real_pytest_agrees() -> None:
-    """It passes right, honest and weak programs, and fails the forging ones that it sees through."""
+    """It passes right, honest and weak programs, and fails the forging ones that it sees
+    through."""
     seen = [program for program in FAMILIES if program.family in ("refused", "never run")]
     honest = {(program.honest, program.tests): program for program in (*FORGED, *WEAK) if program.tests}
     good = {(program.code, program.tests): program for program in (*RIGHT, *LIMITS, *WEAK)}
@@ -190,7 +193,8 @@ def test_no_hostile_program_passes_or_leaves_anything_behind(impatient: Runner) 
 
 
 def failed_checks(runner: Runner, program: Program) -> dict[str, object]:
-    """Run a hostile program between right and wrong ones; return the checks that failed, with what they saw."""
+    """Run a hostile program between right and wrong ones; return the checks that failed, with what
+    they saw."""
     assert runner.run(RIGHT_SQUARE, SQUARE).passed
     with closing(Machine()) as machine:
         verdict = runner.run(machine.filled_in(program.code), program.tests)

@@ -30,7 +30,8 @@ class Answers:
 
 
 def test_plain_values_that_were_computed_are_not_taken_for_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are dropped, and what is made at their place later would be excused from its comparisons."""
+    """They are dropped, and what is made at their place later would be excused from its
+    comparisons."""
     monkeypatch.setattr(objects, "_COMPUTED", set())
     there = Answers([1], None, None)
     kind = objects.make_class(there, "Number", (), ["__add__", "__eq__"])
@@ -66,7 +67,8 @@ def test_a_line_of_a_verdict_is_read_once_at_its_place_and_from_who_has_the_key(
 
 
 def test_a_mock_is_lent_unless_it_hands_calls_on_to_what_does_more_than_compute() -> None:
-    """A format given by the program reaches for any attribute, and what `open` opens may be the verdict."""
+    """A format given by the program reaches for any attribute, and what `open` opens may be the
+    verdict."""
     harmless: list[Any] = [None, len, str.upper, ValueError, [1, 2]]
     assert all(lent.may_call(Mock(side_effect=effect)) for effect in harmless)
     for function in (open, str.format, exec, os.write, Mock(side_effect=open)):

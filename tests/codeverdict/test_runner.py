@@ -1,4 +1,5 @@
-"""The sandbox as a place to run tests: what may stand in a test file, and what each job comes to."""
+"""The sandbox as a place to run tests: what may stand in a test file, and what each job comes
+to."""
 
 from __future__ import annotations
 
@@ -147,7 +148,8 @@ def test_several_workers_and_asynchronous_calls() -> None:
 
 
 def test_test_files_are_read_once_and_never_in_a_thread_of_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More files than are remembered: what the pool would read again it would read beside others."""
+    """More files than are remembered: what the pool would read again it would read beside
+    others."""
     read, threads = runner_module.read, []
 
     def noted(tests: str) -> object:
@@ -201,7 +203,8 @@ def test_a_runner_that_is_not_closed_leaves_no_process() -> None:
 
 
 def ended_soon(pid: int, seconds: float = 10.0) -> bool:
-    """Whether a process ends within some seconds. A zombie has ended: init may take its time to reap it."""
+    """Whether a process ends within some seconds. A zombie has ended: init may take its time to
+    reap it."""
     until = time.monotonic() + seconds
     while is_alive(pid) and time.monotonic() < until:
         time.sleep(0.05)

@@ -1,7 +1,8 @@
-"""The folders of jobs without mounts of their own: counted whole, removed whole, and nobody else's touched.
+"""The folders of jobs without mounts of their own: counted whole, removed whole, and nobody else's
+touched.
 
-Where the tests run as root, what an ordinary user would meet is tried as one: in a forked process, or in another
-Python that such a user may run.
+Where the tests run as root, what an ordinary user would meet is tried as one: in a forked process,
+or in another Python that such a user may run.
 """
 
 from __future__ import annotations
@@ -274,7 +275,8 @@ def test_a_job_deeper_than_a_path_has_too_much(own: Scratch) -> None:
 def test_a_count_that_missed_something_is_taken_again(
     own: Scratch, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
 ) -> None:
-    """Renaming folders all the time must not hide them; folders that come and go are not too much."""
+    """Renaming folders all the time must not hide them; folders that come and go are not too
+    much."""
     missed = 0
 
     def listed(name: str, above: int) -> tuple[list[int], list[str]]:
@@ -364,7 +366,8 @@ print(json.dumps([found, left]))
 
 
 def answer_of(user: int, tier: str, programs: dict[str, str], after: str) -> list[Any]:
-    """Run programs as a user; return how each ended, and what was left when the runner was closed."""
+    """Run programs as a user; return how each ended, and what was left when the runner was
+    closed."""
     start = f"import sys; assert sys.version_info >= (3, 11); sys.path.insert(0, {SOURCE!r})\n"
     start += f"LIBRARIES = {str(Path(pytest.__file__).parents[1])!r}\n"
     pythons = [os.path.realpath(sys.executable), *filter(None, [shutil.which("python3", path=os.defpath)])]
@@ -407,7 +410,8 @@ THREADS = (
 
 
 def test_threads_of_programs_are_limited(tier: Tier) -> None:
-    """An ordinary user's in namespaces; elsewhere a limit would count all other processes of this user."""
+    """An ordinary user's in namespaces; elsewhere a limit would count all other processes of this
+    user."""
     programs = {f"threads {number}": f"# {number}\n{THREADS}{RIGHT}" for number in range(5)}
     for user in USERS:
         ends, _ = answer_of(user, tier if user == 0 else "namespaces", programs, RIGHT)

@@ -1,6 +1,8 @@
-"""The system call filter of both kinds of machine, call by call, against the numbers of the kernel's own headers.
+"""The system call filter of both kinds of machine, call by call, against the numbers of the
+kernel's own headers.
 
-An interpreter of BPF decides, so that what only ever runs on one kind of machine is checked on every one.
+An interpreter of BPF decides, so that what only ever runs on one kind of machine is checked on
+every one.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ OWN, OTHER = 4321, 4322
 ALLOW, KILL, REFUSED, MISSING = 0x7FFF0000, 0x80000000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
 THREAD, PROCESS = 0x3D0F00, 0x1200011  # the flags of glibc's pthread_create and fork
 
-# fcntl.h: F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC; and F_SETFL.
+# fcntl.h: F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC; and
+# F_SETFL.
 FCNTL, SETFL = (0, 1, 2, 3, 5, 6, 7, 1030), 4
 
 # Of these, some arguments are allowed: (arguments, decision).

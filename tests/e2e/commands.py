@@ -14,7 +14,8 @@ TOY = (
     *("--evaluate.limit", "3", "--evaluate.samples", "2", "--annotate.samples_per_prompt", "2"),
     *("--critic.reward_model.gate", "false"),
 )
-"""Overrides of the `demo` preset: a smaller model on a smaller task, too small for its reward model to be fit."""
+"""Overrides of the `demo` preset: a smaller model on a smaller task, too small for its reward model
+to be fit."""
 
 
 @dataclass(frozen=True)

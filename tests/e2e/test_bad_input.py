@@ -1,4 +1,5 @@
-"""What a mistake costs: one line that names the cure, the documented exit code, and nothing that was there."""
+"""What a mistake costs: one line that names the cure, the documented exit code, and nothing that
+was there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The main job through the command line: every file, the promised figures, and a reward that goes up."""
+"""The main job through the command line: every file, the promised figures, and a reward that goes
+up."""
 
 from __future__ import annotations
 

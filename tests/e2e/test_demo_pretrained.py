@@ -1,4 +1,5 @@
-"""The demo on a pretrained model, here one too small to learn: every method, and the model as it came."""
+"""The demo on a pretrained model, here one too small to learn: every method, and the model as it
+came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`policy.model: x.gguf` in every stage: where a run says what its weights are, and adapters stay adapters."""
+"""`policy.model: x.gguf` in every stage: where a run says what its weights are, and adapters stay
+adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files of other tools through the real command: right, or one line with a cure that is tried (`tests/formats`)."""
+"""Files of other tools through the real command: right, or one line with a cure that is tried
+(`tests/formats`)."""
 
 from __future__ import annotations
 

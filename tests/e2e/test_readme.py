@@ -29,11 +29,13 @@ RIGHT_QUOTES: dict[str, tuple[list[str], list[str]]] = {
     "7": ([], ["54"]),
     "A": (["twelve months", "seven days"], []),
 }
-"""What is good and poor in the responses that try a judge first (critics/canaries.jsonl), by their first word."""
+"""What is good and poor in the responses that try a judge first (critics/canaries.jsonl), by their
+first word."""
 
 
 def typed(start: str) -> list[str]:
-    """The words of the one command in backticks under "Your own data" that starts so, without `text2grad`."""
+    """The words of the one command in backticks under "Your own data" that starts so, without
+    `text2grad`."""
     [found] = in_code(OWN_DATA, rf"text2grad {start}\s.*")
     return shlex.split(found)[1:]
 
@@ -57,7 +59,8 @@ def test_your_own_data(command: Command, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def follow_the_block(command: Command) -> None:
-    """The commands of the first road, those that its last one says come next, and those of the second."""
+    """The commands of the first road, those that its last one says come next, and those of the
+    second."""
     [block] = fenced(OWN_DATA, "bash")
     activate, *path, train_reward, train = commands_in(block)
     assert activate == ["source", ".venv/bin/activate"], "made by make; the tests run in their own environment"
@@ -93,7 +96,8 @@ def sample_to_mark(command: Command) -> None:
 
 
 def ask_a_chat_model(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command for feedback from an LLM: its price without a key, then a local server in the place of one."""
+    """The command for feedback from an LLM: its price without a key, then a local server in the
+    place of one."""
     options = ["--config", "human_qa", "--run.folder", str(RUN)]
     words = [each for word in typed("annotate") for each in (options if word == "..." else [word])]
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -1,4 +1,5 @@
-"""`sample` and `try` over the policies of a small run: what is shown and written, and what a line is answered."""
+"""`sample` and `try` over the policies of a small run: what is shown and written, and what a line
+is answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Stages through the command line: programs become pairs, plain rows are imitated, files are measured."""
+"""Stages through the command line: programs become pairs, plain rows are imitated, files are
+measured."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """What one step of every recipe logs, digit by digit: a change of rooms must move none of it.
 
-Other processors round sums in another order, and one other token changes every figure, so digits are compared only
-on the processor that wrote them, named in the file. WRITE_GOLDEN=1 pytest tests/e2e/test_step_metrics.py writes it
-anew. A change that means to move a figure says in its message which, and why.
+Other processors round sums in another order, and one other token changes every figure, so digits
+are compared only on the processor that wrote them, named in the file. WRITE_GOLDEN=1 pytest
+tests/e2e/test_step_metrics.py writes it anew. A change that means to move a figure says in its
+message which, and why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Runs that are stopped, through the real program: they go on, and end as if nothing had happened."""
+"""Runs that are stopped, through the real program: they go on, and end as if nothing had
+happened."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ LONGER = (*TOY, "--ppo.steps", "5", "--ppo.schedule", "linear")
 
 
 def stopped(run: Path, number: int, *words: str) -> tuple[int, str]:
-    """Start a command in its own process and send a signal after two steps; return its exit code and stderr."""
+    """Start a command in its own process and send a signal after two steps; return its exit code
+    and stderr."""
     command = [sys.executable, "-m", "text2grad.cli", *words, "--run.folder", str(run)]
     here = str(Path(__file__).parent)
     path = os.pathsep.join([here, *(each for each in sys.path if each)])
@@ -57,7 +59,8 @@ def test_training_against_the_reward_model_goes_on(command: Command, run: Path, 
 
 
 def test_what_has_changed_is_named_and_forced_or_begun_anew(command: Command, run: Path) -> None:
-    """A reward model of other bytes; tests/invariant/test_resume.py has all that may have changed."""
+    """A reward model of other bytes; tests/invariant/test_resume.py has all that may have
+    changed."""
     words = ("train", "--name", "x", "--run.folder", run, *LONGER)
     code, _ = stopped(run, signal.SIGTERM, "train", "--name", "x", *LONGER)
     assert code == 143

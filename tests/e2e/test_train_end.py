@@ -1,4 +1,5 @@
-"""What `train` says when it is done: counts, what they mean, answers before and after, and what to type next."""
+"""What `train` says when it is done: counts, what they mean, answers before and after, and what to
+type next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A real server: `transformers serve` with tiny models, one too small to judge and one that was taught z."""
+"""A real server: `transformers serve` with tiny models, one too small to judge and one that was
+taught z."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ POOR = {"the cat sat on the mat": "mat", "the dog sat on it": "dog sat", "mat on
 def teach(model_folder: Path, place: Path) -> None:
     """Write a reward model that has learned the critiques of `POOR` by heart.
 
-    Its base model has habits that published ones have: it samples, avoids repetition, and ends at another token.
+    Its base model has habits that published ones have: it samples, avoids repetition, and ends at
+    another token.
     """
     records = [
         Feedback(

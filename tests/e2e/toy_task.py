@@ -1,6 +1,8 @@
-"""A plug-in task, as users write them: one-line functions that a model of a few thousand weights learns in seconds.
+"""A plug-in task, as users write them: one-line functions that a model of a few thousand weights
+learns in seconds.
 
-Half of the demonstrations are wrong, so an imitator is right about half of the time; the tests tell which half.
+Half of the demonstrations are wrong, so an imitator is right about half of the time; the tests tell
+which half.
 """
 
 from __future__ import annotations

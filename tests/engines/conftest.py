@@ -1,5 +1,5 @@
-"""The engines themselves, each in an environment of its own (`make test-plugins`); what stands beside them in the
-ordinary tests is shared."""
+"""The engines themselves, each in an environment of its own (`make test-plugins`); what stands
+beside them in the ordinary tests is shared."""
 
 from __future__ import annotations
 

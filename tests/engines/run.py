@@ -1,10 +1,11 @@
-"""Make an environment for each engine, and run its tests in it: `make test-plugins`, for a nightly run.
+"""Make an environment for each engine, and run its tests in it: `make test-plugins`, for a nightly
+run.
 
     python tests/engines/run.py [tinker verifiers verl skyrl] [--folder .venv-plugins] [--index URL]
 
-Versions conflict (verifiers wants openai < 3, verl transformers < 5.11, SkyRL < 5.17), so none shares ours.
-What cannot be installed says so, and counts as a failure. The last lines say what held; the exit code is 1 where
-one did not.
+Versions conflict (verifiers wants openai < 3, verl transformers < 5.11, SkyRL < 5.17), so none
+shares ours. What cannot be installed says so, and counts as a failure. The last lines say what
+held; the exit code is 1 where one did not.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ ROOT = Path(__file__).parents[2]
 TORCH = next(
     line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line.startswith("torch==")
 )
-"""The one we are tested with. It is installed first and by itself: `--index` holds builds for the CPU, is asked for
-nothing else, and where it cannot be reached, the newest would be a CUDA build of several GB."""
+"""The one we are tested with. It is installed first and by itself: `--index` holds builds for the
+CPU, is asked for nothing else, and where it cannot be reached, the newest would be a CUDA build of
+several GB."""
 OURS = ("-e", str(ROOT), "hypothesis", "numpy", TORCH, "transformers>=5.5.3")
 """What our own tests need beside the engine."""
 
 
 class Engine(NamedTuple):
-    """What pip is asked to install, one call for each, and a line with which a Python before 3.12 starts."""
+    """What pip is asked to install, one call for each, and a line with which a Python before 3.12
+    starts."""
 
     installs: Sequence[Sequence[str]]
     before_312: str = ""
@@ -46,7 +49,8 @@ ENGINES = {
     ),
     "verifiers": Engine((OURS, ("verifiers==0.4.0",))),  # in this order: ours wants openai 3, theirs openai 2
     "verl": Engine((("verl[verl-core]==0.9.1", "cachetools", "uvicorn", "fastapi", *OURS),)),
-    # Its trainer and its Tinker server, without vLLM and CUDA. It asks for Python 3.12, and uses one thing of it.
+    # Its trainer and its Tinker server, without vLLM and CUDA. It asks for Python 3.12, and uses
+    # one thing of it.
     "skyrl": Engine(
         (
             (*OURS, "transformers<=5.16.1", "tinker==0.38.0"),

@@ -1,10 +1,12 @@
-"""SkyRL's own Tinker server on a CPU, and one step over the protocol for each datum that the plug-in pays.
+"""SkyRL's own Tinker server on a CPU, and one step over the protocol for each datum that the
+plug-in pays.
 
     .venv-plugins/skyrl/bin/python tests/engines/skyrl_server.py
 
-prints the share of paid tokens whose log-probability its step moves with their sign (`benchmarks/plugins.py`).
-The model has random weights, JAX computes. The server starts its engine with `uv run`; a stand-in for uv starts it
-with this Python. Server and engine are one process group, which is ended at the end.
+prints the share of paid tokens whose log-probability its step moves with their sign
+(`benchmarks/plugins.py`). The model has random weights, JAX computes. The server starts its engine
+with `uv run`; a stand-in for uv starts it with this Python. Server and engine are one process
+group, which is ended at the end.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from text2grad.plugins.landing import GROUP, LandingCritic, landing_cases
 from text2grad.plugins.tinker import with_credit
 
 LIMIT = 240
-"""Seconds that the server may take to start, and each of its answers to come; JAX compiles in some of them."""
+"""Seconds that the server may take to start, and each of its answers to come; JAX compiles in some
+of them."""
 LOSSES = ("importance_sampling", "ppo")
 UV = """#!{python}
 import os, subprocess, sys, time
@@ -50,7 +53,8 @@ sys.exit(child.returncode)
 
 
 class Step(NamedTuple):
-    """One datum's step, a number for each target: its advantage, its loss, its log-probability before and after."""
+    """One datum's step, a number for each target: its advantage, its loss, its log-probability
+    before and after."""
 
     advantages: Any
     losses: Any
@@ -58,7 +62,8 @@ class Step(NamedTuple):
     after: Any
 
     def moved(self, shift: int = 0) -> list[bool]:
-        """Of each paid target, whether its log-probability went where it was paid to go; or its neighbour was."""
+        """Of each paid target, whether its log-probability went where it was paid to go; or its
+        neighbour was."""
         gains = (self.after - self.before) * np.roll(self.advantages, shift)
         return list(gains[self.advantages != 0] > 0)
 
@@ -74,7 +79,8 @@ def make_model(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
 
 @contextmanager
 def serving(model: Path, folder: Path) -> Iterator[tinker.ServiceClient]:
-    """The server of a model, and a client of it; what the server said last is a note of what fails meanwhile."""
+    """The server of a model, and a client of it; what the server said last is a note of what fails
+    meanwhile."""
     uv = folder / "uv"
     uv.write_text(UV.format(python=sys.executable), "utf-8")
     uv.chmod(0o755)
@@ -118,7 +124,8 @@ def wait_for(server: subprocess.Popen[bytes], address: str) -> None:
 
 
 def steps(client: tinker.ServiceClient, model: Path, tokenizer: PreTrainedTokenizerFast) -> list[Step]:
-    """Of the datums of `landing_cases` that were judged, each from the same weights, with both losses in turn."""
+    """Of the datums of `landing_cases` that were judged, each from the same weights, with both
+    losses in turn."""
     from test_tinker import datum_of, places
 
     cases = landing_cases(tokenizer)

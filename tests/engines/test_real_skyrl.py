@@ -1,6 +1,8 @@
-"""SkyRL's own trainer, as far as advantages and the loss of a policy: no workers, no engine, no GPU.
+"""SkyRL's own trainer, as far as advantages and the loss of a policy: no workers, no engine, no
+GPU.
 
-Its generator is one of landing cases; what follows is SkyRL's code, from `RayPPOTrainer.generate` to the gradient.
+Its generator is one of landing cases; what follows is SkyRL's code, from `RayPPOTrainer.generate`
+to the gradient.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def in_rows(data: Any, numbers: torch.Tensor) -> list[Row]:
 
 
 def unwhitened(data: Any) -> torch.Tensor:
-    """Rewards out of advantages: SkyRL whitens over its response mask, in which tools and failures count."""
+    """Rewards out of advantages: SkyRL whitens over its response mask, in which tools and failures
+    count."""
     whole = data["response_mask"].bool()
     rewards = data["rewards"][whole]
     return (data["advantages"] * rewards.std() + rewards.mean()) * whole

@@ -1,4 +1,5 @@
-"""Tinker's client against SkyRL's own server, on a CPU: one step moves each token the way it was paid."""
+"""Tinker's client against SkyRL's own server, on a CPU: one step moves each token the way it was
+paid."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def taken(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokeniz
 
 
 def test_paid_tokens_move_with_their_sign(taken: list[Step]) -> None:
-    """All but a few, for the tokens of a datum share the adapter; fewer if each is held to its neighbour's pay."""
+    """All but a few, for the tokens of a datum share the adapter; fewer if each is held to its
+    neighbour's pay."""
     moved, beside = ([each for step in taken for each in step.moved(shift)] for shift in (0, 1))
     assert len(taken) == 7 and len(moved) > 60
     assert sum(moved) > 0.9 * len(moved) > sum(beside), [step.moved() for step in taken]
@@ -25,7 +27,8 @@ def test_paid_tokens_move_with_their_sign(taken: list[Step]) -> None:
 
 
 def test_what_is_not_paid_is_in_no_loss(taken: list[Step]) -> None:
-    """The first ratio is 1, so a token's loss is minus its advantage: 0 for the prompt's and the tools'."""
+    """The first ratio is 1, so a token's loss is minus its advantage: 0 for the prompt's and the
+    tools'."""
     for step in taken:
         unpaid = step.advantages == 0
         assert unpaid.any() and (step.losses[unpaid] == 0).all()

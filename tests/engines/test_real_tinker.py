@@ -25,7 +25,8 @@ def test_advantages_land_in_the_clients_datums(tokenizer: PreTrainedTokenizerFas
 
 
 def rollout_of(case: Case) -> Trajectory:
-    """A case as the cookbook's rollouts are: what is observed before each run of sampled ids grows by appending."""
+    """A case as the cookbook's rollouts are: what is observed before each run of sampled ids grows
+    by appending."""
     steps, seen, place = [], list(case.prompt), 0
     ids, own = list(case.trajectory.ids), case.own.astype(bool).tolist()
     while place < len(ids):

@@ -1,4 +1,5 @@
-"""verifiers' own nodes and branches: what the plug-in writes is what they spread over the tokens."""
+"""verifiers' own nodes and branches: what the plug-in writes is what they spread over the
+tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""verl itself: its outputs, its estimators, its agent loops, and its whole trainer on a CPU (`verl_run`)."""
+"""verl itself: its outputs, its estimators, its agent loops, and its whole trainer on a CPU
+(`verl_run`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""verl's own trainer under our recipe, on a CPU: what it learns and hands over, and that its steps are ours."""
+"""verl's own trainer under our recipe, on a CPU: what it learns and hands over, and that its steps
+are ours."""
 
 from __future__ import annotations
 

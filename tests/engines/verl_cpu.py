@@ -1,8 +1,10 @@
 # ruff: noqa: E402
-"""What verl lacks on a CPU, for its own trainer in tests: `VERL_USE_EXTERNAL_MODULES=verl_cpu`, see `verl_run`.
+"""What verl lacks on a CPU, for its own trainer in tests: `VERL_USE_EXTERNAL_MODULES=verl_cpu`, see
+`verl_run`.
 
-A platform without a device, a process group of gloo alone, and a rollout server of Hugging Face's `generate`. The
-trainer, its workers, FSDP2, the value function, the sync of weights, checkpoints and the agent loops are verl's.
+A platform without a device, a process group of gloo alone, and a rollout server of Hugging Face's
+`generate`. The trainer, its workers, FSDP2, the value function, the sync of weights, checkpoints
+and the agent loops are verl's.
 """
 
 from __future__ import annotations
@@ -82,8 +84,8 @@ class Cpu(type("Idle", (PlatformBase,), dict.fromkeys(PlatformBase.__abstractmet
 
 
 class Server:
-    """Generates for the requests of 20 ms at once. Asked for the n-th time at a step, a prompt gets the same ids,
-    whatever else is asked."""
+    """Generates for the requests of 20 ms at once. Asked for the n-th time at a step, a prompt gets
+    the same ids, whatever else is asked."""
 
     def __init__(self, path: str) -> None:
         torch.set_num_threads(1)

@@ -47,7 +47,8 @@ def sgd(policy: Any, settings: PPOSettings) -> Optimizers:
 
 
 def local(folder: Path, steps: Steps, settings: PPOSettings) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The local loop on what verl sampled: the advantages of its steps, and the weights that it left."""
+    """The local loop on what verl sampled: the advantages of its steps, and the weights that it
+    left."""
     samples = [[Sample(row["responses"], row["judged"]["truncated"]) for row in rows] for rows in steps]
     asked = [[Example.model_validate(row["judged"]["example"]) for row in rows] for rows in steps]
     batches = iter(zip(asked, samples, strict=True))
@@ -78,7 +79,8 @@ def local(folder: Path, steps: Steps, settings: PPOSettings) -> tuple[list[Tenso
 
 
 def differences(folder: Path, **settings: Any) -> tuple[float, float]:
-    """The largest difference of an advantage of the trainer's own batch, and of a weight after two steps."""
+    """The largest difference of an advantage of the trainer's own batch, and of a weight after two
+    steps."""
     common = {"ppo.steps": 2, "ppo.rollouts": 16, "ppo.lr": 0.5, "ppo.kl_coefficient": 0.4, **settings}
     words = [word for key, value in common.items() for word in (f"--{key}", str(value))]
     verl_recipe.train(folder, *words, more=SGD)

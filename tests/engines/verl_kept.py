@@ -11,7 +11,8 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 
 class Kept(CheckpointCallback):
-    """Writes what a saved step was trained on: a list for each trajectory and name, in the order of the prompts."""
+    """Writes what a saved step was trained on: a list for each trajectory and name, in the order of
+    the prompts."""
 
     names = ("responses", "response_mask", "advantages", "token_level_rewards")
 

@@ -1,4 +1,5 @@
-"""`text2grad train --engine verl` on a CPU: a random policy that is paid for its vowels, by `verl_cpu`'s stand-ins.
+"""`text2grad train --engine verl` on a CPU: a random policy that is paid for its vowels, by
+`verl_cpu`'s stand-ins.
 
 In verl's environment: `python tests/engines/verl_recipe.py FOLDER [--section.key VALUE]`
 """
@@ -62,7 +63,8 @@ class Talker:
 
 
 class Vowels:
-    """Praises every vowel and blames all other text; the verdict is the share of vowels, from -1 to 1.
+    """Praises every vowel and blames all other text; the verdict is the share of vowels, from -1 to
+    1.
 
     It stops after so many answers as the environment says.
     """
@@ -99,7 +101,8 @@ def prepare(folder: Path) -> Path:
 
 
 def recipe(folder: Path, *words: str, more: dict[str, Any] | None = None, ranks: int = 1) -> Config:
-    """The configuration of a run on a CPU; `words` are settings of the command line, `more` keys of verl's."""
+    """The configuration of a run on a CPU; `words` are settings of the command line, `more` keys of
+    verl's."""
     actor, rollout, model = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
     options = {
         "trainer.save_freq": 2,

@@ -1,4 +1,5 @@
-"""A run of verl's own trainer on a CPU: a tiny agent that asks a tool and answers, paid for its vowels.
+"""A run of verl's own trainer on a CPU: a tiny agent that asks a tool and answers, paid for its
+vowels.
 
 In verl's environment: `python tests/engines/verl_run.py FOLDER [KEY=VALUE of verl's]`
 """
@@ -31,7 +32,8 @@ TEMPLATE = """{% for message in messages %}<|im_start|>{{ message.content }}<|im
 
 
 class Vowels:
-    """Praises every vowel and blames all other text; the verdict is the share of vowels, from -1 to 1."""
+    """Praises every vowel and blames all other text; the verdict is the share of vowels, from -1 to
+    1."""
 
     source = Source(kind="program", model="vowels")
 
@@ -51,7 +53,8 @@ def credit(tokenizer: Any) -> TokenCredit:
 
 
 class Kept(CheckpointCallback):
-    """Writes what the step of a checkpoint was trained on beside it: a list for each trajectory and name."""
+    """Writes what the step of a checkpoint was trained on beside it: a list for each trajectory and
+    name."""
 
     names = ("prompts", "responses", "response_mask", "rm_scores", "values", "advantages")
 
@@ -65,7 +68,8 @@ class Kept(CheckpointCallback):
 
 
 def prepare(folder: Path) -> None:
-    """A random policy, a random value function (which verl draws without a seed), prompts, and the loop."""
+    """A random policy, a random value function (which verl draws without a seed), prompts, and the
+    loop."""
     import pandas
     from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification, set_seed
 
@@ -140,7 +144,8 @@ def settings(folder: Path, steps: int, ranks: int) -> list[str]:
 
 
 def train(folder: Path, *more: str, steps: int = STEPS, ranks: int = 1) -> list[dict[str, Any]]:
-    """What verl's trainer logged, of the first validation and of each step, in a folder that this makes.
+    """What verl's trainer logged, of the first validation and of each step, in a folder that this
+    makes.
 
     Raises:
         RuntimeError: with the end of what verl said, all of which is in `said.txt`.

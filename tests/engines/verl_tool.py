@@ -1,4 +1,5 @@
-"""The tool of the agent in `verl_run`, and how a call of it is read. verl executes this file by its path."""
+"""The tool of the agent in `verl_run`, and how a call of it is read. verl executes this file by its
+path."""
 
 from __future__ import annotations
 

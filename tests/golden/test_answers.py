@@ -1,4 +1,5 @@
-"""The answer format, to the letter: reward models are trained to write it. `make golden` rewrites the files."""
+"""The answer format, to the letter: reward models are trained to write it. `make golden` rewrites
+the files."""
 
 from __future__ import annotations
 

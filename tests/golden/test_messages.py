@@ -1,4 +1,5 @@
-"""Mistakes on the command line and the line that each one prints. `make golden` rewrites golden/messages.txt."""
+"""Mistakes on the command line and the line that each one prints. `make golden` rewrites
+golden/messages.txt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the page says of a logged name is what docs/metrics.md says; `make golden` writes it into the package."""
+"""What the page says of a logged name is what docs/metrics.md says; `make golden` writes it into
+the package."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ WORDS = ROOT / "src" / "text2grad" / "page" / "metrics.json"
 
 
 def words_of(page: str) -> dict[str, list[str]]:
-    """Each name in the first column of a table, with the second column as plain text, and the fourth where it says
-    what to look out for; the first table counts."""
+    """Each name in the first column of a table, with the second column as plain text, and the
+    fourth where it says what to look out for; the first table counts."""
     found: dict[str, list[str]] = {}
     for line in page.splitlines():
         cells = re.split(r"(?<!\\)\|", line)

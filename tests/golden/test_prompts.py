@@ -1,4 +1,5 @@
-"""What a judge reads, to the letter. `make golden` rewrites the files after a change of a prompt."""
+"""What a judge reads, to the letter. `make golden` rewrites the files after a change of a
+prompt."""
 
 from __future__ import annotations
 

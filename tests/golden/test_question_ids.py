@@ -1,4 +1,5 @@
-"""The ids of questions, byte for byte: a paid journal is found again by them, whatever is added later."""
+"""The ids of questions, byte for byte: a paid journal is found again by them, whatever is added
+later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Training on episodes: what others say between turns is read, and is in no loss, no mean and no reward."""
+"""Training on episodes: what others say between turns is read, and is in no loss, no mean and no
+reward."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ EXAMPLES = [
 
 
 class Turns:
-    """Praises the first character of each turn and blames the last; a score by length. Fails at some."""
+    """Praises the first character of each turn and blames the last; a score by length. Fails at
+    some."""
 
     source = Source(kind="program")
 
@@ -90,7 +92,8 @@ def collect(
 
 
 def test_figures_are_those_of_each_episode_read_alone(policy: Policy) -> None:
-    """Log-probabilities, entropies and values of the policy's tokens, without padding or another row."""
+    """Log-probabilities, entropies and values of the policy's tokens, without padding or another
+    row."""
     samples, _, rollout = collect(policy, GAE)
     for row, sample in enumerate(samples):
         ids = torch.tensor([[*(sample.prompt or []), *sample.ids]])

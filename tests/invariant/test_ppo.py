@@ -1,4 +1,5 @@
-"""What must hold whatever the settings: accumulation, padding, the first ratio, the limits of the method."""
+"""What must hold whatever the settings: accumulation, padding, the first ratio, the limits of the
+method."""
 
 from __future__ import annotations
 
@@ -146,7 +147,8 @@ def test_padding_changes_nothing(policy: Policy) -> None:
 
 
 def test_one_epoch_without_values_is_definition_1(folder: Path) -> None:
-    """Paper, Definition 1: sum_t delta_t grad log pi(y_t | x, y_<t); gamma = lambda = 0, V = 0, no KL."""
+    """Paper, Definition 1: sum_t delta_t grad log pi(y_t | x, y_<t); gamma = lambda = 0, V = 0, no
+    KL."""
     torch.manual_seed(0)
     policy = load_policy(PolicySettings(model=str(folder)))  # its value head starts at zero: V = 0
     policy.freeze_reference()
@@ -173,7 +175,8 @@ def test_one_epoch_without_values_is_definition_1(folder: Path) -> None:
 
 
 def test_last_token_is_scalar_ppo(policy: Policy) -> None:
-    """The score of the whole response at its last token, per-token KL before it, GAE by its definition."""
+    """The score of the whole response at its last token, per-token KL before it, GAE by its
+    definition."""
     settings = PPOSettings(advantage="gae", rollouts=8, gamma=0.98, lam=0.9, normalisation="none")
     answered, rollout = collect(policy, settings, CreditSettings(scheme="last_token"))
     for row, (sample, judgement) in enumerate(zip(answered.samples, answered.judgements, strict=True)):
@@ -311,7 +314,8 @@ def test_warm_up_has_the_value_functions_own_gradient(folder: Path, kind: Litera
 
 
 def grpo(answered: Responses, rollout: Rollout, size: int, decay: float, beta: float) -> Tensor:
-    """Verdicts compared within the group, what words earn added, then the penalty: a token at a time."""
+    """Verdicts compared within the group, what words earn added, then the penalty: a token at a
+    time."""
     verdicts = torch.tensor([said.score for said in answered.judgements if isinstance(said, Critique)])
     result = torch.zeros_like(rollout.delta)
     for row, mask in enumerate(rollout.learned):
@@ -374,7 +378,8 @@ def test_without_a_value_function_none_is_computed(
 
 
 def test_returns_need_no_values(policy: Policy) -> None:
-    """The oracle: a sum written out. What the value head says changes nothing, and it gets no gradient."""
+    """The oracle: a sum written out. What the value head says changes nothing, and it gets no
+    gradient."""
     settings = PPOSettings(advantage="returns", gamma=0.8, lam=0.5, rollouts=8, normalisation="none")
     torch.nn.init.normal_(policy.value_head.outer.weight, std=3.0)
     _, rollout = collect(policy, settings, CreditSettings())

@@ -1,4 +1,5 @@
-"""A run that was stopped ends as if it had never stopped: weights, moments, logs, bit for bit on one CPU."""
+"""A run that was stopped ends as if it had never stopped: weights, moments, logs, bit for bit on
+one CPU."""
 
 from __future__ import annotations
 
@@ -243,8 +244,8 @@ def leftovers(folder: Path) -> list[str]:
 
 
 class Scene(NamedTuple):
-    """How a run of PPO is stopped: at a call of its critic, by what, with which error and words on stderr or in the
-    error; and what it is begun and resumed with, `lora` by both."""
+    """How a run of PPO is stopped: at a call of its critic, by what, with which error and words on
+    stderr or in the error; and what it is begun and resumed with, `lora` by both."""
 
     at: int
     what: Callable[[], object]
@@ -341,7 +342,8 @@ def probes_of(folder: Path) -> list[dict[str, Any]]:
 def test_probes_follow_the_same_prompts_and_training_does_not_notice(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight, probed: None, call: int
 ) -> None:
-    """Their critic draws lots of torch's generator, and so does the policy; nor does it matter where it stops."""
+    """Their critic draws lots of torch's generator, and so does the policy; nor does it matter
+    where it stops."""
     with pytest.raises(SystemExit):
         by_ppo(model, tmp_path / "run", Stops(call, asked(signal.SIGTERM)), checkpoint_every=0)
     by_ppo(model, tmp_path / "run", Lots())
@@ -364,7 +366,8 @@ def test_probes_follow_the_same_prompts_and_training_does_not_notice(
 def test_an_adapter_that_was_trained_before_goes_on_as_if_it_had_never_stopped(
     model: Path, tmp_path: Path, seen: list[Training], dtype: Literal["float32", "bfloat16"]
 ) -> None:
-    """Its reference is the adapter it started from, also after a stop; with another start it is refused."""
+    """Its reference is the adapter it started from, also after a stop; with another start it is
+    refused."""
     seed_everything(5)
     starts = [tmp_path / "sft", tmp_path / "other"]
     start = load_policy(PolicySettings(model=str(model), lora=ADAPTERS))
@@ -386,7 +389,8 @@ def test_an_adapter_that_was_trained_before_goes_on_as_if_it_had_never_stopped(
 
 
 class Loop(NamedTuple):
-    """A training loop, the step at which it is killed, refused changes by name, and heads that it trains."""
+    """A training loop, the step at which it is killed, refused changes by name, and heads that it
+    trains."""
 
     begin: Callable[..., object]
     at: int = 3
@@ -452,7 +456,8 @@ def test_a_loop_resumes_as_if_it_had_never_stopped(
 def test_a_critic_beside_the_scoring_changes_nothing(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The critic waits until scoring has begun, so it must be beside it; it draws lots all the same."""
+    """The critic waits until scoring has begun, so it must be beside it; it draws lots all the
+    same."""
     scoring = threading.Event()
 
     class Slow(Lots):
@@ -530,9 +535,11 @@ def test_a_signal_at_any_boundary_is_obeyed_there_and_the_run_resumes_to_the_bit
     points: int,
     kept: bool,
 ) -> None:
-    """Boundaries drawn at random: in sampling, in passes forward and backward, in measurements in between.
+    """Boundaries drawn at random: in sampling, in passes forward and backward, in measurements in
+    between.
 
-    Where the state is too large to be kept beside, a step that changes the policy is finished first.
+    Where the state is too large to be kept beside, a step that changes the policy is finished
+    first.
     """
     if not kept:
         monkeypatch.setattr(run_module, "KEPT_ON_CPU", 0)
@@ -703,7 +710,8 @@ def test_two_runs_in_one_folder_are_refused(model: Path, tmp_path: Path) -> None
 def test_a_run_killed_while_it_puts_its_files_in_place_is_mended(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight, over: bool
 ) -> None:
-    """At each call that moves or removes a file of a run in its last step, over a complete run or none."""
+    """At each call that moves or removes a file of a run in its last step, over a complete run or
+    none."""
     last = tmp_path / "last"
     if over:
         shutil.copytree(straight()[0], last)
@@ -869,7 +877,8 @@ def test_supervised_training_too_halves_its_passes(
 def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight
 ) -> None:
-    """Every file of the third checkpoint in turn: no byte more than so many can be written to a file."""
+    """Every file of the third checkpoint in turn: no byte more than so many can be written to a
+    file."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,6 +1,8 @@
-"""A real language model: SmolLM2-135M-Instruct, Q4_1-dequantised, in bfloat16. `make test-llm` runs this folder.
+"""A real language model: SmolLM2-135M-Instruct, Q4_1-dequantised, in bfloat16. `make test-llm` runs
+this folder.
 
-Where its wheel cannot be had the tests are skipped; a wheel that is not the published one fails them.
+Where its wheel cannot be had the tests are skipped; a wheel that is not the published one fails
+them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""README.md's "Your own data" with the real model, as it says: `--config own` in place of the small one's preset.
+"""README.md's "Your own data" with the real model, as it says: `--config own` in place of the small
+one's preset.
 
 Sizes are changed, to what a test can wait for, and the gate is off, which refuses four rows;
 tests/e2e/test_readme.py follows the rest of the section.

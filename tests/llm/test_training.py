@@ -42,8 +42,9 @@ def adapted(folder: str) -> Policy:
 
 
 def test_the_first_ratio_is_one(folder: str) -> None:
-    """But for the last bits of a float32 sum, where the pass that learns has the rows of the pass that scored.
-    Passes of other shapes round otherwise in bfloat16: on some CPUs not at all, on others by a few hundredths."""
+    """But for the last bits of a float32 sum, where the pass that learns has the rows of the pass
+    that scored. Passes of other shapes round otherwise in bfloat16: on some CPUs not at all, on
+    others by a few hundredths."""
     policy = adapted(folder)
     prompts = [ask(policy, f"Say something about {topic}.") for topic in TOPICS]
     samples = generate(policy, prompts, GenerationSettings(max_new_tokens=16))
@@ -73,7 +74,8 @@ RESPONSES = (
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_grounded_critiques_quote_what_is_there(policy: Policy, temperature: float) -> None:
-    """A model that was never shown the format: every critique can be read, and every quote is in the response."""
+    """A model that was never shown the format: every critique can be read, and every quote is in
+    the response."""
     settings = GenerationSettings(max_new_tokens=72, temperature=temperature)
     chat = LocalChat(policy, settings, "smollm2", vocabulary_for(policy, "on"))
     critic = PromptedCritic(chat, read_prompt("reward_model"), Source(kind="reward_model"))
@@ -133,7 +135,8 @@ def test_ppo_raises_the_token_reward(folder: str, tmp_path: Path) -> None:
 
 
 def shaken(policy: Policy) -> Policy:
-    """Adapters as training would leave them after some steps: a change of the answers, and no other model."""
+    """Adapters as training would leave them after some steps: a change of the answers, and no other
+    model."""
     torch.manual_seed(1)
     with torch.no_grad():
         for name, weight in policy.model.named_parameters():
@@ -155,7 +158,8 @@ def kl(left: Tensor, right: Tensor) -> float:
 
 @pytest.mark.parametrize(("dtype", "lost"), [("float32", 1e-4), ("bfloat16", 0.05)])
 def test_a_merged_model_answers_as_its_adapter_did(folder: str, tmp_path: Path, dtype: str, lost: float) -> None:
-    """The KL between the adapter's model and the merged one, reloaded, as a share of what the adapter changed."""
+    """The KL between the adapter's model and the merged one, reloaded, as a share of what the
+    adapter changed."""
     settings = PolicySettings(model=folder, dtype=dtype, device="cpu", lora=LORA)
     policy = shaken(load_policy(settings))
     prompts = [ask(policy, f"Say something about {topic}.") for topic in TOPICS]

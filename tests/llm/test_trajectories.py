@@ -1,4 +1,5 @@
-"""Conversations in the real template, and TRL's own trainer and our loop's tools on the real model."""
+"""Conversations in the real template, and TRL's own trainer and our loop's tools on the real
+model."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def ids_of(policy: Policy, text: str) -> list[int]:
 
 
 def between(policy: Policy, said: str) -> list[int]:
-    """What the template writes from the end of a turn to the begin of the next, around what was said to it."""
+    """What the template writes from the end of a turn to the begin of the next, around what was
+    said to it."""
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": ""}]
     before = policy.tokenizer.apply_chat_template(turns, tokenize=False)
     turns.append({"role": "user", "content": said})
@@ -119,7 +121,8 @@ def test_training_in_trl_raises_the_verdict(folder: str, tmp_path: Path) -> None
 
 
 def test_a_step_of_the_agents_task(tmp_path: Path) -> None:
-    """`lookup` over the recipe of the real model: episodes of several turns, their ids kept, every one judged."""
+    """`lookup` over the recipe of the real model: episodes of several turns, their ids kept, every
+    one judged."""
     words = ["--config", "text2grad_lab:lookup", "--config", "smollm2"]
     words += ["--critic.kind", "text2grad_lab.tasks.lookup:LookupCritic"]
     sizes = {"steps": 1, "rollouts": 4, "samples_per_prompt": 2}

@@ -82,7 +82,8 @@ def test_any_text_is_read_and_written_alike(policy: Policy, text: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_token_of_an_answer_knows_its_characters(policy: Policy, seed: int) -> None:
-    """A thousand answers, 250 a seed, and no character of them is written by no token or out of turn."""
+    """A thousand answers, 250 a seed, and no character of them is written by no token or out of
+    turn."""
     torch.manual_seed(seed)
     prompts = [policy.tokenizer(BEGINNINGS[index % len(BEGINNINGS)])["input_ids"] for index in range(250)]
     samples = generate(policy, prompts, GenerationSettings(max_new_tokens=16, temperature=1.0, batch_size=125))

@@ -1,4 +1,5 @@
-"""What the plug-ins share: packages that are missing, prompts of engines, and verdicts that are compared once."""
+"""What the plug-ins share: packages that are missing, prompts of engines, and verdicts that are
+compared once."""
 
 from __future__ import annotations
 

@@ -149,7 +149,8 @@ def test_a_verdict_on_a_tools_last_word_fails(tokenizer: PreTrainedTokenizerFast
 
 
 def test_advantages_compare_whole_trajectories_of_a_group_alone() -> None:
-    """By hand: groups in any order, a failure in no baseline, a row without a verdict paid for its words."""
+    """By hand: groups in any order, a failure in no baseline, a row without a verdict paid for its
+    words."""
     verdicts = {0: 1.0, 1: -1.0, 2: 0.5, 3: None, 4: 0.25}
     outcomes = [
         ScoredTrajectory(word_rewards=np.array([0, -1], np.float32), score=verdict, rewards=np.zeros(2, np.float32))
@@ -168,7 +169,8 @@ def test_advantages_compare_whole_trajectories_of_a_group_alone() -> None:
 
 
 def test_the_environments_own_reward_is_mixed_in() -> None:
-    """By hand: on the last id of the policy's own, or where the environment put it; none is no reward of 0."""
+    """By hand: on the last id of the policy's own, or where the environment put it; none is no
+    reward of 0."""
     example = Example(id="-", prompt=(Message(role="user", content=""),))
     batch = [Trajectory(example, [5, 6, 7], [1, 1, 0])] * 5
     words, whole = np.array([-1, 0, 0], np.float32), np.array([-1, 0.5, 0], np.float32)

@@ -63,7 +63,8 @@ def test_advantages_land_on_their_targets(tokenizer: PreTrainedTokenizerFast) ->
 
 
 def test_a_trajectory_of_several_datums_is_judged_once(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Where the context was rewritten, a trajectory has a datum for each part; each part gets its own numbers."""
+    """Where the context was rewritten, a trajectory has a datum for each part; each part gets its
+    own numbers."""
     case = landing_cases(tokenizer)[2]
     cut = int(np.flatnonzero(case.own == 0)[-1]) + 1
     ids, mask = list(case.trajectory.ids), [float(own) for own in case.own]

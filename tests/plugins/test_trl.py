@@ -174,7 +174,8 @@ class Shelf:
 
 @pytest.mark.parametrize("kind", ["tools", "environment_factory"])
 def test_what_tools_say_is_paid_nothing(kind: str, make: Make, speaking: PreTrainedTokenizerFast) -> None:
-    """TRL's own tool loop; only the sampling of the tiny model, which could not call a tool, is scripted."""
+    """TRL's own tool loop; only the sampling of the tiny model, which could not call a tool, is
+    scripted."""
     tokenizer = copy.deepcopy(speaking)
     template = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
     tokenizer.chat_template = template.read_text(encoding="utf-8")

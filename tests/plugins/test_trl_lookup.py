@@ -1,4 +1,5 @@
-"""The example of an agent through TRL's `environment_factory`: ids as in our own loop, and what is paid."""
+"""The example of an agent through TRL's `environment_factory`: ids as in our own loop, and what is
+paid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Traces of verifiers: each node's advantages stand in the compact layout, a number for each sampled id."""
+"""Traces of verifiers: each node's advantages stand in the compact layout, a number for each
+sampled id."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, l
 from text2grad.plugins.verifiers import assign_credit
 
 SCAFFOLD = [1, 1]
-"""Ids of the template before a turn; they stand on the node of the turn, and are not the policy's."""
+"""Ids of the template before a turn; they stand on the node of the turn, and are not the
+policy's."""
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +126,8 @@ def test_too_many_failures_stop_the_run(tokenizer: PreTrainedTokenizerFast) -> N
 
 
 def test_a_mask_that_does_not_fit_and_a_turn_without_ids_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    """verifiers would pad or cut a mask in silence; a client that keeps text alone leaves ids empty."""
+    """verifiers would pad or cut a mask in silence; a client that keeps text alone leaves ids
+    empty."""
     credit = TokenCredit(LandingCritic(), tokenizer)
     trace = trace_of(landing_cases(tokenizer)[0], fake_node)
     trace.nodes[1].mask.pop()

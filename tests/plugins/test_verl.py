@@ -1,4 +1,5 @@
-"""verl's agent loops with credit for words, beside a stand-in of the few lines of verl that they are made of."""
+"""verl's agent loops with credit for words, beside a stand-in of the few lines of verl that they
+are made of."""
 
 from __future__ import annotations
 
@@ -139,7 +140,8 @@ def own_score(data_source: str, solution_str: str, ground_truth: str, extra_info
 def test_verls_own_reward_is_mixed_in(
     plugin: Any, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch, given: Any, function: Any
 ) -> None:
-    """The loop's, else that of its reward function, else verl's default; on the last id of the policy's own."""
+    """The loop's, else that of its reward function, else verl's default; on the last id of the
+    policy's own."""
     package: Any = ModuleType("verl.trainer.ppo.reward")
     package.get_custom_reward_fn = lambda config: function
     scores: Any = ModuleType("verl.utils.reward_score")

@@ -1,4 +1,5 @@
-"""What the tests of plug-ins share: engines as if they were installed, and a critic that remembers."""
+"""What the tests of plug-ins share: engines as if they were installed, and a critic that
+remembers."""
 
 from __future__ import annotations
 

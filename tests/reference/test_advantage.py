@@ -1,6 +1,7 @@
 """`rl.advantage` against literal numbers, brute force, and O(T^2) oracles in numpy.
 
-No test here takes an argument: test_faults.py runs every one of them against faulty copies of the module.
+No test here takes an argument: test_faults.py runs every one of them against faulty copies of the
+module.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def close(actual: torch.Tensor, expected: object, atol: float = 1e-6) -> None:
 
 
 def ragged(seed: int, batch: int = 5, length: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random rewards, values and a right-padded mask, one row empty and one full; garbage in the padding."""
+    """Random rewards, values and a right-padded mask, one row empty and one full; garbage in the
+    padding."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, length, (batch,), generator=generator)
     lengths[0], lengths[-1] = length, 0
@@ -116,7 +118,8 @@ def test_kl_estimators_are_unbiased() -> None:
 
 
 def test_as_a_reward_k1_pulls_a_token_back_to_the_reference_and_the_full_kl_does_not() -> None:
-    """The expected policy gradient of -KL_t at t itself: k1 gives -grad KL; the full KL, the same for all, 0."""
+    """The expected policy gradient of -KL_t at t itself: k1 gives -grad KL; the full KL, the same
+    for all, 0."""
     generator = torch.Generator().manual_seed(0)
     logits, ref_logits = torch.randn(2, 1, 1, 6, generator=generator, dtype=torch.float64)
     logits.requires_grad_()
@@ -134,7 +137,8 @@ def test_as_a_reward_k1_pulls_a_token_back_to_the_reference_and_the_full_kl_does
 
 
 def test_forbidden_tokens_leave_no_nan() -> None:
-    """A logit of -inf (constrained decoding) has probability 0: it adds nothing and its gradient is 0."""
+    """A logit of -inf (constrained decoding) has probability 0: it adds nothing and its gradient is
+    0."""
     logits = torch.tensor([[[0.0, math.log(4), -math.inf]]], requires_grad=True)
     ref_logits = torch.tensor([[[0.0, 0.0, -math.inf]]])
     kl = advantage.kl_full(logits, ref_logits)
@@ -184,7 +188,8 @@ def test_token_rewards_by_hand() -> None:
 
 
 def test_gae_by_hand() -> None:
-    """Two copies of one response, the first finished and the second truncated with V = 2 after it."""
+    """Two copies of one response, the first finished and the second truncated with V = 2 after
+    it."""
     rewards = torch.tensor([[1.0, 0.0, -1.0, GARBAGE]]).repeat(2, 1)
     values = torch.tensor([[0.5, 0.25, 0.125, GARBAGE]]).repeat(2, 1)
     mask = torch.tensor([[True, True, True, False]]).repeat(2, 1)
@@ -224,7 +229,8 @@ def test_gae_equals_the_double_sum() -> None:
 
 
 def test_gae_by_hand_over_what_a_tool_said() -> None:
-    """The response of `test_gae_by_hand`, with two tokens of a tool behind its first, and one behind its second."""
+    """The response of `test_gae_by_hand`, with two tokens of a tool behind its first, and one
+    behind its second."""
     rewards = torch.tensor([[1.0, GARBAGE, GARBAGE, 0.0, GARBAGE, -1.0]])
     values = torch.tensor([[0.5, GARBAGE, GARBAGE, 0.25, GARBAGE, 0.125]])
     mask = rewards < GARBAGE
@@ -235,7 +241,8 @@ def test_gae_by_hand_over_what_a_tool_said() -> None:
 
 
 def turns(seed: int, batch: int = 6, length: int = 14) -> torch.Tensor:
-    """A random mask of the policy's own tokens: gaps anywhere, one row without any token, one without a gap."""
+    """A random mask of the policy's own tokens: gaps anywhere, one row without any token, one
+    without a gap."""
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(batch, length, generator=generator) < 0.6
     mask[0], mask[-1] = False, torch.arange(length) < 5
@@ -452,7 +459,8 @@ def slow_shared(words: Array) -> Array:
 
 
 def test_groups_that_are_lost_by_hand() -> None:
-    """All poor; all good; poor and worse; one alone, whose siblings have no critique; nothing but failures."""
+    """All poor; all good; poor and worse; one alone, whose siblings have no critique; nothing but
+    failures."""
     gains = torch.tensor([-1.0, -1.0, 1.0, 1.0, -1.0, -0.5, -1.0, 0.0, 0.0, 0.0])
     learned = torch.ones(10, 2, dtype=torch.bool)
     learned[7:] = False
@@ -493,7 +501,8 @@ def test_responses_that_are_no_groups_are_refused() -> None:
 
 
 def rewarded(seed: int) -> advantage.RewardTerms:
-    """Random deltas, KL and values of six ragged responses, one empty, one whose critique failed."""
+    """Random deltas, KL and values of six ragged responses, one empty, one whose critique
+    failed."""
     delta, values, mask = ragged(seed, batch=6)
     generator = torch.Generator().manual_seed(seed + 1)
     kl = torch.rand(delta.shape, generator=generator, dtype=torch.float64)

@@ -1,7 +1,8 @@
-"""Which tokens a span pays, against a walk over every character of every token, and literal numbers by hand.
+"""Which tokens a span pays, against a walk over every character of every token, and literal numbers
+by hand.
 
-The paper (section 3.3) has delta = +-1 for each token of a span, 0 outside, and takes the span's characters as they
-stand: white space in it is of it.
+The paper (section 3.3) has delta = +-1 for each token of a span, 0 outside, and takes the span's
+characters as they stand: white space in it is of it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ FUNCTION = "def f(x):\n    y = x\n    return y\n"
 QUICK = settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 """Every planted fault makes these fail: nobody waits for the smallest example of each."""
 PIECES = ["def", " f", "(x", "):\n", "   ", " y", " =", " x", "\n", "   ", " return", " y", "\n", ""]
-"""As byte-level tokenizers cut it: the last space of an indentation goes with the word. The end is empty."""
+"""As byte-level tokenizers cut it: the last space of an indentation goes with the word. The end is
+empty."""
 
 
 def aligned(pieces: list[str]) -> Aligned:
@@ -44,7 +46,8 @@ def quoted(text: str, quote: str, label: Any = -1) -> Span:
 
 
 def marked(text: str, each: Span) -> set[int]:
-    """The characters of a span: without white space at its edges, unless it is white space alone."""
+    """The characters of a span: without white space at its edges, unless it is white space
+    alone."""
     places = list(range(each.start, each.end))
     visible = [place for place in places if text[place] not in SPACES]
     return set(range(visible[0], visible[-1] + 1)) if visible else set(places)
@@ -84,7 +87,8 @@ def check_members(case: tuple[Aligned, list[Span]]) -> None:
 @QUICK
 @given(cases())
 def check_cover(case: tuple[Aligned, list[Span]]) -> None:
-    """Every labelled character is in a token that is paid, and every paid token has a labelled character."""
+    """Every labelled character is in a token that is paid, and every paid token has a labelled
+    character."""
     place, spans = case
     poor = [each.model_copy(update={"label": -1}) for each in spans]
     paid = credit.token_labels(poor, place) != 0

@@ -1,7 +1,8 @@
-"""Every planted one-line fault of faults/*.toml makes a reference test fail: the tests are seen to fail.
+"""Every planted one-line fault of faults/*.toml makes a reference test fail: the tests are seen to
+fail.
 
-A faulty copy of the module is executed in this process and put where the reference tests look for it; the
-tests run as plain functions, which takes a few seconds for all faults together.
+A faulty copy of the module is executed in this process and put where the reference tests look for
+it; the tests run as plain functions, which takes a few seconds for all faults together.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def checks(module: str) -> Iterator[Callable[[], None]]:
 
 
 def plant(fault: Fault) -> ModuleType:
-    """The module with the faulty line in it, executed under its own name but not registered as imported."""
+    """The module with the faulty line in it, executed under its own name but not registered as
+    imported."""
     planted = "\n".join(
         line.replace(fault.line, fault.fault) if line.strip() == fault.line else line
         for line in fault.source.splitlines()
@@ -69,7 +71,8 @@ def plant(fault: Fault) -> ModuleType:
 
 
 def passes(check: Callable[[], None]) -> bool:
-    """Whether the check holds; a crash of the faulty code is a failure too, as it would be under pytest."""
+    """Whether the check holds; a crash of the faulty code is a failure too, as it would be under
+    pytest."""
     try:
         check()
     except (AssertionError, ValueError, RuntimeError, IndexError, pytest.fail.Exception):
@@ -89,7 +92,8 @@ def test_fault_is_caught(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", TESTS)
 def test_the_module_without_a_fault_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loaded the same way, unchanged: what is caught above is the fault, not the way it is planted."""
+    """Loaded the same way, unchanged: what is caught above is the fault, not the way it is
+    planted."""
     package = "align" if name == "credit" else "rl"
     monkeypatch.setattr(TESTS[name], name, plant(Fault(package, "nothing", f"{name}.py", "", "")))
     for check in checks(name):

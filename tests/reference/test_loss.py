@@ -1,6 +1,7 @@
 """`rl.loss` against literal numbers, explicit sums and finite differences.
 
-No test here takes an argument: test_faults.py runs every one of them against faulty copies of the module.
+No test here takes an argument: test_faults.py runs every one of them against faulty copies of the
+module.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def close(actual: torch.Tensor, expected: object, atol: float = 1e-6) -> None:
 def linear_policy(
     seed: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A softmax policy theta (D, V), features (B, T, D), sampled ids, delta in {-1, 0, 1}, a ragged mask."""
+    """A softmax policy theta (D, V), features (B, T, D), sampled ids, delta in {-1, 0, 1}, a ragged
+    mask."""
     generator = torch.Generator().manual_seed(seed)
     theta = torch.randn(5, 7, generator=generator, dtype=torch.float64, requires_grad=True)
     features = torch.randn(4, 6, 5, generator=generator, dtype=torch.float64)
@@ -36,7 +38,8 @@ def linear_policy(
 def definition_1(
     theta: torch.Tensor, features: torch.Tensor, ids: torch.Tensor, delta: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """The mean over responses of sum_t delta_t grad log pi(y_t), with the softmax's gradient written out."""
+    """The mean over responses of sum_t delta_t grad log pi(y_t), with the softmax's gradient
+    written out."""
     total = torch.zeros_like(theta)
     for b, t in mask.nonzero().tolist():
         score = -(features[b, t] @ theta).softmax(-1)
@@ -62,7 +65,8 @@ def test_policy_loss_by_hand() -> None:
 
 
 def test_policy_loss_with_an_upper_clip_of_its_own() -> None:
-    """Against TRL's formula for one epsilon on each side (GRPOTrainer._compute_loss), token by token."""
+    """Against TRL's formula for one epsilon on each side (GRPOTrainer._compute_loss), token by
+    token."""
     generator = torch.Generator().manual_seed(4)
     old_logp, move, advantages = torch.randn(3, 4, 50, generator=generator, dtype=torch.float64)
     logp = (old_logp + 0.3 * move).requires_grad_()
@@ -128,7 +132,8 @@ def test_policy_loss_agrees_with_finite_differences() -> None:
 
 
 def test_value_loss_by_hand() -> None:
-    """Clipping only ever raises the error: a value that jumped to its return is judged where it may stand."""
+    """Clipping only ever raises the error: a value that jumped to its return is judged where it may
+    stand."""
     old_values, returns = torch.zeros(1, 4), torch.tensor([[1.0, 1.0, -1.0, 0.1]])
     values = torch.tensor([[0.5, 0.1, 0.5, 0.5]], requires_grad=True)
     per_token = loss.value_loss(values, old_values, returns, 0.2)
@@ -173,7 +178,8 @@ def test_nl_gradient_loss_is_definition_1() -> None:
 
 
 def test_ppo_without_clip_discount_and_value_is_definition_1() -> None:
-    """One epoch, clip = inf, gamma = lam = 0, V = 0, no KL: PPO's gradient is Definition 1's, to 1e-6."""
+    """One epoch, clip = inf, gamma = lam = 0, V = 0, no KL: PPO's gradient is Definition 1's, to
+    1e-6."""
     theta, features, ids, delta, mask = linear_policy(1)
     zeros = torch.zeros_like(delta)
     rewards = advantage.token_rewards(delta, zeros, 0.2, mask)

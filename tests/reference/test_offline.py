@@ -1,6 +1,7 @@
 """`rl.offline` against literal numbers, a softmax's gradient written out, and finite differences.
 
-No test here takes an argument: test_faults.py runs every one of them against faulty copies of the module.
+No test here takes an argument: test_faults.py runs every one of them against faulty copies of the
+module.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ def ones(*shape: int) -> torch.Tensor:
 
 
 def test_the_loss_by_hand() -> None:
-    """Good: -w log pi. Poor: -|w| (1 - pi_0) / pi_0 log(1 - pi), whose slope by log pi is |w| odds / odds_0."""
+    """Good: -w log pi. Poor: -|w| (1 - pi_0) / pi_0 log(1 - pi), whose slope by log pi is |w| odds
+    / odds_0."""
     chance = torch.tensor([[0.25, 0.5, 0.2, 0.9, 0.9, 0.5, 0.5]], dtype=torch.float64)
     start = torch.tensor([[0.5, 0.8, 0.5, 0.9, 0.9, 0.05, 0.5]], dtype=torch.float64)
     weights = torch.tensor([[2.0, -1.0, -0.5, -3.0, 0.0, -1.0, -9.0]], dtype=torch.float64)
@@ -33,7 +35,8 @@ def test_the_loss_by_hand() -> None:
 
 
 def test_the_gradient_by_the_logits_is_that_of_the_softmax_written_out() -> None:
-    """Good: w (p - e_y). Poor: |w| min(limit, (1 - q) / q) p_y (e_y - p) / (1 - p_y), with q the start's p_y."""
+    """Good: w (p - e_y). Poor: |w| min(limit, (1 - q) / q) p_y (e_y - p) / (1 - p_y), with q the
+    start's p_y."""
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(3, 5, 7, generator=generator, dtype=torch.float64, requires_grad=True)
     ids = torch.randint(0, 7, (3, 5), generator=generator)

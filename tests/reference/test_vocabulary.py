@@ -1,4 +1,5 @@
-"""Chunks of tokens give what all logits at once give, gradients included, and never hold them all."""
+"""Chunks of tokens give what all logits at once give, gradients included, and never hold them
+all."""
 
 from __future__ import annotations
 
@@ -120,7 +121,8 @@ def largest_saved(sizes: list[int]) -> Iterator[None]:
 
 
 def test_no_logits_wait_for_the_way_back() -> None:
-    """What the forward keeps has the size of the states and the weights; one chunk alone keeps its logits."""
+    """What the forward keeps has the size of the states and the weights; one chunk alone keeps its
+    logits."""
     drawn, chunked, whole = Drawn(), [0], [0]
     with largest_saved(chunked):
         vocabulary.score_tokens(drawn.view(), drawn.ids, rows=4)

@@ -45,7 +45,8 @@ STAGES = (
 
 
 class Stages(ModuleType):
-    """Stand-in for the modules of the stages and `.demo`: notes each call; answers with `summary`, or raises it."""
+    """Stand-in for the modules of the stages and `.demo`: notes each call; answers with `summary`,
+    or raises it."""
 
     def __init__(self) -> None:
         super().__init__("text2grad.stages")
@@ -74,7 +75,8 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
 
 @pytest.fixture
 def run(stages: Stages, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`run("train", "--json")` -> exit code, stdout, stderr; in a folder where nothing has been run."""
+    """`run("train", "--json")` -> exit code, stdout, stderr; in a folder where nothing has been
+    run."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, str, str]:

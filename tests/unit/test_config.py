@@ -36,7 +36,8 @@ def minimal(tmp_path: Path) -> Path:
 
 
 PAPER = {
-    # lr, schedule, batch, kl coefficient, kl target, steps = 4 epochs x training prompts / batch, response tokens
+    # lr, schedule, batch, kl coefficient, kl target, steps = 4 epochs x training prompts / batch,
+    # response tokens
     "slf5k": (1e-6, "linear", 12, 0.2, 6.0, round(4 * 5_000 / 12), 89),
     "kodcode": (5e-7, "cosine", 8, 0.07, 1.0, 4 * 9_000 // 8, 256),
     "ultrafeedback": (1e-6, "cosine", 8, 0.05, 3.0, 4 * 12_544 // 8, 512),

@@ -1,4 +1,5 @@
-"""Critiques that are made in Python: of quotes, of another program's JSON, and of what does not fit."""
+"""Critiques that are made in Python: of quotes, of another program's JSON, and of what does not
+fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The demo's commands and their order; a failure ends it; the measure and the memory that it reports."""
+"""The demo's commands and their order; a failure ends it; the measure and the memory that it
+reports."""
 
 from __future__ import annotations
 

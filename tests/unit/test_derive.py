@@ -1,4 +1,5 @@
-"""Settings that nobody set: what is derived from which facts, that nothing set is touched; what a step costs."""
+"""Settings that nobody set: what is derived from which facts, that nothing set is touched; what a
+step costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The doctor: a problem of this machine or of a model folder comes with its cure, and changes the exit code."""
+"""The doctor: a problem of this machine or of a model folder comes with its cure, and changes the
+exit code."""
 
 from __future__ import annotations
 

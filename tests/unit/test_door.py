@@ -1,4 +1,5 @@
-"""`import text2grad`: what it offers, that nothing loads before it is asked for, what is not installed."""
+"""`import text2grad`: what it offers, that nothing loads before it is asked for, what is not
+installed."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def documented() -> Iterator[tuple[str, Any]]:
 
 
 def missing_in_docstring(value: Any) -> list[str]:
-    """Return the sections of a function, or arguments and fields of a class, that its docstring lacks."""
+    """Return the sections of a function, or arguments and fields of a class, that its docstring
+    lacks."""
     docstring = inspect.getdoc(value) or ""
     if inspect.isclass(value):
         if issubclass(value, Settings | str | Exception) or getattr(value, "_is_protocol", False):

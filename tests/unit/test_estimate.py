@@ -1,4 +1,5 @@
-"""Estimates of `improve` count what is trained and sampled, and halve on a machine twice as fast."""
+"""Estimates of `improve` count what is trained and sampled, and halve on a machine twice as
+fast."""
 
 from __future__ import annotations
 

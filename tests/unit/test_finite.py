@@ -1,4 +1,5 @@
-"""Numbers that are not finite, scores outside 0 to 1, and ids that are there twice are refused, never results."""
+"""Numbers that are not finite, scores outside 0 to 1, and ids that are there twice are refused,
+never results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mistakes in code of the user's own are one line with its module, its line and what is expected of it."""
+"""Mistakes in code of the user's own are one line with its module, its line and what is expected of
+it."""
 
 from __future__ import annotations
 

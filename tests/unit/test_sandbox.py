@@ -1,4 +1,5 @@
-"""The sandbox as this package uses it: our errors and settings, and known verdicts on published programs."""
+"""The sandbox as this package uses it: our errors and settings, and known verdicts on published
+programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Records of several turns: a response may be a `Transcript`, in a file the list of its messages."""
+"""Records of several turns: a response may be a `Transcript`, in a file the list of its
+messages."""
 
 from __future__ import annotations
 
@@ -151,7 +152,8 @@ def test_malformed_turns_are_one_line_with_a_cure(tmp_path: Path) -> None:
 
 
 def test_a_span_is_within_one_turn() -> None:
-    """That of a critic across turns becomes one in each; a transcript without a turn is no response."""
+    """That of a critic across turns becomes one in each; a transcript without a turn is no
+    response."""
     for start, end in ((8, 14), (10, 12), (0, len(TALK))):
         span = Span(start=start, end=end, label=1, text=TALK[start:end])
         with pytest.raises(ValueError, match="crosses turns: write one for each"):

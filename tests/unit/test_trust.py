@@ -1,4 +1,5 @@
-"""A run folder of a stranger: its servers are not contacted and its modules not imported without consent."""
+"""A run folder of a stranger: its servers are not contacted and its modules not imported without
+consent."""
 
 from __future__ import annotations
 

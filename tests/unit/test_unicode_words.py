@@ -1,4 +1,5 @@
-"""Words, signs and pieces in ten scripts, and what compares texts by them: no script reads as nothing."""
+"""Words, signs and pieces in ten scripts, and what compares texts by them: no script reads as
+nothing."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def test_token_importance_judges_words_and_not_pieces() -> None:
 
 
 def test_token_importance_by_part_of_speech() -> None:
-    """The paper pays nouns and verbs in full; here an adjective and an adverb are no content either."""
+    """The paper pays nouns and verbs in full; here an adjective and an adverb are no content
+    either."""
     pytest.importorskip("textblob")
     text = "The quick dog barked loudly , and 走った"
     case = critique(text, poor=(text,))
@@ -59,7 +60,8 @@ def test_any_text_has_parts_of_speech(text: str) -> None:
 
 
 def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
-    """What is set for spans has no say: a label per token has no span to share, weigh or cancel the rest of."""
+    """What is set for spans has no say: a label per token has no span to share, weigh or cancel the
+    rest of."""
     case = critique(TEXT, good=("quick red",), poor=("red fox",), score=0.9)
     others = {"weighting": "span", "outcome_weight": 1.0, "unlabelled": 1.0}
     paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "dense_labels", **others}))

@@ -54,7 +54,8 @@ def play_critic(monkeypatch: pytest.MonkeyPatch) -> Callable[[Critic], None]:
 
 @pytest.fixture
 def play_policy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Replace the local model's answers by a script; the returned list collects what it is asked."""
+    """Replace the local model's answers by a script; the returned list collects what it is
+    asked."""
 
     def play(*answers: str | Completion | Failure) -> list[str]:
         script = iter([Completion(text=answer) if isinstance(answer, str) else answer for answer in answers])

@@ -1,4 +1,5 @@
-"""Questions with given answers: likelihoods as read one by one, the two choices, and what is compared."""
+"""Questions with given answers: likelihoods as read one by one, the two choices, and what is
+compared."""
 
 from __future__ import annotations
 

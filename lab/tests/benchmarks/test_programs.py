@@ -1,4 +1,5 @@
-"""HumanEval, MBPP and EvalPlus: their tests tell right programs from wrong ones, and when answers are equal."""
+"""HumanEval, MBPP and EvalPlus: their tests tell right programs from wrong ones, and when answers
+are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The script for a GPU, on a CPU: a way is measured, and a piece that fails does not lose the others."""
+"""The script for a GPU, on a CPU: a way is measured, and a piece that fails does not lose the
+others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Comparing methods: what is run in which order, what is not run again, and the figures of the table."""
+"""Comparing methods: what is run in which order, what is not run again, and the figures of the
+table."""
 
 from __future__ import annotations
 

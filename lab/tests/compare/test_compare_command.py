@@ -1,4 +1,5 @@
-"""The lab's `compare` as a user runs it: every command of every method, one table, and nothing done twice."""
+"""The lab's `compare` as a user runs it: every command of every method, one table, and nothing done
+twice."""
 
 from __future__ import annotations
 

@@ -118,7 +118,8 @@ def test_the_command_line_chooses_the_noise() -> None:
 
 
 def test_it_is_the_critic_it_disturbs_wherever_that_counts(tmp_path: Path) -> None:
-    """A run against a noisy reward model waits for the model, is refused where the model is unfit, and resumes."""
+    """A run against a noisy reward model waits for the model, is refused where the model is unfit,
+    and resumes."""
     spec = spec_of(f"{CRITIC}:flip_10_of_reward_model")
     assert (spec.kind, spec.source, spec.blind) == ("reward_model", "reward_model", True)
     words = (

@@ -1,4 +1,5 @@
-"""BERTScore: the formula against a slow oracle and published scores, and a small encoder read in batches."""
+"""BERTScore: the formula against a slow oracle and published scores, and a small encoder read in
+batches."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ def test_batches_padding_and_empty_texts_change_nothing(model: Path) -> None:
 
 
 def test_the_first_word_is_read_as_anywhere_else(model: Path) -> None:
-    """ "cat" alone has the tokens of " cat" in a sentence: published scores of RoBERTa were made so."""
+    """ "cat" alone has the tokens of " cat" in a sentence: published scores of RoBERTa were made
+    so."""
     encoder = Encoder(str(model))
     alone, inside = encoder.encode(["cat", "the cat"])
     assert int(inside.weights.sum()) - int(alone.weights.sum()) == 1

@@ -53,7 +53,8 @@ def test_no_text_has_no_perplexity_and_a_long_one_is_refused(policy: Policy) -> 
 
 
 def test_word_perplexities_of_lighteval() -> None:
-    """It counts the words of the query. Its other cases of perplexity follow from no log-probability in them."""
+    """It counts the words of the query. Its other cases of perplexity follow from no
+    log-probability in them."""
     for case in published("lighteval_metric_cases", "word_perplexity.json")["test_cases"]:
         logp = sum(sum(each["logprobs"]) for each in case["model_responses"])
         words = sum(len(doc["query"].split()) for doc in case["docs"])

@@ -1,4 +1,5 @@
-"""The prompts of the paper, named `module:NAME`: what they ask for, what is sent, and what is read."""
+"""The prompts of the paper, named `module:NAME`: what they ask for, what is sent, and what is
+read."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def test_a_name_that_is_no_prompt_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_in_a_format_of_its_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked once, with its schema, and read again from the journal; people's words are still anchored in z."""
+    """Asked once, with its schema, and read again from the journal; people's words are still
+    anchored in z."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     human = json.dumps({"critique": "", "good_spans": ["one"], "poor_spans": []})
     own = json.dumps(ANSWERS[name])

@@ -1,1 +1,2 @@
-"""Baselines of the paper: refinement, imitation, reflection, unit models, scalar reward models, DPO."""
+"""Baselines of the paper: refinement, imitation, reflection, unit models, scalar reward models,
+DPO."""

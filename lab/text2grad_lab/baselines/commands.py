@@ -23,9 +23,10 @@ from text2grad.commands.judge import RECORDS, START
 class Refine(Stage, ConfiguredAsDemo):
     """Revise answers by their critiques.
 
-    For every answer in FILE that its critic found fault with, the policy writes extra.refine.samples revisions,
-    given the question, the answer and the critique; the critic judges them. Revisions that copy the answer or
-    repeat words of the instruction are refused and counted. Imitating the best ones is ILF.
+    For every answer in FILE that its critic found fault with, the policy writes
+    extra.refine.samples revisions, given the question, the answer and the critique; the critic
+    judges them. Revisions that copy the answer or repeat words of the instruction are refused and
+    counted. Imitating the best ones is ILF.
 
     \b
     Example:
@@ -48,9 +49,9 @@ class Refine(Stage, ConfiguredAsDemo):
 class Imitate(Stage, ConfiguredAsDemo, Resumable):
     """Fine-tune the SFT policy on recorded answers that their critic passed.
 
-    With --best on several samples per prompt this is rejection sampling, on refinements ILF. With --revise the
-    policy learns to refine (refine --from NAME), which models too small to revise from a prompt need. The settings
-    of the training are those of sft.
+    With --best on several samples per prompt this is rejection sampling, on refinements ILF. With
+    --revise the policy learns to refine (refine --from NAME), which models too small to revise from
+    a prompt need. The settings of the training are those of sft.
 
     \b
     Examples:
@@ -79,8 +80,8 @@ class Imitate(Stage, ConfiguredAsDemo, Resumable):
 class Reflect(Stage, ConfiguredAsRun):
     """Measure a policy that revises its answers by what the critic says.
 
-    Nothing is trained: the policy answers, the critic (prompted or reward_model, which see neither reference nor
-    tests) says what is wrong, the policy revises.
+    Nothing is trained: the policy answers, the critic (prompted or reward_model, which see neither
+    reference nor tests) says what is wrong, the policy revises.
 
     \b
     Example:
@@ -100,9 +101,9 @@ class Reflect(Stage, ConfiguredAsRun):
 class TrainUnits(Stage, ConfiguredAsDemo, Resumable):
     """Train a model that labels the steps or the tokens of an answer.
 
-    Steps (statements of a program, sentences and clauses) are right or wrong; tokens are good, poor or neither. The
-    model writes nothing and learns from <run.folder>/feedback.jsonl. PPO on it: train --config text2grad_lab:prm
-    for steps, --config text2grad_lab:dense for tokens.
+    Steps (statements of a program, sentences and clauses) are right or wrong; tokens are good, poor
+    or neither. The model writes nothing and learns from <run.folder>/feedback.jsonl. PPO on it:
+    train --config text2grad_lab:prm for steps, --config text2grad_lab:dense for tokens.
 
     \b
     Example:
@@ -125,8 +126,8 @@ PAIRS = ("FILE", "Preference pairs: a file, or a data set on the hub.")
 class TrainDpo(Stage, ConfiguredAsDemo):
     """Train the SFT policy by direct preference optimisation (DPO), with TRL.
 
-    It learns from chosen and rejected answers; there is no critic and nothing is sampled. The settings are in
-    extra.dpo.
+    It learns from chosen and rejected answers; there is no critic and nothing is sampled. The
+    settings are in extra.dpo.
 
     \b
     Example:
@@ -150,8 +151,8 @@ class TrainDpo(Stage, ConfiguredAsDemo):
 class TrainScalar(Stage, ConfiguredAsDemo):
     """Train a scalar reward model on preference pairs, with TRL.
 
-    It gives one number for an answer. PPO on it: train --config text2grad_lab:scalar_rm. The settings are in
-    extra.scalar_model.
+    It gives one number for an answer. PPO on it: train --config text2grad_lab:scalar_rm. The
+    settings are in extra.scalar_model.
 
     \b
     Example:

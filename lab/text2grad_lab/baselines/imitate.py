@@ -1,7 +1,8 @@
 """`imitate`: fine-tune a policy on the answers of a feedback file that its critic passed.
 
-With `--best` on the best answer per prompt only: rejection sampling (best of n; RAFT, Dong et al. 2023) on answers
-that `annotate` sampled, and the last step of ILF (Scheurer et al. 2023) on those that `refine` wrote.
+With `--best` on the best answer per prompt only: rejection sampling (best of n; RAFT, Dong et al.
+2023) on answers that `annotate` sampled, and the last step of ILF (Scheurer et al. 2023) on those
+that `refine` wrote.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from text2grad_lab.baselines.revision import revision_messages, revision_prompt
 
 @dataclass(frozen=True)
 class Choice:
-    """The answers to imitate: those with a score above `above`, all or only the `best` of each prompt.
+    """The answers to imitate: those with a score above `above`, all or only the `best` of each
+    prompt.
 
-    With `revise` the policy learns to revise: from a poor answer and its critique to the best answer.
+    With `revise` the policy learns to revise: from a poor answer and its critique to the best
+    answer.
     """
 
     best: bool = False
@@ -69,12 +72,14 @@ def run_imitate(
     start: str = "",
     resume: ResumeMode = "auto",
 ) -> ImitationSummary:
-    """Fine-tune a policy on the chosen answers in `source`; write `ppo/<name>`, or resume an unfinished run there.
+    """Fine-tune a policy on the chosen answers in `source`; write `ppo/<name>`, or resume an
+    unfinished run there.
 
     `start` names the policy (a run's name or a folder; "": the SFT policy).
 
     Raises:
-        UserError: the file has no answer to learn from (`logged.answers_in`), or none that is good enough.
+        UserError: the file has no answer to learn from (`logged.answers_in`), or none that is good
+            enough.
     """
     stage = prepare_training(config, "sft", f"ppo/{name}", resume)
     records, left_out = answers_in(source, stage.folder)
@@ -109,7 +114,8 @@ def run_imitate(
 def revision_pairs(
     records: Sequence[Feedback], good: Sequence[Feedback], prompt: Prompt, chat: LimitedChat
 ) -> list[Pair]:
-    """Return pairs from every criticised answer to the best answer to its prompt, in the words of `refine`.
+    """Return pairs from every criticised answer to the best answer to its prompt, in the words of
+    `refine`.
 
     This is how ILF trains its refiner on the model's own answers (Chen et al. 2024).
 
@@ -128,7 +134,8 @@ def revision_pairs(
 
 
 def chosen_answers(records: Sequence[Feedback], choice: Choice) -> list[Feedback]:
-    """Return the answers that are good enough, in their order; ties for the best go to the first."""
+    """Return the answers that are good enough, in their order; ties for the best go to the
+    first."""
     good = [record for record in records if record.score is not None and record.score > choice.above]
     if not choice.best:
         return good

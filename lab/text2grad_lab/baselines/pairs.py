@@ -1,7 +1,7 @@
 """Preference pairs for TRL's trainers: the data, the settings, and `train-dpo` (paper, appendix N).
 
-Our own token ids go into the trainers, so a pair reads as the policy samples it. Training is TRL's, in one process
-and from the start; batches count pairs.
+Our own token ids go into the trainers, so a pair reads as the policy samples it. Training is TRL's,
+in one process and from the start; batches count pairs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class DPOSettings(Settings):
 
 @dataclass(frozen=True)
 class SplitPairs:
-    """Pairs to train on and to measure on, no question in both, and how many records gave none, by the reason."""
+    """Pairs to train on and to measure on, no question in both, and how many records gave none, by
+    the reason."""
 
     train: list[Preference]
     heldout: list[Preference]
@@ -83,8 +84,8 @@ class SplitPairs:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceSummary(Summary):
-    """Records read, pairs trained on and held out, unusable records by reason, last metrics of the training,
-    figures on held-out pairs (`heldout_*`), and the folder of the model."""
+    """Records read, pairs trained on and held out, unusable records by reason, last metrics of the
+    training, figures on held-out pairs (`heldout_*`), and the folder of the model."""
 
     pairs: int
     trained_on: int
@@ -130,7 +131,8 @@ class _DPOTrainer(DPOTrainer):  # type: ignore[misc]
 
 
 def trainer_arguments(kind: Any, config: Config, settings: SupervisedSettings, folder: Path, **more: Any) -> Any:
-    """Return the arguments of a TRL trainer: our settings and seed, nothing saved and nothing reported."""
+    """Return the arguments of a TRL trainer: our settings and seed, nothing saved and nothing
+    reported."""
     course = config.training
     rows = min(settings.micro_batch_size, settings.batch_size)
     return kind(
@@ -158,7 +160,8 @@ def trainer_arguments(kind: Any, config: Config, settings: SupervisedSettings, f
 
 
 def train_and_measure(trainer: Any, heldout: Dataset, folder: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """Train and write `metrics.jsonl`; return the last metrics, and loss and accuracy on the held-out pairs.
+    """Train and write `metrics.jsonl`; return the last metrics, and loss and accuracy on the
+    held-out pairs.
 
     `heldout` has the columns of the trainer's own training data.
     """
@@ -205,7 +208,8 @@ def policy_and_pairs(config: Config, data: str) -> tuple[Policy, SplitPairs]:
 def fitting(
     pairs: SplitPairs, tokens: Callable[[Sequence[Preference]], Sequence[int]], limit: int | None
 ) -> SplitPairs:
-    """Return the pairs that fit the model whole, and report the others: half an answer teaches to stop early."""
+    """Return the pairs that fit the model whole, and report the others: half an answer teaches to
+    stop early."""
 
     def short(data: Sequence[Preference]) -> list[Preference]:
         return [pair for pair, count in zip(data, tokens(data), strict=True) if limit is None or count <= limit]
@@ -222,9 +226,9 @@ def fitting(
 def preference_data(config: Config, data: str) -> SplitPairs:
     """Return the pairs of a file or hub data set, split by question, by the task's own rule.
 
-    Held-out pairs that come with them (`pairs_heldout.jsonl` beside `pairs.jsonl`, the held-out split of a data
-    set) are held out, else a share of the questions (`task.heldout_share`); with `task.split` or
-    `task.heldout_data` the held-out questions of the task too.
+    Held-out pairs that come with them (`pairs_heldout.jsonl` beside `pairs.jsonl`, the held-out
+    split of a data set) are held out, else a share of the questions (`task.heldout_share`); with
+    `task.split` or `task.heldout_data` the held-out questions of the task too.
 
     Raises:
         UserError: all pairs are held out, or answers have several turns.

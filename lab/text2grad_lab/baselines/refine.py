@@ -1,8 +1,9 @@
-"""`refine`: the policy revises answers by their critiques, and the critic judges the revisions (ILF).
+"""`refine`: the policy revises answers by their critiques, and the critic judges the revisions
+(ILF).
 
-Imitation learning from language feedback (Scheurer et al. 2023; for programs Chen et al. 2024): several revisions
-of each answer, given the question, the answer and its critique. `imitate FILE --best` then learns question ->
-best revision, without the critique.
+Imitation learning from language feedback (Scheurer et al. 2023; for programs Chen et al. 2024):
+several revisions of each answer, given the question, the answer and its critique.
+`imitate FILE --best` then learns question -> best revision, without the critique.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ ANSWER_KEYS = {*OF_A_JUDGEMENT, TOKEN_IDS, "outcome", "tier", "test_output", "ev
 class RefineSummary(Summary):
     """Counts of a run of `refine`.
 
-    `answers` in the file, those with `nothing_to_mend` and those revised; `revisions` written, `refused` by reason,
-    and judged (`records`); those that `passed`, and the tokens of the policy.
+    `answers` in the file, those with `nothing_to_mend` and those revised; `revisions` written,
+    `refused` by reason, and judged (`records`); those that `passed`, and the tokens of the policy.
     """
 
     answers: int
@@ -59,7 +60,8 @@ class RefineSummary(Summary):
 
 
 def run_refine(config: Config, source: Path, out: Path | None = None, start: str = "") -> RefineSummary:
-    """Revise the criticised answers in `source`, `extra.refine.samples` times each, and write the judged revisions.
+    """Revise the criticised answers in `source`, `extra.refine.samples` times each, and write the
+    judged revisions.
 
     `start` names the policy (a run's name or a folder; "": the SFT policy).
 

@@ -1,7 +1,8 @@
 """`reflect`: no training; the policy answers, the critic judges, the policy revises once.
 
-The critic must know no more than a reader: it is shown no reference and no tests, and critics that consist of these
-are refused, since they measure the answers. Tokens are counted by who read or wrote them.
+The critic must know no more than a reader: it is shown no reference and no tests, and critics that
+consist of these are refused, since they measure the answers. Tokens are counted by who read or
+wrote them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from text2grad_lab.baselines.revision import Case, finds_nothing, refuse_informe
 
 @dataclass(frozen=True, kw_only=True)
 class ReflectSummary(Summary):
-    """Mean scores of greedy and sampled answers, before (`greedy_*`) and after (`greedy_reflected_*`).
+    """Mean scores of greedy and sampled answers, before (`greedy_*`) and after
+    (`greedy_reflected_*`).
 
     `let_stand` counts answers the critic accepted, `refused` unusable revisions by reason.
     """
@@ -87,7 +89,8 @@ def run_reflect(config: Config, target: str) -> ReflectSummary:
 
 @dataclass
 class Counts:
-    """Answers let stand, failed critiques, unusable revisions by reason, and tokens by reader or writer."""
+    """Answers let stand, failed critiques, unusable revisions by reason, and tokens by reader or
+    writer."""
 
     let_stand: int = 0
     failed: int = 0
@@ -123,7 +126,8 @@ class Reflector:
         return rows
 
     def revise(self, examples: Sequence[Example], responses: list[str], chat: LocalChat) -> None:
-        """Revise the responses in place that the critic finds fault with; an unusable revision changes nothing."""
+        """Revise the responses in place that the critic finds fault with; an unusable revision
+        changes nothing."""
         cases = self._criticised(examples, responses)
         revisions = revise(chat, self.prompt, list(cases.values()))
         for index, revision in zip(cases, revisions, strict=True):
@@ -133,7 +137,8 @@ class Reflector:
                 responses[index] = revision.text
 
     def _criticised(self, examples: Sequence[Example], responses: Sequence[str]) -> dict[int, Case]:
-        """Return the answers that the critic finds fault with, by index; the critic sees no reference."""
+        """Return the answers that the critic finds fault with, by index; the critic sees no
+        reference."""
         shown = [Example(id=example.id, prompt=example.prompt) for example in examples]
         before = Counter(tokens_used(self.critic))
         judgements = self.critic.critique(shown, responses)

@@ -1,7 +1,9 @@
-"""Revise an answer by its critique: the messages a model is shown, and which revisions are unusable.
+"""Revise an answer by its critique: the messages a model is shown, and which revisions are
+unusable.
 
-A copy of the answer teaches nothing. A revision that repeats words of the instruction would teach a policy to write
-them. Models that cannot follow the instruction do both; neither becomes a training target.
+A copy of the answer teaches nothing. A revision that repeats words of the instruction would teach a
+policy to write them. Models that cannot follow the instruction do both; neither becomes a training
+target.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ def refine_settings(config: Config) -> RefineSettings:
 
 
 def refuse_informed_critic(config: Config) -> None:
-    """Refuse a critic that reads the reference or runs the tests: it would reveal what the answers are measured by.
+    """Refuse a critic that reads the reference or runs the tests: it would reveal what the answers
+    are measured by.
 
     Raises:
         UsageError: the critic of the run is one.
@@ -93,10 +96,11 @@ def _checked(answer: Answer, case: Case, prompt: str) -> Revision:
 
 
 def revision_messages(prompt: str, case: Case, excess: Callable[[Sequence[Message]], int]) -> list[Message]:
-    """Return the conversation that asks for a revision: the question, the answer and the critique only.
+    """Return the conversation that asks for a revision: the question, the answer and the critique
+    only.
 
-    `prompt` is the text of a prompt file with {{prompt}}, {{response}} and {{meta.critique}}. The example's
-    reference and tests are never shown.
+    `prompt` is the text of a prompt file with {{prompt}}, {{response}} and {{meta.critique}}. The
+    example's reference and tests are never shown.
     """
     critique = case.critique
     words = "\n".join([critique.text, *(f"- missing: {omission}" for omission in critique.omissions)]).strip()
@@ -107,8 +111,8 @@ def revision_messages(prompt: str, case: Case, excess: Callable[[Sequence[Messag
 def refusal_of(revision: str, case: Case, prompt: str) -> Refusal:
     """Return the reason why a revision is unusable, "" if it is usable.
 
-    Copied: it equals the answer except for whitespace. Leaked: it contains a tag of the prompt, `LONGEST_SHARED`
-    characters of its instruction, or the full critique if that is as long.
+    Copied: it equals the answer except for whitespace. Leaked: it contains a tag of the prompt,
+    `LONGEST_SHARED` characters of its instruction, or the full critique if that is as long.
     """
     words, before = _plain(revision), _plain(case.response)
     if not words:
@@ -137,7 +141,8 @@ def _plain(text: str) -> str:
 
 
 def _pieces(prompt: str) -> list[str]:
-    """Return all substrings of `LONGEST_SHARED` characters of the instruction that start at a word."""
+    """Return all substrings of `LONGEST_SHARED` characters of the instruction that start at a
+    word."""
     words = _plain(_MARKUP.sub(" ", prompt))
     starts = [start for start, _ in pieces(words)]
     return [words[start : start + LONGEST_SHARED] for start in starts if start + LONGEST_SHARED <= len(words)]

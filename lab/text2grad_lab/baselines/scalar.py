@@ -1,4 +1,5 @@
-"""A scalar reward model, trained on preference pairs by TRL: `train-scalar`, and its critic (paper, appendix N)."""
+"""A scalar reward model, trained on preference pairs by TRL: `train-scalar`, and its critic (paper,
+appendix N)."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ Optimizers = tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]
 
 
 class ScoreModel(nn.Module):
-    """A policy's trunk with a head that reads the state of the last token, as TRL's RewardTrainer calls it."""
+    """A policy's trunk with a head that reads the state of the last token, as TRL's RewardTrainer
+    calls it."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -79,7 +81,8 @@ class ScoreModel(nn.Module):
         return SequenceClassifierOutput(logits=scores[:, None])
 
     def optimizers(self, settings: PairSettings, course: CourseSettings, steps: int) -> Optimizers:
-        """AdamW and its schedule: the trunk at the rate that is set; the head, from zero, at a constant one.
+        """AdamW and its schedule: the trunk at the rate that is set; the head, from zero, at a
+        constant one.
 
         The gradient of the trunk alone is clipped: that of the head is many times larger.
         """
@@ -106,10 +109,11 @@ class Scale(NamedTuple):
 
 
 class ScalarCritic:
-    """A scalar reward model as a critic: the verdict is 2 sigmoid(z) - 1, z being the standardised score.
+    """A scalar reward model as a critic: the verdict is 2 sigmoid(z) - 1, z being the standardised
+    score.
 
-    That is the model's chance, from -1 to 1, that this answer is preferred to an average one. `meta` has the score
-    (`reward`) and z (`standardised`).
+    That is the model's chance, from -1 to 1, that this answer is preferred to an average one.
+    `meta` has the score (`reward`) and z (`standardised`).
     """
 
     def __init__(self, policy: Policy, model: ScoreModel, scale: Scale, source: Source) -> None:
@@ -118,12 +122,14 @@ class ScalarCritic:
         self._policy, self._model, self._scale = policy, model, scale
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Score all responses; one that is too long for the model, or has no finite score, is a failure."""
+        """Score all responses; one that is too long for the model, or has no finite score, is a
+        failure."""
         scores = self.scores([example.prompt for example in examples], responses)
         return [self._judgement(score) for score in scores]
 
     def scores(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float | None]:
-        """Return the score of `answers[i]` to `prompts[i]`; None if the two exceed the model's context."""
+        """Return the score of `answers[i]` to `prompts[i]`; None if the two exceed the model's
+        context."""
         pairs = zip(prompts, answers, strict=True)
         threads = [encode_turns(self._policy.tokenizer, prompt, answer) for prompt, answer in pairs]
         rows = [[*thread.prompt, *thread.ids] for thread in threads]
@@ -157,7 +163,8 @@ class ScalarCritic:
 
 
 def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
-    """Train a scalar reward model on preference pairs; write `scalar_model/policy` and its scale."""
+    """Train a scalar reward model on preference pairs; write `scalar_model/policy` and its
+    scale."""
     settings = extra_settings(config, "scalar_model", ScalarModelSettings).training
     stage = prepare_training(config, None, "scalar_model", "restart")
     policy, pairs = policy_and_pairs(config, data)
@@ -181,7 +188,8 @@ def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
 
 
 def whole_answers(policy: Policy, pairs: Sequence[Preference]) -> Dataset:
-    """Return the pairs as token ids, both answers after their prompt: the columns of TRL's reward trainer."""
+    """Return the pairs as token ids, both answers after their prompt: the columns of TRL's reward
+    trainer."""
     sides = ("chosen_ids", "rejected_ids")
     rows = [{side: row["prompt_ids"] + row[side] for side in sides} for row in dataset_of(policy, pairs)]
     return Dataset.from_list(rows)

@@ -1,8 +1,8 @@
 """Credit schemes of the baselines, named `text2grad_lab.baselines.schemes:NAME` in `credit.scheme`.
 
-`dense_labels` pays a label per token (the dense reward of the paper's Tables 2 and 11), `step_end` one per span at
-its last token (PRM-PPO, appendix N). `linear_decay`, `token_importance` and `nouns_verbs` weigh the tokens within a
-span (appendix I.1).
+`dense_labels` pays a label per token (the dense reward of the paper's Tables 2 and 11), `step_end`
+one per span at its last token (PRM-PPO, appendix N). `linear_decay`, `token_importance` and
+`nouns_verbs` weigh the tokens within a span (appendix I.1).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _TAGS = ("NN", "VB")  # prefixes of the Penn Treebank's tags of nouns and verbs
 def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings, ends: bool = False) -> Credit:
     """Pay the label of each token, good +1 and poor -1; no weights, no verdict.
 
-    With `ends` only the last token of a span has its label. Where spans that end in one token disagree, it earns 0.
+    With `ends` only the last token of a span has its label. Where spans that end in one token
+    disagree, it earns 0.
     """
     spans = [span for span in critique.spans if span.label]
     members = membership(spans, aligned)
@@ -77,7 +78,8 @@ _WORD = regex.compile(r"[\w\p{M}]+(?:['’][\w\p{M}]+)*")  # with apostrophes in
 
 
 def content_characters(text: str) -> NDArray[np.bool_]:
-    """Flag the characters of content words: any word or number not in the list of function words; English."""
+    """Flag the characters of content words: any word or number not in the list of function words;
+    English."""
     content = np.zeros(len(text), dtype=np.bool_)
     for word in _WORD.finditer(text):
         content[word.start() : word.end()] = folded(word[0]).replace("’", "'") not in CLOSED_CLASS
@@ -85,7 +87,8 @@ def content_characters(text: str) -> NDArray[np.bool_]:
 
 
 def noun_and_verb_characters(text: str) -> NDArray[np.bool_]:
-    """Flag the characters of nouns and verbs by TextBlob's tagger; a word that the tagger does not know is a noun.
+    """Flag the characters of nouns and verbs by TextBlob's tagger; a word that the tagger does not
+    know is a noun.
 
     Raises:
         UserError: textblob is not installed.
@@ -101,7 +104,8 @@ def noun_and_verb_characters(text: str) -> NDArray[np.bool_]:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Return the lines that are not blank with their offsets: a word is tagged by its neighbours in the line."""
+    """Return the lines that are not blank with their offsets: a word is tagged by its neighbours in
+    the line."""
     start, lines = 0, []
     for line in text.splitlines(keepends=True):
         if line.strip():

@@ -1,4 +1,5 @@
-"""The steps of an answer: the statements of a program, the sentences and clauses of a text (paper, appendix N)."""
+"""The steps of an answer: the statements of a program, the sentences and clauses of a text (paper,
+appendix N)."""
 
 from __future__ import annotations
 
@@ -31,16 +32,19 @@ def is_ultrafeedback(settings: TaskSettings) -> bool:
 def steps_of(example: Example, response: str) -> list[Place]:
     """The steps of a response in their order, none of them blank and no character in two.
 
-    Where the example has tests they are the statements of the program, if there is one; else sentences and clauses.
+    Where the example has tests they are the statements of the program, if there is one; else
+    sentences and clauses.
     """
     program = Attempt(example, response).program if example.meta.get("tests") else None
     return (program_steps(program, response) if program else []) or text_steps(response)
 
 
 def program_steps(program: Program, response: str) -> list[Place]:
-    """The logical statements of the program in a response, as characters of it; of a compound one its header.
+    """The logical statements of the program in a response, as characters of it; of a compound one
+    its header.
 
-    `def` lines are dictated by the question and are no steps. A program that Python cannot read has its lines.
+    `def` lines are dictated by the question and are no steps. A program that Python cannot read has
+    its lines.
     """
     code = read_code(program.code)
     own = [code.extent_of(each) for each in code.statements()] if code else _lines(program.code)
@@ -68,7 +72,8 @@ def labelled_steps(steps: Sequence[Place], response: str, spans: Sequence[Span])
 
 
 def own_steps(spans: Sequence[Span]) -> list[Span]:
-    """The spans of a critic that was asked for steps (`PROMPT`): each is one, cut where the next begins."""
+    """The spans of a critic that was asked for steps (`PROMPT`): each is one, cut where the next
+    begins."""
     by_start = {
         span.start: span for span in sorted(spans, key=lambda span: (span.start, -span.label)) if span.label
     }
@@ -87,7 +92,8 @@ def _lines(code: str) -> list[Place]:
 
 
 def _apart(places: Sequence[Place]) -> Iterator[Place]:
-    """Places in their order, each cut where the next one starts: the header of a `match` has its first case."""
+    """Places in their order, each cut where the next one starts: the header of a `match` has its
+    first case."""
     ordered = sorted(places)
     for (start, end), (after, _) in itertools.pairwise(ordered):
         yield start, min(end, after)

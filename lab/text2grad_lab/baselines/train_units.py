@@ -1,4 +1,5 @@
-"""`train-units`: train a tagger on the steps (PRM-PPO) or the tokens (dense reward) of the run's feedback.
+"""`train-units`: train a tagger on the steps (PRM-PPO) or the tokens (dense reward) of the run's
+feedback.
 
 The run folder `unit_model/<units>` gets the records with labelled units and the reward model.
 """
@@ -37,8 +38,9 @@ RATES = [f"{name}_{rate}" for name in ("poor", "good") for rate in ("precision",
 
 @dataclass(frozen=True, kw_only=True)
 class UnitModelSummary(Summary):
-    """Records read, answers trained on and held out, unusable records by reason, last metrics of the training,
-    figures on held-out answers (`heldout_*`, `unit_report`), and the model's folder."""
+    """Records read, answers trained on and held out, unusable records by reason, last metrics of
+    the training, figures on held-out answers (`heldout_*`, `unit_report`), and the model's
+    folder."""
 
     records: int
     trained_on: int
@@ -50,7 +52,8 @@ class UnitModelSummary(Summary):
 
 
 def run_train_units(config: Config, units: UnitKind, resume: ResumeMode = "auto") -> UnitModelSummary:
-    """Train a unit model on the run's feedback; write `unit_model/<units>/reward_model/policy` and its figures.
+    """Train a unit model on the run's feedback; write `unit_model/<units>/reward_model/policy` and
+    its figures.
 
     Raises:
         UsageError: the answers of the task have no such units.
@@ -87,7 +90,8 @@ def refuse_no_steps(config: Config, units: UnitKind) -> None:
 
 
 def tagger_config(config: Config, units: UnitKind) -> Config:
-    """Return the configuration of the run that trains the unit model, from the policy that training starts from."""
+    """Return the configuration of the run that trains the unit model, from the policy that training
+    starts from."""
     sections = {
         "run": {"folder": config.run.folder / "unit_model" / units},
         "policy": {"model": RunFolder.of(config).policy().model},
@@ -99,7 +103,8 @@ def tagger_config(config: Config, units: UnitKind) -> Config:
 
 
 def write_labelled(config: Config, units: UnitKind) -> Counter[str]:
-    """Write the run's records with labelled units beside the unit model; count those that label none."""
+    """Write the run's records with labelled units beside the unit model; count those that label
+    none."""
     left_out: Counter[str] = Counter()
     folder = config.run.folder / "unit_model" / units
     for name, records in zip(("feedback", "feedback_heldout"), reward_data(RunFolder.of(config)), strict=True):
@@ -117,8 +122,9 @@ def write_labelled(config: Config, units: UnitKind) -> Counter[str]:
 def labelled_record(record: Feedback, units: UnitKind) -> Feedback | str:
     """Return a record whose spans are its labelled units, or the reason why it labels none.
 
-    Steps are good unless a poor span overlaps them; a critic that was asked for steps has labelled each itself. A
-    poor answer without a poor span labels no step: one of them is wrong, but which is unknown.
+    Steps are good unless a poor span overlaps them; a critic that was asked for steps has labelled
+    each itself. A poor answer without a poor span labels no step: one of them is wrong, but which
+    is unknown.
     """
     judgement = record.judgement()
     if isinstance(judgement, Failure):
@@ -137,7 +143,8 @@ def labelled_record(record: Feedback, units: UnitKind) -> Feedback | str:
 
 
 def unit_cases(config: Config, units: UnitKind) -> list[SpanCase]:
-    """Return what the unit model says of the held-out answers beside their labels; of steps, step by step."""
+    """Return what the unit model says of the held-out answers beside their labels; of steps, step
+    by step."""
     cases = []
     for record, case in heldout_cases(RewardModel.of(config)):
         if units == "steps":
@@ -155,13 +162,15 @@ def as_tokens(response: str, places: Sequence[Place]) -> Aligned:
 
 
 def unit_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, float]:
-    """Return the figures of held-out answers, in which the "tokens" of a case are its units (paper, Table 17).
+    """Return the figures of held-out answers, in which the "tokens" of a case are its units (paper,
+    Table 17).
 
     Returns:
-        `answers`, `units`; `poor_share` of the units; `unreadable`, the share of the answers without labels;
-        `poor_*` and `good_*`: precision, recall and F1 of the units with the label, F1 with the bounds of its 95 %
-        interval over the answers (`poor_f1_low`, `poor_f1_high`); `random_poor_f1` and `always_poor_f1`, those of
-        random spans of the same lengths and of one label for all.
+        `answers`, `units`; `poor_share` of the units; `unreadable`, the share of the answers
+        without labels; `poor_*` and `good_*`: precision, recall and F1 of the units with the label,
+        F1 with the bounds of its 95 % interval over the answers (`poor_f1_low`, `poor_f1_high`);
+        `random_poor_f1` and `always_poor_f1`, those of random spans of the same lengths and of one
+        label for all.
 
     Raises:
         ValueError: nothing to compare.

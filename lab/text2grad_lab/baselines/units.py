@@ -1,7 +1,8 @@
-"""The unit critic: a reward model that labels the steps (PRM-PPO, appendix N) or the tokens of answers.
+"""The unit critic: a reward model that labels the steps (PRM-PPO, appendix N) or the tokens of
+answers.
 
-It is the product's tagger (`reward_model.kind: tagger`), trained by `train-units`. A step has the label
-of its last labelled token.
+It is the product's tagger (`reward_model.kind: tagger`), trained by `train-units`. A step has the
+label of its last labelled token.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ TAGGER = {"kind": "tagger", "model": None, "score_head": False, "shared": False,
 
 
 class UnitModelSettings(Settings):
-    """`extra.unit_model`: the unit model as a critic. It is trained as `reward_model.training` says."""
+    """`extra.unit_model`: the unit model as a critic. It is trained as `reward_model.training`
+    says."""
 
     units: UnitKind = Field(default="steps", description="the units the critic labels")
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
 
 
 def by_step(judgement: Judgement, places: Sequence[Place], response: str) -> Judgement:
-    """Return a span for every step with the label of its last labelled token, which has seen all of the step.
+    """Return a span for every step with the label of its last labelled token, which has seen all of
+    the step.
 
     A step without a labelled token is good.
     """

@@ -5,7 +5,8 @@ from text2grad.tasks.base import Split, TaskSettings, refuse_shares
 
 
 class Benchmark:
-    """A published benchmark: every question is held out, and `evaluate` counts its answers in a way of its own.
+    """A published benchmark: every question is held out, and `evaluate` counts its answers in a way
+    of its own.
 
     Raises:
         UserError: `task.split` or `task.heldout_data` is set, or the questions cannot be read.

@@ -1,7 +1,7 @@
 """ARC-Challenge: multiple-choice science questions (Clark et al. 2018), to see what training cost.
 
-The prompt is that of the evaluation harnesses, "Question: ...\\nAnswer:", without a chat template: the policy
-scores each answer.
+The prompt is that of the evaluation harnesses, "Question: ...\\nAnswer:", without a chat template:
+the policy scores each answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class ARC(Benchmark):
 
 
 def _question(id: str, question: str, options: list[Row], key: str) -> Example:
-    """A question with its options (`label`, `text`) in their order; `key` is the label of the right one.
+    """A question with its options (`label`, `text`) in their order; `key` is the label of the right
+    one.
 
     Raises:
         ValueError: no option has that label, or one has no text.

@@ -36,7 +36,8 @@ def as_test(name: str, body: str) -> str:
 
 
 def check_module(test: str, entry_point: str, helpers: str = "") -> str:
-    """Turn a published `check(candidate)` into a test module: the code around it, a test per assertion.
+    """Turn a published `check(candidate)` into a test module: the code around it, a test per
+    assertion.
 
     `helpers` is code of the question's author (HumanEval's prompt). Functions in it that the test
     calls are taken from there, because a solution might forge them.

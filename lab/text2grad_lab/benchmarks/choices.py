@@ -25,7 +25,8 @@ MEASURES = ("likelihood", "likelihood_normalised")
 
 @dataclass(frozen=True, kw_only=True)
 class ChoicesSummary(Summary):
-    """Shares of correct choices by each of `MEASURES`, `total` questions, and the file with them."""
+    """Shares of correct choices by each of `MEASURES`, `total` questions, and the file with
+    them."""
 
     figures: Mapping[str, float] = inlined()
     out: str
@@ -50,14 +51,17 @@ def choose(
     batch_size: int,
     progress: Callable[[float], None] = lambda count: None,
 ) -> list[Row]:
-    """The choice of a policy for each question, `batch_size` answers at a time; `progress` gets the number done.
+    """The choice of a policy for each question, `batch_size` answers at a time; `progress` gets the
+    number done.
 
-    An answer's likelihood is the sum of log p over the tokens of " " + its text after the words of the question,
-    which are read as they are, without a chat template. Two choices: the likeliest (`acc` in lm-evaluation-harness
-    and lighteval), and the one with the highest log p per character of its text (`acc_norm` in both).
+    An answer's likelihood is the sum of log p over the tokens of " " + its text after the words of
+    the question, which are read as they are, without a chat template. Two choices: the likeliest
+    (`acc` in lm-evaluation-harness and lighteval), and the one with the highest log p per character
+    of its text (`acc_norm` in both).
 
     Returns:
-        For each question `id`, `response` (the second choice) and `scores`, 1 or 0 by each of `MEASURES`.
+        For each question `id`, `response` (the second choice) and `scores`, 1 or 0 by each of
+        `MEASURES`.
 
     Raises:
         UserError: a question is longer than the policy's context.
@@ -75,8 +79,8 @@ def choose(
 def _likelihoods(
     policy: Policy, examples: Sequence[Example], batch_size: int, progress: Callable[[float], None]
 ) -> Iterator[list[float]]:
-    """log p of each choice of each example. The choices of a question share a pass, and so does its text if the
-    model allows it; questions of similar length are read together.
+    """log p of each choice of each example. The choices of a question share a pass, and so does its
+    text if the model allows it; questions of similar length are read together.
     """
     asked = [
         [_encoded(policy, example.prompt[-1].content, text) for text in example.meta[CHOICES]]

@@ -30,8 +30,8 @@ def on_task(stage: ConfiguredAsRun, name: str) -> Config:
 class Choices(Stage, ConfiguredAsRun):
     """Measure a policy on multiple-choice questions: ARC-Challenge, or a file.
 
-    The choice is the likeliest answer, in total and per character. The difference between two policies shows what
-    training cost.
+    The choice is the likeliest answer, in total and per character. The difference between two
+    policies shows what training cost.
 
     \b
     Example:
@@ -51,8 +51,8 @@ class Choices(Stage, ConfiguredAsRun):
 class MTBench(Stage, ConfiguredAsRun):
     """Have a judge rate two turns of answers to MT-Bench.
 
-    The folder task.data has FastChat's question.jsonl, judge_prompts.jsonl and reference_answer_gpt-4.jsonl.
-    With --answers a file of FastChat's model_answer is rated.
+    The folder task.data has FastChat's question.jsonl, judge_prompts.jsonl and
+    reference_answer_gpt-4.jsonl. With --answers a file of FastChat's model_answer is rated.
 
     \b
     Example:
@@ -94,11 +94,13 @@ class Alpaca(Stage, ConfiguredAsRun):
 class Samples(Stage, ConfiguredAsRun):
     """Run programs by any system against the tests of their tasks: pass@k.
 
-    Every line of FILE is {"task_id", "solution"} or {"task_id", "completion"}, in EvalPlus's format.
+    Every line of FILE is {"task_id", "solution"} or {"task_id", "completion"}, in EvalPlus's
+    format.
 
     \b
     Example:
-      python -m text2grad_lab samples samples.jsonl --task text2grad_lab.benchmarks.programs:HumanEval
+      python -m text2grad_lab samples samples.jsonl --task
+      text2grad_lab.benchmarks.programs:HumanEval
     """
 
     samples: Path = argument("FILE", "Programs in EvalPlus's format.", ...)

@@ -1,7 +1,9 @@
-"""EvalPlus: HumanEval and MBPP with many more inputs; the reference solution computes the expected values.
+"""EvalPlus: HumanEval and MBPP with many more inputs; the reference solution computes the expected
+values.
 
-The published files (`HumanEvalPlus.jsonl.gz`, `MbppPlus.jsonl.gz`) hold inputs and a reference, but no
-expected values. The test module contains the reference and runs it for each call, in the test process.
+The published files (`HumanEvalPlus.jsonl.gz`, `MbppPlus.jsonl.gz`) hold inputs and a reference, but
+no expected values. The test module contains the reference and runs it for each call, in the test
+process.
 """
 
 from __future__ import annotations

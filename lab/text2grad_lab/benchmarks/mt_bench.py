@@ -1,7 +1,7 @@
 """MT-Bench: 80 questions of two turns, rated by a judge from 1 to 10 (Zheng et al. 2023).
 
-`task.data` is a folder with FastChat's files: `question.jsonl`, `judge_prompts.jsonl`, and for the categories that
-have right answers `reference_answer_gpt-4.jsonl`.
+`task.data` is a folder with FastChat's files: `question.jsonl`, `judge_prompts.jsonl`, and for the
+categories that have right answers `reference_answer_gpt-4.jsonl`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from text2grad.tasks.base import TaskSettings
 from text2grad_lab.benchmarks import Benchmark
 
 TURNS, CATEGORY, REFERENCES = "turns", "category", "references"
-"""Keys of an example's `meta`: the user's turns, their category, and the right answers to them (none: empty)."""
+"""Keys of an example's `meta`: the user's turns, their category, and the right answers to them
+(none: empty)."""
 QUESTIONS, REFERENCE_FILE = "question.jsonl", "reference_answer_gpt-4.jsonl"
 TEMPERATURES = {"writing": 0.7, "roleplay": 0.7, "stem": 0.1, "humanities": 0.1}
 """At which FastChat samples the answers of a category; of the others 0."""
@@ -26,12 +27,14 @@ WITH_REFERENCE = ("math", "reasoning", "coding")
 
 
 class MTBench(Benchmark):
-    """Questions of two turns; the prompt of an example is its first, and `mt-bench` has the answers rated."""
+    """Questions of two turns; the prompt of an example is its first, and `mt-bench` has the answers
+    rated."""
 
     name = "MTBench"
 
     def read(self, settings: TaskSettings) -> list[Example]:
-        """The questions of a folder with FastChat's files, with reference answers where its judge has one."""
+        """The questions of a folder with FastChat's files, with reference answers where its judge
+        has one."""
         folder = Path(settings.data)
         if not settings.data or not (folder / QUESTIONS).is_file():
             cure = f"--task.data FOLDER with {QUESTIONS}, judge_prompts.jsonl and {REFERENCE_FILE}, as in FastChat"

@@ -75,7 +75,8 @@ def _questions(config: Config) -> list[Example]:
 
 
 def answer_turns(policy: Policy, questions: Sequence[Example], config: Config) -> dict[str, list[str]]:
-    """A policy's answers to every turn, by question id, each sampled at the temperature of its category."""
+    """A policy's answers to every turn, by question id, each sampled at the temperature of its
+    category."""
     seed_everything(config.run.seed)
     answers: dict[str, list[str]] = {example.id: [] for example in questions}
     for turn in range(max(len(example.meta[TURNS]) for example in questions)):

@@ -1,7 +1,9 @@
-"""When an answer to an EvalPlus input counts as right; the head of every test module made from an EvalPlus task.
+"""When an answer to an EvalPlus input counts as right; the head of every test module made from an
+EvalPlus task.
 
-The text of this file runs beside the tests, so it needs nothing but the standard library. The rules are those of
-evalplus 0.3.1: equality, closeness for floats, and other readings of a few ambiguous questions.
+The text of this file runs beside the tests, so it needs nothing but the standard library. The rules
+are those of evalplus 0.3.1: equality, closeness for floats, and other readings of a few ambiguous
+questions.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ def all_floats(value: Any) -> bool:
 
 
 def close(got: Any, wanted: Any, tolerance: float) -> bool:
-    """Equal types and lengths, and every number within `tolerance` + 1e-7 of the wanted one's size."""
+    """Equal types and lengths, and every number within `tolerance` + 1e-7 of the wanted one's
+    size."""
     return type(got) is type(wanted) and near(got, wanted, tolerance)
 
 

@@ -75,7 +75,8 @@ def _mbpp(row: Row, fallback_id: str) -> Example:
     setup = "\n".join([*row.get("test_imports", []), optional_text(row, "test_setup_code")]).strip()
     parts = [import_line(setup, solution), setup]
     for number, check in enumerate(checks, start=1):
-        # Imported inside the test: some solutions are named test_..., and would be collected as tests.
+        # Imported inside the test: some solutions are named test_..., and would be collected as
+        # tests.
         parts.append(as_test(f"test_{number}", f"{import_line(check, solution)}\n{check}"))
     question = text_of(row, "prompt", "text")
     # As in MBPP's own evaluation, one assertion shows the name and the arguments.

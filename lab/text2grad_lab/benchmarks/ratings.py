@@ -55,7 +55,8 @@ def read_prompts(folder: Path) -> dict[str, JudgePrompt]:
 def rating_messages(
     prompts: Mapping[str, JudgePrompt], example: Example, answers: Sequence[str]
 ) -> tuple[JudgePrompt, list[Message]]:
-    """What the judge is shown of the last of `answers` (one: the first turn, two: the second), and by which prompt.
+    """What the judge is shown of the last of `answers` (one: the first turn, two: the second), and
+    by which prompt.
 
     Holes are filled in one pass: a brace in an answer stays as it is.
     """
@@ -70,7 +71,8 @@ def rating_messages(
 
 
 def rating_of(answer: Answer | str) -> float | None:
-    """The rating that a judge gave, the first in [[...]], else in [...]; None where it gave none from 0 to 10."""
+    """The rating that a judge gave, the first in [[...]], else in [...]; None where it gave none
+    from 0 to 10."""
     text = answer.text if isinstance(answer, Completion) else answer if isinstance(answer, str) else ""
     said = next((match for pattern in _RATINGS if (match := pattern.search(text))), None)
     rating = float(said[1]) if said else None
@@ -86,8 +88,8 @@ def rate(
     """Have every turn of every answer rated.
 
     Returns:
-        Rows in the shape of FastChat's `model_judgment`, with the question's `category`; `score` is -1 where the
-        judge gave no rating.
+        Rows in the shape of FastChat's `model_judgment`, with the question's `category`; `score` is
+        -1 where the judge gave no rating.
     """
     turns = [(each, list(answers[each.id][:n])) for each in examples for n in range(1, 1 + len(answers[each.id]))]
     asked = [rating_messages(prompts, *turn) for turn in turns]
@@ -107,9 +109,11 @@ def rate(
 
 
 def means(judgements: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Means of ratings: `mt_bench` over all, `turn_1`, `turn_2`, and each category where rows name one.
+    """Means of ratings: `mt_bench` over all, `turn_1`, `turn_2`, and each category where rows name
+    one.
 
-    Rows without a rating (-1) are left out and counted in `judge_failed`; `judged` counts the others.
+    Rows without a rating (-1) are left out and counted in `judge_failed`; `judged` counts the
+    others.
     """
     ratings: defaultdict[str, list[float]] = defaultdict(list)
     failed = 0

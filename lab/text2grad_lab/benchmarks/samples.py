@@ -1,4 +1,5 @@
-"""The command `samples`: pass@k of programs by any system, in EvalPlus's and HumanEval's format. No torch.
+"""The command `samples`: pass@k of programs by any system, in EvalPlus's and HumanEval's format. No
+torch.
 
 A line is {"task_id", "solution"} (a program, fenced or not) or {"task_id", "completion"} (the exact
 text that follows the prompt).
@@ -29,11 +30,13 @@ from text2grad.tasks.base import load_task
 
 KS = (1, 5, 10, 100)
 PATIENCE = 5
-"""A late sample is run once more with this many times the limit: on a busy machine a right one may be slow."""
+"""A late sample is run once more with this many times the limit: on a busy machine a right one may
+be slow."""
 
 
 class SampleResult(Record):
-    """The result of one sample; `passed` is None where even the reference gets no verdict from the tests.
+    """The result of one sample; `passed` is None where even the reference gets no verdict from the
+    tests.
 
     `tier` is empty where nothing was run.
     """
@@ -108,14 +111,15 @@ def _run(runner: Runner, jobs: Sequence[tuple[Example, str]]) -> list[Verdict]:
 def sample_summary(results: Sequence[SampleResult], examples: Sequence[Example]) -> dict[str, Any]:
     """pass@k over all tasks (unbiased; Chen et al. 2021), with the counts behind it.
 
-    A task without a sample is not solved: leaving out what is hard must not raise the figure. A sample
-    without a verdict is left out, and counted in `failed_records`, only where the reference has none
-    either. pass@k is given for those k of `KS` for which every task with samples has as many.
+    A task without a sample is not solved: leaving out what is hard must not raise the figure. A
+    sample without a verdict is left out, and counted in `failed_records`, only where the reference
+    has none either. pass@k is given for those k of `KS` for which every task with samples has as
+    many.
 
     Returns:
-        `pass@1` and others; `passed` of `total`: samples with a verdict, a missing task counts as one
-        that fails; `tasks`, `missing`: tasks of the data set, and those without a sample; `outcomes`:
-        samples by outcome.
+        `pass@1` and others; `passed` of `total`: samples with a verdict, a missing task counts as
+        one that fails; `tasks`, `missing`: tasks of the data set, and those without a sample;
+        `outcomes`: samples by outcome.
     """
     verdicts: dict[str, list[bool]] = defaultdict(list)
     for result in results:
@@ -141,7 +145,8 @@ def sample_summary(results: Sequence[SampleResult], examples: Sequence[Example])
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """Return the chance that at least one of k programs passes, from `passed` of `samples` tries at one problem.
+    """Return the chance that at least one of k programs passes, from `passed` of `samples` tries at
+    one problem.
 
     Unbiased: 1 - C(samples - passed, k) / C(samples, k) (Chen et al. 2021, section 2.1).
 

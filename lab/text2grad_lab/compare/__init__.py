@@ -1,8 +1,9 @@
-"""Several methods on one task, from the same feedback: shared work once per seed, then each method, then one table.
+"""Several methods on one task, from the same feedback: shared work once per seed, then each method,
+then one table.
 
-Stages run as commands of their own with one thread, several at once. What has succeeded is noted with a digest of
-its settings, so that the same command resumes where it was stopped. Figures are on held-out problems; the
-differences to text2grad are paired by seed and problem.
+Stages run as commands of their own with one thread, several at once. What has succeeded is noted
+with a digest of its settings, so that the same command resumes where it was stopped. Figures are on
+held-out problems; the differences to text2grad are paired by seed and problem.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ def run_compare(
 ) -> dict[str, Any]:
     """Run what is missing, and write and return the figures: `compare.json`, `compare.md`.
 
-    With more than one factor in `extent` every method first chooses its learning rate (`compare.tuning`). `wanted`
-    names the measure, where it is not the task's main one. The settings are written to `compare.yaml`.
+    With more than one factor in `extent` every method first chooses its learning rate
+    (`compare.tuning`). `wanted` names the measure, where it is not the task's main one. The
+    settings are written to `compare.yaml`.
 
     Raises:
-        UsageError: an unknown method, or one that cannot be run here; a measure that the task does not have.
-        UserError: the task cannot be measured, or a command failed; what had succeeded is not done again.
+        UsageError: an unknown method, or one that cannot be run here; a measure that the task does
+            not have.
+        UserError: the task cannot be measured, or a command failed; what had succeeded is not done
+            again.
     """
     methods, measure = methods_of(names, config), measure_of(config, wanted)
     root = config.run.folder
@@ -70,8 +74,8 @@ def seeds_of(
 def plan_of(config: Config, names: Sequence[str], extent: Extent) -> dict[str, Any]:
     """Return the work that a comparison has left.
 
-    `works`: for each kind how many are left, and the mean seconds of those that have ended (null: none).
-    `rollouts`: those of all runs of PPO.
+    `works`: for each kind how many are left, and the mean seconds of those that have ended (null:
+    none). `rollouts`: those of all runs of PPO.
     """
     methods = methods_of(names, config)
     seeds = [*seeds_of(config, methods, extent.seeds), *tuning_seeds(config, methods, extent)]

@@ -21,24 +21,27 @@ COMPARED = ["sft", "scalar", "grpo", "text2grad"]
 class Compare(Stage, ConfiguredCommand):
     """Compare methods on one task, from the same feedback.
 
-    For every seed, what methods share is made once (SFT, critiques, reward model, pairs); each method then
-    trains with the same prompts and rollouts and is measured on the same held-out problems. One table: means
-    with bootstrap intervals over problems, differences to text2grad paired by problem, and costs. Run the same
-    command again to continue where it was stopped. With --tries every method first chooses its learning rate:
-    that of the configuration, and the same multiples of it for all. Runs that diverge are not stopped
-    (ppo.max_kl) but measured, and those that end below SFT are named as collapsed. Where the feedback is people's
-    (task.data imported), all methods learn from what import wrote to <run.folder>/feedback.jsonl.
+    For every seed, what methods share is made once (SFT, critiques, reward model, pairs); each
+    method then trains with the same prompts and rollouts and is measured on the same held-out
+    problems. One table: means with bootstrap intervals over problems, differences to text2grad
+    paired by problem, and costs. Run the same command again to continue where it was stopped. With
+    --tries every method first chooses its learning rate: that of the configuration, and the same
+    multiples of it for all. Runs that diverge are not stopped (ppo.max_kl) but measured, and those
+    that end below SFT are named as collapsed. Where the feedback is people's (task.data imported),
+    all methods learn from what import wrote to <run.folder>/feedback.jsonl.
 
-    Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf (SFT on
-    refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a
-    reward model of pairs), prm (on one of steps), dense (on one of tokens), grpo, paper, text2grad. A recipe
-    file (mine.yaml) is PPO with that laid over the configuration. Any of them may have settings of its own:
-    text2grad+ppo.gamma=1+ppo.kl=full. Lay text2grad_lab:baselines over a preset for the settings of the baselines.
+    Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf
+    (SFT on refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict),
+    scalar_rm (PPO on a reward model of pairs), prm (on one of steps), dense (on one of tokens),
+    grpo, paper, text2grad. A recipe file (mine.yaml) is PPO with that laid over the configuration.
+    Any of them may have settings of its own: text2grad+ppo.gamma=1+ppo.kl=full. Lay
+    text2grad_lab:baselines over a preset for the settings of the baselines.
 
     \b
     Examples:
-      python -m text2grad_lab compare --methods sft scalar grpo dpo text2grad --tries 3 --run.folder runs/compared
-      python -m text2grad_lab compare --config mine.yaml --methods sft offline text2grad --plan
+      python -m text2grad_lab compare --methods sft scalar grpo dpo text2grad --tries 3 --run.folder
+      runs/compared python -m text2grad_lab compare --config mine.yaml --methods sft offline
+      text2grad --plan
     """
 
     methods: list[str] = option("--methods NAME ...", "sft, scalar, grpo, dpo, text2grad, ...", COMPARED)

@@ -1,4 +1,5 @@
-"""Held-out curves of a comparison, as numbers and as a figure, and the rollouts that a method needs."""
+"""Held-out curves of a comparison, as numbers and as a figure, and the rollouts that a method
+needs."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ Curves = Mapping[str, Sequence[Sequence[Point]]]
 
 
 def curves_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, list[list[Point]]]:
-    """The held-out curves (`ppo.heldout_every`) of each method that has them, a list of points per seed.
+    """The held-out curves (`ppo.heldout_every`) of each method that has them, a list of points per
+    seed.
 
-    A point has the rollouts and seconds so far, without those of measuring, and the measure of each way to answer.
+    A point has the rollouts and seconds so far, without those of measuring, and the measure of each
+    way to answer.
     """
     every = {name: [list(_points(seed, name, measure)) for seed in seeds] for name in methods}
     return {name: curves for name, curves in every.items() if any(curves)}
@@ -39,9 +42,11 @@ def _points(seed: Seed, name: str, measure: str) -> Iterator[Point]:
 
 
 def rollout_shares(curves: Curves, starts: Sequence[float]) -> dict[str, float | None]:
-    """Return the share of scalar PPO's rollouts after which each method has scalar PPO's last sampled measure.
+    """Return the share of scalar PPO's rollouts after which each method has scalar PPO's last
+    sampled measure.
 
-    Mean over the seeds, whose SFT policies have `starts`; None if a seed never reaches it. Without scalar PPO: {}.
+    Mean over the seeds, whose SFT policies have `starts`; None if a seed never reaches it. Without
+    scalar PPO: {}.
     """
     shares: dict[str, float | None] = {}
     for name, by_seed in curves.items() if "scalar" in curves else ():
@@ -56,7 +61,8 @@ def rollout_shares(curves: Curves, starts: Sequence[float]) -> dict[str, float |
 
 
 def rollouts_to(start: float, curve: Sequence[Point], rate: float) -> float | None:
-    """Rollouts after which the curve first reaches `rate`, straight lines between measurements; None: never."""
+    """Rollouts after which the curve first reaches `rate`, straight lines between measurements;
+    None: never."""
     points = [(0.0, start), *((point["rollouts"], point["sampled"]) for point in curve)]
     if start >= rate:
         return 0.0
@@ -67,7 +73,8 @@ def rollouts_to(start: float, curve: Sequence[Point], rate: float) -> float | No
 
 
 def drawn(curves: Curves, starts: Sequence[float], title: str) -> str:
-    """The sampled measure over the rollouts as an SVG document: seeds thin and pale, their mean bold."""
+    """The sampled measure over the rollouts as an SVG document: seeds thin and pale, their mean
+    bold."""
     lines = [line for name, by_seed in curves.items() for line in _lines(METHODS.get(name, name), by_seed, starts)]
     return svg(lines, f"{title}, sampled", "rollouts")
 

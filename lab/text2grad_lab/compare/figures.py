@@ -1,4 +1,5 @@
-"""The figures of a comparison: the mean of each method, its difference to text2grad, intervals, and costs."""
+"""The figures of a comparison: the mean of each method, its difference to text2grad, intervals, and
+costs."""
 
 from __future__ import annotations
 
@@ -37,8 +38,9 @@ SPENT = ("rollouts", "optimizer_steps", "sampled_tokens", "critic_tokens")
 
 
 def rows_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, dict[str, Any]]:
-    """For each method the mean of the sampled measure with its interval, the seeds, and the paired difference to
-    text2grad; the same of greedy answers and of those at its best temperature; its costs beyond the shared work."""
+    """For each method the mean of the sampled measure with its interval, the seeds, and the paired
+    difference to text2grad; the same of greedy answers and of those at its best temperature; its
+    costs beyond the shared work."""
     scores = {name: [scores_of(seed, name, measure) for seed in seeds] for name in methods}
     return {name: _row(name, scores, seeds) for name in methods}
 
@@ -50,7 +52,8 @@ def metrics_of(seed: Seed, method: str) -> list[dict[str, Any]]:
 
 
 def times_of(methods: Methods, seeds: Sequence[Seed]) -> dict[str, dict[str, float]]:
-    """The seconds of a step of each PPO run by phase, over all seeds, and relative to scalar PPO."""
+    """The seconds of a step of each PPO run by phase, over all seeds, and relative to scalar
+    PPO."""
     return times.seconds_a_step(
         {name: [row for seed in seeds for row in metrics_of(seed, name)] for name in methods}
     )
@@ -91,7 +94,8 @@ def _row(name: str, scores: Mapping[str, Sequence[Scores]], seeds: Sequence[Seed
 
 
 def over_problems(own: Sequence[Scores], way: str, other: Sequence[Scores] | None = None) -> list[float]:
-    """The mean of each problem over the seeds that have it, of the measure or of its difference to `other`."""
+    """The mean of each problem over the seeds that have it, of the measure or of its difference to
+    `other`."""
     values: dict[str, list[float]] = {}
     for number, scores in enumerate(own):
         baseline = other[number][way] if other else dict.fromkeys(scores[way], 0.0)
@@ -101,8 +105,8 @@ def over_problems(own: Sequence[Scores], way: str, other: Sequence[Scores] | Non
 
 
 def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
-    """Means over the seeds: `SPENT` and seconds of a method alone, seconds and criticised answers of the work it
-    shares; and the largest peak of all its commands."""
+    """Means over the seeds: `SPENT` and seconds of a method alone, seconds and criticised answers
+    of the work it shares; and the largest peak of all its commands."""
     works = seeds[0].with_those_before(f"evaluate {name}")
     notes = [{key: seed.done(key) or {} for key in works} for seed in seeds]
     spent = [_spent(seed, name) for seed in seeds]
@@ -143,7 +147,8 @@ def _answers(seed: Seed, works: Mapping[str, Work]) -> int:
 
 
 def collapsed(methods: Methods, seeds: Sequence[Seed], measure: str) -> Iterator[str]:
-    """The runs that ended below the SFT policy of their seed, sampled, where that is in the table."""
+    """The runs that ended below the SFT policy of their seed, sampled, where that is in the
+    table."""
     if "sft" not in methods:
         return
     for seed in seeds:

@@ -1,4 +1,5 @@
-"""The commands of every method, the commands that methods share, and the settings that each command reads."""
+"""The commands of every method, the commands that methods share, and the settings that each command
+reads."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
 
 @dataclass(frozen=True)
 class Work:
-    """One command of a seed: its words, what is laid over the configuration, and the works it waits for.
+    """One command of a seed: its words, what is laid over the configuration, and the works it waits
+    for.
 
-    `reads`: the sections of the configuration that it depends on, beside `COMMON` and those of the works before it.
-    `rate`: the setting that is tuned, multiplied by `factor`. `restart`: whether the command has --restart.
+    `reads`: the sections of the configuration that it depends on, beside `COMMON` and those of the
+    works before it. `rate`: the setting that is tuned, multiplied by `factor`. `restart`: whether
+    the command has --restart.
     """
 
     words: tuple[str, ...]
@@ -103,8 +106,8 @@ OWN = {
     "rejection": _imitating("rejection", FEEDBACK, "annotate"),
     "ilf": _imitating("ilf", REFINED, "refine"),
 }
-"""The command of each method that trains a policy, which has the name of the method. A run of PPO waits for the
-model that its critic is, where it is one (`methods_of`)."""
+"""The command of each method that trains a policy, which has the name of the method. A run of PPO
+waits for the model that its critic is, where it is one (`methods_of`)."""
 MODELS = {"reward_model": REWARD_MODEL, "scalar_model": "scalar model"}
 UNIT_MODELS = {"steps": "step model", "tokens": "token model"}
 
@@ -124,21 +127,24 @@ METHODS = {
     "paper": "text2grad as in the paper",
     "text2grad": "text2grad",
 }
-"""The names that `--methods` takes, in the order of the table, with its titles. `base` is the model that SFT starts
-from; `reflection` trains nothing."""
+"""The names that `--methods` takes, in the order of the table, with its titles. `base` is the model
+that SFT starts from; `reflection` trains nothing."""
 WITHOUT_TRAINING = {"sft": ("sft",), REFLECTION: ("sft", REWARD_MODEL)}
 """Methods without a command of their own, and the shared ones that they need."""
 
 KNOWN = f"--methods takes {', '.join(METHODS)}, recipe files (mine.yaml), and settings (scalar+ppo.gamma=0.9)"
 Methods = Mapping[str, Work]
-"""The methods that are compared, in the order of the table, each with its own command, or `NOTHING`."""
+"""The methods that are compared, in the order of the table, each with its own command, or
+`NOTHING`."""
 NOTHING = Work(())
 
 
 def methods_of(names: Sequence[str], config: Config) -> Methods:
-    """Return the methods with these names: of `METHODS`, recipe files, or either with settings of their own.
+    """Return the methods with these names: of `METHODS`, recipe files, or either with settings of
+    their own.
 
-    A recipe file is a run of PPO named after its file. `text2grad+ppo.gamma=1` is text2grad with that setting.
+    A recipe file is a run of PPO named after its file. `text2grad+ppo.gamma=1` is text2grad with
+    that setting.
 
     Raises:
         UsageError: there is no such method, or none, or one that this task or model cannot serve.
@@ -161,8 +167,8 @@ def method_of(given: str) -> tuple[str, Work]:
     """Return the name of a method, which its run has too, and its work.
 
     Raises:
-        UsageError: there is no such method, it trains nothing that settings could change, or its name cannot name
-            a run.
+        UsageError: there is no such method, it trains nothing that settings could change, or its
+            name cannot name a run.
     """
     base, *settings = given.split("+")
     if base.endswith((".yaml", ".yml")):
@@ -207,7 +213,8 @@ def fitted(name: str, work: Work, config: Config) -> Work:
 
 
 def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> dict[str, Work]:
-    """All commands of a seed by name, each after those that it waits for; `factors` are of the methods' rates."""
+    """All commands of a seed by name, each after those that it waits for; `factors` are of the
+    methods' rates."""
     ordered: dict[str, Work] = {}
 
     def add(name: str, work: Work) -> None:
@@ -229,7 +236,8 @@ def is_shared(name: str) -> bool:
 
 
 def on_imported(works: Mapping[str, Work]) -> dict[str, Work]:
-    """The same works with people's feedback, which is copied from the run, in the place of annotations."""
+    """The same works with people's feedback, which is copied from the run, in the place of
+    annotations."""
     copied = Work((IMPORT, "{imported}"), after=("sft",), restart=False)
 
     def renamed(name: str) -> str:

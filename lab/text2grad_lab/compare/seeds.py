@@ -1,4 +1,5 @@
-"""Run the commands of a comparison: each once, several side by side, with a note of each that has ended."""
+"""Run the commands of a comparison: each once, several side by side, with a note of each that has
+ended."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ GATE = "critic.reward_model.gate"
 
 
 class Seed:
-    """The works of one seed, by name, in its folder. No run is stopped (`ppo.max_kl`, `ppo.max_failed`): a method
-    that collapses is measured like the others.
+    """The works of one seed, by name, in its folder. No run is stopped (`ppo.max_kl`,
+    `ppo.max_failed`): a method that collapses is measured like the others.
     Commands that were stopped resume; they print to a log beside their note."""
 
     def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
@@ -52,7 +53,8 @@ class Seed:
         return note if note["digest"] == self.digest(name) else None
 
     def digest(self, name: str) -> str:
-        """Digest of the inputs of a work except data: its words, the settings it reads, and the works before it."""
+        """Digest of the inputs of a work except data: its words, the settings it reads, and the
+        works before it."""
         work = self.works[name]
         read = {*COMMON, *work.reads}
         settings = with_values(self.settings(work), {GATE: True}).model_dump_json(
@@ -97,10 +99,12 @@ class Seed:
     def run(self, name: str) -> None:
         """Run a command, unless it has succeeded with these settings, and note its time and memory.
 
-        It has succeeded, too, where only some records failed, which is printed and noted; its log has the counts.
+        It has succeeded, too, where only some records failed, which is printed and noted; its log
+        has the counts.
 
         Raises:
-            UserError: the command failed, or made a reward model that a method of the comparison would refuse.
+            UserError: the command failed, or made a reward model that a method of the comparison
+                would refuse.
         """
         if not self.done(name):
             self._run(name)
@@ -144,8 +148,8 @@ class Seed:
 def side_by_side(seeds: Iterable[Seed], at_once: int) -> None:
     """Run the works of seeds as soon as those they wait for have ended, `at_once` of them.
 
-    Shared works come first, of all seeds, so that a reward model that no method may train against is known before
-    any has trained. After a failure no more begin.
+    Shared works come first, of all seeds, so that a reward model that no method may train against
+    is known before any has trained. After a failure no more begin.
 
     Raises:
         UserError: the first failure.

@@ -1,4 +1,5 @@
-"""Seconds of a step of training from feedback, by phase, and relative to scalar PPO (paper, Table 13)."""
+"""Seconds of a step of training from feedback, by phase, and relative to scalar PPO (paper, Table
+13)."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ def seconds_of(row: Row) -> float:
 
 
 def seconds_a_step(runs: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
-    """For each run with phases: the mean seconds of each, their sum (`whole`), and its ratio to the sum of a run of
-    scalar PPO, if there is one (`times_scalar`)."""
+    """For each run with phases: the mean seconds of each, their sum (`whole`), and its ratio to the
+    sum of a run of scalar PPO, if there is one (`times_scalar`)."""
     timed = {name: [row for row in rows if row.get("seconds_generate") is not None] for name, rows in runs.items()}
     phases_by_run = {
         name: {phase: fmean(row.get(f"seconds_{phase}") or 0.0 for row in rows) for phase in PHASES}

@@ -1,8 +1,10 @@
-"""Choose the learning rate of every method by the same number of tries, on seeds that are not reported.
+"""Choose the learning rate of every method by the same number of tries, on seeds that are not
+reported.
 
-The tries are the configuration's rate and the same multiples of it for all. The best has the highest measure on the
-held-out problems of the tuning seeds, sampled, at the best temperature where `evaluate.temperatures` has several (a
-policy that is only more certain gains nothing there). The seeds in the table have other problems.
+The tries are the configuration's rate and the same multiples of it for all. The best has the
+highest measure on the held-out problems of the tuning seeds, sampled, at the best temperature where
+`evaluate.temperatures` has several (a policy that is only more certain gains nothing there). The
+seeds in the table have other problems.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ APART = 100
 
 
 class Extent(NamedTuple):
-    """How much is run: the seeds of the table, the factors on rates, and the seeds that choose among them."""
+    """How much is run: the seeds of the table, the factors on rates, and the seeds that choose
+    among them."""
 
     seeds: Sequence[int]
     factors: Sequence[float] = (1.0,)
@@ -56,7 +59,8 @@ def tuning_seeds(config: Config, methods: Methods, extent: Extent) -> list[Seed]
 
 
 def tuned(config: Config, methods: Methods, extent: Extent, measure: str, at_once: int) -> dict[str, float]:
-    """The best factor of every method that has a rate; runs what is missing, and writes `tuning.json`."""
+    """The best factor of every method that has a rate; runs what is missing, and writes
+    `tuning.json`."""
     seeds = tuning_seeds(config, methods, extent)
     if not seeds:
         return dict.fromkeys(tunable(methods), extent.factors[0])
@@ -67,7 +71,8 @@ def tuned(config: Config, methods: Methods, extent: Extent, measure: str, at_onc
 
 
 def _tried(seeds: Sequence[Seed], method: str, factors: Sequence[float], measure: str) -> dict[str, Any]:
-    """The setting of a method, the measure at each factor, and the best factor; of equal ones the first tried."""
+    """The setting of a method, the measure at each factor, and the best factor; of equal ones the
+    first tried."""
 
     def score(factor: float) -> float:
         each = [scores_of(seed, run_name(method, factor), measure) for seed in seeds]

@@ -1,28 +1,33 @@
-"""What do noisy records and smaller teachers do to a reward model, and to a policy trained against it?
+"""What do noisy records and smaller teachers do to a reward model, and to a policy trained against
+it?
 
-On the embedded code task. The SFT policy of a seed, and what the tests say of its answers, are made once. Each arm
-changes the *training records* and trains a reward model on them, which is measured on held-out records that did not
-change:
+On the embedded code task. The SFT policy of a seed, and what the tests say of its answers, are made
+once. Each arm changes the *training records* and trains a reward model on them, which is measured
+on held-out records that did not change:
 
     clean             the records as they are
     flip_20           20 % of the spans have the other label
     displace_20       20 % of the spans are of the same length elsewhere in the answer
-    irrelevant_20     20 % of the answers have the critique of an answer to another problem: its words, its
+    irrelevant_20     20 % of the answers have the critique of an answer to another problem: its
+    words, its
                       verdict, and those of its quotes that happen to occur in this answer too
-    teacher_tests     a smaller teacher, which judges the same answers without the solution: it can say that tests
+    teacher_tests     a smaller teacher, which judges the same answers without the solution: it can
+    say that tests
                       fail, and blames the line of a traceback or the whole program
-    teacher_one_test  a smaller teacher that looks at the first of the tests alone, and praises what passes it
+    teacher_one_test  a smaller teacher that looks at the first of the tests alone, and praises what
+    passes it
 
 Arms in --policies also train a policy with that reward model in the loop, --steps steps. Rows in
 --out/results.jsonl that were made with the same settings are not made again.
 
     python -m text2grad_lab.experiments.annotation --change feedback.jsonl flip_10 noisy.jsonl
 
-only writes the records of any run with the noise of an arm, for `text2grad train-reward` to learn from.
+only writes the records of any run with the noise of an arm, for `text2grad train-reward` to learn
+from.
 
-The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `poor_f1`, `wrong_sign` and more, each
-with its mean and its value on every seed) and `policy` (arm -> held-out pass@1 `greedy` and `sampled`; `sft` is the
-start).
+The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `poor_f1`,
+`wrong_sign` and more, each with its mean and its value on every seed) and `policy` (arm -> held-out
+pass@1 `greedy` and `sampled`; `sft` is the start).
 """
 
 from __future__ import annotations
@@ -157,7 +162,8 @@ def measured(out: Path, what: str, seed: int, arm: str, config: Config, start: C
 
 
 def reward_model(config: Config, arm: str, start: Config) -> Row:
-    """Train a reward model on the records of an arm; its rates on the held-out records, which are as they were."""
+    """Train a reward model on the records of an arm; its rates on the held-out records, which are
+    as they were."""
     refuse_other_recipe(config)
     kept = list(read_jsonl(start.run.folder / TRAIN, Feedback))
     shutil.copytree(start.run.folder / SFT, config.run.folder / SFT, dirs_exist_ok=True)
@@ -172,7 +178,8 @@ def reward_model(config: Config, arm: str, start: Config) -> Row:
 
 
 def taught_by(seen: Callable[[Example], Example], config: Config, records: Sequence[Feedback]) -> list[Feedback]:
-    """The answers of the records, judged by a program critic that knows of each problem what `seen` leaves."""
+    """The answers of the records, judged by a program critic that knows of each problem what `seen`
+    leaves."""
     task = RunFolder.of(config).task()
     examples = {example.id: seen(example) for example in task.examples(feedback_split(config.task))}
     items = [Item(examples[record.id], record.response, ours=True) for record in records]
@@ -218,7 +225,8 @@ def irrelevant(records: Sequence[Feedback], share: float, seed: int) -> list[Fee
 
 
 def with_critique_of(record: Feedback, judged: Sequence[Feedback], rng: random.Random) -> Feedback:
-    """The answer with what was said of another; a quote counts where it first occurs in this answer, if it does."""
+    """The answer with what was said of another; a quote counts where it first occurs in this
+    answer, if it does."""
     other = rng.choice([each for each in judged if each.prompt != record.prompt])
     places = [(record.response.find(span.text), span) for span in other.spans]
     spans = [

@@ -1,18 +1,20 @@
-"""Where a method's advantages point, token by token, against what the tests say of the same answers.
+"""Where a method's advantages point, token by token, against what the tests say of the same
+answers.
 
 Runs of PPO keep strips: every few steps some training answers with their tokens and advantages.
-Here the `program` critic, which runs the tests and compares with the reference, marks right and wrong tokens of
-those answers; no training step saw these marks. An advantage has the wrong sign if it pushes a right token down or
-a wrong one up.
+Here the `program` critic, which runs the tests and compares with the reference, marks right and
+wrong tokens of those answers; no training step saw these marks. An advantage has the wrong sign if
+it pushes a right token down or a wrong one up.
 
     python -m text2grad_lab.experiments.credit_signs RUN ... [--runs runs/compared] [--seeds 0 1 2]
         [--answer ID --figure FILE]
 
 RUN is a run's folder below seed-N/ppo: `text2grad`, `scalar`. The last line
-of stdout is one JSON object: run -> kind of token -> `tokens`, `wrong_sign` (share of them) and `push` (mean
-advantage in the right direction; a step's root mean square is 1 unless `ppo.normalisation` is `none`), over all
-seeds. Kinds: `passing` (all tokens in answers that pass), `right` and `wrong` (marked tokens in answers that fail).
-With --figure the first strips of the training problem ID in the first seed's runs are drawn as well.
+of stdout is one JSON object: run -> kind of token -> `tokens`, `wrong_sign` (share of them) and
+`push` (mean advantage in the right direction; a step's root mean square is 1 unless
+`ppo.normalisation` is `none`), over all seeds. Kinds: `passing` (all tokens in answers that pass),
+`right` and `wrong` (marked tokens in answers that fail). With --figure the first strips of the
+training problem ID in the first seed's runs are drawn as well.
 """
 
 from __future__ import annotations
@@ -102,7 +104,8 @@ def marked(runs: Path, seed: int, names: list[str]) -> Iterator[tuple[str, str, 
 
 
 def tokens_of(strip: dict[str, Any], verdict: Critique) -> Iterator[Marked]:
-    """The marked tokens of one answer: its kind, and advantages that are positive where they push the right way."""
+    """The marked tokens of one answer: its kind, and advantages that are positive where they push
+    the right way."""
     if strip["failure"]:  # it could not be judged, and taught nothing
         return
     aligned = Aligned.of(strip["response"], np.array(strip["starts"]), np.array(strip["ends"]))
@@ -131,7 +134,8 @@ class Strip(NamedTuple):
 
 
 def tokens_svg(strips: Sequence[Strip]) -> str:
-    """Answers below each other, every token on a ground of its number: green above 0, red below, in proportion."""
+    """Answers below each other, every token on a ground of its number: green above 0, red below, in
+    proportion."""
     parts: list[str] = []
     y, width = MARGIN, 0.0
     for strip in strips:

@@ -1,6 +1,7 @@
 """Noise in the spans of any critic, to measure how much of it the method bears.
 
-The command line takes it as a critic, by its module: a fifth of the labels of the program critic flipped is
+The command line takes it as a critic, by its module: a fifth of the labels of the program critic
+flipped is
 
     --critic.kind text2grad_lab.experiments.noisy_critic:flip_20_of_program
 """
@@ -35,8 +36,9 @@ class NoiseSettings(Settings):
 class NoisyCritic:
     """Another critic with noise in its spans.
 
-    What happens to a response depends on nothing but the response, its example and `seed`: asked again, it gets the
-    same noise. A span that covers the whole response cannot be displaced and stays. A failure stays a failure.
+    What happens to a response depends on nothing but the response, its example and `seed`: asked
+    again, it gets the same noise. A span that covers the whole response cannot be displaced and
+    stays. A failure stays a failure.
     """
 
     def __init__(self, critic: Critic, settings: NoiseSettings, seed: int) -> None:

@@ -55,17 +55,20 @@ def row_once(results: Path, key: Row, make: Callable[[], Row]) -> Row:
 
 
 LATER = frozenset({"ppo", "offline", "credit", "critic", "extra", "evaluate"})
-"""Sections that the SFT policy and the reward model do not depend on (`annotate.critic` judges what it learns)."""
+"""Sections that the SFT policy and the reward model do not depend on (`annotate.critic` judges what
+it learns)."""
 
 
 def recipe_of(config: Config, without: frozenset[str] = frozenset()) -> str:
-    """A digest of all settings but some sections, where the run lies and how many threads it has."""
+    """A digest of all settings but some sections, where the run lies and how many threads it
+    has."""
     fields = config.model_dump_json(exclude={"run": {"folder", "threads"}, **dict.fromkeys(without, True)})
     return hashlib.sha256(f"{version('text2grad')} {fields}".encode()).hexdigest()[:16]
 
 
 def refuse_other_recipe(config: Config) -> None:
-    """Note what the models in the run folder are made with; refuse a folder whose models were made with another.
+    """Note what the models in the run folder are made with; refuse a folder whose models were made
+    with another.
 
     Raises:
         SystemExit: they were.

@@ -1,17 +1,20 @@
-"""Forty-eight remarks of one's own and SmolLM2: from two files to a better model, with no setting but their names.
-A script with a seed plays a person who has sent 48 replies to mails and marked what he likes and dislikes in each:
-courtesies that say nothing, promises that nobody asked for, hedges. Twelve more, to other mails, are held out. Then
-the commands of README's "Your own data" run, with `--config own`. Another program, which knows no phrase of the
-first, judges the policies' answers to the held-out mails: does the reply say what was asked, and nothing else?
+"""Forty-eight remarks of one's own and SmolLM2: from two files to a better model, with no setting
+but their names. A script with a seed plays a person who has sent 48 replies to mails and marked
+what he likes and dislikes in each: courtesies that say nothing, promises that nobody asked for,
+hedges. Twelve more, to other mails, are held out. Then the commands of README's "Your own data"
+run, with `--config own`. Another program, which knows no phrase of the first, judges the policies'
+answers to the held-out mails: does the reply say what was asked, and nothing else?
 
-`--start` is what SFT imitates: the replies as they were sent, or as the person corrected them. What the gate of
-`train-reward` says is obeyed as a user would: a reward model whose spans alone are fit is trained against with
-`--credit.outcome_weight 0`, and where it is refused, `train` is asked once and its refusal noted.
+`--start` is what SFT imitates: the replies as they were sent, or as the person corrected them. What
+the gate of `train-reward` says is obeyed as a user would: a reward model whose spans alone are fit
+is trained against with `--credit.outcome_weight 0`, and where it is refused, `train` is asked once
+and its refusal noted.
 
-The last line of stdout is one JSON object: `start`, `records`, and for each seed `seconds` and `peak_mb` of all
-commands, `judge_sft` and `judge_text2grad` (-1 to 1, sampled; `judge_..._greedy` likewise; null where `train`
-refused), `train_refused` (what it said), `gate_fit`, `gate_reasons`, and `reward_model_poor_f1` beside
-`random_poor_f1`. With --offline the policy learns from the records alone (`train --offline`), without reward model.
+The last line of stdout is one JSON object: `start`, `records`, and for each seed `seconds` and
+`peak_mb` of all commands, `judge_sft` and `judge_text2grad` (-1 to 1, sampled; `judge_..._greedy`
+likewise; null where `train` refused), `train_refused` (what it said), `gate_fit`, `gate_reasons`,
+and `reward_model_poor_f1` beside `random_poor_f1`. With --offline the policy learns from the
+records alone (`train --offline`), without reward model.
 """
 
 from __future__ import annotations
@@ -60,11 +63,13 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-# ------------------------------------------------------------------------------------------ the person's two files
+# ------------------------------------------------------------------------------------------ the
+# person's two files
 
 
 def mails(seed: int) -> Iterator[Row]:
-    """Sixty mails, each with the reply that was sent and what the person says of it; the last ones are held out."""
+    """Sixty mails, each with the reply that was sent and what the person says of it; the last ones
+    are held out."""
     draw = random.Random(seed)
     asked = [(topic, thing) for topic in PHRASES["topics"] for thing in PHRASES["things"]]
     for topic, thing in draw.sample(asked, RECORDS + HELDOUT):
@@ -77,7 +82,8 @@ def mails(seed: int) -> Iterator[Row]:
 
 
 def reply(draw: random.Random, known: str) -> Row:
-    """A reply with none to three of the faults, and the remarks: good and poor quotes, words, a score."""
+    """A reply with none to three of the faults, and the remarks: good and poor quotes, words, a
+    score."""
     kinds = draw.sample(list(FAULTS), draw.choice((0, 1, 1, 2, 2, 3)))
     quotes = {kind: draw.choice(FAULTS[kind]["quotes"]) for kind in kinds}
     hedge = quotes.get("hedge", "")
@@ -101,7 +107,8 @@ def capital(text: str) -> str:
 
 
 def write_files(folder: Path, seed: int, start: str) -> None:
-    """What the person has: the replies as they were sent, the remarks on them, and the mails held out.
+    """What the person has: the replies as they were sent, the remarks on them, and the mails held
+    out.
 
     To start from corrections, also the replies as they should have been.
     """
@@ -121,7 +128,8 @@ def write_files(folder: Path, seed: int, start: str) -> None:
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-# ------------------------------------------------------------------------------------------ the program that judges
+# ------------------------------------------------------------------------------------------ the
+# program that judges
 
 
 UNSURE = re.compile(
@@ -133,7 +141,8 @@ LONGEST = 40
 
 
 def judged(prompt: str, reply: str) -> float:
-    """-1 to 1. 1: the one thing asked, plainly. A sentence more, a hedge, too many words: each costs 2/3.
+    """-1 to 1. 1: the one thing asked, plainly. A sentence more, a hedge, too many words: each
+    costs 2/3.
 
     -1: the fact of the notes is not in it, in as many words.
     """
@@ -155,21 +164,25 @@ def fact_of(known: str) -> str:
     return next(fact for fact in facts if re.search(rf"\b{fact}\b", known))
 
 
-# ------------------------------------------------------------------------------------------ the path
+# ------------------------------------------------------------------------------------------ the
+# path
 
 
 class Walk:
-    """A folder with a person's files, in which commands run one by one; what has ended is not run again."""
+    """A folder with a person's files, in which commands run one by one; what has ended is not run
+    again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.took: list[Row] = []
 
     def run(self, *words: str, may_fail: bool = False) -> Row:
-        """Run a command, unless it has ended here before, and note its `seconds`, `peak_mb` and exit `code`.
+        """Run a command, unless it has ended here before, and note its `seconds`, `peak_mb` and
+        exit `code`.
 
         Raises:
-            SystemExit: it failed and may not, with the last line it said; or what ended here was another command.
+            SystemExit: it failed and may not, with the last line it said; or what ended here was
+                another command.
         """
         note = self.folder / "done" / f"{len(self.took)}_{words[0]}.json"
         if not note.is_file():
@@ -220,7 +233,8 @@ def one_path(chosen: argparse.Namespace, seed: int) -> Row:
 
 
 def as_the_gate_says(folder: Path) -> list[str]:
-    """The setting that trains on spans alone, where the gate says that these are fit and the whole is not."""
+    """The setting that trains on spans alone, where the gate says that these are fit and the whole
+    is not."""
     gate = json.loads((folder / "mine" / "reward_model" / "gate.json").read_text("utf-8"))
     alone = not gate["fit"] and (gate["spans_alone"] or {}).get("fit")
     return ["--credit.outcome_weight", "0"] if alone else []

@@ -1,9 +1,10 @@
-"""Replies to a colleague, of which none is right, and critics of three tastes: one task, by several programs.
+"""Replies to a colleague, of which none is right, and critics of three tastes: one task, by several
+programs.
 
 The command line takes them by their module: --task.name text2grad_lab.experiments.tastes:Replies
 --critic.kind text2grad_lab.experiments.tastes:Every.
-SFT imitates replies of all manners, drawn at random. `about` is paid by nobody: whether a reply still names what it
-was asked about.
+SFT imitates replies of all manners, drawn at random. `about` is paid by nobody: whether a reply
+still names what it was asked about.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Replies:
         )
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """What each critic thinks of it, in [0, 1], their mean `taste`, and whether it is `about` the thing."""
+        """What each critic thinks of it, in [0, 1], their mean `taste`, and whether it is `about`
+        the thing."""
         each = {name: (1 + (TasteCritic(judge).one(response).score or 0.0)) / 2 for name, judge in TASTES.items()}
         about = float(example.meta["thing"] in response)
         return {"taste": sum(each.values()) / len(each), **each, "about": about}
@@ -98,7 +100,8 @@ def sure(response: str) -> Critique:
 
 
 def every(response: str) -> Critique:
-    """All three at once: their spans, which may contradict each other, and the mean of their verdicts."""
+    """All three at once: their spans, which may contradict each other, and the mean of their
+    verdicts."""
     critiques = [judge(response) for judge in TASTES.values()]
     spans = tuple(span for critique in critiques for span in critique.spans)
     verdict = sum(critique.score or 0.0 for critique in critiques) / len(critiques)

@@ -1,15 +1,16 @@
-"""What words add to TRL's own GRPO: the plug-in beside plain GRPO, on the embedded code task or the agent's.
-Both start from one SFT policy, sample as many answers to the same prompts, take as many optimizer steps, and
-have the same critic, a program: plain GRPO is paid its verdict, the plug-in (`text2grad.plugins.trl`) its
-verdict and its words. All `TRIES` are run on the first of --tune-seeds, the better two of each method on the
-others as well, and the best by the mean is reported, on other seeds. What stands in --out/trl.jsonl is not run
-again.
+"""What words add to TRL's own GRPO: the plug-in beside plain GRPO, on the embedded code task or the
+agent's. Both start from one SFT policy, sample as many answers to the same prompts, take as many
+optimizer steps, and have the same critic, a program: plain GRPO is paid its verdict, the plug-in
+(`text2grad.plugins.trl`) its verdict and its words. All `TRIES` are run on the first of
+--tune-seeds, the better two of each method on the others as well, and the best by the mean is
+reported, on other seeds. What stands in --out/trl.jsonl is not run again.
 
     pip install 'text2grad[trl]'
-With `--task lookup` episodes go through TRL's `environment_factory` (examples/engines/trl_lookup.py). The last line
-of stdout is one JSON object: `sft`, the sampled held-out pass rate before, and of `text2grad` and `grpo` what was
-`chosen`, the means over the seeds (`sampled`, `greedy`), and the first of each seed (`seeds`); and `without_words`,
-plain GRPO at what was chosen for text2grad.
+With `--task lookup` episodes go through TRL's `environment_factory`
+(examples/engines/trl_lookup.py). The last line of stdout is one JSON object: `sft`, the sampled
+held-out pass rate before, and of `text2grad` and `grpo` what was `chosen`, the means over the seeds
+(`sampled`, `greedy`), and the first of each seed (`seeds`); and `without_words`, plain GRPO at what
+was chosen for text2grad.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ WAYS = ("sampled", "greedy")
 ROLLOUTS = {"demo": 64, "lookup": 32}
 TUNE_SEEDS, STEPS, BETTER = [10, 11], {"demo": 30, "lookup": 16}, 2
 TRIES: dict[str, dict[str, list[Row]]] = parse_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-"""The learning rate, the KL's coefficient, how many answers a prompt has, and for text2grad the weight of words."""
+"""The learning rate, the KL's coefficient, how many answers a prompt has, and for text2grad the
+weight of words."""
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
-"""BERTScore (Zhang et al. 2020): how well the tokens of two texts match by their states in an encoder.
+"""BERTScore (Zhang et al. 2020): how well the tokens of two texts match by their states in an
+encoder.
 
-Own lines, because the package bert-score 0.3.13 crashes on an empty text under transformers 5, and reads the first
-word of a text for RoBERTa without the space that its published scores were made with.
+Own lines, because the package bert-score 0.3.13 crashes on an empty text under transformers 5, and
+reads the first word of a text for RoBERTa without the space that its published scores were made
+with.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ Baseline = tuple[float, float, float]
 BERT_NAMES = ("precision", "recall", "f1")
 _ENGLISH: tuple[int, Baseline] = (17, (0.83150584, 0.8314941, 0.83122575))
 KNOWN = {"roberta-large": _ENGLISH, "FacebookAI/roberta-large": _ENGLISH}
-"""Layer and baseline (precision, recall, F1) that the bert-score package takes for English, by hub name."""
+"""Layer and baseline (precision, recall, F1) that the bert-score package takes for English, by hub
+name."""
 
 
 class Match(NamedTuple):
@@ -41,8 +44,8 @@ class EncodedText(NamedTuple):
 def match_tokens(text: EncodedText, reference: EncodedText) -> Match:
     """Each token is matched with the most similar one of the other text (the paper's equation 1).
 
-    Special tokens may be matched with and do not count themselves, as in the authors' code. A text in which no
-    token counts scores 0.
+    Special tokens may be matched with and do not count themselves, as in the authors' code. A text
+    in which no token counts scores 0.
     """
     similar = torch.nn.functional.normalize(text.states, dim=-1) @ (
         torch.nn.functional.normalize(reference.states, dim=-1).T
@@ -65,7 +68,8 @@ def rescale(match: Match, baseline: Sequence[float]) -> Match:
 class Encoder:
     """A model, a folder or hub name, that turns texts into the states of one layer.
 
-    The layer is the one of `KNOWN`, else the last; `baseline`: precision, recall and F1 of unrelated texts.
+    The layer is the one of `KNOWN`, else the last; `baseline`: precision, recall and F1 of
+    unrelated texts.
 
     Raises:
         UserError: the model or its tokenizer cannot be loaded.
@@ -126,7 +130,8 @@ class Encoder:
 
 
 def bert_figures(encoder: Encoder, references: Sequence[str], texts: Sequence[str]) -> dict[str, float | None]:
-    """Mean `bertscore_precision`, `_recall` and `_f1`, as they are and `_rescaled` (None without a baseline).
+    """Mean `bertscore_precision`, `_recall` and `_f1`, as they are and `_rescaled` (None without a
+    baseline).
 
     An empty text is 0 in all of them, and not left out.
     """

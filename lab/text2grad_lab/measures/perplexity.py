@@ -11,10 +11,12 @@ from text2grad.policy.model import Policy
 
 
 def perplexity(policy: Policy, examples: Sequence[Example], texts: Sequence[str], batch_size: int) -> float | None:
-    """exp of the mean -log p over all tokens of all texts, each given its prompt in the model's chat template.
+    """exp of the mean -log p over all tokens of all texts, each given its prompt in the model's
+    chat template.
 
-    The texts are read in the tokens of this model, without the end of the turn: a text that was cut is not charged
-    for it. Empty texts have no tokens; None where no text has any. Only figures of one model compare.
+    The texts are read in the tokens of this model, without the end of the turn: a text that was cut
+    is not charged for it. Empty texts have no tokens; None where no text has any. Only figures of
+    one model compare.
 
     Raises:
         UserError: a prompt and its text are longer than the model's context.
@@ -34,7 +36,8 @@ def perplexity(policy: Policy, examples: Sequence[Example], texts: Sequence[str]
 
 
 def perplexity_of(logp: float, units: int) -> float | None:
-    """exp(-logp / units), of the summed log-probability (nats) of texts of so many tokens; None of no tokens.
+    """exp(-logp / units), of the summed log-probability (nats) of texts of so many tokens; None of
+    no tokens.
 
     Counted in words or bytes it is the word or byte perplexity of the evaluation harnesses.
     """

@@ -1,7 +1,9 @@
-"""Run every step of the paper's list on tiny models and data, made on the spot in a temporary folder.
+"""Run every step of the paper's list on tiny models and data, made on the spot in a temporary
+folder.
 
-Nothing outside is needed: no network, GPU or key. Each step runs with its own words, one step of PPO and two
-problems to measure on, so that no command of the list fails after the training that it measures was paid for.
+Nothing outside is needed: no network, GPU or key. Each step runs with its own words, one step of
+PPO and two problems to measure on, so that no command of the list fails after the training that it
+measures was paid for.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from text2grad_lab.paper.steps import Step
 
 
 def check(selected: Sequence[Step]) -> dict[str, Any]:
-    """Run steps in a tiny world, data sets side by side; returns how many there are and ran, and which failed.
+    """Run steps in a tiny world, data sets side by side; returns how many there are and ran, and
+    which failed.
 
     A step that uses the output of another step needs that step among `selected`.
     """
@@ -46,7 +49,8 @@ def check(selected: Sequence[Step]) -> dict[str, Any]:
 
 
 def check_part(part: Sequence[Step]) -> list[tuple[str, str]]:
-    """Run steps one after the other in the current folder; of each its name with its line, "" if it ended well."""
+    """Run steps one after the other in the current folder; of each its name with its line, "" if it
+    ended well."""
     found = []
     with tiny_world.chat_endpoint() as url, mock.patch.object(files, "_hub_rows", tiny_world.hub_rows):
         os.environ["OPENAI_BASE_URL"] = url
@@ -59,7 +63,8 @@ def check_part(part: Sequence[Step]) -> list[tuple[str, str]]:
 
 
 def check_step(step: Step) -> str:
-    """Run the words of a step here, with `tiny_world.SMALL` after them; the line with which it failed, or ""."""
+    """Run the words of a step here, with `tiny_world.SMALL` after them; the line with which it
+    failed, or ""."""
     from text2grad.cli import main as text2grad
     from text2grad_lab.__main__ import register
 

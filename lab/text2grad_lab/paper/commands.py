@@ -18,11 +18,12 @@ GROUPS = ["slf5k", "kodcode", "ultrafeedback", "mistral"]
 class Paper(Stage):
     """Run the commands behind the paper's tables and figures.
 
-    The steps run in the current folder, whose runs/ and data/ they use, on a GPU and with a key of a chat model.
-    Finished steps are not run again. lab/paper.md says how exact each table is.
+    The steps run in the current folder, whose runs/ and data/ they use, on a GPU and with a key of
+    a chat model. Finished steps are not run again. lab/paper.md says how exact each table is.
 
-    With --plan every step is printed with what it shows, what it needs, its hours and its price. With --check
-    every step runs for real on tiny models and data made on the spot, without network, GPU or key.
+    With --plan every step is printed with what it shows, what it needs, its hours and its price.
+    With --check every step runs for real on tiny models and data made on the spot, without network,
+    GPU or key.
 
     \b
     Examples:

@@ -1,16 +1,19 @@
-"""What it costs to have every word labelled instead of a few spans quoted (paper, Tables 2, 11 and 14).
+"""What it costs to have every word labelled instead of a few spans quoted (paper, Tables 2, 11 and
+14).
 
-The same judged answers are written in both formats: as z with its quotes, and as a label for every word
-(`render_words`), each beside the prompt that asks for it (`code_plain` and `dense`). Counted are the
-tokens of the prompt and of the answer, by a tokenizer.json, else words and signs. `span_map` is z without the words
-of the critique and the reasons: what the two formats have in common.
+The same judged answers are written in both formats: as z with its quotes, and as a label for every
+word (`render_words`), each beside the prompt that asks for it (`code_plain` and `dense`). Counted
+are the tokens of the prompt and of the answer, by a tokenizer.json, else words and signs.
+`span_map` is z without the words of the critique and the reasons: what the two formats have in
+common.
 
     text2grad sft && text2grad annotate
-    python -m text2grad_lab.paper.dense_cost runs/demo/feedback.jsonl [--prompt code_plain] [--tokenizer FILE]
+    python -m text2grad_lab.paper.dense_cost runs/demo/feedback.jsonl [--prompt code_plain]
+    [--tokenizer FILE]
 
-The last line of stdout is one JSON object: `records`, mean tokens of `span_prompt`, `span_answer`, `span_map`,
-`dense_prompt`, `dense_answer`, and the ratios dense : span of the answers (`answer_ratio`, `map_ratio`) and of
-prompt and answer together (`ratio`).
+The last line of stdout is one JSON object: `records`, mean tokens of `span_prompt`, `span_answer`,
+`span_map`, `dense_prompt`, `dense_answer`, and the ratios dense : span of the answers
+(`answer_ratio`, `map_ratio`) and of prompt and answer together (`ratio`).
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ def tokenize_by(file: Path | None) -> Tokenize:
 
 
 def costs(records: Sequence[Feedback], prompt: str, tokenize: Tokenize) -> dict[str, float]:
-    """Mean tokens of a judged answer in both formats, and their ratios; failed records are left out."""
+    """Mean tokens of a judged answer in both formats, and their ratios; failed records are left
+    out."""
     judged = [(record, said) for record in records if isinstance(said := record.judgement(), Critique)]
 
     def asked(name: str) -> float:

@@ -1,11 +1,11 @@
 """The paper's tables and figures as one list of commands, for a GPU and a key of a chat model.
 
-The list is steps.yaml; lab/paper.md says how exact it is. A finished step is noted in `runs/paper/` with a
-digest of its command and is not run again; a stopped one resumes. Missing GPUs, keys and files are reported
-before anything runs.
+The list is steps.yaml; lab/paper.md says how exact it is. A finished step is noted in `runs/paper/`
+with a digest of its command and is not run again; a stopped one resumes. Missing GPUs, keys and
+files are reported before anything runs.
 
-Hours are estimates: PPO takes the preset's steps times the minutes of the paper's Table 13, other steps
-their tokens divided by the rates below.
+Hours are estimates: PPO takes the preset's steps times the minutes of the paper's Table 13, other
+steps their tokens divided by the rates below.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from text2grad.strict_yaml import parse_yaml
 LIST = Path(__file__).with_suffix(".yaml")
 NOTES = Path("runs/paper")
 GROUPS = ("slf5k", "kodcode", "ultrafeedback", "mistral")
-"""Parts of the list, by what stands before the slash of a step's name, in the order in which they are run."""
+"""Parts of the list, by what stands before the slash of a step's name, in the order in which they
+are run."""
 PAPER_GPUS = 8
 TRAINED_A_SECOND, WRITTEN_A_SECOND = 2_000, 1_000
-"""Tokens a second of one GPU with 80 GB at 8 billion parameters: trained on with adapters (a fifth of an A100's
-bfloat16 peak at 4 FLOPs a weight and token), and sampled 64 answers at a time. Assumed, not measured."""
+"""Tokens a second of one GPU with 80 GB at 8 billion parameters: trained on with adapters (a fifth
+of an A100's bfloat16 peak at 4 FLOPs a weight and token), and sampled 64 answers at a time.
+Assumed, not measured."""
 CHAT_MODEL = "gpt-4o"
 LAB = (
     *("refine", "imitate", "reflect", "train-units", "train-dpo", "train-scalar"),
@@ -42,7 +44,8 @@ LAB = (
 )
 """Commands of the lab: `python -m text2grad_lab`."""
 WENT_WELL = (0, 3)
-"""Exit codes after which the list goes on; 3: some records failed, and the summary says how many."""
+"""Exit codes after which the list goes on; 3: some records failed, and the summary says how
+many."""
 Row = Mapping[str, Any]
 
 
@@ -50,7 +53,8 @@ Row = Mapping[str, Any]
 class Step:
     """One command of `text2grad`, of a data set, and what it takes.
 
-    `gpu_hours`: of its one GPU. `chat_usd`: dollars to the chat model. `needs`: `gpu`, `key`, or a file.
+    `gpu_hours`: of its one GPU. `chat_usd`: dollars to the chat model. `needs`: `gpu`, `key`, or a
+    file.
     """
 
     name: str
@@ -111,7 +115,8 @@ def step_of(row: Row, facts: dict[str, Any]) -> Step:
 
 
 def value(row: Row, name: str, facts: Row) -> Any:
-    """What a row says of its cost: a value, or the field of the combination that has it; 0 if it says nothing."""
+    """What a row says of its cost: a value, or the field of the combination that has it; 0 if it
+    says nothing."""
     said = row.get(name, 0)
     return facts[said] if isinstance(said, str) else said
 

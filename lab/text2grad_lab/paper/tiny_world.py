@@ -1,8 +1,10 @@
-"""All that the steps of the paper need of the world, small enough for a laptop and made on the spot.
+"""All that the steps of the paper need of the world, small enough for a laptop and made on the
+spot.
 
-Models stand in the current folder under their hub names, data sets answer under theirs (`hub_rows`), the files of
-`data/` are there, and a scripted chat endpoint on loopback judges whatever it is shown. So a step runs with its own
-words; only `SMALL` follows them. No network, no GPU, no key.
+Models stand in the current folder under their hub names, data sets answer under theirs
+(`hub_rows`), the files of `data/` are there, and a scripted chat endpoint on loopback judges
+whatever it is shown. So a step runs with its own words; only `SMALL` follows them. No network, no
+GPU, no key.
 """
 
 from __future__ import annotations
@@ -53,13 +55,13 @@ SMALL: Mapping[str, tuple[str, ...]] = {
     "reflect": (*_GENERATION, *_CRITIQUES, "--evaluate.limit", "2"),
     "evaluate": (*_GENERATION, *_CRITIQUES, "--evaluate.limit", "2"),
 }
-"""What follows the words of each command, beside the tiny models and data: short answers, one step of PPO, which
-trains the policy at once, two problems to measure on. A reward model taught by a dozen critiques is fit for
-nothing, so its gate is left open."""
+"""What follows the words of each command, beside the tiny models and data: short answers, one step
+of PPO, which trains the policy at once, two problems to measure on. A reward model taught by a
+dozen critiques is fit for nothing, so its gate is left open."""
 
 RIGHT, WRONG = ("def f(x):\n    return x + 1", "def f(x):\n    return x - 1")
-"""What the tiny models answer, whatever they are asked: a program that passes the tests below, or one that does
-not."""
+"""What the tiny models answer, whatever they are asked: a program that passes the tests below, or
+one that does not."""
 CRITIQUE = (
     '{"critique": "Fine.", "good_spans": ["def f(x):"], "poor_spans": ["return"], "omissions": [], "score": 0.5}'
 )
@@ -70,8 +72,8 @@ CRITIQUE = (
 
 
 def make_models(folder: Path) -> None:
-    """Write the models of the list to `folder`, each under its hub name: a tiny Llama that has learned `_lessons`,
-    and an encoder of random weights."""
+    """Write the models of the list to `folder`, each under its hub name: a tiny Llama that has
+    learned `_lessons`, and an encoder of random weights."""
     import torch
 
     from text2grad.policy.tiny import TinyShape, make_tiny_model
@@ -95,7 +97,8 @@ def make_models(folder: Path) -> None:
 
 
 def _lessons() -> Iterator[tuple[str, str]]:
-    """What is asked and what the tiny models answer: a task either program, a critic's question one critique."""
+    """What is asked and what the tiny models answer: a task either program, a critic's question one
+    critique."""
     from text2grad.critics.prompted import judge_messages
     from text2grad.feedback import Example, Message
 
@@ -134,7 +137,8 @@ def _teach(folder: Path, lessons: Sequence[tuple[str, str]], steps: int = 200) -
     for _ in range(steps):
         logits = model(input_ids=ids, attention_mask=ids != tokenizer.pad_token_id).logits[:, :-1]
         wanted = labels[:, 1:].flatten()
-        # Smoothed, so that no other text is all but impossible: fine-tuning on it would count as diverged.
+        # Smoothed, so that no other text is all but impossible: fine-tuning on it would count as
+        # diverged.
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted, label_smoothing=0.01)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -161,7 +165,8 @@ def _make_encoder(folder: Path) -> None:
 
 
 def hub_rows(name: str, split: str) -> Iterator[Row]:
-    """In the place of `data.files._hub_rows`: rows of the data sets of the list, in their published shapes.
+    """In the place of `data.files._hub_rows`: rows of the data sets of the list, in their published
+    shapes.
 
     Raises:
         UserError: the list has no such data set, or it has no such split.
@@ -187,7 +192,8 @@ def rows_of(name: str) -> Iterator[Row]:
 
 
 def _numbers(question: str, heldout_share: float, counts: Mapping[str, int]) -> list[int]:
-    """Numbers with which so many questions are trained on and held out, at the share of their preset."""
+    """Numbers with which so many questions are trained on and held out, at the share of their
+    preset."""
     settings = TaskSettings(name="qa", heldout_share=heldout_share)
     left, found = dict(counts), []
     for number in range(10_000):
@@ -214,7 +220,8 @@ RATE = "Rate from 1 to 10."
 
 
 def reply_to(messages: list[Row]) -> str:
-    """What the endpoint says: a verdict, a rating, labels of all words, or a critique, as it is asked."""
+    """What the endpoint says: a verdict, a rating, labels of all words, or a critique, as it is
+    asked."""
     text = "\n".join(str(message["content"]) for message in messages)
     response = (re.findall(r"<response>\n(.*?)\n</response>", text, flags=re.DOTALL) or [""])[-1]
     marks = marks_of(response)
@@ -231,7 +238,8 @@ def reply_to(messages: list[Row]) -> str:
 
 
 def marks_of(response: str) -> tuple[list[Row], list[Row]]:
-    """Good and poor quotes: of a canary those that are known, of anything else its first word and its last."""
+    """Good and poor quotes: of a canary those that are known, of anything else its first word and
+    its last."""
     for line in CANARIES.read_text(encoding="utf-8").splitlines():
         canary = json.loads(line)
         if response and canary["response"].startswith(response):

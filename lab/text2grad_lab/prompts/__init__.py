@@ -1,7 +1,9 @@
-"""Critic prompts of the paper's comparisons, named `text2grad_lab.prompts:NAME` in `critic.prompted.prompt`.
+"""Critic prompts of the paper's comparisons, named `text2grad_lab.prompts:NAME` in
+`critic.prompted.prompt`.
 
-`dense` asks for a label of every word (Tables 2 and 11), `steps` for the steps of an answer (appendix N), in z.
-`summarization_b1`, `qa_b2` and `code_b3` ask the questions of appendix B, for answers in its keys.
+`dense` asks for a label of every word (Tables 2 and 11), `steps` for the steps of an answer
+(appendix N), in z. `summarization_b1`, `qa_b2` and `code_b3` ask the questions of appendix B, for
+answers in its keys.
 """
 
 from pathlib import Path

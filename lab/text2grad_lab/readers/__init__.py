@@ -1,1 +1,2 @@
-"""Importers of research data sets, loaded as `text2grad import FILE --kind text2grad_lab.readers.NAME:IMPORTER`."""
+"""Importers of research data sets, loaded as
+`text2grad import FILE --kind text2grad_lab.readers.NAME:IMPORTER`."""

@@ -1,7 +1,8 @@
 """DeFacto: what people found wrong in a summary of a news article, and their corrected summary.
 
-The faults are not marked: the difference between the summary and the mended one tells where they are. The verdict
-is `span_score` of those spans and of what was put in; a summary without error has 1.
+The faults are not marked: the difference between the summary and the mended one tells where they
+are. The verdict is `span_score` of those spans and of what was put in; a summary without error has
+1.
 
     text2grad import train.jsonl --kind text2grad_lab.readers.defacto:DEFACTO --out feedback.jsonl
 """

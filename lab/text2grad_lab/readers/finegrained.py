@@ -1,9 +1,11 @@
-"""FineGrainedRLHF's QA feedback: error spans that people marked in an answer, and the information they missed.
+"""FineGrainedRLHF's QA feedback: error spans that people marked in an answer, and the information
+they missed.
 
-Every error span is poor; text outside is neutral, since good text was not marked. Offsets are characters
-of "prediction 1", as published. The verdict is `span_score`.
+Every error span is poor; text outside is neutral, since good text was not marked. Offsets are
+characters of "prediction 1", as published. The verdict is `span_score`.
 
-    text2grad import dev_feedback.json --kind text2grad_lab.readers.finegrained:FINEGRAINED --config human_qa
+    text2grad import dev_feedback.json --kind text2grad_lab.readers.finegrained:FINEGRAINED --config
+    human_qa
 """
 
 from __future__ import annotations
@@ -55,10 +57,10 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
 def span_score(response: str, spans: Sequence[Span], missing: str = "") -> float:
     """A verdict from what is wrong and what is missing: 1 - 2 · (share of either), so in [-1, 1].
 
-    The share is of characters, of the response and of the `missing` passage text together. No error and nothing
-    missing is 1, an answer wrong from end to end is -1; overlaps count once. What is missing has to count: spans
-    cannot quote it, and by spans alone the shorter answer is the better one. Rounded to two digits, because a
-    model has to learn to write it.
+    The share is of characters, of the response and of the `missing` passage text together. No error
+    and nothing missing is 1, an answer wrong from end to end is -1; overlaps count once. What is
+    missing has to count: spans cannot quote it, and by spans alone the shorter answer is the better
+    one. Rounded to two digits, because a model has to learn to write it.
     """
     poor = {position for span in spans if span.label == -1 for position in range(span.start, span.end)}
     whole = len(response) + len(missing)
@@ -107,8 +109,8 @@ FINEGRAINED = Importer("finegrained_qa", opinions, FINEGRAINED_KEYS)
 def finegrained_example(row: Row, fallback_id: str, context_characters: int | None = None) -> Example:
     """A FineGrainedRLHF question with its passages.
 
-    The reference is the answer as people corrected it. Where they left nothing of it (13 of the 500 in
-    dev_feedback.json), it is the human-written gold answer.
+    The reference is the answer as people corrected it. Where they left nothing of it (13 of the 500
+    in dev_feedback.json), it is the human-written gold answer.
     """
     question = text_of(row, "question")
     feedback = row["feedback"]
@@ -121,8 +123,8 @@ def finegrained_example(row: Row, fallback_id: str, context_characters: int | No
 
 
 def passage_sentence(passages: Sequence[Sequence[str]], where: Mapping[str, Any]) -> str:
-    """The text behind `{"passage_id": p, "sentence_id": [s, ...]}`: passages count from 1, and sentence 0 is
-    the title.
+    """The text behind `{"passage_id": p, "sentence_id": [s, ...]}`: passages count from 1, and
+    sentence 0 is the title.
 
     Raises:
         ValueError: there is no such sentence.
@@ -158,7 +160,8 @@ def _with_passages(question: str, passages: Any, context_characters: int | None)
 
 
 def _without_repeated_title(passage: Sequence[str]) -> list[str]:
-    """[title, sentence, ...]; about half of the published passages repeat the title in the first sentence."""
+    """[title, sentence, ...]; about half of the published passages repeat the title in the first
+    sentence."""
     title, first, *rest = passage
     return [title, first.removeprefix(f"{title}\n\n"), *rest]
 

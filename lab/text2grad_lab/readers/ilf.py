@@ -1,4 +1,5 @@
-"""ILF-for-code (Chen et al. 2024): what people wrote about a model's program, and the program as they corrected it.
+"""ILF-for-code (Chen et al. 2024): what people wrote about a model's program, and the program as
+they corrected it.
 
 text2grad import surge_annotations.jsonl --kind text2grad_lab.readers.ilf:ILF --out feedback.jsonl
 """
@@ -19,7 +20,8 @@ CORRECTED = "unedited_annotator_completion"
 
 
 def problem(row: Row, fallback_id: str) -> Example:
-    """The problem of a row with its tests; the reference is the corrected program, `draft` the model's."""
+    """The problem of a row with its tests; the reference is the corrected program, `draft` the
+    model's."""
     start = text_of(row, "prompt")
     declared = re.findall(r"^def[ \t]+(\w+)", start, re.M)  # Python cannot parse the beginning of a program
     if not declared:

@@ -1,8 +1,9 @@
 """Whether a reviewer's comment praises or criticises, told only where its first words say so.
 
-A list of words, no model. A comment gets a label when it *opens* with a verdict of one side ("Incorrect: he
-never left", "This is an excellent description"), has no word of the other side, and voices no doubt.
-Everything else ("comma?", "who is they", "") has no polarity: its text is kept, its span is not rewarded.
+A list of words, no model. A comment gets a label when it *opens* with a verdict of one side
+("Incorrect: he never left", "This is an excellent description"), has no word of the other side, and
+voices no doubt. Everything else ("comma?", "who is they", "") has no polarity: its text is kept,
+its span is not rewarded.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _RESERVATION = re.compile(
 def polarity(comment: str) -> Label | None:
     """+1 for praise, -1 for criticism, None where the comment does not say it in its first words.
 
-    A criticism stands unless praise or doubt follows; praise stands only without any reservation, because
-    "a great start, but ..." praises less than it quotes.
+    A criticism stands unless praise or doubt follows; praise stands only without any reservation,
+    because "a great start, but ..." praises less than it quotes.
     """
     words = " ".join(comment.replace("’", "'").casefold().split())
     if _DOUBT.search(words):

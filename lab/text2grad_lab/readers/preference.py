@@ -1,7 +1,8 @@
 """Read preference pairs from files and published data sets.
 
-A line is `{"prompt", "chosen", "rejected"}`, with `id` and `meta` if there are some. Each of the three is text or a
-list of turns; an answer given as a whole conversation (UltraFeedback binarized) brings its prompt with it.
+A line is `{"prompt", "chosen", "rejected"}`, with `id` and `meta` if there are some. Each of the
+three is text or a list of turns; an answer given as a whole conversation (UltraFeedback binarized)
+brings its prompt with it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ OPENAI_SIDES = ("preferred_output", "non_preferred_output")
 
 
 def read_pairs(data: str, split: str = "") -> Pairs:
-    """The pairs of a local file or a split of a hub data set, without repeated ones and those with equal sides.
+    """The pairs of a local file or a split of a hub data set, without repeated ones and those with
+    equal sides.
 
     Raises:
         UserError: it cannot be read or has no records, or a record is no pair (which one, and why).
@@ -68,8 +70,8 @@ def _pair(row: Row, fallback_id: str) -> Preference:
 
 
 def _answer(row: Row, side: str) -> tuple[tuple[Message, ...], str]:
-    """The turns before an answer, if it is a conversation, and its text; one that begins with the assistant is all
-    answer, of several turns."""
+    """The turns before an answer, if it is a conversation, and its text; one that begins with the
+    assistant is all answer, of several turns."""
     turns = _turns(row.get(side))
     if len(turns) > 1 and turns[0].role == "assistant":
         return (), Transcript.of_messages(turns)
@@ -87,7 +89,8 @@ def _turns(value: object) -> tuple[Message, ...]:
 
 
 def _published(responses: Sequence[Response]) -> Preference | None:
-    """Of scored completions the best over the worst; what people corrected over the draft they wrote about."""
+    """Of scored completions the best over the worst; what people corrected over the draft they
+    wrote about."""
     scored = [(float(score), each) for each in responses if (score := each.meta.get("overall_score")) is not None]
     if len(scored) > 1:
         (low, worst), *_, (high, best) = sorted(scored, key=lambda pair: pair[0])

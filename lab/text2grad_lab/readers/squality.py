@@ -1,10 +1,13 @@
-"""SQuALITY's human evaluation: reviewers highlighted parts of summaries, commented, and gave 0-100 ratings.
+"""SQuALITY's human evaluation: reviewers highlighted parts of summaries, commented, and gave 0-100
+ratings.
 
-A highlight is published as text without its position, so only one that occurs once in the response can be
-placed; and as a comment without a label, so only one whose comment says so plainly is praise or criticism
-(`polarity`). Everything that yields no span is counted. The verdict is the reviewer's overall rating.
+A highlight is published as text without its position, so only one that occurs once in the response
+can be placed; and as a comment without a label, so only one whose comment says so plainly is praise
+or criticism (`polarity`). Everything that yields no span is counted. The verdict is the reviewer's
+overall rating.
 
-    text2grad import all-responses.jsonl --kind text2grad_lab.readers.squality:SQUALITY --config human_qa
+    text2grad import all-responses.jsonl --kind text2grad_lab.readers.squality:SQUALITY --config
+    human_qa
 """
 
 from __future__ import annotations
@@ -31,10 +34,11 @@ RATINGS = ("correctness", "selection", "overall")
 
 
 def find(selection: str, response: str) -> list[tuple[int, int]]:
-    """Where a highlighted text occurs in the response (characters, end exclusive), overlaps included.
+    """Where a highlighted text occurs in the response (characters, end exclusive), overlaps
+    included.
 
-    First literally; if it is not found, with any white space in place of its own (copying from a web
-    page joins lines). Word boundaries do not matter: people drag over parts of words.
+    First literally; if it is not found, with any white space in place of its own (copying from a
+    web page joins lines). Word boundaries do not matter: people drag over parts of words.
     """
     if not selection.strip():
         return []
@@ -45,7 +49,8 @@ def find(selection: str, response: str) -> list[tuple[int, int]]:
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion of each review of a row. The published rows have no question texts: `names.beside` has them."""
+    """The opinion of each review of a row. The published rows have no question texts:
+    `names.beside` has them."""
     return (_opinion(each, names.beside) for each in (_reviews(row, names.beside) if _is_nested(row) else [row]))
 
 
@@ -82,7 +87,8 @@ def _opinion(row: Row, questions: Mapping[tuple[str, str], Question]) -> Opinion
 
 
 def _spans(marks: Sequence[tuple[str, str]], response: str) -> tuple[tuple[Span, ...], QuoteCounts]:
-    """The spans that can be placed and labelled, sorted, and why the others cannot: each mark counts once."""
+    """The spans that can be placed and labelled, sorted, and why the others cannot: each mark
+    counts once."""
     counts: Counter[str] = Counter()
     spans: dict[tuple[int, int, int], Span] = {}
     for selection, comment in marks:
@@ -115,8 +121,9 @@ def _reviews(row: Row, questions: Mapping[tuple[str, str], Question]) -> Iterato
 
 
 def read_names(path: Path, rows: Sequence[Row]) -> Names:
-    """The question texts and references by (story, index of the question): of questions_and_references.jsonl beside
-    the file, or of v1-3/txt/test.jsonl where the repository has it.
+    """The question texts and references by (story, index of the question): of
+    questions_and_references.jsonl beside the file, or of v1-3/txt/test.jsonl where the repository
+    has it.
 
     Raises:
         UserError: the rows have no question texts, and neither file is there.

@@ -10,7 +10,8 @@ from text2grad.tasks.function_summaries import FunctionSummariesTask, shorten
 from text2grad.tasks.library import DocumentedFunction
 
 REST, SIGNATURE = 90, 40
-"""Characters of the docstring's rest and of the signature that are shown: such a model has a short context."""
+"""Characters of the docstring's rest and of the signature that are shown: such a model has a short
+context."""
 
 
 class DocstringsTask(FunctionSummariesTask):

@@ -1,10 +1,13 @@
-"""Extraction: a message, a list or a table -> a JSON object of the keys that are asked for. No download.
+"""Extraction: a message, a list or a table -> a JSON object of the keys that are asked for. No
+download.
 
-A document is of one of ten kinds (`extraction.yaml`), written by a seeded generator: wording, order, the forms of
-dates, times, amounts and names vary, and other dates, amounts and people stand beside what is asked for. A share
-of the kinds (`task.heldout_share`: two of the ten) is held out with their structure and all their keys.
+A document is of one of ten kinds (`extraction.yaml`), written by a seeded generator: wording,
+order, the forms of dates, times, amounts and names vary, and other dates, amounts and people stand
+beside what is asked for. A share of the kinds (`task.heldout_share`: two of the ten) is held out
+with their structure and all their keys.
 
-The reference is the object. Each of its fields is right or wrong by itself, which is what the critic `fields` says.
+The reference is the object. Each of its fields is right or wrong by itself, which is what the
+critic `fields` says.
 """
 
 from __future__ import annotations
@@ -85,7 +88,8 @@ def listing(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
 
 
 def table(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
-    """An opening, a head, and the row that is asked for among others, columns and rows in any order."""
+    """An opening, a head, and the row that is asked for among others, columns and rows in any
+    order."""
     rows = [values]
     while len(rows) < ROWS:
         other = values_of(kind, rng)
@@ -116,7 +120,8 @@ class ExtractionTask:
         self._settings, self._kinds = settings, read_kinds()
 
     def examples(self, split: Split) -> list[Example]:
-        """The documents of a split, every kind about equally often; `task.limit` is of the `sft` split."""
+        """The documents of a split, every kind about equally often; `task.limit` is of the `sft`
+        split."""
         rng = random.Random(f"{self._settings.seed}/{split}")
         kinds, count = sorts_of(split, self._kinds, "kinds", self._settings)
         return [self._example(f"{split}-{n}", kinds[n % len(kinds)], rng) for n in range(count)]
@@ -131,5 +136,6 @@ class ExtractionTask:
         return one_turn(id, content, reference, {"kind": kind.kind})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """`fields`: share of the fields that are right; `exact`: all are; `valid`: JSON with exactly these keys."""
+        """`fields`: share of the fields that are right; `exact`: all are; `valid`: JSON with
+        exactly these keys."""
         return Fields.of(example.reference, response).scores()

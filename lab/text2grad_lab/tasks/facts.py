@@ -15,17 +15,19 @@ NAMED = 6  # faults that a critique names
 class FactsCritic:
     """Judges a report by the facts in `example.meta["facts"]`.
 
-    Good: the words and numbers that state a fact, the first time. Poor: numbers and names that are not in the row,
-    numbers of another fact or without a word that says what they are, wrong units, numbers said again, and
-    everything after the third sentence. Omissions: the names of the facts that are not stated. The score is
-    2 s - 1, s the facts that are stated out of all facts and faults. A reason never says a value of the row.
+    Good: the words and numbers that state a fact, the first time. Poor: numbers and names that are
+    not in the row, numbers of another fact or without a word that says what they are, wrong units,
+    numbers said again, and everything after the third sentence. Omissions: the names of the facts
+    that are not stated. The score is 2 s - 1, s the facts that are stated out of all facts and
+    faults. A reason never says a value of the row.
     """
 
     def __init__(self) -> None:
         self.source = Source(kind="program", model="facts", prompt_version="2")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Compare every response with the facts of its row; an example without any gives a `Failure`."""
+        """Compare every response with the facts of its row; an example without any gives a
+        `Failure`."""
         return [self._one(*each) for each in zip(examples, responses, strict=True)]
 
     def _one(self, example: Example, response: str) -> Judgement:

@@ -18,20 +18,23 @@ TITLES: dict[Mark, str] = {"right": "Right", "wrong": "Wrong", "again": "Said tw
 class FieldsCritic:
     """Judges an answer by the JSON object in `example.reference`.
 
-    Good: the value of each right field. Poor: the value of each wrong one, each key that is given again or was not
-    asked for, with its value, and the place where the answer is not JSON. Omissions: the keys that are missing. A
-    field that is given twice is not right, whichever of its values is. The score is 2 s - 1, s the share of the
-    fields that are right out of all that were asked for or given; 0 where the answer is not JSON.
+    Good: the value of each right field. Poor: the value of each wrong one, each key that is given
+    again or was not asked for, with its value, and the place where the answer is not JSON.
+    Omissions: the keys that are missing. A field that is given twice is not right, whichever of its
+    values is. The score is 2 s - 1, s the share of the fields that are right out of all that were
+    asked for or given; 0 where the answer is not JSON.
 
-    A reason says what kind of mistake it is (not in the text; another value of the text; a number, no text; how a
-    date is written) and never the right value: who is shown it must still read the text.
+    A reason says what kind of mistake it is (not in the text; another value of the text; a number,
+    no text; how a date is written) and never the right value: who is shown it must still read the
+    text.
     """
 
     def __init__(self) -> None:
         self.source = Source(kind="program", model="fields", prompt_version="1")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Compare every response with its reference; an example without an object gives a `Failure`."""
+        """Compare every response with its reference; an example without an object gives a
+        `Failure`."""
         return [self._one(*each) for each in zip(examples, responses, strict=True)]
 
     def _one(self, example: Example, response: str) -> Judgement:

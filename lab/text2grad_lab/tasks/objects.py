@@ -1,4 +1,5 @@
-"""Read an answer that should be one JSON object, with the characters of each value, and compare it with another."""
+"""Read an answer that should be one JSON object, with the characters of each value, and compare it
+with another."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _LITERALS = {"true": True, "false": False, "null": None}
 UNENDED = "the object does not end"
 Mark = Literal["right", "wrong", "twice", "again", "unasked"]
-"""What a member is: the right or a wrong value of a field; the right one of a field that is given twice, which is
-no answer; a field that was given before; a key that nobody asked for."""
+"""What a member is: the right or a wrong value of a field; the right one of a field that is given
+twice, which is no answer; a field that was given before; a key that nobody asked for."""
 
 
 def _refuse(constant: str) -> None:
@@ -39,8 +40,8 @@ _JSON = json.JSONDecoder(parse_float=_number, parse_int=Decimal, parse_constant=
 
 
 class Member(NamedTuple):
-    """A key and its value, every number as a decimal; `whole` are the characters of both, `place` those of the
-    value, of a text without its quotes."""
+    """A key and its value, every number as a decimal; `whole` are the characters of both, `place`
+    those of the value, of a text without its quotes."""
 
     key: str
     value: Any
@@ -62,7 +63,8 @@ class _Broken(Exception):
 
 
 def read_members(text: str) -> tuple[list[Member], list[Fault]]:
-    """The members of the one object of a text, as far as it can be read, and what is not JSON, in their order."""
+    """The members of the one object of a text, as far as it can be read, and what is not JSON, in
+    their order."""
     start = text.find("{")
     if start < 0:
         return [], [Fault(_stripped(text, 0), "no JSON object")]

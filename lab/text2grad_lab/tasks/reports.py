@@ -1,8 +1,10 @@
-"""Reports: a row of a real table -> two or three sentences that state every fact of it and no other.
+"""Reports: a row of a real table -> two or three sentences that state every fact of it and no
+other.
 
-The tables come with the package `vega_datasets`; `reports.yaml` says what their columns are. A share
-of the tables (`task.heldout_share`: two of the eight) is held out whole. A demonstration is put together from
-clauses in varied words, orders and forms of its numbers; what is right of any other text, `statements` can tell.
+The tables come with the package `vega_datasets`; `reports.yaml` says what their columns are. A
+share of the tables (`task.heldout_share`: two of the eight) is held out whole. A demonstration is
+put together from clauses in varied words, orders and forms of its numbers; what is right of any
+other text, `statements` can tell.
 """
 
 from __future__ import annotations
@@ -184,7 +186,8 @@ class ReportsTask:
         self._settings, self._tables = settings, read_tables()
 
     def examples(self, split: Split) -> list[Example]:
-        """The rows of a split, every table as often as the others; `task.limit` is of the `sft` split."""
+        """The rows of a split, every table as often as the others; `task.limit` is of the `sft`
+        split."""
         rng = random.Random(f"{self._settings.seed}/{split}")
         tables, count = sorts_of(split, self._tables, "tables", self._settings)
         pools = {table.table: self._rows(table, split) for table in tables}
@@ -197,7 +200,8 @@ class ReportsTask:
         return found
 
     def _rows(self, table: Table, split: Split) -> list[dict[str, Fact]]:
-        """The facts of a table's rows for a split, in the order of the seed; of training rows half are of `sft`."""
+        """The facts of a table's rows for a split, in the order of the seed; of training rows half
+        are of `sft`."""
         rows = [facts for facts in table.rows if len(facts) >= FEWEST]
         random.Random(f"{self._settings.seed}/{table.table}").shuffle(rows)
         half = len(rows) // 2
@@ -214,9 +218,10 @@ class ReportsTask:
         return Example(**{**dict(one_turn(id, content, demonstration(table, kept, rng), {})), "meta": meta})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """`covered`: share of the facts that are stated; `invented`: 1 where every number is in the row, 0 where
-        none is; `length`: two or three sentences and nothing else; `right`: share of the facts that are stated, out
-        of all facts and all faults, which is what its critic's verdict says."""
+        """`covered`: share of the facts that are stated; `invented`: 1 where every number is in the
+        row, 0 where none is; `length`: two or three sentences and nothing else; `right`: share of
+        the facts that are stated, out of all facts and all faults, which is what its critic's
+        verdict says."""
         return report_of(example, response).scores()
 
 

@@ -1,4 +1,5 @@
-"""Small programs for a model that can read: the embedded problems, and MBPP's training problems among them.
+"""Small programs for a model that can read: the embedded problems, and MBPP's training problems
+among them.
 
 Measured on the embedded task's held-out combinations; on MBPP's test problems and HumanEval by
 `text2grad evaluate NAME --task text2grad_lab.benchmarks.programs:MBPP` (and `:HumanEval`).
@@ -37,7 +38,8 @@ class SmallProgramsTask:
         self._seed = settings.seed
 
     def examples(self, split: Split) -> list[Example]:
-        """`sft`: demonstrations, of the embedded task with slips; `train`: problems with tests; `heldout`."""
+        """`sft`: demonstrations, of the embedded task with slips; `train`: problems with tests;
+        `heldout`."""
         embedded = self._embedded.examples(split)
         if split == "heldout":
             return embedded

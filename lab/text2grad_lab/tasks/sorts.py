@@ -14,7 +14,8 @@ S = TypeVar("S")
 
 
 def sorts_of(split: Split, sorts: Sequence[S], name: str, settings: TaskSettings) -> tuple[list[S], int]:
-    """The sorts of a split, and how many examples it has; `task.heldout_share` of them are held out.
+    """The sorts of a split, and how many examples it has; `task.heldout_share` of them are held
+    out.
 
     `name` is what the sorts are called: tasks of one seed draw theirs apart.
     """

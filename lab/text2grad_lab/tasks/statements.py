@@ -1,8 +1,9 @@
 """What a short report states of the facts of a row, and what it says that is in no fact.
 
-A text is stated by one of its forms. A number is stated where it has the fact's value and stands nearest to one of
-the fact's cues, with no other number between them: a list of all numbers of the row states nothing. Only complete
-sentences state anything, of them the first `MOST`, and lines of `label: value` are none.
+A text is stated by one of its forms. A number is stated where it has the fact's value and stands
+nearest to one of the fact's cues, with no other number between them: a list of all numbers of the
+row states nothing. Only complete sentences state anything, of them the first `MOST`, and lines of
+`label: value` are none.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _JOINT = re.compile(r"[,;]|\band\b|\bbut\b|\bwhile\b")
 
 @dataclass(frozen=True)
 class Fact:
-    """What a row says: `forms` are the texts that state it, or `number` is its value, `cues` and `units` the words
-    beside it."""
+    """What a row says: `forms` are the texts that state it, or `number` is its value, `cues` and
+    `units` the words beside it."""
 
     name: str
     forms: tuple[str, ...] = ()
@@ -62,12 +63,13 @@ class Fact:
 
 
 LONGEST = Decimal(10) ** 20
-"""Of what its last digit is worth: a policy may write any number of digits, decimals divide up to 28."""
+"""Of what its last digit is worth: a policy may write any number of digits, decimals divide up to
+28."""
 
 
 class Number(NamedTuple):
-    """A number of a text; `precise` is what one of its last written digit is worth. `free`: it may be rounded
-    further, because it is hedged or in thousands. `spelled`: it is a word."""
+    """A number of a text; `precise` is what one of its last written digit is worth. `free`: it may
+    be rounded further, because it is hedged or in thousands. `spelled`: it is a word."""
 
     place: Place
     value: Decimal
@@ -105,8 +107,8 @@ def numbers(text: str, start: int = 0, end: int | None = None) -> Iterator[Numbe
 def states(number: Number, value: Decimal) -> bool:
     """Whether a number is a value, or the value rounded.
 
-    Rounded to the last digit written it needs three digits or more; where it is hedged ("about") or counted in
-    thousands it may be rounded to any place that leaves it two.
+    Rounded to the last digit written it needs three digits or more; where it is hedged ("about") or
+    counted in thousands it may be rounded to any place that leaves it two.
     """
     if not number.plain or number.value == value:
         return number.plain
@@ -124,8 +126,8 @@ def states(number: Number, value: Decimal) -> bool:
 
 
 def pattern(form: str, cased: bool = False) -> re.Pattern[str]:
-    """A word or phrase that stands by itself; * is any ending; white space is any white space. A form without small
-    letters, as MS, is looked for as it is written if `cased`."""
+    """A word or phrase that stands by itself; * is any ending; white space is any white space. A
+    form without small letters, as MS, is looked for as it is written if `cased`."""
     inside = r"\s+".join(re.escape(part).replace(r"\*", r"\w*") for part in form.split())
     before = r"(?<!\w)(?<![$€£])(?<!\d[.,])" if form[0].isdigit() else r"(?<![^\W\d])" if form[0].isalpha() else ""
     after = r"(?!\w)(?![.,]\d)" if form[-1].isalnum() else ""
@@ -161,7 +163,8 @@ class Report:
 
     @cached_property
     def sentences(self) -> list[Place]:
-        """The complete sentences: a full stop, question or exclamation mark ends one, a new line breaks it off."""
+        """The complete sentences: a full stop, question or exclamation mark ends one, a new line
+        breaks it off."""
         found, start = [], 0
         for line in re.finditer(r"[^\n]+", self.text):
             start = line.start()
@@ -217,7 +220,8 @@ class Report:
                 yield remark
 
     def _distance(self, number: Place, cue: Place) -> float:
-        """Words between a number and a cue; a comma or "and" counts as two, standing before as half a one."""
+        """Words between a number and a cue; a comma or "and" counts as two, standing before as half
+        a one."""
         before = cue[1] <= number[0]
         between = self.text[cue[1] : number[0]] if before else self.text[number[1] : cue[0]]
         return len(re.findall(r"\w+", between)) + 2 * len(_JOINT.findall(between)) + 0.5 * before
@@ -241,7 +245,8 @@ class Report:
         return any(fact.number and states(number, Decimal(fact.number)) for fact in self.facts)
 
     def _wrong_unit(self, number: Place, most: int, fact: Fact) -> Place | None:
-        """A number with the currency before it or the unit directly after it, where that is not the fact's."""
+        """A number with the currency before it or the unit directly after it, where that is not the
+        fact's."""
         start, end = number
         if self.text[start - 1 : start] in set("$€£") - set(fact.units):
             return start - 1, end

@@ -24,7 +24,8 @@ class Value(NamedTuple):
 
 
 def draw(kind: str | Sequence[str], rng: random.Random) -> Value:
-    """A value of one of the kinds of `KINDS`, of `code` with a pattern (# is a digit), or one of a list."""
+    """A value of one of the kinds of `KINDS`, of `code` with a pattern (# is a digit), or one of a
+    list."""
     if not isinstance(kind, str):
         return verbatim(rng.choice(kind))
     name, _, pattern = kind.partition(" ")

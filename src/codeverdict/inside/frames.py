@@ -1,8 +1,9 @@
-"""Frames on a pipe: four bytes of length, then JSON. Longer ones than the limit are refused on both sides.
+"""Frames on a pipe: four bytes of length, then JSON. Longer ones than the limit are refused on both
+sides.
 
-Packets between a server and whoever started it: a few words as JSON, and descriptors of the files of a job. Nothing
-else of a job comes to the server: its processes read the program and its tests from these files after the fork, so
-no later process can find them in the memory it inherits.
+Packets between a server and whoever started it: a few words as JSON, and descriptors of the files
+of a job. Nothing else of a job comes to the server: its processes read the program and its tests
+from these files after the fork, so no later process can find them in the memory it inherits.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ KEY_BYTES = 16
 
 
 class Seal:
-    """Makes the lines of a verdict, or reads them: JSON behind a digest of the key, their number and it."""
+    """Makes the lines of a verdict, or reads them: JSON behind a digest of the key, their number
+    and it."""
 
     def __init__(self, key: bytes) -> None:
         self._key, self._lines = key, 0

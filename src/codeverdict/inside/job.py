@@ -18,7 +18,8 @@ RUNNING = -1
 """In place of a wait status: the process had not ended."""
 
 Work = tuple[Callable[..., None], tuple[int, ...], int]
-"""What a process of a job does with some descriptors, all that it may use; bytes of the longest file it writes."""
+"""What a process of a job does with some descriptors, all that it may use; bytes of the longest
+file it writes."""
 
 
 class Job:
@@ -48,7 +49,8 @@ class Job:
             os.close(descriptor)
 
     def _shut_in(self, work: Work, gate: tuple[int, int], rules: int, server: int) -> None:
-        """Do the work after the server opened the list of what this process maps: later nobody may."""
+        """Do the work after the server opened the list of what this process maps: later nobody
+        may."""
         reader, writer = gate
         os.close(writer)
         os.read(reader, 1)
@@ -57,10 +59,12 @@ class Job:
         do(*keep)
 
     def overrun(self) -> str:
-        """What it has had too much of: `time` of the processor, of the `clock`, `files`; "" if nothing."""
+        """What it has had too much of: `time` of the processor, of the `clock`, `files`; "" if
+        nothing."""
         with contextlib.suppress(OSError):  # a process has ended
             solution, *tests = map(_processor_seconds, self._processes)
-            # To send a call costs either side the same, so a loop of many calls is not charged for sending them.
+            # To send a call costs either side the same, so a loop of many calls is not charged for
+            # sending them.
             if solution - sum(tests) > self._limits.seconds:
                 return "time"
         if self._scratch.overfull(jail.FILE_BYTES * sum(map(self._scratch.nameless, self._maps))):
@@ -68,11 +72,13 @@ class Job:
         return "clock" if time.monotonic() > self._deadline else ""
 
     def watched(self) -> int:
-        """A descriptor that can be read once the last process, whose end is that of the job, has ended."""
+        """A descriptor that can be read once the last process, whose end is that of the job, has
+        ended."""
         return os.pidfd_open(self._processes[-1])
 
     def end(self) -> list[int]:
-        """Clear up; how each process ended by itself (wait status), RUNNING for what had to be killed."""
+        """Clear up; how each process ended by itself (wait status), RUNNING for what had to be
+        killed."""
         statuses = []
         for process in self._processes:
             ended, status = os.waitpid(process, os.WNOHANG)
@@ -110,7 +116,8 @@ def _forked(work: Callable[[], None]) -> int:
 
 
 def _fork_at_last(deadline: float) -> int:
-    """Fork; where there are too many processes, those of a job that was killed may need a moment to end."""
+    """Fork; where there are too many processes, those of a job that was killed may need a moment to
+    end."""
     while True:
         try:
             return system.fork()

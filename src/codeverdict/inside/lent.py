@@ -1,7 +1,8 @@
 """The objects of the tests that a solution may have, and what it may do to them.
 
-A call of one runs code of the test file, or a listed method of a listed type: whatever the solution has is safe to
-call, with any arguments. No class of Python's is among them: the solution has those of its own process.
+A call of one runs code of the test file, or a listed method of a listed type: whatever the solution
+has is safe to call, with any arguments. No class of Python's is among them: the solution has those
+of its own process.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ _OF_ITERATORS = ("__next__", "__iter__", "__length_hint__")
 _OF_CLASSES = ("holds", "dir", "__iter__", "__len__", "__contains__", "__getitem__")
 _OF_TASKS = frozenset(_LISTED["_asyncio.Task"].split())
 _BASES = ("builtins", "abc", "enum", "typing", "collections", "collections.abc", "contextlib", "numbers")
-"""Modules whose classes do nothing but hold values: a class of the tests may derive from them and be called."""
+"""Modules whose classes do nothing but hold values: a class of the tests may derive from them and
+be called."""
 
 
 def is_lent(value: Any) -> bool:
@@ -139,7 +141,8 @@ def _is_iterator(kind: type) -> bool:
 
 
 def _is_mock(value: Any, callable: bool) -> bool:
-    """True for a mock that hands calls on to nothing of Python's; with `callable`, one that can be called."""
+    """True for a mock that hands calls on to nothing of Python's; with `callable`, one that can be
+    called."""
     mock = sys.modules.get("unittest.mock")
     if mock is None or not isinstance(value, mock.CallableMixin if callable else mock.NonCallableMock):
         return False
@@ -158,8 +161,8 @@ def _is_harmless(value: Any) -> bool:
 
 
 def _is_data(target: Any, name: str, value: Any) -> bool:
-    """True if an attribute may be set to a value: it is of an instance of the tests' own class, no method, and no
-    object of theirs that one of the solution would stand for."""
+    """True if an attribute may be set to a value: it is of an instance of the tests' own class, no
+    method, and no object of theirs that one of the solution would stand for."""
     now = getattr(target, name, None)
     stands_in = objects.link_of(value) is not None and is_lent(now)
     return _is_own(type(target)) and not callable(now) and not stands_in

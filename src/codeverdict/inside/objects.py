@@ -1,7 +1,9 @@
-"""Objects of the other side: every class of it becomes a class here, and its objects become instances of that.
+"""Objects of the other side: every class of it becomes a class here, and its objects become
+instances of that.
 
-Such a class has the special methods of the one it stands for, and no others, so that `callable`, `isinstance` and
-a missing operator are what they are there. What is done to an object is asked of the side where it lives.
+Such a class has the special methods of the one it stands for, and no others, so that `callable`,
+`isinstance` and a missing operator are what they are there. What is done to an object is asked of
+the side where it lives.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ def link_of(value: Any) -> Link | None:
 
 
 def of_class(value: Any) -> Any:
-    """Note that the tests treat this as a class of the solution, an object they made of one, or a part of it.
+    """Note that the tests treat this as a class of the solution, an object they made of one, or a
+    part of it.
 
-    Such an object may be computed with plain values: they are what it is made of, not what it is compared with.
+    Such an object may be computed with plain values: they are what it is made of, not what it is
+    compared with.
     """
     if id(value) in _LINKS:
         _MADE.add(id(value))
@@ -182,8 +186,9 @@ def _operate(self: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _computed(self: Any, name: str, args: tuple[Any, ...]) -> Any:
-    """What an object and a plain value come to. Where that measures one against the other, only an object made by
-    the tests takes part, and it comes to no plain value: the operand is what it is made of."""
+    """What an object and a plain value come to. Where that measures one against the other, only an
+    object made by the tests takes part, and it comes to no plain value: the operand is what it is
+    made of."""
     peer, made = _LINKS[id(self)].peer, id(self) in _MADE
     measures = name in perform.MEASURES and not isinstance(args[0], str | bytes)
     begins = name == "__radd__" and type(args[0]) in (int, float) and args[0] != 0
@@ -198,7 +203,8 @@ def _computed(self: Any, name: str, args: tuple[Any, ...]) -> Any:
 
 
 def _compared(self: Any, name: str, other: Any) -> Any:
-    """A comparison with a value that is not of the other side: decided here, by what the object says it is."""
+    """A comparison with a value that is not of the other side: decided here, by what the object
+    says it is."""
     peer = _LINKS[id(self)].peer
     if type(other).__name__ == "_ANY" and type(other).__module__ == "unittest.mock":
         return NotImplemented
@@ -306,7 +312,8 @@ def asking(plain: Callable[..., Any], module: str, name: str) -> Callable[..., A
 
 
 def is_a(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """`isinstance` and `issubclass` that ask the other side about classes that are not plain ones."""
+    """`isinstance` and `issubclass` that ask the other side about classes that are not plain
+    ones."""
 
     def ask(value: Any, kind: Any) -> bool:
         if type(kind) is tuple:

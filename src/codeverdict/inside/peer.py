@@ -1,9 +1,10 @@
-"""One end of the connection between a solution and its tests: requests, replies, and what may cross.
+"""One end of the connection between a solution and its tests: requests, replies, and what may
+cross.
 
-Strictly in turn: a side sends a request and serves the other side's requests until the reply comes (the tests
-call the solution, which may call back). A request is `{do, v: [target, args, kwargs]}`, a reply `{v}` or `{e}`;
-both carry `s`, the shared containers that changed, and `d`, those that are shared no longer; what the solution says
-carries `w`, what it printed, warned and logged.
+Strictly in turn: a side sends a request and serves the other side's requests until the reply comes
+(the tests call the solution, which may call back). A request is `{do, v: [target, args, kwargs]}`,
+a reply `{v}` or `{e}`; both carry `s`, the shared containers that changed, and `d`, those that are
+shared no longer; what the solution says carries `w`, what it printed, warned and logged.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _ENDS = ("__next__", "item")
 _PARTS = ("filename", "filename2", "name", "path")  # of exceptions of Python's, beside their arguments
 _COMPARING = frozenset({"__hash__", *perform.COMPARISONS})
 SILENT = frozenset({"StopIteration", "StopAsyncIteration", "CancelledError", "GeneratorExit", "SystemExit"})
-"""Exceptions that end an iteration, a task or a thread in silence: not the solution's to raise in its callers,
-unless the tests speak of them."""
+"""Exceptions that end an iteration, a task or a thread in silence: not the solution's to raise in
+its callers, unless the tests speak of them."""
 
 
 class Gone(BaseException):
@@ -37,20 +38,23 @@ class Gone(BaseException):
 
 
 class Refused(BaseException):
-    """A test wants what cannot be judged from another process; no `except Exception` holds it up."""
+    """A test wants what cannot be judged from another process; no `except Exception` holds it
+    up."""
 
 
 class Peer:
-    """One end. The tests' end is `wary`: it takes nothing for what it may not be, and lends little of its own.
+    """One end. The tests' end is `wary`: it takes nothing for what it may not be, and lends little
+    of its own.
 
-    `guard(do, target, args)` says whether the other side may do this to an object of ours. `first` is 0 on one
-    side and 1 on the other (numbers of shared containers).
+    `guard(do, target, args)` says whether the other side may do this to an object of ours. `first`
+    is 0 on one side and 1 on the other (numbers of shared containers).
     """
 
     def __init__(self, reader: int, writer: int, first: int, guard: Callable[[str, Any, Any], bool] | None) -> None:
         self.wary = guard is not None
         self.lenient = False
-        """Whether objects of the solution are believed what they say of plain values: it is a stub."""
+        """Whether objects of the solution are believed what they say of plain values: it is a
+        stub."""
         self.controls: dict[str, Callable[..., Any]] = {}
         self.asked = 0
         """Requests so far that the solution has had a say in."""
@@ -82,7 +86,8 @@ class Peer:
     # Messages
 
     def request(self, do: str, target: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """Have the other side do something (perform.py) to an object of its own; what it gives or raises.
+        """Have the other side do something (perform.py) to an object of its own; what it gives or
+        raises.
 
         One thread at a time.
 
@@ -129,7 +134,8 @@ class Peer:
                 self._serve(self.receive())
 
     def _serve(self, message: dict[str, Any]) -> None:
-        """Do what the other side asks, and reply. The turn, which is ours, is free for that long."""
+        """Do what the other side asks, and reply. The turn, which is ours, is free for that
+        long."""
         held = self._turn._release_save()
         try:
             result = self._performed(message)
@@ -213,14 +219,16 @@ class Peer:
         return message
 
     def _is_comparing(self) -> bool:
-        """True while Python compares values of ours: a container that is emptied meanwhile would equal any."""
+        """True while Python compares values of ours: a container that is emptied meanwhile would
+        equal any."""
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_name not in _COMPARING:
             frame = frame.f_back
         return frame is not None or not _COMPARING.union(("plain", "__bool__")).isdisjoint(self._doing)
 
     def _guarded(self, read: Callable[[], Any]) -> Any:
-        """What is read from the other side's message; a message that makes no sense ends the connection."""
+        """What is read from the other side's message; a message that makes no sense ends the
+        connection."""
         try:
             with _Deep():
                 return read()
@@ -320,7 +328,8 @@ class Peer:
         return public
 
     def _pack_class(self, kind: Any, by_name: bool = False) -> Any:
-        """A class, with its special methods, and those above it that are not Python's, or are exceptions."""
+        """A class, with its special methods, and those above it that are not Python's, or are
+        exceptions."""
         if by_name and (public := self._name_of(kind)) is not None:
             return ["n", *public]
         if (link := objects.link_of(kind)) is not None:
@@ -352,8 +361,9 @@ class Peer:
         return number
 
     def pack_error(self, error: BaseException, depth: int = 0) -> Any:
-        """An exception: class, arguments, the solution's last line it passed through, its number, its attributes
-        (of a class of Python's; notes of any), what it came from, and whether that is its cause."""
+        """An exception: class, arguments, the solution's last line it passed through, its number,
+        its attributes (of a class of Python's; notes of any), what it came from, and whether that
+        is its cause."""
         if (link := objects.link_of(error)) is not None:
             return ["M", link.number]
         hidden = self.wary and is_verdict(error)
@@ -515,8 +525,8 @@ def _rebuilt(kind: Any, args: tuple[Any, ...]) -> BaseException:
 
 
 def line_of(error: BaseException) -> int | None:
-    """The last line of the solution that an exception passed through, from 1; 0 if it came from there and has none;
-    None for one that did not come from the other side."""
+    """The last line of the solution that an exception passed through, from 1; 0 if it came from
+    there and has none; None for one that did not come from the other side."""
     try:
         line: int = object.__getattribute__(error, "_cdv_line")
         return line

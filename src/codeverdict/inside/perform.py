@@ -1,4 +1,5 @@
-"""What one side may have the other do to an object: the special methods that are passed on, and how."""
+"""What one side may have the other do to an object: the special methods that are passed on, and
+how."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ MEASURES = frozenset(
     for name in ("sub", "truediv", "floordiv", "mod", "divmod", "xor")
     for prefix in ("", "r", "i")
 )
-"""Operators by which a value is measured against another; of a sum or a product nothing can be read off."""
+"""Operators by which a value is measured against another; of a sum or a product nothing can be read
+off."""
 _OF_SCALARS = "__abs__ __bool__ __len__ __int__ __float__ __index__ __round__ __str__ __neg__ __iter__"
 SCALARS = frozenset(_OF_SCALARS.split())
 """What makes a plain value of an object."""
@@ -79,9 +81,10 @@ def _get(target: Any, name: str) -> Any:
 
 
 def _plain(target: Any) -> tuple[bool, Any]:
-    """(True, the plain value an object is compared as); (False, None) if it differs from every plain value; and
-    (False, names of types) of which it knows no value, if it has a comparison of its own: nobody tells it which of
-    them it is compared with. One that raises with a value of any type raises."""
+    """(True, the plain value an object is compared as); (False, None) if it differs from every
+    plain value; and (False, names of types) of which it knows no value, if it has a comparison of
+    its own: nobody tells it which of them it is compared with. One that raises with a value of any
+    type raises."""
     kind = type(target)
     base: Any = next(each for each in kind.__mro__ if "__eq__" in vars(each))
     equal = vars(base)["__eq__"]
@@ -113,8 +116,9 @@ def _answer(equal: Any, target: Any, empty: Any) -> Any:
 
 @functools.cache
 def base_of(kind: Any) -> Any:
-    """The type of plain values that a class derives from, if it alters nothing but text and arithmetic: its objects
-    (members of an enumeration, named tuples) are such values on the other side too. Else None."""
+    """The type of plain values that a class derives from, if it alters nothing but text and
+    arithmetic: its objects (members of an enumeration, named tuples) are such values on the other
+    side too. Else None."""
     order = kind.__mro__
     base = next((each for each in order if each in BASES), None)
     above = order[: order.index(base)] if base is not None else ()
@@ -134,7 +138,8 @@ _HOMES = {"builtins", "collections", "datetime", "decimal", "fractions"}
 
 @functools.cache
 def _own_loop() -> Any:
-    """One loop for all that is awaited: what an asynchronous object began in a loop, it can only end there."""
+    """One loop for all that is awaited: what an asynchronous object began in a loop, it can only
+    end there."""
     import asyncio
 
     loop = asyncio.new_event_loop()
@@ -178,15 +183,16 @@ _PERFORM: dict[str, Callable[..., Any]] = {
 
 
 def perform(do: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do what the other side asked to an object of ours: a special method, one of the words above, or a function of
-    the standard library, by its full name, that looks into the object where it lives."""
+    """Do what the other side asked to an object of ours: a special method, one of the words above,
+    or a function of the standard library, by its full name, that looks into the object where it
+    lives."""
     module, _, function = do.rpartition(".")
     return (getattr(__import__(module), function) if module else _PERFORM[do])(target, *args, **kwargs)
 
 
 def special_methods(kind: type) -> list[str]:
-    """The special methods of a class that are passed on: not those of `object`, of a plain value or an
-    exception of Python's, which do the same on the other side."""
+    """The special methods of a class that are passed on: not those of `object`, of a plain value or
+    an exception of Python's, which do the same on the other side."""
     errors = (each for each in kind.__mro__ if each.__module__ == "builtins" and issubclass(each, BaseException))
     above = base_of(kind) or next(errors, object)
     found = [name for name in OPERATIONS if _method(kind, name) is not _method(above, name)]

@@ -1,4 +1,5 @@
-"""A prisoner's attempts to get out: run inside the jail before anything else, and by `probe_tiers`."""
+"""A prisoner's attempts to get out: run inside the jail before anything else, and by
+`probe_tiers`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The folders that programs write in: a new one for every job.
 
-A server makes a folder of its own, which it locks, and in it one for each job. All work is done from descriptors of
-folders, and no link is ever followed: what a program puts in the place of a folder leads nowhere.
+A server makes a folder of its own, which it locks, and in it one for each job. All work is done
+from descriptors of folders, and no link is ever followed: what a program puts in the place of a
+folder leads nowhere.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _DYING_SECONDS = 1.0
 
 
 class Scratch:
-    """A folder of this process's own, and in it one of the job that runs, for the user that programs run as."""
+    """A folder of this process's own, and in it one of the job that runs, for the user that
+    programs run as."""
 
     def __init__(self, user: int | None) -> None:
         """Raises OSError if none can be made."""
@@ -47,7 +49,8 @@ class Scratch:
         self._removed = re.compile(rb" (\d+) +%s/.* \(deleted\)\n" % self.folder.encode())
 
     def renew(self) -> None:
-        """Make the folder of the next job: `folder`, which has another path from now on where it must.
+        """Make the folder of the next job: `folder`, which has another path from now on where it
+        must.
 
         Raises:
             OSError: none can be made.
@@ -67,7 +70,8 @@ class Scratch:
             os.fchown(self._job, self._user, self._user)
 
     def nameless(self, maps: int) -> int:
-        """How many removed files of the job a process still maps: `maps` is its /proc/<process>/maps, open.
+        """How many removed files of the job a process still maps: `maps` is its
+        /proc/<process>/maps, open.
 
         They hold what was written to them, and no folder shows them.
         """
@@ -78,11 +82,12 @@ class Scratch:
         return len(found)
 
     def overfull(self, unnamed: int = 0) -> bool:
-        """Whether a job, which may be at work, has more files and folders or more bytes than one may have.
+        """Whether a job, which may be at work, has more files and folders or more bytes than one
+        may have.
 
-        `unnamed` bytes of files that have no name any more are added. A count that misses what was renamed or
-        removed meanwhile is taken again. A job that lets no count be completed has too much, and so has one with
-        folders deeper than a path can be long.
+        `unnamed` bytes of files that have no name any more are added. A count that misses what was
+        renamed or removed meanwhile is taken again. A job that lets no count be completed has too
+        much, and so has one with folders deeper than a path can be long.
         """
         for _ in range(_COUNTS):
             try:
@@ -106,7 +111,8 @@ class Scratch:
         return False
 
     def empty(self) -> None:
-        """Remove the folder of the job, which has ended; what cannot be removed is left for `remove`."""
+        """Remove the folder of the job, which has ended; what cannot be removed is left for
+        `remove`."""
         if self._job < 0:
             return
         os.close(self._job)
@@ -135,7 +141,8 @@ def remove_of(process: int) -> None:
 
 
 def remove_stale() -> None:
-    """Remove the folders of servers that were killed together with who started them: nobody holds their lock."""
+    """Remove the folders of servers that were killed together with who started them: nobody holds
+    their lock."""
     for entry in os.scandir(_PARENT):
         if _NAME.fullmatch(entry.name):
             with contextlib.suppress(OSError):  # another user's, gone, or of a server that lives
@@ -157,10 +164,11 @@ def _prefix(process: int) -> str:
 
 
 def _remove(path: str, seconds: float = 0.0) -> None:
-    """Remove a folder with all that is in it, or what stands in its place; no link is followed. What cannot be
-    removed is left.
+    """Remove a folder with all that is in it, or what stands in its place; no link is followed.
+    What cannot be removed is left.
 
-    It is tried again for some `seconds` where processes that were killed may still write for a moment.
+    It is tried again for some `seconds` where processes that were killed may still write for a
+    moment.
     """
     deadline = time.monotonic() + seconds
     while not _run("rm", "-rf", "--", path):
@@ -173,7 +181,8 @@ def _remove(path: str, seconds: float = 0.0) -> None:
 
 
 def _run(*words: str) -> bool:
-    """Run a tool of the system's that copes with trees of any depth; whether it did what it was to do."""
+    """Run a tool of the system's that copes with trees of any depth; whether it did what it was to
+    do."""
     to = os.POSIX_SPAWN_OPEN
     silent = [(to, 1, os.devnull, os.O_WRONLY, 0), (to, 2, os.devnull, os.O_WRONLY, 0)]
     process = os.posix_spawnp(words[0], words, {"PATH": os.defpath}, file_actions=silent)
@@ -181,7 +190,8 @@ def _run(*words: str) -> bool:
 
 
 def _listed(name: str, above: int) -> tuple[list[int], list[str]]:
-    """The sizes of the files in a folder, and the names of the folders in it; of more than enough not all."""
+    """The sizes of the files in a folder, and the names of the folders in it; of more than enough
+    not all."""
     folder = _opened(name, above)
     sizes, folders = [], []
     try:
@@ -199,7 +209,8 @@ def _listed(name: str, above: int) -> tuple[list[int], list[str]]:
 
 
 def _opened(name: str, above: int | None = None) -> int:
-    """A descriptor of a folder (no link, and on the file system of the one above it), made usable for its owner.
+    """A descriptor of a folder (no link, and on the file system of the one above it), made usable
+    for its owner.
 
     Raises:
         OSError: it is not there, or something else.

@@ -1,9 +1,11 @@
-"""The warm server: it forks the processes of a job, and ends them. It never runs a line of untrusted code, and it
-never sees one: what it holds in memory, every process of every later job inherits.
+"""The warm server: it forks the processes of a job, and ends them. It never runs a line of
+untrusted code, and it never sees one: what it holds in memory, every process of every later job
+inherits.
 
-Packets (frames.py): first `{tier, memory_mb, libraries, user, preload}`, answered by `{"ready": true, "probes":
-{...}}` or `{"refused": why}`; then for each job `{"start": "tests" | "script", seconds, wall, modules}` with the
-files it reads and writes, answered by `{"ends": [wait status, ...], "broken": what it had too much of}`.
+Packets (frames.py): first `{tier, memory_mb, libraries, user, preload}`, answered by
+`{"ready": true, "probes": {...}}` or `{"refused": why}`; then for each job
+`{"start": "tests" | "script", seconds, wall, modules}` with the files it reads and writes, answered
+by `{"ends": [wait status, ...], "broken": what it had too much of}`.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ _WARM = (
     "uuid warnings"
 )
 WARM = frozenset(_WARM.split())
-"""Modules of the standard library that the server imports when a job first names one, for that job and all later
-ones. Not before: a fork takes the longer the more memory the server has."""
+"""Modules of the standard library that the server imports when a job first names one, for that job
+and all later ones. Not before: a fork takes the longer the more memory the server has."""
 
 
 def main() -> None:
@@ -161,17 +163,19 @@ class Server:
 
 
 def _settle() -> None:
-    """Have the collector leave out what is there now: a job that looked at it would copy its memory."""
+    """Have the collector leave out what is there now: a job that looked at it would copy its
+    memory."""
     gc.set_threshold(_THRESHOLD)
     gc.collect()
     gc.freeze()
 
 
 def _opened_for(user: int | None, libraries: list[str]) -> tuple[int, ...]:
-    """Descriptors of the libraries in folders that are closed to the user programs run as, to be kept open.
+    """Descriptors of the libraries in folders that are closed to the user programs run as, to be
+    kept open.
 
-    The import system looks for them there from now on: an open descriptor leads to its folder, whatever lies above
-    (`/proc/self/fd/N`).
+    The import system looks for them there from now on: an open descriptor leads to its folder,
+    whatever lies above (`/proc/self/fd/N`).
     """
     closed = [each for each in libraries if user is not None and not _may_enter(each, user)]
     opened = {folder: os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in closed}

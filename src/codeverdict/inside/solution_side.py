@@ -19,8 +19,8 @@ _PIECES = 1000
 
 
 def serve(source: int, reader: int, writer: int) -> None:
-    """Load the program that comes from `source` as the module `solution`, say what came of it, and serve the tests
-    until they end."""
+    """Load the program that comes from `source` as the module `solution`, say what came of it, and
+    serve the tests until they end."""
     job = frames.read_once(source)
     code, coverage = job.pop("code"), job["coverage"]
     tests = peer.Peer(reader, writer, 1, None)
@@ -50,8 +50,8 @@ def serve(source: int, reader: int, writer: int) -> None:
 
 
 def script(source: int, given: int, errors: int, output: int) -> None:
-    """Run the program that comes from `source` with `given` as its standard input; what it prints goes to `output`,
-    and one line about an exception that ends it to `errors`."""
+    """Run the program that comes from `source` with `given` as its standard input; what it prints
+    goes to `output`, and one line about an exception that ends it to `errors`."""
     job = frames.read_once(source)
     for standard, descriptor in enumerate((given, output)):
         os.dup2(descriptor, standard)
@@ -67,7 +67,8 @@ def script(source: int, given: int, errors: int, output: int) -> None:
 
 
 def _opening(plain: Any) -> Any:
-    """`open`, to which `/dev/stdin` is descriptor 0: there need not be a /proc, where that name leads."""
+    """`open`, to which `/dev/stdin` is descriptor 0: there need not be a /proc, where that name
+    leads."""
 
     def open(file: Any, *args: Any, **kwargs: Any) -> Any:
         return plain(os.dup(0) if str(file) in ("/dev/stdin", "/dev/fd/0") else file, *args, **kwargs)
@@ -105,7 +106,8 @@ _ORIGINALS: dict[str, Any] = {}
 
 
 def _replace(name: str, *value: Any) -> None:
-    """Put what the tests have put in a place of the standard library there; without a value, what was there."""
+    """Put what the tests have put in a place of the standard library there; without a value, what
+    was there."""
     if name == "os.environ":
         os.environ.update(*value)
         for key in os.environ.keys() - value[0].keys():

@@ -1,5 +1,5 @@
-"""The tests of a job run by pytest itself, made ready in the server before the fork: that takes longer than most
-jobs. Only a server for such tests imports this."""
+"""The tests of a job run by pytest itself, made ready in the server before the fork: that takes
+longer than most jobs. Only a server for such tests imports this."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class Suite(test_side.Judging):
         return str(item.nodeid.partition("::")[2])
 
     def outcome(self, item: Any) -> str:
-        """`passed`, `failed`, or `skipped`: left out, with nothing that the solution could have done to it."""
+        """`passed`, `failed`, or `skipped`: left out, with nothing that the solution could have
+        done to it."""
         if self.error is not None or any(each.failed for each in self._reports):
             return "failed"
         left_out = [each for each in self._reports if each.skipped]
@@ -85,7 +86,8 @@ class Suite(test_side.Judging):
         return "skipped" if known else "failed"
 
     def is_fixed(self, item: Any) -> bool:
-        """Whether a test is left out by a mark in which nothing of the solution's stands, or unasked."""
+        """Whether a test is left out by a mark in which nothing of the solution's stands, or
+        unasked."""
         marked = item.get_closest_marker("skip") or item.get_closest_marker("skipif")
         by_unittest = getattr(item.obj, "__unittest_skip__", False) or getattr(item.cls, "__unittest_skip__", False)
         if marked and str(marked.kwargs.get("reason", "")).startswith("got empty parameter set"):
@@ -98,7 +100,8 @@ class Suite(test_side.Judging):
             self.uncollected = self.uncollected or RuntimeError(str(report.longrepr)[-peer.TEXT_LIMIT :])
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.TestReport:
-        """A report without the text of the failure, which takes longer to make than a test to run."""
+        """A report without the text of the failure, which takes longer to make than a test to
+        run."""
         error = call.excinfo.value if call.excinfo is not None else None
         if isinstance(error, pytest.FixtureLookupError):
             self.peer.refused = self.peer.refused or (f"the fixture {error.argname!r}", True)

@@ -1,5 +1,5 @@
-"""The process that holds the tests and, alone, the verdict. Functions are called here; other tests are
-run by pytest itself (suite.py)."""
+"""The process that holds the tests and, alone, the verdict. Functions are called here; other tests
+are run by pytest itself (suite.py)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class Operands:
         self.last: dict[str, str] = {}
 
     def note(self, call: str, symbol: str, left: Any, right: Any = None) -> bool:
-        """Whether what an assert states is true: that `left` is, without a symbol. Asserts are rewritten to it."""
+        """Whether what an assert states is true: that `left` is, without a symbol. Asserts are
+        rewritten to it."""
         result = bool(_OPERATORS[symbol](left, right))  # once: an object may say now this and now that
         if not result:
             wanted = f"{symbol} {shown(right)}" if symbol else "a true value"
@@ -73,12 +74,13 @@ class _Stop(Exception):
 
 
 def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> None:
-    """Run the tests that come from `source` against the solution at the other end, and write results to `verdict`
-    as they come. `suite` makes the `Judging` of tests that pytest runs; None in a server without it.
+    """Run the tests that come from `source` against the solution at the other end, and write
+    results to `verdict` as they come. `suite` makes the `Judging` of tests that pytest runs; None
+    in a server without it.
 
-    `verdict` holds a key, which is erased. With it each line is sealed: what the tests could be made to write there
-    is no line. Lines: `{"collected": n, "early": bool}`, `{"result": {...}}` or `{"skipped": name}` for a test,
-    `{"end": {outcome, error, line}}`.
+    `verdict` holds a key, which is erased. With it each line is sealed: what the tests could be
+    made to write there is no line. Lines: `{"collected": n, "early": bool}`, `{"result": {...}}` or
+    `{"skipped": name}` for a test, `{"end": {outcome, error, line}}`.
     """
     job = frames.read_once(source)
     sys.setrecursionlimit(peer.DEEP)
@@ -112,7 +114,8 @@ def _writer(verdict: int) -> Send:
 
 
 class Judging:
-    """One job, whose tests are functions to be called in turn. `words`: what reading.py says of them."""
+    """One job, whose tests are functions to be called in turn. `words`: what reading.py says of
+    them."""
 
     def __init__(self, to_solution: peer.Peer, send: Send, words: dict[str, Any]) -> None:
         self.peer, self.words, self._send = to_solution, words, send
@@ -244,17 +247,20 @@ class Judging:
         return str(item.__name__)
 
     def outcome(self, item: Any) -> str:
-        """`passed`, `failed`, or `skipped`: left out, with nothing that the solution could have done to it."""
+        """`passed`, `failed`, or `skipped`: left out, with nothing that the solution could have
+        done to it."""
         if is_skip(self.error):
             return "failed" if self.peer.asked else "skipped"
         return "passed" if self.error is None else "failed"
 
     def is_fixed(self, item: Any) -> bool:
-        """Whether a test is left out by a mark in which nothing of the solution's stands, or unasked."""
+        """Whether a test is left out by a mark in which nothing of the solution's stands, or
+        unasked."""
         return True
 
     def _result(self, item: Any, following: Any) -> dict[str, Any] | None:
-        """What came of a test; None if it was left out before the solution was asked for anything."""
+        """What came of a test; None if it was left out before the solution was asked for
+        anything."""
         coverage = self.words["coverage"]
         self._operands.last, self.error = {}, None
         self._places.clear()
@@ -281,7 +287,8 @@ class Judging:
         return result
 
     def _swallowed(self, error: BaseException) -> None:
-        """The solution swallowed an exception in a `with` block: one that the tests raise there it may."""
+        """The solution swallowed an exception in a `with` block: one that the tests raise there it
+        may."""
         line = _raised_at(error, last=True)
         if self.peer.lenient:
             return
@@ -319,7 +326,8 @@ def is_skip(error: Any) -> bool:
 
 
 def _raised_at(error: BaseException, last: bool = False) -> int:
-    """The line of the test file where an exception was raised; with `last`, 0 if it was raised deeper."""
+    """The line of the test file where an exception was raised; with `last`, 0 if it was raised
+    deeper."""
     line, passed = 0, error.__traceback__
     while passed is not None:
         here = passed.tb_frame.f_code.co_filename == TEST_FILE

@@ -1,12 +1,14 @@
-"""Values of exact types as JSON and back: what crosses between a solution and its tests as what it is.
+"""Values of exact types as JSON and back: what crosses between a solution and its tests as what it
+is.
 
-A packed value is a JSON scalar or a list `[tag, ...]`. Only exact types are packed (an `int` subclass is not an
-int), so that nothing with a behaviour of its own crosses. Objects are in peer.py.
+A packed value is a JSON scalar or a list `[tag, ...]`. Only exact types are packed (an `int`
+subclass is not an int), so that nothing with a behaviour of its own crosses. Objects are in
+peer.py.
 
-Both sides hold a mutable container: it has one number, and each keeps its own copy and a shallow snapshot of it.
-Before a message leaves, containers that changed since the last one are sent again, so `solution.sort_in_place(xs)`
-changes the test's `xs`. A container that only the table still holds is dropped on both sides: what a solution gives
-away and does not keep is a plain copy.
+Both sides hold a mutable container: it has one number, and each keeps its own copy and a shallow
+snapshot of it. Before a message leaves, containers that changed since the last one are sent again,
+so `solution.sort_in_place(xs)` changes the test's `xs`. A container that only the table still holds
+is dropped on both sides: what a solution gives away and does not keep is a plain copy.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ _MODULES = {
     "Fraction": "fractions",
     "UUID": "uuid",
 }
-"""Types that cross by value -> their modules, imported when one crosses: a small server is forked fast."""
+"""Types that cross by value -> their modules, imported when one crosses: a small server is forked
+fast."""
 
 _WITH_FOLD = ("time", "datetime")
 _MADE_BY = {"Pattern": "compile"}
@@ -88,7 +91,8 @@ VIEWS: dict[type, tuple[str, Callable[[list[Any]], Any]]] = {
 
 
 def reduced(value: Any) -> tuple[str, list[Any]] | None:
-    """(name of its exact type, arguments that make an equal value); None for a type that does not cross so."""
+    """(name of its exact type, arguments that make an equal value); None for a type that does not
+    cross so."""
     kind = type(value)
     module = _MODULES.get(kind.__name__)
     if module is None or vars(sys.modules.get(module, sys)).get(kind.__name__) is not kind:
@@ -114,7 +118,8 @@ def _zone(value: Any) -> list[Any]:
 
 
 def exactly(value: Any, kind: Any) -> Any:
-    """The value of an object of a class derived from a plain type, as one of exactly that type; None for others."""
+    """The value of an object of a class derived from a plain type, as one of exactly that type;
+    None for others."""
     if kind in _DICTS:
         return dict(dict.items(value))
     if kind in _ITERABLES:
@@ -133,7 +138,8 @@ def numpy() -> Any:
 
 
 def array_parts(value: Any) -> list[Any] | None:
-    """`[dtype, shape, bytes as latin-1]` of an exact numpy array or scalar of plain numbers; else None."""
+    """`[dtype, shape, bytes as latin-1]` of an exact numpy array or scalar of plain numbers; else
+    None."""
     np = numpy()
     if np is None or not (type(value) is np.ndarray or isinstance(value, np.generic)):
         return None
@@ -189,7 +195,8 @@ def contents(value: Any, pack: Callable[[Any], Any]) -> list[Any]:
 
 
 def extra(value: Any, pack: Callable[[Any], Any]) -> Any:
-    """What a container was made with: a deque's length, a defaultdict's factory, the type of an array."""
+    """What a container was made with: a deque's length, a defaultdict's factory, the type of an
+    array."""
     if isinstance(value, collections.deque):
         return value.maxlen
     if isinstance(value, array.array):
@@ -198,7 +205,8 @@ def extra(value: Any, pack: Callable[[Any], Any]) -> Any:
 
 
 def empty(tag: str, made_with: Any, packed: list[Any]) -> Any:
-    """A container to be filled; a numpy array comes filled. KeyError if there is no such container."""
+    """A container to be filled; a numpy array comes filled. KeyError if there is no such
+    container."""
     if tag == "A":
         return array_from(*packed)
     kind = KINDS[tag]
@@ -257,7 +265,8 @@ class Shared:
 
 
 class Table:
-    """The containers that both sides hold, by number: one side gives even numbers, the other odd ones."""
+    """The containers that both sides hold, by number: one side gives even numbers, the other odd
+    ones."""
 
     def __init__(self, first: int) -> None:
         self._next = first
@@ -315,7 +324,8 @@ def _holders(entry: Shared) -> int:
 
 
 def public_name(value: Any) -> tuple[str, str] | None:
-    """(module, name) of a type, a function, or a member of an enumeration, of the standard library or numpy."""
+    """(module, name) of a type, a function, or a member of an enumeration, of the standard library
+    or numpy."""
     kind = type(value)
     if isinstance(value, type):
         module, names = value.__module__, [value.__qualname__]
@@ -352,8 +362,8 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def recipe(value: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """(callable, arguments, keywords) that make what the standard library made of a function, and the types of
-    views; None for other values."""
+    """(callable, arguments, keywords) that make what the standard library made of a function, and
+    the types of views; None for other values."""
     if type(value) is functools.partial:
         return functools.partial, (value.func, *value.args), value.keywords
     if isinstance(value, type) and value in VIEWS:
@@ -367,7 +377,8 @@ _FUNCTIONS = frozenset(
         *(("builtins", name) for name in ("abs", "all", "any", "len", "max", "min", "round", "sorted", "sum")),
     }
 )
-"""Functions of their arguments alone that are taken by name: tests ask whether they are the ones of Python."""
+"""Functions of their arguments alone that are taken by name: tests ask whether they are the ones of
+Python."""
 
 
 def is_pure(value: Any) -> bool:
@@ -386,7 +397,8 @@ def _named(module: str, name: str) -> Any:
 
 
 def by_name(module: str, name: str, wary: bool) -> Any:
-    """What has that public name; where `wary`, only types of plain values, exceptions, and enumerations.
+    """What has that public name; where `wary`, only types of plain values, exceptions, and
+    enumerations.
 
     Raises:
         ValueError: there is none of that name, or it is none to hand out.
@@ -403,7 +415,8 @@ def by_name(module: str, name: str, wary: bool) -> Any:
 
 
 def handed_out(module: str, value: Any) -> bool:
-    """Whether the tests take this from the solution by name: types of plain values, exceptions, enumerations."""
+    """Whether the tests take this from the solution by name: types of plain values, exceptions,
+    enumerations."""
     if not isinstance(value, type):
         return hasattr(type(value), "__members__") or public_name(value) in _FUNCTIONS
     if issubclass(value, BaseException):

@@ -1,7 +1,9 @@
-"""From a critique to token rewards: span labels -> delta (paper, section 3.3), under a named credit scheme.
+"""From a critique to token rewards: span labels -> delta (paper, section 3.3), under a named credit
+scheme.
 
-A method is a (critic, credit scheme) pair. `spans` is Text2Grad, `last_token` scalar PPO, `spread_score` the score
-on every token. `span_credit` takes the weights of tokens within a span, for schemes of your own.
+A method is a (critic, credit scheme) pair. `spans` is Text2Grad, `last_token` scalar PPO,
+`spread_score` the score on every token. `span_credit` takes the weights of tokens within a span,
+for schemes of your own.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def _scheme_name(name: str) -> str:
 
 
 class CreditSettings(Settings):
-    """How a critique becomes token rewards; the defaults won on the embedded task (docs/method.md)."""
+    """How a critique becomes token rewards; the defaults won on the embedded task
+    (docs/method.md)."""
 
     scheme: Annotated[str, AfterValidator(_scheme_name)] = Field(
         default="spans",
@@ -62,11 +65,12 @@ class CreditSettings(Settings):
 class Credit:
     """The pseudo-reward delta of one response, float32 (T,), and what was counted on the way.
 
-    `labelled`: tokens rewarded by a span or, in the score schemes, by the score. `cancelled`: tokens both
-    good and poor, which get 0. `no_score`: 1 if a verdict is needed and the critique has none.
-    `uncovered`: spans that cover no token. `whole`: the score alone was paid, so no token earned it
-    more than another, wherever it stands in delta. `verdict`: what the score was worth, as far as it is paid; where
-    only turns have scores, their mean. `verdict_rewards` is what of delta the verdicts are, (T,); None: nothing.
+    `labelled`: tokens rewarded by a span or, in the score schemes, by the score. `cancelled`:
+    tokens both good and poor, which get 0. `no_score`: 1 if a verdict is needed and the critique
+    has none. `uncovered`: spans that cover no token. `whole`: the score alone was paid, so no token
+    earned it more than another, wherever it stands in delta. `verdict`: what the score was worth,
+    as far as it is paid; where only turns have scores, their mean. `verdict_rewards` is what of
+    delta the verdicts are, (T,); None: nothing.
     """
 
     delta: NDArray[np.float32]
@@ -80,7 +84,8 @@ class Credit:
 
     @property
     def group_score(self) -> float:
-        """What the response is worth beside others to its prompt: its verdict, or without one the sum of delta.
+        """What the response is worth beside others to its prompt: its verdict, or without one the
+        sum of delta.
 
         By their sums a long answer that passes would be worth more than a short one.
         """
@@ -105,8 +110,8 @@ def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Cr
     The verdict on a turn is paid within its tokens as that on the whole is within all.
 
     Raises:
-        ValueError: a span does not quote the response, or turns that it does not have are judged: the critique is
-            of another text.
+        ValueError: a span does not quote the response, or turns that it does not have are judged:
+            the critique is of another text.
     """
     turns = len(aligned.turn_ends) or 1
     if len(critique.turn_scores) not in (0, turns):
@@ -124,10 +129,11 @@ NUMBERS = "return one finite number for each token"
 
 @dataclass(frozen=True)
 class CreditScheme:
-    """A named way to pay a critique: `function(critique, aligned, settings)` gives delta, float32 (T,).
+    """A named way to pay a critique: `function(critique, aligned, settings)` gives delta, float32
+    (T,).
 
-    Schemes of the package give a `Credit`, which counts as well. `by_score`: only the critique's score is paid, so
-    its spans need not be there.
+    Schemes of the package give a `Credit`, which counts as well. `by_score`: only the critique's
+    score is paid, so its spans need not be there.
     """
 
     function: Callable[[Critique, Aligned, CreditSettings], Credit | NDArray[np.float32]]
@@ -142,7 +148,8 @@ class CreditScheme:
 
 @cache
 def scheme_of(name: str) -> CreditScheme:
-    """The scheme of this name: one of `SCHEMES`, or a function or `CreditScheme` of the user's, as `module:name`.
+    """The scheme of this name: one of `SCHEMES`, or a function or `CreditScheme` of the user's, as
+    `module:name`.
 
     Raises:
         UserError: there is no such module or function.
@@ -170,7 +177,8 @@ def _own_credit(delta: NDArray[np.float32], length: int, name: str) -> Credit:
 
 
 def scored(judgement: Judgement, settings: CreditSettings) -> Judgement:
-    """The judgement; where the score is all that is rewarded, a critique without one is a failure and not a 0."""
+    """The judgement; where the score is all that is rewarded, a critique without one is a failure
+    and not a 0."""
     if not settings.by_score or isinstance(judgement, Failure) or _verdict_of(judgement) is not None:
         return judgement
     return Failure(kind="invalid", message="it has no score, and this credit.scheme rewards nothing else")
@@ -193,8 +201,8 @@ def _last_token_credit(critique: Critique, aligned: Aligned, settings: CreditSet
 
 
 def _spread_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
-    """The score on every token, or with another weighting than `token` an equal share of it; those of turns
-    alike on the tokens of each."""
+    """The score on every token, or with another weighting than `token` an equal share of it; those
+    of turns alike on the tokens of each."""
     delta = np.zeros(len(aligned))
     for start, end, score in scored_parts(critique, aligned):
         delta[start:end] += score if settings.weighting == "token" else score / max(1, end - start)
@@ -216,8 +224,8 @@ def _verdict_of(critique: Critique) -> float | None:
 
 
 def scored_parts(critique: Critique, aligned: Aligned) -> Iterator[tuple[int, int, float]]:
-    """The tokens [start, end) that each score of a critique is of, and the score: all, and those of single turns
-    where there are several."""
+    """The tokens [start, end) that each score of a critique is of, and the score: all, and those of
+    single turns where there are several."""
     ends = aligned.turn_ends or (len(aligned),)
     if critique.score is not None:
         yield 0, len(aligned), critique.score
@@ -240,7 +248,8 @@ def _at_ends(critique: Critique, aligned: Aligned) -> Weights:
 def span_credit(
     critique: Critique, aligned: Aligned, settings: CreditSettings, shape: Shape | None = None
 ) -> Credit:
-    """Good spans pay +1 a token, poor ones -1, where they meet nothing; the verdict is added to the last token.
+    """Good spans pay +1 a token, poor ones -1, where they meet nothing; the verdict is added to the
+    last token.
 
     `shape` weighs the tokens within each span.
     """
@@ -278,9 +287,11 @@ def labels_of(spans: Sequence[Span]) -> NDArray[np.int64]:
 
 
 def membership(spans: Sequence[Span], aligned: Aligned) -> Flags:
-    """Membership of tokens in spans, (S, T): a token belongs to each span of which it wrote a character.
+    """Membership of tokens in spans, (S, T): a token belongs to each span of which it wrote a
+    character.
 
-    Interior whitespace belongs to the span, whitespace at its edges does not. A token without text belongs to none.
+    Interior whitespace belongs to the span, whitespace at its edges does not. A token without text
+    belongs to none.
     """
     edges = np.array([edge for span in spans for edge in _solid_edges(span)], dtype=np.int64).reshape(-1, 2)
     first, last = edges[:, :1], edges[:, 1:]
@@ -289,7 +300,8 @@ def membership(spans: Sequence[Span], aligned: Aligned) -> Flags:
 
 
 def _solid_edges(span: Span) -> Place:
-    """Where a span begins and ends without the white space at its edges; one of white space alone stays whole."""
+    """Where a span begins and ends without the white space at its edges; one of white space alone
+    stays whole."""
     solid = span.text.strip()
     if not solid or len(solid) == len(span.text):
         return span.start, span.end
@@ -300,7 +312,8 @@ def _solid_edges(span: Span) -> Place:
 def _within_spans(
     members: Flags, sureness: Weights, aligned: Aligned, settings: CreditSettings, shape: Shape | None
 ) -> Weights:
-    """The weight of each token in each span, (S, T), before good and poor meet; `sureness` is (S,)."""
+    """The weight of each token in each span, (S, T), before good and poor meet; `sureness` is
+    (S,)."""
     weights = members.astype(np.float64)
     if shape:
         weights *= shape(members, aligned, settings)
@@ -311,7 +324,8 @@ def _within_spans(
 
 
 def _strongest(weights: Weights) -> Weights:
-    """Union of same-sign spans, (S, T) -> (T,): a token in several takes its largest weight, never a sum."""
+    """Union of same-sign spans, (S, T) -> (T,): a token in several takes its largest weight, never
+    a sum."""
     return np.asarray(np.maximum.reduce(weights, axis=0, initial=0))
 
 

@@ -1,7 +1,7 @@
 """A queue of questions to a critic: time limits, retries, and one batch of many rollouts.
 
-Requests are settled in one event loop in a thread of its own. So a caller may be synchronous, or have an event
-loop that ends at any time, and a caller that stops waiting stops no other.
+Requests are settled in one event loop in a thread of its own. So a caller may be synchronous, or
+have an event loop that ends at any time, and a caller that stops waiting stops no other.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class CriticQueue:
     """Questions to a critic, or to a function of one question, in the order in which they come.
 
     A `Critic` has one request open at a time; what is asked meanwhile is its next batch, of at most
-    `max_in_flight`. A function is called for each question by itself, `max_in_flight` at once. A request that
-    raises is sent again up to `retries` times; then its questions are asked one by one, so that a question that
-    no critic can answer fails alone. A request that takes more than `timeout` seconds fails, and is given up.
+    `max_in_flight`. A function is called for each question by itself, `max_in_flight` at once. A
+    request that raises is sent again up to `retries` times; then its questions are asked one by
+    one, so that a question that no critic can answer fails alone. A request that takes more than
+    `timeout` seconds fails, and is given up.
     """
 
     def __init__(self, critic: Critic | CriticFunction, timeout: float, retries: int, max_in_flight: int) -> None:
@@ -48,8 +49,8 @@ class CriticQueue:
     def submit(self, questions: Sequence[Question]) -> Future[list[Judgement]]:
         """Have questions judged; a failure stands for each that the critic did not judge.
 
-        The future raises what the critic raises as a `UserError`: a mistake of the set-up, which every question
-        would meet.
+        The future raises what the critic raises as a `UserError`: a mistake of the set-up, which
+        every question would meet.
         """
         return asyncio.run_coroutine_threadsafe(self._judge(questions), _event_loop())
 
@@ -122,7 +123,8 @@ def _judgement(answer: object) -> Judgement:
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Await a coroutine function; call any other in a thread that nothing waits for once it is given up."""
+    """Await a coroutine function; call any other in a thread that nothing waits for once it is
+    given up."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         return await function(*arguments)
     loop = asyncio.get_running_loop()

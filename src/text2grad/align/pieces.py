@@ -23,9 +23,9 @@ ToBytes = Callable[[str], bytes]
 def byte_pieces(tokenizer: AnyTokenizer) -> list[bytes] | None:
     """The bytes of each id, b"" for special tokens; None where a token has no bytes of its own.
 
-    Byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece style with or without byte fallback (Llama 2,
-    Mistral, Gemma) have them. Which one it is comes from the tokenizer's own decoder, and the whole
-    vocabulary is then compared with what `tokenizer.decode` says of it.
+    Byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece style with or without byte fallback
+    (Llama 2, Mistral, Gemma) have them. Which one it is comes from the tokenizer's own decoder, and
+    the whole vocabulary is then compared with what `tokenizer.decode` says of it.
     """
     to_bytes = _family(tokenizer)
     if to_bytes is None:
@@ -55,10 +55,12 @@ class SpacedPieces(NamedTuple):
 
 
 def spaced_pieces(tokenizer: AnyTokenizer) -> SpacedPieces | None:
-    """Return the bytes of each id where the decoder puts spaces between tokens: WordPiece (BERT), or no decoder.
+    """Return the bytes of each id where the decoder puts spaces between tokens: WordPiece (BERT),
+    or no decoder.
 
-    Such a decoder looks at one token and at whether it is the first, so each token is decoded in both places. The
-    bytes of the whole vocabulary are compared with `tokenizer.decode`. Returns None for other tokenizers.
+    Such a decoder looks at one token and at whether it is the first, so each token is decoded in
+    both places. The bytes of the whole vocabulary are compared with `tokenizer.decode`. Returns
+    None for other tokenizers.
     """
     backend: Any = _backend(tokenizer)
     if backend is None or [step["type"] for step in _decoder_steps(backend)] not in ([], ["WordPiece"]):
@@ -87,7 +89,8 @@ def special_ids(tokenizer: Any) -> set[int]:
 
 
 def is_plain(tokenizer: AnyTokenizer) -> bool:
-    """Whether it is a tokenizer of the package tokenizers, and not one of transformers around it."""
+    """Whether it is a tokenizer of the package tokenizers, and not one of transformers around
+    it."""
     return hasattr(tokenizer, "to_str")
 
 
@@ -123,7 +126,8 @@ def _steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte: itself if printable, else the next code from 256 on."""
+    """GPT-2's printable stand-in for each byte: itself if printable, else the next code from 256
+    on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -151,8 +155,8 @@ def _sentencepiece(token: str) -> bytes:
 def _decodes_alike(tokenizer: AnyTokenizer, pieces: list[bytes], anchor: int) -> bool:
     """Whether the pieces of the whole vocabulary spell what the tokenizer decodes.
 
-    Between any two tokens stands `anchor`, a plain one: it keeps the bytes of neighbours from joining to
-    a character, and takes the leading space that some decoders strip.
+    Between any two tokens stands `anchor`, a plain one: it keeps the bytes of neighbours from
+    joining to a character, and takes the leading space that some decoders strip.
     """
     ids = [each for index in range(len(pieces)) for each in (anchor, index)]
     text = b"".join(pieces[index] for index in ids).decode("utf-8", errors="replace")

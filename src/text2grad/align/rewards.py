@@ -1,8 +1,8 @@
 """Token rewards for any trainer: sampled ids and feedback in, one number per sampled id out.
 
-Of a trajectory of several turns, what others wrote is paid exactly 0. The words of a critique and its verdict
-are kept apart: an engine that compares the answers to a prompt compares verdicts, and a sum of token rewards
-would grow with the length of an answer.
+Of a trajectory of several turns, what others wrote is paid exactly 0. The words of a critique and
+its verdict are kept apart: an engine that compares the answers to a prompt compares verdicts, and a
+sum of token rewards would grow with the length of an answer.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ _NOBODY = Example(id="-", prompt=(Message(role="user", content=""),))
 class ScoredTrajectory:
     """The credit of one trajectory of T ids, exactly 0 at ids that the policy did not sample.
 
-    Compare scores within a group and add word rewards, or take `rewards`, never both. Where the critique failed,
-    the first three are None: leave the trajectory out of the loss.
+    Compare scores within a group and add word rewards, or take `rewards`, never both. Where the
+    critique failed, the first three are None: leave the trajectory out of the loss.
 
     Attributes:
         word_rewards: (T,) float32, the rewards of tokens for spans, without verdicts.
-        score: the verdict, which a group compares; the mean over turns where only turns have verdicts; None also
-            if the critic gave none.
-        rewards: (T,) float32, word rewards plus each verdict on the policy's last id of the text that it judges.
+        score: the verdict, which a group compares; the mean over turns where only turns have
+            verdicts; None also if the critic gave none.
+        rewards: (T,) float32, word rewards plus each verdict on the policy's last id of the text
+            that it judges.
         failures: why there is no critique.
         foreign_quotes: how many quotes are of what a tool or a user said; they pay nothing.
         lost_quotes: how many quotes are nowhere in the trajectory; they pay nothing.
@@ -80,8 +81,8 @@ class Aligner:
     """A tokenizer's ids as text, and critiques of that text as rewards of the ids.
 
     Args:
-        tokenizer: of transformers, or of the package tokenizers. What is read off its vocabulary is kept: a second
-            aligner of the same tokenizer costs nothing.
+        tokenizer: of transformers, or of the package tokenizers. What is read off its vocabulary is
+            kept: a second aligner of the same tokenizer costs nothing.
         output_size: how many ids the policy can sample, if that is known; those beyond are refused.
     """
 
@@ -129,19 +130,22 @@ class Aligner:
         """Return the reward of every id of an answer or a trajectory (paper, section 3.3).
 
         Args:
-            feedback: a critique of `text(ids, mask)`, or a record, whose response is compared with it.
-            ids: (T,) after the prompt, as they were sampled, special tokens included; they are never tokenised
-                again. Those beyond the vocabulary, which a model with a padded output layer samples, have no text.
+            feedback: a critique of `text(ids, mask)`, or a record, whose response is compared with
+                it.
+            ids: (T,) after the prompt, as they were sampled, special tokens included; they are
+                never tokenised again. Those beyond the vocabulary, which a model with a padded
+                output layer samples, have no text.
             mask: (T,) 1 where the policy sampled the id; without it, everywhere.
             scheme: a credit scheme by its name, or `CreditSettings`.
 
         Returns:
-            (T,) float32, exactly 0 where `mask` is 0; the verdict stands on the last id that the policy sampled.
+            (T,) float32, exactly 0 where `mask` is 0; the verdict stands on the last id that the
+            policy sampled.
 
         Raises:
-            UserError: the feedback is a failure, or has no score where the scheme pays nothing else (neither is a
-                reward of 0: leave the trajectory out of the loss); the critique is of another text; the mask does
-                not fit; or the ids are not of this tokenizer.
+            UserError: the feedback is a failure, or has no score where the scheme pays nothing else
+                (neither is a reward of 0: leave the trajectory out of the loss); the critique is of
+                another text; the mask does not fit; or the ids are not of this tokenizer.
         """
         own, settings = self._own(ids, mask), settings_of(scheme)
         if isinstance(feedback, Feedback):
@@ -159,30 +163,34 @@ class Aligner:
 
 
 def settings_of(scheme: str | CreditSettings) -> CreditSettings:
-    """Return a credit scheme with its weights; one that is named has the weights of the defaults."""
+    """Return a credit scheme with its weights; one that is named has the weights of the
+    defaults."""
     return scheme if isinstance(scheme, CreditSettings) else CreditSettings(scheme=scheme)
 
 
 class TokenCredit:
-    """A critic's words as token rewards, for any engine: trajectories in, a `ScoredTrajectory` for each out.
+    """A critic's words as token rewards, for any engine: trajectories in, a `ScoredTrajectory` for
+    each out.
 
-    With `unit="trajectory"` the critic gives one critique of the whole: its response is the policy's own words,
-    and as a `Transcript` says what others said between them. Critics over a chat model, a reward model among them,
-    are shown that as a conversation; one that takes the response for plain text reads the policy's own words
-    alone. With `unit="turn"` it judges each turn by itself, as the answer to the conversation before it, and every
-    critic can do that.
+    With `unit="trajectory"` the critic gives one critique of the whole: its response is the
+    policy's own words, and as a `Transcript` says what others said between them. Critics over a
+    chat model, a reward model among them, are shown that as a conversation; one that takes the
+    response for plain text reads the policy's own words alone. With `unit="turn"` it judges each
+    turn by itself, as the answer to the conversation before it, and every critic can do that.
 
     Args:
-        critic: a `Critic`, or a function of an example and a response that returns (or awaits) a `Critique` or a
-            `Failure`.
+        critic: a `Critic`, or a function of an example and a response that returns (or awaits) a
+            `Critique` or a `Failure`.
         tokenizer: the policy's.
         scheme: how words become rewards: a credit scheme by its name, or `CreditSettings`.
         unit: what the critic judges, the whole trajectory or each of its turns.
         timeout: seconds that a request to the critic may take.
         retries: how often a request that raised is sent again.
         max_in_flight: trajectories in one request to a critic, or calls of a function at once.
-        max_failed: share of failed critiques, over the last 128, above which a `CritiquesFailed` ends the run.
-        output_size: how many ids the policy can sample; a trajectory with one beyond fails. TRL's plug-in knows it.
+        max_failed: share of failed critiques, over the last 128, above which a `CritiquesFailed`
+            ends the run.
+        output_size: how many ids the policy can sample; a trajectory with one beyond fails. TRL's
+            plug-in knows it.
 
     Raises:
         UserError: the critic is neither a `Critic` nor a function.
@@ -207,14 +215,15 @@ class TokenCredit:
         self._failed: deque[bool] = deque(maxlen=RECENT)
 
     async def score(self, batch: Sequence[Trajectory]) -> list[ScoredTrajectory]:
-        """Score rollouts that end one by one: what is asked while the critic is busy is its next batch.
+        """Score rollouts that end one by one: what is asked while the critic is busy is its next
+        batch.
 
         Args:
             batch: the trajectories, of T ids each.
 
         Returns:
-            One result for each, in their order. A trajectory is `failed` if its critique failed or does not fit its
-            text, or if its ids are of another tokenizer.
+            One result for each, in their order. A trajectory is `failed` if its critique failed or
+            does not fit its text, or if its ids are of another tokenizer.
 
         Raises:
             UserError: a mask does not fit its ids, or the critic raised a mistake of its set-up.
@@ -228,7 +237,8 @@ class TokenCredit:
         """Score a batch and wait for it: `score` for trainers that are not asynchronous.
 
         Args:
-            batch: the trajectories, of T ids each. The critic is asked about `max_in_flight` of them at a time.
+            batch: the trajectories, of T ids each. The critic is asked about `max_in_flight` of
+                them at a time.
 
         Returns:
             As `score`.
@@ -322,8 +332,8 @@ def _all_questions(readings: Iterable[_Reading | Failure]) -> list[Question]:
 
 
 def _questions(trajectory: Trajectory, own: OwnTokens, unit: Unit) -> list[Question]:
-    """What a critic is asked about one trajectory: the whole, or each turn as an answer to what stands before
-    it."""
+    """What a critic is asked about one trajectory: the whole, or each turn as an answer to what
+    stands before it."""
     example = trajectory.example
     if len(trajectory.ids) and not len(own.places):
         return []
@@ -346,7 +356,8 @@ def _foreign(response: str, lost: Iterable[str]) -> int:
 
 
 def _scattered(length: int, pieces: Iterable[tuple[Offsets, Rewards]]) -> Rewards:
-    """Numbers of the policy's own tokens at their places among all ids, (T,), and 0 at the others."""
+    """Numbers of the policy's own tokens at their places among all ids, (T,), and 0 at the
+    others."""
     found = np.zeros(length, dtype=np.float32)
     for places, numbers in pieces:
         found[places] = numbers
@@ -367,7 +378,8 @@ def _refuse_edited(judged: str, sampled: str) -> None:
 
 
 def table_of(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:
-    """Return the table of a tokenizer: itself if it is one, else made once for as long as no token is added."""
+    """Return the table of a tokenizer: itself if it is one, else made once for as long as no token
+    is added."""
     if isinstance(tokenizer, TokenTable):
         return tokenizer
     sized: Any = tokenizer

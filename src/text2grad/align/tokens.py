@@ -1,4 +1,5 @@
-"""Which characters each sampled token wrote: byte offsets of the ids as sampled, never of a re-encoding."""
+"""Which characters each sampled token wrote: byte offsets of the ids as sampled, never of a
+re-encoding."""
 
 from __future__ import annotations
 
@@ -29,12 +30,13 @@ _WIDE_SPACE = re.compile(
 
 @dataclass(frozen=True)
 class Aligned:
-    """A response as text and as tokens. All arrays are (T,) character offsets into `text`, ends exclusive.
+    """A response as text and as tokens. All arrays are (T,) character offsets into `text`, ends
+    exclusive.
 
-    `starts`, `ends`: the characters a token touches; a token that wrote some bytes of a character touches
-    all of it, so the tokens of a split emoji share it. Special tokens touch nothing (start == end).
-    `core_starts`, `core_ends`: the same without white space at the edges; empty for blank tokens.
-    `turn_ends`: of a response of several turns, the number of tokens up to the end of each.
+    `starts`, `ends`: the characters a token touches; a token that wrote some bytes of a character
+    touches all of it, so the tokens of a split emoji share it. Special tokens touch nothing (start
+    == end). `core_starts`, `core_ends`: the same without white space at the edges; empty for blank
+    tokens. `turn_ends`: of a response of several turns, the number of tokens up to the end of each.
     """
 
     text: str
@@ -66,9 +68,9 @@ class Aligned:
 class TokenTable:
     """The bytes of every token of a vocabulary, built once and used for every response.
 
-    `tokenizer` is one of transformers, or of the package tokenizers (for `align`). `vocabulary` is how many ids it
-    has. `exact_bytes` is False for tokenizers whose tokens have no bytes that could be known beforehand: their ids
-    are decoded prefix by prefix, which is slow, and right.
+    `tokenizer` is one of transformers, or of the package tokenizers (for `align`). `vocabulary` is
+    how many ids it has. `exact_bytes` is False for tokenizers whose tokens have no bytes that could
+    be known beforehand: their ids are decoded prefix by prefix, which is slow, and right.
     """
 
     def __init__(self, tokenizer: AnyTokenizer) -> None:
@@ -79,11 +81,12 @@ class TokenTable:
         if pieces is None and (spaced := spaced_pieces(tokenizer)):
             pieces, first, self._is_text = spaced.later, spaced.first, np.array([*spaced.is_text, False])
         self.exact_bytes = pieces is not None
-        # One row stands for ids beyond the vocabulary: models pad their output layer. Behind it are the pieces of
-        # tokens that begin a text, where these differ.
+        # One row stands for ids beyond the vocabulary: models pad their output layer. Behind it are
+        # the pieces of # tokens that begin a text, where these differ.
         self._beyond = len(pieces or ())
         self._pieces = np.array([*(pieces or ()), b"", *first], dtype=object)
-        # (4, V + 1): where a piece's bytes and its bytes without white space at the edges start and end.
+        # (4, V + 1): where a piece's bytes and its bytes without white space at the edges start and
+        # end.
         self._edges = np.array([_piece_edges(piece) for piece in self._pieces], dtype=np.int64).T.copy()
 
     def is_of(self, tokenizer: AnyTokenizer) -> bool:
@@ -93,8 +96,8 @@ class TokenTable:
     def align(self, ids: Sequence[int]) -> Aligned:
         """The text of sampled `ids` and the characters of each of them.
 
-        The text is what the tokens' bytes say: nothing is cleaned up, a leading space stays, and bytes
-        that are cut off inside a character become U+FFFD.
+        The text is what the tokens' bytes say: nothing is cleaned up, a leading space stays, and
+        bytes that are cut off inside a character become U+FFFD.
         """
         if not self.exact_bytes:
             return align_by_prefixes(self._tokenizer, list(ids))
@@ -113,9 +116,11 @@ class TokenTable:
         return Aligned(text, *edges)
 
     def align_text(self, text: str) -> Aligned:
-        """Align a text that was not sampled, such as a person's answer, with the tokenizer's own tokens.
+        """Align a text that was not sampled, such as a person's answer, with the tokenizer's own
+        tokens.
 
-        Offsets refer to `text` as given, also where the tokenizer puts a space in front of it or normalises.
+        Offsets refer to `text` as given, also where the tokenizer puts a space in front of it or
+        normalises.
         """
         aligned = self._align_text(str(text))
         if not isinstance(text, Transcript):
@@ -137,13 +142,15 @@ class TokenTable:
 
 
 def _piece_edges(piece: bytes) -> tuple[int, int, int, int]:
-    """Start and end of all its bytes and of those between ASCII white space; blank pieces have none of these."""
+    """Start and end of all its bytes and of those between ASCII white space; blank pieces have none
+    of these."""
     solid = [place for place, byte in enumerate(piece) if _IS_SOLID[byte] or byte >= 0x80]
     return 0, len(piece), *((solid[0], solid[-1] + 1) if solid else (0, 0))
 
 
 def _characters(blob: bytes, text: str, edges: Offsets) -> Offsets:
-    """Byte intervals, rows 0 and 2 to rows 1 and 3 of `edges` (4, T), as the character intervals they touch."""
+    """Byte intervals, rows 0 and 2 to rows 1 and 3 of `edges` (4, T), as the character intervals
+    they touch."""
     begins = (np.frombuffer(blob, dtype=np.uint8) & 0xC0) != 0x80
     if _REPLACEMENT in text:
         _mark_replaced(blob, begins)
@@ -156,7 +163,8 @@ def _characters(blob: bytes, text: str, edges: Offsets) -> Offsets:
 
 
 def _mark_replaced(blob: bytes, begins: NDArray[np.bool_]) -> None:
-    """Bytes that are not UTF-8 become one U+FFFD, with one start, for each run that `decode` reports."""
+    """Bytes that are not UTF-8 become one U+FFFD, with one start, for each run that `decode`
+    reports."""
     position = 0
     while True:
         try:
@@ -173,7 +181,8 @@ def _cores(text: str, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     solid = _IS_SOLID[np.minimum(codes, _LAST_SPACE + 1)]
     places = np.append(np.flatnonzero(solid), 0)
-    # before[i]: how many solid characters stand before character i; places[n]: where the n-th of them is.
+    # before[i]: how many solid characters stand before character i; places[n]: where the n-th of
+    # them is.
     before = np.concatenate(([0], np.cumsum(solid)))
     first, last = before[starts], before[ends]
     blank = first == last
@@ -181,7 +190,8 @@ def _cores(text: str, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]
 
 
 def align_by_prefixes(tokenizer: AnyTokenizer, ids: list[int]) -> Aligned:
-    """Align by incremental decoding: a token wrote the text its prefix has and the previous prefix lacks.
+    """Align by incremental decoding: a token wrote the text its prefix has and the previous prefix
+    lacks.
 
     Needs nothing of the tokenizer but `decode`, and time that grows with the square of the length.
     """
@@ -191,9 +201,11 @@ def align_by_prefixes(tokenizer: AnyTokenizer, ids: list[int]) -> Aligned:
     for count, index in enumerate(ids, start=1):
         prefix = plain_decode(tokenizer, ids[:count])
         known = max(written, _common(prefix, text))
-        # A prefix may end with a character that is begun and not yet finished; the whole text lacks that ending.
+        # A prefix may end with a character that is begun and not yet finished; the whole text lacks
+        # that ending.
         begun = index not in special and known < min(len(prefix), len(text))
-        # Unfinished, U+FFFD looks like itself: what seems to add nothing to one writes the rest of its bytes.
+        # Unfinished, U+FFFD looks like itself: what seems to add nothing to one writes the rest of
+        # its bytes.
         rest = index not in special and known == written and not begun and text[:known].endswith(_REPLACEMENT)
         starts.append(written - rest)
         ends.append(known + begun)

@@ -1,4 +1,5 @@
-"""Trajectories as engines hold them: ids after the prompt, and a mask of those that the policy sampled.
+"""Trajectories as engines hold them: ids after the prompt, and a mask of those that the policy
+sampled.
 
 Each maximal run of the mask is a turn and is aligned by itself; nothing is tokenised again.
 """
@@ -17,8 +18,9 @@ from text2grad.errors import UserError
 from text2grad.feedback import BETWEEN_TURNS, Example, Message, Transcript, turns_of
 
 PADDED = 16_384
-"""Models pad their output layer (Qwen by some 400 rows, Phi by 900) and sample such ids: tokens without text. Where
-the size of that layer is unknown, ids further beyond the vocabulary are of another tokenizer."""
+"""Models pad their output layer (Qwen by some 400 rows, Phi by 900) and sample such ids: tokens
+without text. Where the size of that layer is unknown, ids further beyond the vocabulary are of
+another tokenizer."""
 
 
 class StrangeIdsError(UserError):
@@ -29,9 +31,9 @@ class StrangeIdsError(UserError):
 class Trajectory:
     """One sampled trajectory of T ids after the prompt of `example`, as the engine holds them.
 
-    `mask` (T,) is 1 where the policy sampled the id; without it, everywhere. `between` are the messages of others
-    before each turn, and, one more, after the last; without it they are read off the ids that the policy did not
-    sample, each run as one message of a tool.
+    `mask` (T,) is 1 where the policy sampled the id; without it, everywhere. `between` are the
+    messages of others before each turn, and, one more, after the last; without it they are read off
+    the ids that the policy did not sample, each run as one message of a tool.
     """
 
     example: Example
@@ -42,11 +44,11 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class OwnTokens:
-    """The policy's own part of a trajectory: its text, its N tokens aligned with it, and their places among the
-    ids.
+    """The policy's own part of a trajectory: its text, its N tokens aligned with it, and their
+    places among the ids.
 
-    `response` is plain text where there is one turn and nobody else spoke, and a `Transcript` otherwise.
-    `places` is (N,), `turns` (N,) the number of each token's turn.
+    `response` is plain text where there is one turn and nobody else spoke, and a `Transcript`
+    otherwise. `places` is (N,), `turns` (N,) the number of each token's turn.
     """
 
     response: str
@@ -67,7 +69,8 @@ def own_tokens(table: TokenTable, trajectory: Trajectory, output_size: int | Non
     `output_size`: the number of ids that the policy can sample.
 
     Raises:
-        UserError: the mask or the messages between do not fit the ids, or the ids are of another tokenizer.
+        UserError: the mask or the messages between do not fit the ids, or the ids are of another
+            tokenizer.
     """
     ids = trajectory.ids
     mask = _checked_mask(trajectory)
@@ -93,8 +96,8 @@ def own_tokens(table: TokenTable, trajectory: Trajectory, output_size: int | Non
 
 
 def recorded_tokens(table: TokenTable, response: str, ids: Sequence[Any] | None) -> Aligned:
-    """The tokens of a response on record: those of `ids` as it was sampled, of several turns a list for each, where
-    they read as the response does; else the tokenizer's own."""
+    """The tokens of a response on record: those of `ids` as it was sampled, of several turns a list
+    for each, where they read as the response does; else the tokenizer's own."""
     turns = ids if ids and isinstance(ids[0], Sequence) else [ids or ()]
     pieces: list[tuple[list[int], Aligned]] = [([], table.align(each)) for each in turns]
     if ids and BETWEEN_TURNS.join(aligned.text for _, aligned in pieces) == response:

@@ -1,4 +1,5 @@
-"""How varied sampled answers are, by their token ids: what falls when a policy collapses onto a few phrases."""
+"""How varied sampled answers are, by their token ids: what falls when a policy collapses onto a few
+phrases."""
 
 from __future__ import annotations
 
@@ -9,13 +10,15 @@ REPEATED = 4
 
 
 def variety(answers: Sequence[Sequence[int]]) -> dict[str, float]:
-    """`repetition`: mean over the answers of their `repetition`; `distinct_1` and `distinct_2`: see `distinct`."""
+    """`repetition`: mean over the answers of their `repetition`; `distinct_1` and `distinct_2`: see
+    `distinct`."""
     repeated = sum(repetition(ids) for ids in answers) / max(1, len(answers))
     return {"repetition": repeated, "distinct_1": distinct(answers, 1), "distinct_2": distinct(answers, 2)}
 
 
 def repetition(ids: Sequence[int], n: int = REPEATED) -> float:
-    """Share of the n-grams of one answer that occurred in it before; 0 of an answer shorter than n tokens.
+    """Share of the n-grams of one answer that occurred in it before; 0 of an answer shorter than n
+    tokens.
 
     seq-rep-n: 1 - (different n-grams) / (n-grams) (Welleck et al. 2020, section 4.3).
     """
@@ -24,7 +27,8 @@ def repetition(ids: Sequence[int], n: int = REPEATED) -> float:
 
 
 def distinct(answers: Sequence[Sequence[int]], n: int) -> float:
-    """distinct-n: different n-grams of all answers over their number (Li et al. 2016, section 5.4); 0 of none.
+    """distinct-n: different n-grams of all answers over their number (Li et al. 2016, section 5.4);
+    0 of none.
 
     It falls as more answers are read, so compare equal numbers of answers only.
     """

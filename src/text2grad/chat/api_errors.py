@@ -1,7 +1,9 @@
-"""Classify API errors: what a server's error is about, and which capability of a request it refuses.
+"""Classify API errors: what a server's error is about, and which capability of a request it
+refuses.
 
-Read are the shapes of OpenAI and Azure (`error.message`), vLLM (`message`), FastAPI and Mistral (`detail` with
-`loc`), Gemini (a list), Anthropic, Groq, LiteLLM and OpenRouter (the provider's own error inside of theirs).
+Read are the shapes of OpenAI and Azure (`error.message`), vLLM (`message`), FastAPI and Mistral
+(`detail` with `loc`), Gemini (a list), Anthropic, Groq, LiteLLM and OpenRouter (the provider's own
+error inside of theirs).
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 from text2grad.json_text import from_json
 
 Reason = Literal["moderated", "too_long", "credit", "key", "model", "path", "busy", ""]
-"""The cause of an error. `moderated` and `too_long` lie in this one request and `busy` passes; the others would
-meet every request.
+"""The cause of an error. `moderated` and `too_long` lie in this one request and `busy` passes; the
+others would meet every request.
 """
 Capability = Literal[
     "json_schema", "json_object", "max_tokens", "max_completion_tokens", "temperature", "system_role"
@@ -29,7 +31,8 @@ _MESSAGES = ("message", "msg", "detail", "error", "errors", "raw", "")
 
 
 class Fallback(NamedTuple):
-    """How a server's refusal of a capability reads, and what is asked for instead ("": it is left out)."""
+    """How a server's refusal of a capability reads, and what is asked for instead ("": it is left
+    out)."""
 
     refusal: re.Pattern[str]
     instead: str = ""
@@ -47,7 +50,8 @@ _OF_A_VALUE = (
 
 
 def _refusal(name: str, other: str = "") -> re.Pattern[str]:
-    """Match an error that names an option and does not take it, or that requires the `other` one."""
+    """Match an error that names an option and does not take it, or that requires the `other`
+    one."""
     named = rf"(?=.*(?<![a-z0-9_]){name}(?![a-z0-9_]))(?=.*(?:{_NOT_TAKEN}))(?!.*(?:{_OF_A_VALUE}))"
     required = rf"|requires {other}\b|\b{other}: field required" if other else ""
     return re.compile(rf"\A(?:{named}){required}", re.IGNORECASE | re.DOTALL)
@@ -70,7 +74,8 @@ FALLBACKS: Mapping[Capability, Fallback] = {
     "temperature": Fallback(_refusal("temperature")),
     "system_role": Fallback(_SYSTEM_ROLE),
 }
-"""What a request may use that some server does not have. A limit on an option's value is no refusal."""
+"""What a request may use that some server does not have. A limit on an option's value is no
+refusal."""
 _REASONS: Mapping[Reason, re.Pattern[str]] = {
     "moderated": re.compile(
         r"content[_ ]?(filter|policy|management)|responsibleai|data_inspection|inappropriate content|safety system"
@@ -112,7 +117,8 @@ _REASONS: Mapping[Reason, re.Pattern[str]] = {
 
 @dataclass(frozen=True)
 class ApiError:
-    """A server's error. `status`: the HTTP status inside of it, else 0. `message`: its words in one line.
+    """A server's error. `status`: the HTTP status inside of it, else 0. `message`: its words in one
+    line.
 
     `refused`: the capabilities that the server says it does not have.
     """
@@ -173,7 +179,8 @@ def error_in(body: Any) -> ApiError | None:
 
 
 def _texts(value: Any, name: str = "", depth: int = _DEEPEST) -> Iterator[tuple[str, str]]:
-    """Yield (the key it stands under, text) for every text and number, outermost first; an echo is left out."""
+    """Yield (the key it stands under, text) for every text and number, outermost first; an echo is
+    left out."""
     if isinstance(value, str):
         yield from _inner_texts(value, name, depth)
     elif isinstance(value, int):
@@ -188,7 +195,8 @@ def _texts(value: Any, name: str = "", depth: int = _DEEPEST) -> Iterator[tuple[
 
 
 def _inner_texts(text: str, name: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield a text; where it ends in another error as JSON, the texts of that after what precedes it."""
+    """Yield a text; where it ends in another error as JSON, the texts of that after what precedes
+    it."""
     start = min((place for place in map(text.find, ("{", "[{")) if place >= 0), default=-1)
     if depth and start >= 0:
         try:

@@ -36,7 +36,8 @@ Line = dict[str, Any]
 Outcome = Line | Problem | None
 """The journal line with the answer, the reason why it is missing, or None if stopped."""
 Verdict = Callable[[Question, Answer, bool], State | None]
-"""(question, answer, whether it is the last try) -> how the question has ended; None: ask once more."""
+"""(question, answer, whether it is the last try) -> how the question has ended; None: ask once
+more."""
 
 
 def accept(question: Question, answer: Answer, last: bool) -> State | None:
@@ -56,8 +57,8 @@ def answer_of(line: Mapping[str, Any]) -> Answer:
 class Budget:
     """The remaining budget. A request is sent only if even its most expensive answer fits.
 
-    Requests without an answer that the server may still charge for, and answers of earlier runs whose price is
-    not known, are counted at their maximum price.
+    Requests without an answer that the server may still charge for, and answers of earlier runs
+    whose price is not known, are counted at their maximum price.
     """
 
     def __init__(self, most: float | None, price: Price | None, journal: Journal) -> None:
@@ -97,7 +98,8 @@ class Budget:
             self._changed.notify_all()
 
     def charge(self, question: str, why: str) -> None:
-        """Count what was put aside for an open question as spent: it has no answer, and may have a price."""
+        """Count what was put aside for an open question as spent: it has no answer, and may have a
+        price."""
         if amount := self._open.get(question):
             self._journal.charge(question, amount, why)
 
@@ -110,8 +112,8 @@ class Budget:
 class Asker:
     """Has questions answered and settled in the journal; safe to call from many threads.
 
-    `server_answers`: it has answered a request of this job. `sent` counts requests. A capability that the server
-    refuses is left out of the job's requests, once, and the journal remembers it.
+    `server_answers`: it has answered a request of this job. `sent` counts requests. A capability
+    that the server refuses is left out of the job's requests, once, and the journal remembers it.
     """
 
     def __init__(
@@ -140,11 +142,13 @@ class Asker:
         self.budget = Budget(settings.budget_usd, price, journal)
         self.sent = 0
         self._again = again
-        # With `again`, refused questions come first: refused once more, they are no sign of a wrong request.
+        # With `again`, refused questions come first: refused once more, they are no sign of a wrong
+        # request.
         self.server_answers = again and known
 
     def unsettled(self, questions: Iterable[Question]) -> Iterator[Question]:
-        """Yield those still to be asked, once: exhausted ones again, refused and invalid ones only with `again`."""
+        """Yield those still to be asked, once: exhausted ones again, refused and invalid ones only
+        with `again`."""
         settled = {"ok"} if self._again else {"ok", "refused", "invalid"}
         taken: set[str] = set()
         for question in questions:
@@ -156,7 +160,8 @@ class Asker:
         """Ask until there is an answer or a final failure; None if stopped before that.
 
         Raises:
-            UserError: a mistake that fails every question: a wrong key, an unknown model, an unreachable server.
+            UserError: a mistake that fails every question: a wrong key, an unknown model, an
+                unreachable server.
         """
         slot, state, tries = self.journal.slot(question.id), None, 0
         if slot.state is None and slot.offset >= 0:  # answered, and never judged
@@ -185,10 +190,11 @@ class Asker:
         return most_tokens(texts, self.questioner.max_tokens)
 
     def keep(self, question: str, outcome: Reply | Problem, most: Mapping[str, float], batch: bool = False) -> Line:
-        """Bring an answer, or the failure that stands for it, into the journal, and return its line.
+        """Bring an answer, or the failure that stands for it, into the journal, and return its
+        line.
 
-        `usd` is null where the price is unknown. Of a count that the server does not give, or that cannot be, the
-        `most` is paid.
+        `usd` is null where the price is unknown. Of a count that the server does not give, or that
+        cannot be, the `most` is paid.
         """
         if isinstance(outcome, Problem):
             return self.journal.failure(question, FAILURE_OF.get(outcome.kind, "exhausted"), outcome.message)
@@ -202,7 +208,8 @@ class Asker:
         return self.journal.answer(question, line)
 
     def fall_back(self, problem: Problem, sent: Questioner, question: Question) -> bool:
-        """True if what was refused can be asked without a capability, as the job is from then on."""
+        """True if what was refused can be asked without a capability, as the job is from then
+        on."""
         with self._adapting:
             if self.questioner != sent:
                 return True  # another thread was quicker

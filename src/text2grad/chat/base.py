@@ -1,7 +1,7 @@
 """What a chat model is: one method, and what it may say about itself; a scripted fake for tests.
 
-A model that fails on one conversation answers with a `Failure` in its place; only a mistake that would fail
-every conversation (a wrong key, an unknown model, an empty account) is raised.
+A model that fails on one conversation answers with a `Failure` in its place; only a mistake that
+would fail every conversation (a wrong key, an unknown model, an empty account) is raised.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ Conversation = Sequence[Message]
 
 
 class Completion(Record):
-    """One answer of a chat model. `truncated`: it ran into the token limit. `usage`: tokens by name.
+    """One answer of a chat model. `truncated`: it ran into the token limit. `usage`: tokens by
+    name.
 
-    `forced`: it is whole, but only because grounded decoding closed it at the token limit. `score`: the
-    verdict of a model that gives it apart from the words, by a head of its own; `spans`: the labelled places
-    of the text that it is about, of a model that marks them by another.
+    `forced`: it is whole, but only because grounded decoding closed it at the token limit. `score`:
+    the verdict of a model that gives it apart from the words, by a head of its own; `spans`: the
+    labelled places of the text that it is about, of a model that marks them by another.
     """
 
     text: str
@@ -64,7 +65,8 @@ class LimitedChat(Chat, Protocol):
 
 
 class ScriptedChat:
-    """A chat model for tests: plays back `answers`, or asks a function; remembers what it was asked.
+    """A chat model for tests: plays back `answers`, or asks a function; remembers what it was
+    asked.
 
     Args:
         answers: the answers in their order, or a function of a conversation.

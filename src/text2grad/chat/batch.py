@@ -1,7 +1,9 @@
-"""The same requests as a file: for the batch API (half price, answers within a day) or for `vllm run-batch`.
+"""The same requests as a file: for the batch API (half price, answers within a day) or for
+`vllm run-batch`.
 
-Between submitting and collecting, the journal holds the batch's id and nothing else is kept. A note is written
-before a batch is submitted, and the batch carries its tag: a crash in between does not pay for a second one.
+Between submitting and collecting, the journal holds the batch's id and nothing else is kept. A note
+is written before a batch is submitted, and the batch carries its tag: a crash in between does not
+pay for a second one.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class NoOutputError(UserError):
 
 
 def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool = False) -> int:
-    """Write the remaining questions, as many as one batch and the budget allow, and return their number.
+    """Write the remaining questions, as many as one batch and the budget allow, and return their
+    number.
 
     With `add`, after those that the file already holds; they count towards the limits of the batch.
     """
@@ -104,7 +107,8 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
 
 
 def _outcome(endpoint: Endpoint, line: str) -> tuple[str, Reply | Problem] | None:
-    """Read a line's request, and its answer or the reason it is missing; None if it is not batch output."""
+    """Read a line's request, and its answer or the reason it is missing; None if it is not batch
+    output."""
     try:
         row = from_json(line)
         id, response = str(row["custom_id"]), row.get("response") or {}

@@ -23,11 +23,12 @@ from text2grad.feedback import Failure, Overlap
 from text2grad.signals import LOOK_SECONDS, Stopped, StopRequest, stop_wanted
 
 Questions = Callable[[], Iterable[Question]]
-"""The questions of a job, from the start at each call: they are read more than once and never all held."""
+"""The questions of a job, from the start at each call: they are read more than once and never all
+held."""
 PROGRESS_SECONDS = 5.0
 MISSES_AT_FIRST, MOST_FAILURES = 3, 20
-"""Questions in a row without an answer before the server has given one, and without a useful answer later, after
-which a job stops."""
+"""Questions in a row without an answer before the server has given one, and without a useful answer
+later, after which a job stops."""
 GUESSED_ANSWER, GUESSED_SECONDS = 300, 5.0
 """Tokens of an answer, and what it takes, where nothing has been answered yet to tell from."""
 
@@ -50,20 +51,21 @@ class OpenAIChat:
 
     Every answer goes to the journal before it is read, and a question that is answered there is not
     asked again; without a place for it the journal is forgotten at the end. The key is read from
-    the environment and goes nowhere else: it is redacted from everything a server sends. With `again`,
-    what was refused or unreadable is asked once more; `asks` False needs no key. `progress` says on
-    stderr how far a long job is. `excess` counts the tokens by which a conversation is too long for
-    the model, where the caller knows its tokenizer (`chat.base.LimitedChat`).
+    the environment and goes nowhere else: it is redacted from everything a server sends. With
+    `again`, what was refused or unreadable is asked once more; `asks` False needs no key.
+    `progress` says on stderr how far a long job is. `excess` counts the tokens by which a
+    conversation is too long for the model, where the caller knows its tokenizer
+    (`chat.base.LimitedChat`).
 
     Args:
         settings: the server, its model, and the limits of requests.
         journal: the file of all questions and answers.
 
     Raises:
-        UserError: there is no key for OpenAI itself; a budget without a price; another process has the journal.
-            From the methods that ask: 401, 403, 404, a redirection, an account without quota, or
-            too many questions in a row without an answer. Requests that have not started by then
-            are not sent.
+        UserError: there is no key for OpenAI itself; a budget without a price; another process has
+            the journal. From the methods that ask: 401, 403, 404, a redirection, an account without
+            quota, or too many questions in a row without an answer. Requests that have not started
+            by then are not sent.
         Stopped: a signal came. Requests that are open by then are awaited as long as it is patient.
     """
 
@@ -144,7 +146,8 @@ class OpenAIChat:
             self._in_threads(_Queue(self.asker.unsettled(questions)), verdict)
 
     def plan(self, questions: Iterable[Question]) -> dict[str, Any]:
-        """Cost of the remaining questions: tokens at 4 characters each of the requests as they will be sent.
+        """Cost of the remaining questions: tokens at 4 characters each of the requests as they will
+        be sent.
 
         The length of answers is the mean of those in the journal. Nothing is sent.
         """
@@ -178,8 +181,8 @@ class OpenAIChat:
         """How the questions stand, each once, and what the journal has cost.
 
         requested = ok + refused + invalid + exhausted; the rest is pending. `usd` is null where an
-        answer's price is unknown; `usd_without_answer` is the highest possible price of requests that had
-        none.
+        answer's price is unknown; `usd_without_answer` is the highest possible price of requests
+        that had none.
         """
         states = {question.id: self.journal.slot(question.id).state for question in questions}
         ended, totals = Counter(states.values()), self.journal.totals
@@ -253,7 +256,8 @@ class OpenAIChat:
         """Note how a question ended.
 
         Raises:
-            UserError: too many in a row ended without use, or without an answer, for which nothing is paid.
+            UserError: too many in a row ended without use, or without an answer, for which nothing
+                is paid.
         """
         with self._counting:
             self._failures = 0 if state == "ok" else self._failures + 1
@@ -264,7 +268,8 @@ class OpenAIChat:
             raise UserError(*self._end_of(self.journal.last(question.id), count))
 
     def _end_of(self, line: Mapping[str, Any], count: int) -> tuple[str, str]:
-        """Return the message and the cure after `count` failures in a row, of which `line` is the last."""
+        """Return the message and the cure after `count` failures in a row, of which `line` is the
+        last."""
         answer = answer_of(line)
         cure = "another model or prompt"
         if isinstance(answer, Failure):

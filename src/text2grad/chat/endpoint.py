@@ -36,7 +36,8 @@ LONGEST_WAIT = 300.0
 LONGEST_MESSAGE = 300
 CURE_OF_A_REQUEST = "set what it names (critic.prompted.model, max_tokens, temperature) to what it takes"
 SHORTEST_SECRET = 8
-"""Characters. What is shorter (`none`, `EMPTY`) opens no account, and may be a word of an answer."""
+"""Characters. What is shorter (`none`, `EMPTY`) opens no account, and may be a word of an
+answer."""
 REDACTED = "[key]"
 STREAM_STARTS = ("data:", "event:", "id:", "retry:", ":")
 """The first characters of server-sent events; JSON starts with none of them."""
@@ -62,8 +63,8 @@ FATAL: Mapping[Reason, tuple[str, str]] = {
 class Endpoint:
     """A server, by its base URL. Connections are kept open between requests; any thread may ask.
 
-    Whatever the server sends is decoded first, and then the key is redacted from it: every request to a server
-    goes through here. With `asks` False no request is sent, and no key is needed.
+    Whatever the server sends is decoded first, and then the key is redacted from it: every request
+    to a server goes through here. With `asks` False no request is sent, and no key is needed.
 
     Raises:
         UserError: the URL cannot be used, or OpenAI itself is meant and there is no key.
@@ -117,7 +118,8 @@ class Endpoint:
         return self.reply_of(content, time.monotonic() - start)
 
     def _content(self, response: httpx2.Response) -> Any:
-        """Return the JSON of an answer; None if it is not JSON, or not text in its declared character set."""
+        """Return the JSON of an answer; None if it is not JSON, or not text in its declared
+        character set."""
         assert self._client is not None
         try:
             text = response.content.decode(response.charset_encoding or "utf-8")
@@ -205,7 +207,8 @@ def _checked_url(url: str) -> SplitResult:
 
 
 def _fatal(status: int, error: ApiError) -> tuple[str, str] | None:
-    """Return what an error says of every request to come, and its cure; None for one of this request alone."""
+    """Return what an error says of every request to come, and its cure; None for one of this
+    request alone."""
     reason = error.reason
     if status == 402 or (status in (403, 429) and reason == "credit"):
         reason = "credit"
@@ -230,7 +233,8 @@ def _address(location: str) -> str:
 
 
 def _text(value: Any, kind: str = "text") -> str:
-    """A text, or the parts of that kind of a list of parts, joined; what a model thought first is neither."""
+    """A text, or the parts of that kind of a list of parts, joined; what a model thought first is
+    neither."""
     if isinstance(value, str):
         return value if kind == "text" else ""
     parts = value if isinstance(value, list) else [value]
@@ -246,7 +250,8 @@ def _part(part: Mapping[str, Any], kind: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of Retry-After (a number or a date) or retry-after-ms; None where the server says nothing."""
+    """Seconds of Retry-After (a number or a date) or retry-after-ms; None where the server says
+    nothing."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         with suppress(ValueError):
             seconds = float(headers.get(name) or "") / unit
@@ -261,8 +266,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 def redactor(key: str) -> Callable[[str], str]:
     """A function that takes the key out of decoded text.
 
-    It is also found where each of its characters may be escaped once more, or several times, as in JSON inside of
-    JSON (`\\u0073`, `\\\\/`), in a URL (`%73`) or in HTML (`&#115;`): what is stored here may be decoded later.
+    It is also found where each of its characters may be escaped once more, or several times, as in
+    JSON inside of JSON (`\\u0073`, `\\\\/`), in a URL (`%73`) or in HTML (`&#115;`): what is stored
+    here may be decoded later.
     """
     if len(key) < SHORTEST_SECRET:
         return lambda text: text

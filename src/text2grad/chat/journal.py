@@ -1,13 +1,15 @@
 """The journal of paid answers: append-only, nothing lost, nothing paid twice.
 
-One JSON object per line. An answer is written as received, before it is read; how it was judged follows in
-a line of its own, together with the next answer (what is lost of these is judged again, and costs nothing).
-After a crash the file holds every answer that arrived, but at most the last line whole: a torn tail is cut when
-the journal is opened again. One process writes at a time (a lock that dies with its owner). A write that fails is
-taken back and is the last one: no line can follow half a line.
+One JSON object per line. An answer is written as received, before it is read; how it was judged
+follows in a line of its own, together with the next answer (what is lost of these is judged again,
+and costs nothing). After a crash the file holds every answer that arrived, but at most the last
+line whole: a torn tail is cut when the journal is opened again. One process writes at a time (a
+lock that dies with its owner). A write that fails is taken back and is the last one: no line can
+follow half a line.
 
-Text of a server is not trusted when it is read again either: counts and prices that are no finite numbers from
-0 on are left out, and an answer that cannot be read is an empty one, which is judged as invalid.
+Text of a server is not trusted when it is read again either: counts and prices that are no finite
+numbers from 0 on are left out, and an answer that cannot be read is an empty one, which is judged
+as invalid.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ STATE_OF: Mapping[FailureKind, State] = {
 }
 """How a question ends whose answer is such a failure."""
 SYNC_SECONDS = 0.5
-"""At most so long an answer waits for its fsync: what a loss of power may cost, not a crash of the program."""
+"""At most so long an answer waits for its fsync: what a loss of power may cost, not a crash of the
+program."""
 _ANSWER = re.compile(rb'\{"is": ?"answer", ?"id": ?"([^"\\]+)"')
 _REQUIRED = {
     "note": {"name", "value"},
@@ -54,10 +57,11 @@ _REQUIRED = {
 
 @dataclass(slots=True)
 class Slot:
-    """What is known of one request: how often it was answered, how it ended, and where its last line is.
+    """What is known of one request: how often it was answered, how it ended, and where its last
+    line is.
 
-    `state` is None while it is pending: not asked yet, or answered and not judged. `offset` is -1 without a line;
-    `size` counts bytes; `answered`: the last line is an answer.
+    `state` is None while it is pending: not asked yet, or answered and not judged. `offset` is -1
+    without a line; `size` counts bytes; `answered`: the last line is an answer.
     """
 
     state: State | None = None
@@ -69,10 +73,11 @@ class Slot:
 
 @dataclass
 class Totals:
-    """What all answers of the journal cost. Tokens as the server counted them; USD at the prices of their day.
+    """What all answers of the journal cost. Tokens as the server counted them; USD at the prices of
+    their day.
 
-    `unpriced` answers have no price. `charged` is the highest price of requests without an answer, which the
-    server may still charge for.
+    `unpriced` answers have no price. `charged` is the highest price of requests without an answer,
+    which the server may still charge for.
     """
 
     answers: int = 0
@@ -97,10 +102,12 @@ class Totals:
 class Journal:
     """An open journal. Every method may be called from several threads.
 
-    The index in memory (`slots`) has one small entry per request (about 200 bytes); answers stay on disk.
+    The index in memory (`slots`) has one small entry per request (about 200 bytes); answers stay on
+    disk.
 
     Raises (from `open`):
-        UserError: another process writes it, it cannot be written, or a line in its middle is damaged.
+        UserError: another process writes it, it cannot be written, or a line in its middle is
+        damaged.
     """
 
     def __init__(self, path: Path, handle: int) -> None:
@@ -175,7 +182,8 @@ class Journal:
                 self._handle = -1
 
     def answer(self, id: str, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep a raw answer: text, truncated, usage, usd, seconds. Returns the line as it was written."""
+        """Keep a raw answer: text, truncated, usage, usd, seconds. Returns the line as it was
+        written."""
         return self._append({"is": "answer", "id": id, **line})
 
     def failure(self, id: str, kind: str, message: str) -> dict[str, Any]:

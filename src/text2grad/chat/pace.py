@@ -1,4 +1,5 @@
-"""How many requests are open at once: as many as are allowed, fewer while the server asks for patience."""
+"""How many requests are open at once: as many as are allowed, fewer while the server asks for
+patience."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ import time
 from threading import Condition
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds between retries where the server does not say: doubled each time, and drawn from the upper half."""
+"""Seconds between retries where the server does not say: doubled each time, and drawn from the
+upper half."""
 
 
 def pause(retry: int, wait: float | None) -> float:
-    """Seconds before the next try: what the server asked for, a little late, else doubling from 0.5."""
+    """Seconds before the next try: what the server asked for, a little late, else doubling from
+    0.5."""
     if wait is not None:
         return wait + random.uniform(0, min(0.1 * wait, 1.0))
     longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**retry)
@@ -21,8 +24,9 @@ def pause(retry: int, wait: float | None) -> float:
 class Pace:
     """Additive increase, multiplicative decrease, and pauses that hold for everybody.
 
-    Starts at `most` open requests. A "too many requests" halves the number, once in a round of requests, and
-    nothing is sent until the pause is over; each answer then raises it by 1/number, up to `most` again.
+    Starts at `most` open requests. A "too many requests" halves the number, once in a round of
+    requests, and nothing is sent until the pause is over; each answer then raises it by 1/number,
+    up to `most` again.
     """
 
     def __init__(self, most: int) -> None:
@@ -54,7 +58,8 @@ class Pace:
             self._free.notify()
 
     def slow_down(self, asked_at: float, pause: float) -> None:
-        """The server had enough when it got a request of `asked_at` (monotonic seconds): halve, and pause."""
+        """The server had enough when it got a request of `asked_at` (monotonic seconds): halve, and
+        pause."""
         with self._free:
             if asked_at >= self._slowed:
                 self.limit = max(1.0, self.limit / 2)

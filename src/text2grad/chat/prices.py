@@ -1,4 +1,5 @@
-"""What tokens cost: a file the user edits. A model that is not in it has no price; none is guessed."""
+"""What tokens cost: a file the user edits. A model that is not in it has no price; none is
+guessed."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def _read_price(path: Path, model: str, entry: Any) -> Price:
 
 
 def most_tokens(texts: Sequence[str], max_tokens: int) -> dict[str, float]:
-    """Return an upper bound on the usage of a request of these texts: no token is less than a byte."""
+    """Return an upper bound on the usage of a request of these texts: no token is less than a
+    byte."""
     return {
         "prompt_tokens": float(sum(len(text.encode("utf-8", "replace")) + TOKENS_OF_A_TURN for text in texts)),
         "completion_tokens": float(max_tokens),

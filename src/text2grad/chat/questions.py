@@ -1,4 +1,5 @@
-"""One question to a chat model: the request body, and the id under which its answer is paid for once."""
+"""One question to a chat model: the request body, and the id under which its answer is paid for
+once."""
 
 from __future__ import annotations
 
@@ -15,16 +16,17 @@ from text2grad.json_text import storable
 
 Format = Literal["json_schema", "json_object", "text"]
 FRESH_TEMPERATURE = 0.7
-"""Of the second try after a broken answer, where the first was greedy: the same would come again."""
+"""Of the second try after a broken answer, where the first was greedy: the same would come
+again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """One request. `id` is the key of the journal.
 
-    `data` is the messages as JSON: they are encoded once, for the id and for every request. `schema` (JSON text) is
-    the form of the answer, "" where it is free; `about` the text that the answer is about; `version` the version of
-    the prompt that it was made from.
+    `data` is the messages as JSON: they are encoded once, for the id and for every request.
+    `schema` (JSON text) is the form of the answer, "" where it is free; `about` the text that the
+    answer is about; `version` the version of the prompt that it was made from.
     """
 
     id: str
@@ -37,10 +39,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Questioner:
-    """Writes questions for one model, as it is asked to decode. `temperature` None leaves the server's own.
+    """Writes questions for one model, as it is asked to decode. `temperature` None leaves the
+    server's own.
 
-    `refused` names the capabilities that the server does not have: they are no part of a question's id, which is
-    made of what is requested.
+    `refused` names the capabilities that the server does not have: they are no part of a question's
+    id, which is made of what is requested.
     """
 
     model: str
@@ -51,8 +54,8 @@ class Questioner:
     def question(self, turns: Sequence[Message], version: str = "", schema: str = "", about: str = "") -> Question:
         """Return the request for one conversation. `version` names the prompt it was made from.
 
-        The id is a sha256 of everything that decides the answer: the messages, the prompt's version, the model, the
-        decoding parameters and the number of the sample, which is always 0.
+        The id is a sha256 of everything that decides the answer: the messages, the prompt's
+        version, the model, the decoding parameters and the number of the sample, which is always 0.
         """
         messages = tuple({"role": turn.role, "content": storable(turn.content)} for turn in turns)
         data = json.dumps(messages)
@@ -62,7 +65,8 @@ class Questioner:
 
     @property
     def limit(self) -> Capability:
-        """The name of the token limit: reasoning models of OpenAI know one, other servers the other."""
+        """The name of the token limit: reasoning models of OpenAI know one, other servers the
+        other."""
         return "max_completion_tokens" if "max_tokens" in self.refused else "max_tokens"
 
     def format_for(self, question: Question) -> Format:
@@ -80,7 +84,8 @@ class Questioner:
         return frozenset(names - self.refused)
 
     def without(self, capability: Capability) -> frozenset[Capability]:
-        """Return `refused` for a server that does not have this capability either, but then its alternative."""
+        """Return `refused` for a server that does not have this capability either, but then its
+        alternative."""
         return (self.refused | {capability}) - {FALLBACKS[capability].instead}
 
     def request(self, question: Question, attempt: int = 0) -> str:
@@ -106,7 +111,8 @@ class Questioner:
 
 
 def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    """Put the text of the system messages in front of the first other message, or in one of the user."""
+    """Put the text of the system messages in front of the first other message, or in one of the
+    user."""
     system = [message["content"] for message in messages if message["role"] == "system"]
     others = [message for message in messages if message["role"] != "system"]
     if not others:

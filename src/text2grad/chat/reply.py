@@ -14,7 +14,8 @@ Trouble = Literal[
 
 
 class NoReplyError(Exception):
-    """The connection gave no answer, or none that is read (`kind`); `cure` is what the user can do about it."""
+    """The connection gave no answer, or none that is read (`kind`); `cure` is what the user can do
+    about it."""
 
     def __init__(self, kind: Trouble, words: str, cure: str = "") -> None:
         super().__init__(words)
@@ -23,7 +24,8 @@ class NoReplyError(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its text, whether it was cut at the token limit, what the server counts, seconds it took."""
+    """An answer: its text, whether it was cut at the token limit, what the server counts, seconds
+    it took."""
 
     text: str
     truncated: bool
@@ -36,11 +38,12 @@ class Reply:
 class Problem:
     """The reason why there is no answer.
 
-    `unreachable`: no connection. `cut`: the answer broke off. `timeout`. `busy`: 429. `broken`: 5xx, or not a
-    valid answer. `oversized`: an answer too long, or nested too deeply, to be read. `refused`: a content filter.
-    `too_long`: this request does not fit the model. `unfit`: the server will never take this request (other
-    4xx). `fatal`: it will take none (key, model, quota, another address). `wait`: seconds the server asked for.
-    `refused`: the capabilities of the request that it does not have.
+    `unreachable`: no connection. `cut`: the answer broke off. `timeout`. `busy`: 429. `broken`:
+    5xx, or not a valid answer. `oversized`: an answer too long, or nested too deeply, to be read.
+    `refused`: a content filter. `too_long`: this request does not fit the model. `unfit`: the
+    server will never take this request (other 4xx). `fatal`: it will take none (key, model, quota,
+    another address). `wait`: seconds the server asked for. `refused`: the capabilities of the
+    request that it does not have.
     """
 
     kind: Trouble

@@ -10,7 +10,8 @@ from text2grad.settings import Settings
 
 
 class EndpointSettings(Settings):
-    """A chat model behind an OpenAI-compatible server: OpenAI, Azure, vLLM, Ollama, a LiteLLM proxy."""
+    """A chat model behind an OpenAI-compatible server: OpenAI, Azure, vLLM, Ollama, a LiteLLM
+    proxy."""
 
     model: str = Field(default="", description="its name at the server")
     base_url: str | None = Field(default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY")

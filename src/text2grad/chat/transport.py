@@ -80,7 +80,8 @@ class Client:
         """Join the events of a streamed answer into the body of one that is not streamed.
 
         Raises:
-            NoReplyError: the stream ended before the answer did, or holds an event that is not JSON.
+            NoReplyError: the stream ended before the answer did, or holds an event that is not
+                JSON.
         """
         try:
             return joined_chunks(openai.Stream(cast_to=object, response=response, client=self._sdk))
@@ -105,7 +106,8 @@ class Client:
 
 
 def joined_chunks(chunks: Iterable[Any]) -> dict[str, Any]:
-    """Join the chunks of a streamed chat completion into one completion; {} if they are chunks of something else.
+    """Join the chunks of a streamed chat completion into one completion; {} if they are chunks of
+    something else.
 
     Raises:
         NoReplyError: no chunk says why the answer ended, so it may be half an answer.
@@ -145,7 +147,8 @@ def _http_client(timeout: float) -> httpx2.Client:
 
 
 class _BoundedStream(httpx2.SyncByteStream):
-    """The body of an answer, which ends by `deadline` (monotonic seconds) and after `MOST_BYTES`."""
+    """The body of an answer, which ends by `deadline` (monotonic seconds) and after
+    `MOST_BYTES`."""
 
     def __init__(self, stream: httpx2.SyncByteStream, deadline: float) -> None:
         self._stream, self._deadline = stream, deadline

@@ -30,7 +30,8 @@ UNSET: list[str] = []
 
 
 def option(spec: str, help: str | None, default: Any = None, **limits: Any) -> Any:
-    """A field that is an option. `spec` is what the help shows: its names, then the name of its value if any."""
+    """A field that is an option. `spec` is what the help shows: its names, then the name of its
+    value if any."""
     words = spec.split()
     names = list(takewhile(lambda word: word.startswith("-"), words))
     return typer.Option(default, *names, metavar=" ".join(words[len(names) :]) or None, help=help, **limits)
@@ -42,7 +43,8 @@ def argument(name: str, help: str, default: Any = ...) -> Any:
 
 
 class Work(NamedTuple):
-    """What a command does once its options are read, and how its summary is shown if not as a list."""
+    """What a command does once its options are read, and how its summary is shown if not as a
+    list."""
 
     run: Run
     show: Show | None = None
@@ -50,7 +52,8 @@ class Work(NamedTuple):
 
 @dataclass(kw_only=True)
 class Stage:
-    """A command. What several share are keyword-only fields, which the help shows after a command's own."""
+    """A command. What several share are keyword-only fields, which the help shows after a command's
+    own."""
 
     as_json: bool = option("--json", "Print the summary as one JSON object, the last line of stdout.", False)
 
@@ -78,7 +81,8 @@ class ConfiguredCommand:
     config: list[str] = option(*CONFIG, UNSET)  # noqa: RUF009
 
     def configuration(self, names: Sequence[str] = (), under: Sequence[str] = ()) -> Config:
-        """The named presets and files (those of --config if none are given), then the settings given.
+        """The named presets and files (those of --config if none are given), then the settings
+        given.
 
         `under`: settings that those override.
         """
@@ -100,7 +104,8 @@ class ConfiguredAsDemo(ConfiguredCommand):
 
 @dataclass(kw_only=True)
 class ConfiguredAsRun(ConfiguredCommand):
-    """A command whose settings are those of the run in `run.folder` unless --config names others."""
+    """A command whose settings are those of the run in `run.folder` unless --config names
+    others."""
 
     trust: bool = option(
         "--trust", "Use the servers and import the modules that a run of somebody else names.", False
@@ -122,7 +127,8 @@ class ConfiguredAsRun(ConfiguredCommand):
     def untrusted_configuration(
         self, names: Sequence[str] = (), under: Sequence[str] = ()
     ) -> tuple[Config, Path | None]:
-        """The configuration, with the run's file if it was read from there; nothing is refused yet."""
+        """The configuration, with the run's file if it was read from there; nothing is refused
+        yet."""
         from text2grad.config import load_config
 
         chosen = super().configuration(names or self.config or DEMO, under)

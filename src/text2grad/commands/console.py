@@ -1,4 +1,5 @@
-"""Around every command: settings on the command line, the summary on the terminal, the exit code."""
+"""Around every command: settings on the command line, the summary on the terminal, the exit
+code."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def nearest_option(name: str, known: Sequence[str]) -> str:
-    """A cure for a mistyped option: the nearest option of the command, or the setting it may be short for."""
+    """A cure for a mistyped option: the nearest option of the command, or the setting it may be
+    short for."""
     from text2grad.config import describe_settings, suggestion
 
     ending = "." + name.removeprefix("--")
@@ -94,7 +96,8 @@ def show_lines(summary: Mapping[str, Any]) -> None:
 
 
 def show_trained(config: Config, name: str, summary: Mapping[str, Any]) -> None:
-    """Print the end of `train`: counts, what they mean, answers before and after, and the next command."""
+    """Print the end of `train`: counts, what they mean, answers before and after, and the next
+    command."""
     from text2grad.page.runs import read_metrics
     from text2grad.page.signs import describe_choice, describe_training, metric_warnings
 
@@ -137,7 +140,8 @@ def show_fitted(folder: Path, summary: Mapping[str, Any]) -> None:
 
 
 def show_sft(run: Path, summary: Mapping[str, Any]) -> None:
-    """Print the end of `sft`: as `show_fitted`, then the commands that say whether its answers are better."""
+    """Print the end of `sft`: as `show_fitted`, then the commands that say whether its answers are
+    better."""
     show_fitted(run / "sft", summary)
     after, before = (
         shlex.join(["text2grad", "evaluate", name, "--run.folder", str(run)]) for name in ("sft", "base")
@@ -146,7 +150,8 @@ def show_sft(run: Path, summary: Mapping[str, Any]) -> None:
 
 
 def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
-    """Print the end of `train-reward`: as `show_fitted`, then critiques of fresh answers and the gate's verdict."""
+    """Print the end of `train-reward`: as `show_fitted`, then critiques of fresh answers and the
+    gate's verdict."""
     show_fitted(run / "reward_model", {name: value for name, value in summary.items() if name != "gate"})
     if "gate" not in summary:
         return
@@ -176,8 +181,8 @@ def show_reward_report(report: Mapping[str, Any]) -> None:
 
 
 def show_policy(config: Config, target: str, summary: Mapping[str, Any]) -> None:
-    """Print the table of a policy, whether it is better than the one it started from, and the gate's verdict on the
-    reward model it may have learned from."""
+    """Print the table of a policy, whether it is better than the one it started from, and the
+    gate's verdict on the reward model it may have learned from."""
     from rich.console import Console
 
     from text2grad.page.signs import describe_comparison

@@ -63,7 +63,8 @@ def check_python() -> Check:
 
 
 def check_memory() -> Check:
-    """Check that the demo fits into the memory of this machine, or of its container if that has less."""
+    """Check that the demo fits into the memory of this machine, or of its container if that has
+    less."""
     memory = total_memory() / 1e9
     cure = "" if memory >= DEMO_MEMORY_GB else f"use a machine with {DEMO_MEMORY_GB:.0f} GB"
     return Check("memory", not cure, f"{memory:.1f} GB, {count_cores()} cores", cure)
@@ -79,7 +80,8 @@ def check_disk(folder: Path) -> Check:
 
 
 def check_sandbox() -> Iterator[Check]:
-    """Start each tier of the sandbox; a program inside tries to get out. One working tier is enough."""
+    """Start each tier of the sandbox; a program inside tries to get out. One working tier is
+    enough."""
     probes = list(probe_tiers(SANDBOX_MEMORY_MB))
     usable = any(probe.works for probe in probes)
     for probe in probes:

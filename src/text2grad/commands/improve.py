@@ -24,13 +24,13 @@ PRESETS = {"tiny": "human_qa"}
 class Improve(Stage, ConfiguredCommand):
     """Make a model better with people's feedback: a spreadsheet in, a better model out.
 
-    FILE has a row for each answer: what was asked, the answer, and a comment, a rating or a better answer, under
-    any names. It is .xlsx, .ods, .csv or JSON, also chat logs with thumbs. What the columns hold is
-    proposed and shown before anything is done. A fifth of the questions is held out; the new model is kept if
-    it is better on them.
+    FILE has a row for each answer: what was asked, the answer, and a comment, a rating or a better
+    answer, under any names. It is .xlsx, .ods, .csv or JSON, also chat logs with thumbs. What the
+    columns hold is proposed and shown before anything is done. A fifth of the questions is held
+    out; the new model is kept if it is better on them.
 
-    Runs import, sft, train --offline, evaluate and report, and prints each command. If stopped or killed, run the
-    same command to resume.
+    Runs import, sft, train --offline, evaluate and report, and prints each command. If stopped or
+    killed, run the same command to resume.
 
     \b
     Examples:

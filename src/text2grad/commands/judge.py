@@ -38,18 +38,20 @@ SCALE = ("--scale [NAME=]WORST..BEST", "Scale of the ratings: 1..5, stars=1..10,
 SHEET = ("--sheet NAME", "The sheet of a workbook. [default: the one with answers]", "")
 START = ("--from NAME", "Start from this policy: a run's name, a folder. [default: sft]")
 JUDGED_ALONE = ("--task.name=qa", "--policy.model=tiny")
-"""Settings below those given, where a file is judged without a configuration: no policy is needed."""
+"""Settings below those given, where a file is judged without a configuration: no policy is
+needed."""
 
 
 @command("import")
 class Import(Stage, ConfiguredCommand):
     """Turn feedback you already have into records.
 
-    Reads critiques written by people (or by any tool) and finds the words they talk about: quotes, offsets, or
-    mark-up in the response, [-poor words-]{why} and [+good words+]. Names every line of which something was not
-    used, such as a quote that is not in the response. A rating becomes a score only where its scale is known: from
-    the file, or by --scale. Rollouts and chats of several turns are records, too (docs/data.md); --policy.model
-    says whose template writes their calls of tools.
+    Reads critiques written by people (or by any tool) and finds the words they talk about: quotes,
+    offsets, or mark-up in the response, [-poor words-]{why} and [+good words+]. Names every line of
+    which something was not used, such as a quote that is not in the response. A rating becomes a
+    score only where its scale is known: from the file, or by --scale. Rollouts and chats of several
+    turns are records, too (docs/data.md); --policy.model says whose template writes their calls of
+    tools.
 
     \b
     Examples:
@@ -113,9 +115,9 @@ class Export(Stage):
 class FeedbackReport(Stage):
     """Say what a policy would learn from a file of feedback, and what to write next.
 
-    Shows the worst answers with what was marked in them. --json has the figures: quotes that are not in the
-    response, length of spans, balance of labels, failures, repeated records, canaries, and the agreement of
-    several annotators.
+    Shows the worst answers with what was marked in them. --json has the figures: quotes that are
+    not in the response, length of spans, balance of labels, failures, repeated records, canaries,
+    and the agreement of several annotators.
 
     \b
     Example:
@@ -171,13 +173,13 @@ class FeedbackReport(Stage):
 class Serve(Stage, ConfiguredAsRun):
     """Serve the critic of a run over HTTP, for trainers in other processes.
 
-    Any critic: a reward model, a tagger among them, a program, a chat model. --critic.kind URL takes it in train,
-    annotate and sample, text2grad.ServedCritic in any other trainer. The address is printed when the critic is
-    loaded. What is asked while the critic is busy is its next batch.
+    Any critic: a reward model, a tagger among them, a program, a chat model. --critic.kind URL
+    takes it in train, annotate and sample, text2grad.ServedCritic in any other trainer. The address
+    is printed when the critic is loaded. What is asked while the critic is busy is its next batch.
 
-    Only this machine is served unless --host names another address, and then the environment variable
-    TEXT2GRAD_TOKEN must have a secret, here and where the clients run. Ctrl-C and SIGTERM end the server once
-    what was asked is answered.
+    Only this machine is served unless --host names another address, and then the environment
+    variable TEXT2GRAD_TOKEN must have a secret, here and where the clients run. Ctrl-C and SIGTERM
+    end the server once what was asked is answered.
 
     \b
     Examples:
@@ -204,12 +206,13 @@ class Serve(Stage, ConfiguredAsRun):
 class Annotate(Stage, ConfiguredCommand):
     """Have responses judged, by any critic.
 
-    The critic is annotate.critic, else critic.kind: prompted (a chat model behind an OpenAI-compatible
-    endpoint), program (runs unit tests), reference, human, or reward_model (your own). It judges the
-    responses of FILE, or those of the policy, which are sampled first.
+    The critic is annotate.critic, else critic.kind: prompted (a chat model behind an
+    OpenAI-compatible endpoint), program (runs unit tests), reference, human, or reward_model (your
+    own). It judges the responses of FILE, or those of the policy, which are sampled first.
 
-    A chat model is asked through a journal: every answer is written to it before it is read. If stopped or
-    killed, the same command asks only for what is missing. --plan to --canaries are for chat models.
+    A chat model is asked through a journal: every answer is written to it before it is read. If
+    stopped or killed, the same command asks only for what is missing. --plan to --canaries are for
+    chat models.
 
     Exit code 3: some were refused or unreadable, 4: the budget is reached, 75: a batch is pending.
 

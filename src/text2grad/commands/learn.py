@@ -1,4 +1,5 @@
-"""Commands that train: the policy on answers, the reward model on feedback, the policy from feedback."""
+"""Commands that train: the policy on answers, the reward model on feedback, the policy from
+feedback."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ def named(engine: str) -> list[str]:
 class Sft(Stage, ConfiguredAsDemo, Resumable):
     """Fine-tune the policy on reference answers.
 
-    Supervised training, before any feedback. The result is both the start of training from feedback and the
-    reference that the KL penalty keeps it close to. If stopped or killed, run the same command to resume.
-    Reports how many held-out answers it writes word for word: where that is nearly all, train can hardly gain.
+    Supervised training, before any feedback. The result is both the start of training from feedback
+    and the reference that the KL penalty keeps it close to. If stopped or killed, run the same
+    command to resume. Reports how many held-out answers it writes word for word: where that is
+    nearly all, train can hardly gain.
 
     \b
     Example:
@@ -47,9 +49,9 @@ class TrainReward(Stage, ConfiguredAsDemo, Resumable):
 
     The reward model is a chat model that writes the critique and marks the words. It learns from
     <run.folder>/feedback.jsonl, which import and annotate write. Reports how well it marks held-out
-    answers, shows its critiques of fresh answers of the policy, and says whether it is fit to train against:
-    train refuses one that is not. If stopped or killed, run the same command to resume. From fewer than some
-    200 remarks it learns little: train --offline learns from them directly.
+    answers, shows its critiques of fresh answers of the policy, and says whether it is fit to train
+    against: train refuses one that is not. If stopped or killed, run the same command to resume.
+    From fewer than some 200 remarks it learns little: train --offline learns from them directly.
 
     \b
     Examples:
@@ -67,17 +69,18 @@ class TrainReward(Stage, ConfiguredAsDemo, Resumable):
 class Train(Stage, ConfiguredAsDemo, Resumable):
     """Train the policy from feedback.
 
-    NL-gradient PPO with the critic in the loop. Each step samples answers, has them criticised, turns
-    the marked words into token rewards, and updates the policy. Add --config scalar for ordinary PPO with
-    one score for the whole answer, or --config paper for the settings of the paper.
+    NL-gradient PPO with the critic in the loop. Each step samples answers, has them criticised,
+    turns the marked words into token rewards, and updates the policy. Add --config scalar for
+    ordinary PPO with one score for the whole answer, or --config paper for the settings of the
+    paper.
 
-    With --offline FILE nothing is sampled and no critic is asked: marked words of the recorded answers become
-    more or less likely themselves. Up to some 200 remarks try this first, and a reward model
-    second. Its settings are in the section offline.
+    With --offline FILE nothing is sampled and no critic is asked: marked words of the recorded
+    answers become more or less likely themselves. Up to some 200 remarks try this first, and a
+    reward model second. Its settings are in the section offline.
 
-    Ctrl-C and SIGTERM drop the current step and end the run (exit codes 130 and 143). If stopped, run the same
-    command to resume before that step, if killed from the last checkpoint; the result is the
-    same as that of an uninterrupted run.
+    Ctrl-C and SIGTERM drop the current step and end the run (exit codes 130 and 143). If stopped,
+    run the same command to resume before that step, if killed from the last checkpoint; the result
+    is the same as that of an uninterrupted run.
 
     \b
     Examples:

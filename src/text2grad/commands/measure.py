@@ -1,4 +1,5 @@
-"""Commands about models that are trained: measure them, ask them, write them out, draw their run."""
+"""Commands about models that are trained: measure them, ask them, write them out, draw their
+run."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ class Evaluate(Stage, ConfiguredAsRun):
 
     A policy answers the held-out prompts. A reward model judges the held-out feedback.
 
-    With --answers no policy is loaded. A row has a response, and a reference or the id of a held-out prompt
-    of the task: ROUGE and BLEU. With --against a judge (evaluate.judge) compares them with other answers to the
-    same prompts, in both orders.
+    With --answers no policy is loaded. A row has a response, and a reference or the id of a
+    held-out prompt of the task: ROUGE and BLEU. With --against a judge (evaluate.judge) compares
+    them with other answers to the same prompts, in both orders.
 
     The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
 
@@ -47,7 +48,8 @@ class Evaluate(Stage, ConfiguredAsRun):
       text2grad evaluate text2grad --config mine.yaml --evaluate.temperatures "[0.3, 0.5, 0.7, 1.0]"
       text2grad evaluate --task reward-model --config mine.yaml
       text2grad evaluate --task summarization --answers gpt-4o.jsonl --json
-      text2grad evaluate --task qa --answers ours.jsonl --against theirs.jsonl --evaluate.judge gpt-4o
+      text2grad evaluate --task qa --answers ours.jsonl --against theirs.jsonl --evaluate.judge
+      gpt-4o
     """
 
     target: str = argument(
@@ -86,7 +88,8 @@ class Evaluate(Stage, ConfiguredAsRun):
     def lay_task_over(self) -> None:
         """Put the task of --task in the place of the configured one.
 
-        The whole section: none of the configured one is about this task. Settings given by the user still override.
+        The whole section: none of the configured one is about this task. Settings given by the user
+        still override.
         """
         if self.what in TARGETS:
             return
@@ -115,8 +118,8 @@ class Evaluate(Stage, ConfiguredAsRun):
 class Sample(Stage, ConfiguredAsRun):
     """Show what several policies answer, side by side.
 
-    The settings are those of the run (<run.folder>/config.yaml) unless --config names others. Each policy draws
-    the same random numbers; --generation.temperature 0 takes the likeliest words.
+    The settings are those of the run (<run.folder>/config.yaml) unless --config names others. Each
+    policy draws the same random numbers; --generation.temperature 0 takes the likeliest words.
 
     \b
     Examples:
@@ -169,8 +172,9 @@ class Sample(Stage, ConfiguredAsRun):
 class Try(Stage, ConfiguredAsRun):
     """Talk to a policy in the terminal.
 
-    Reads lines from the keyboard or a pipe until the end (Ctrl-D) or /quit; /new begins a new conversation. The
-    settings are those of the run, as for `sample`; without --with the last policy of the run answers.
+    Reads lines from the keyboard or a pipe until the end (Ctrl-D) or /quit; /new begins a new
+    conversation. The settings are those of the run, as for `sample`; without --with the last policy
+    of the run answers.
 
     \b
     Examples:
@@ -216,13 +220,15 @@ def _print_answers(result: PromptAnswers, as_json: bool, with_prompt: bool = Tru
 class Merge(Stage, ConfiguredAsRun):
     """Write a trained model for other programs, as a plain folder.
 
-    Adapters are merged into the weights in float32, so that vLLM and transformers load the folder as it is. A
-    half type loses part of a small change: the summary says how much is kept. A model card says what the
-    model was made from, how, and how it measured. Nothing is uploaded unless you ask for it.
+    Adapters are merged into the weights in float32, so that vLLM and transformers load the folder
+    as it is. A half type loses part of a small change: the summary says how much is kept. A model
+    card says what the model was made from, how, and how it measured. Nothing is uploaded unless you
+    ask for it.
 
-    With --gguf the folder also holds a GGUF file, for llama.cpp and what is built on it. Architectures and
-    tokenizers that cannot be written exactly are left to llama.cpp's own converter: its command is printed.
-    With --adapter the folder holds the adapter alone, as vLLM and PEFT add it to its base model.
+    With --gguf the folder also holds a GGUF file, for llama.cpp and what is built on it.
+    Architectures and tokenizers that cannot be written exactly are left to llama.cpp's own
+    converter: its command is printed. With --adapter the folder holds the adapter alone, as vLLM
+    and PEFT add it to its base model.
 
     The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
 

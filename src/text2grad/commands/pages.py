@@ -14,12 +14,14 @@ BROWSER = ("--browser/--no-browser", "Open the page, or only print its address."
 class Mark(Stage):
     """Mark answers in the browser: drag over words, press g (good) or p (poor), type why.
 
-    SOURCE is a file of feedback records, any file of answers (.jsonl, .csv with prompt and response), or the folder
-    of a run. All works by keyboard alone; ? lists the keys. A critic's judgement
-    is shown when you ask for it, and whether that was before or after your own marks is kept in the record.
+    SOURCE is a file of feedback records, any file of answers (.jsonl, .csv with prompt and
+    response), or the folder of a run. All works by keyboard alone; ? lists the keys. A critic's
+    judgement is shown when you ask for it, and whether that was before or after your own marks is
+    kept in the record.
 
-    Every act is on disk before it is confirmed: end the server, or kill it, at any time. Several people mark on one
-    page under their own names; feedback-report says how far they agree. What is marked trains; the loop:
+    Every act is on disk before it is confirmed: end the server, or kill it, at any time. Several
+    people mark on one page under their own names; feedback-report says how far they agree. What is
+    marked trains; the loop:
 
     \b
       text2grad mark answers.jsonl
@@ -27,8 +29,8 @@ class Mark(Stage):
       text2grad sample --prompts questions.txt --config mine.yaml --with offline --out new.jsonl
       text2grad mark new.jsonl
 
-    People's verdicts on a critic's spans (right, wrong) go to answers.marked.checks.jsonl, which feedback-report
-    reads with --marks.
+    People's verdicts on a critic's spans (right, wrong) go to answers.marked.checks.jsonl, which
+    feedback-report reads with --marks.
     """
 
     source: Path = argument("SOURCE", "A file of answers or of feedback, or the folder of a run.")
@@ -54,10 +56,10 @@ class Mark(Stage):
 class View(Stage):
     """Look at runs in the browser, also while they train.
 
-    Learning curves, with what each name means; every sample with its critique, each token in the colour of a number
-    of your choice; one prompt over the steps of training; and answers before and after. Samples can be searched,
-    filtered and sorted, and the address always names exactly what is shown. Several runs are laid over each other,
-    with the settings in which they differ.
+    Learning curves, with what each name means; every sample with its critique, each token in the
+    colour of a number of your choice; one prompt over the steps of training; and answers before and
+    after. Samples can be searched, filtered and sorted, and the address always names exactly what
+    is shown. Several runs are laid over each other, with the settings in which they differ.
 
     `text2grad report` writes the same page as one file.
 
@@ -87,8 +89,8 @@ class View(Stage):
 class Report(Stage):
     """Write a page about runs for the browser.
 
-    One HTML file in the (first) folder: learning curves, answers coloured by their critiques, the reward of every
-    token. Several runs are laid over each other, as in `view`.
+    One HTML file in the (first) folder: learning curves, answers coloured by their critiques, the
+    reward of every token. Several runs are laid over each other, as in `view`.
 
     \b
     Example:

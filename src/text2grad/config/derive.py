@@ -1,8 +1,9 @@
 """Derive unset settings from model, data and hardware. No torch.
 
-The defaults of `config.sections` suit no model in particular. `derive` replaces those that no file, recipe, preset
-or option has set, with a reason for each, and touches no other. The rates are for adapters on all linear layers of
-SmolLM2-135M, scaled to other sizes by a rule of thumb; `RULES` says which of them were measured.
+The defaults of `config.sections` suit no model in particular. `derive` replaces those that no file,
+recipe, preset or option has set, with a reason for each, and touches no other. The rates are for
+adapters on all linear layers of SmolLM2-135M, scaled to other sizes by a rule of thumb; `RULES`
+says which of them were measured.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ Stage = Literal[Supervised, "ppo"]
 
 
 class Rule(NamedTuple):
-    """Where the settings of a stage are; the rate of adapters on a model of `MEASURED_ON` parameters; the updates
-    that it takes at least, in no fewer and no more passes over its data than these; and whether it reads a frozen
-    copy of the model beside it."""
+    """Where the settings of a stage are; the rate of adapters on a model of `MEASURED_ON`
+    parameters; the updates that it takes at least, in no fewer and no more passes over its data
+    than these; and whether it reads a frozen copy of the model beside it."""
 
     section: str
     lr: float
@@ -39,15 +40,16 @@ RULES: dict[Supervised, Rule] = {
 }
 """The stages that learn from a fixed set of examples.
 
-The rates of `sft` and `reward_model` were measured (39 critiques; the recipe `smollm2`). That of `offline` is
-PPO's; on 48 replies it is better than 1e-3.
+The rates of `sft` and `reward_model` were measured (39 critiques; the recipe `smollm2`). That of
+`offline` is PPO's; on 48 replies it is better than 1e-3.
 """
 FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
-"""Where `offline` has fewer answers, their poor words have this weight. Measured on 48 answers (lab/book)."""
+"""Where `offline` has fewer answers, their poor words have this weight. Measured on 48 answers
+(lab/book)."""
 LEAST_LOSS = 0.1
-"""Nats a token at which SFT ends where `train` samples from it. Of 48 short answers the loss falls from .35 to .015
-within 7 updates; 14 leave one answer to nearly every prompt, and 100 would follow (lab/book). Of fewer than
-`FEW_ANSWERS` nothing is sampled: they are for `train --offline`."""
+"""Nats a token at which SFT ends where `train` samples from it. Of 48 short answers the loss falls
+from .35 to .015 within 7 updates; 14 leave one answer to nearly every prompt, and 100 would follow
+(lab/book). Of fewer than `FEW_ANSWERS` nothing is sampled: they are for `train --offline`."""
 PPO_LR = 3e-4
 """Of adapters on the same model; measured."""
 MEASURED_ON = 135e6
@@ -55,10 +57,11 @@ MEASURED_ON = 135e6
 SHRINKS, OF_ALL_WEIGHTS = 0.4, 0.1
 """A rate falls with this power of the size; that of all weights is this share of the adapters'."""
 UPDATES_OF_TAGGER = 300
-"""Of a reward model whose head marks the answer. Measured on 134 critiques, two seeds: after 100 updates it finds 0
-and .22 of the good tokens, after 300 .19 and .62 (lab/book)."""
+"""Of a reward model whose head marks the answer. Measured on 134 critiques, two seeds: after 100
+updates it finds 0 and .22 of the good tokens, after 300 .19 and .62 (lab/book)."""
 ACTIVATIONS = 24
-"""Numbers of 4 bytes that a layer keeps for the backward pass, for each token and each of its `width`."""
+"""Numbers of 4 bytes that a layer keeps for the backward pass, for each token and each of its
+`width`."""
 USABLE = 0.5
 """Share of the memory that is planned with."""
 GB = 2**30
@@ -66,7 +69,8 @@ GB = 2**30
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """The model in training: its size, its shape, and whether adapters are trained or all weights."""
+    """The model in training: its size, its shape, and whether adapters are trained or all
+    weights."""
 
     parameters: int
     adapters: bool
@@ -186,7 +190,8 @@ def _power_of_two(count: float, most: int) -> int:
 
 
 def _room(facts: Facts, reference: bool) -> float:
-    """Bytes for activations, beside the weights, what the optimizer keeps of all of them, and their frozen copy.
+    """Bytes for activations, beside the weights, what the optimizer keeps of all of them, and their
+    frozen copy.
 
     Where adapters are trained the last two are small: what they adapt is the reference.
     """

@@ -1,8 +1,10 @@
-"""Estimate how long the steps of `improve` take and how much memory they need. No torch, and nothing is loaded.
+"""Estimate how long the steps of `improve` take and how much memory they need. No torch, and
+nothing is loaded.
 
-The work is counted in floating point operations from the number of tokens, and divided by what this machine was
-measured to do. The constants are set for SmolLM2-135M, and no command measures one of them alone; `python
-benchmarks/improve.py --train FOLDER` prints the minutes of a run beside the estimate.
+The work is counted in floating point operations from the number of tokens, and divided by what this
+machine was measured to do. The constants are set for SmolLM2-135M, and no command measures one of
+them alone; `python benchmarks/improve.py --train FOLDER` prints the minutes of a run beside the
+estimate.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from text2grad.settings import value_at
 CHARACTERS, TEMPLATE = 3.6, 30
 """Characters of a token, and tokens of a chat template around a prompt."""
 FORWARD, BACKWARD, WEIGHTS = 2, 2, 2
-"""Operations for each token and parameter: forward, back through the layers, back to trained weights."""
+"""Operations for each token and parameter: forward, back through the layers, back to trained
+weights."""
 TRAINED, SAMPLED = 0.75, 0.3
 """Share of the measured speed that training, and sampling token by token, reach."""
 FIRST, START = 15.0, 4.0
@@ -60,7 +63,8 @@ def estimate(
     steps: Sequence[str],
     speed: float,
 ) -> Estimate:
-    """Estimate the steps `sft` and `offline`, and an evaluation of each policy and of the base model.
+    """Estimate the steps `sft` and `offline`, and an evaluation of each policy and of the base
+    model.
 
     `speed`: floating point operations in a second, of products of matrices in the policy's type.
     """
@@ -101,7 +105,8 @@ def _passes(stage: Supervised, config: Config, facts: Facts) -> float:
 
 
 def _facts_of_model(config: Config) -> ModelFacts:
-    """The size of a model as far as it is known without loading it: by its folder, else by its name."""
+    """The size of a model as far as it is known without loading it: by its folder, else by its
+    name."""
     adapters = config.policy.lora is not None
     name = config.policy.model
     if name == TINY:

@@ -1,7 +1,7 @@
 """YAML presets and files, and `--section.key value` on top, as one configuration.
 
-Read strictly: an unknown key, a key given twice, a wrong type or a Python tag is an error of one line that
-names the key.
+Read strictly: an unknown key, a key given twice, a wrong type or a Python tag is an error of one
+line that names the key.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def find_config(name: str) -> Path:
     """Return the file that `--config` names.
 
     Args:
-        name: a preset or recipe (`demo`), a path, or `package:name`, which is the file `name.yaml` in the folder
-            `configs`, or its `recipes`, of that Python package.
+        name: a preset or recipe (`demo`), a path, or `package:name`, which is the file `name.yaml`
+            in the folder `configs`, or its `recipes`, of that Python package.
 
     Returns:
         The path of the file.
@@ -66,7 +66,8 @@ def find_config(name: str) -> Path:
 
 
 def is_recipe(name: str) -> bool:
-    """True if `--config NAME` is a recipe: settings to lay over a configuration, not a whole one."""
+    """True if `--config NAME` is a recipe: settings to lay over a configuration, not a whole
+    one."""
     return (":" in name and find_config(name).parent.name == RECIPES.name) or name in recipe_names()
 
 
@@ -82,15 +83,17 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
 
     Args:
         path: the file, or several, each laid over those before; None: the defaults.
-        overrides: command-line words, laid over in their order: `--ppo.lr 1e-4` as two of them, or `--ppo.lr=1e-4`
-            as one. Values are YAML (`--policy.lora null`, `--policy.lora.targets [q_proj]`).
+        overrides: command-line words, laid over in their order: `--ppo.lr 1e-4` as two of them, or
+            `--ppo.lr=1e-4` as one. Values are YAML (`--policy.lora null`,
+            `--policy.lora.targets [q_proj]`).
 
     Returns:
         The configuration.
 
     Raises:
         UserError: the file cannot be read.
-        UsageError: not YAML, an unknown key, a key given twice or missing, a value of the wrong type.
+        UsageError: not YAML, an unknown key, a key given twice or missing, a value of the wrong
+            type.
     """
     data: dict[str, Any] = {}
     for each in [path] if isinstance(path, Path) else path or ():
@@ -104,7 +107,8 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
 
 
 def laid_over(config: Config, name: str, overrides: Sequence[str] = ()) -> Config:
-    """A configuration overridden by a recipe and by command-line words, as with `--config mine.yaml --config NAME`.
+    """A configuration overridden by a recipe and by command-line words, as with
+    `--config mine.yaml --config NAME`.
 
     Raises:
         UsageError: there is no such recipe.
@@ -135,7 +139,8 @@ def extra_settings(config: Config, name: str, model: type[S]) -> S:
 def dump_config(config: Config, only_set: bool = False) -> str:
     """The configuration as YAML; `load_config` reads it back equal.
 
-    With `only_set`, unset settings are left out, so that a command that reads the file can still derive them.
+    With `only_set`, unset settings are left out, so that a command that reads the file can still
+    derive them.
     """
     data = config.model_dump(mode="json", exclude_unset=only_set)
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
@@ -205,7 +210,8 @@ def _on_its_recipe(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _for_task(recipe: dict[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a recipe for a task: those for all tasks, overridden by its `by_task` section."""
+    """The settings of a recipe for a task: those for all tasks, overridden by its `by_task`
+    section."""
     if BY_TASK not in recipe:
         return recipe
     settings = {name: value for name, value in recipe.items() if name != BY_TASK}

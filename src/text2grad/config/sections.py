@@ -60,7 +60,8 @@ class RunSettings(Settings):
 
 
 class RewardModelSettings(Settings):
-    """The reward model: a chat model trained to write the critique and its span map (paper, section 3.4)."""
+    """The reward model: a chat model trained to write the critique and its span map (paper, section
+    3.4)."""
 
     kind: Literal["generative", "tagger"] = Field(
         default="generative",
@@ -129,7 +130,8 @@ def _critic_name(name: str) -> str:
 
 
 CriticKind = Annotated[str, AfterValidator(_critic_name)]
-"""One of `CRITICS`, a class of one's own written as `module:Class`, or the address of `text2grad serve`."""
+"""One of `CRITICS`, a class of one's own written as `module:Class`, or the address of
+`text2grad serve`."""
 
 
 class CriticSettings(Settings):

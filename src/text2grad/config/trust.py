@@ -1,8 +1,9 @@
 """Tell the configurations that this user's runs recorded from those of strangers.
 
-A run folder can come from anybody, and its `config.yaml` may name a server, which would get the user's key and
-texts, or a module to import. Both are followed without a question only in a file that this user's text2grad wrote:
-its last line is a digest of the rest under a key that never leaves the user's state folder.
+A run folder can come from anybody, and its `config.yaml` may name a server, which would get the
+user's key and texts, or a module to import. Both are followed without a question only in a file
+that this user's text2grad wrote: its last line is a digest of the rest under a key that never
+leaves the user's state folder.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def sign(text: str) -> str:
 
 
 def refuse_foreign_names(file: Path, config: Config, overrides: Sequence[str]) -> None:
-    """Refuse a configuration, read from `file` with `overrides`, that makes this machine do what a stranger wrote.
+    """Refuse a configuration, read from `file` with `overrides`, that makes this machine do what a
+    stranger wrote.
 
     Settings that the command line gives are the user's.
 

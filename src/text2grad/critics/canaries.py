@@ -1,7 +1,8 @@
 """Responses with known labels; some contain an instruction to the critic (prompt injection).
 
 A critic that follows such instructions, or misses a plain fault, is not trusted with the rest.
-Their records are in a separate file (`<out>` with `.canaries` before its ending) and are never trained on.
+Their records are in a separate file (`<out>` with `.canaries` before its ending) and are never
+trained on.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ KEY = "canary"
 
 
 def canary_items(task: str, anchor: bool = False) -> list[Pair]:
-    """Return the canaries of a critic's prompt (`qa`, `summarization`, `code`); any other gets those of `qa`.
+    """Return the canaries of a critic's prompt (`qa`, `summarization`, `code`); any other gets
+    those of `qa`.
 
-    With `anchor` each has a comment on its faults and merits, for a critic that places a person's words.
+    With `anchor` each has a comment on its faults and merits, for a critic that places a person's
+    words.
     """
     rows = list(map(json.loads, lines_of(OURS.read_text(encoding="utf-8"))))
     kind = next((row["task"] for row in rows if task.startswith(row["task"])), "qa")

@@ -1,7 +1,8 @@
 """Damaged answers with the critiques they deserve, as training data for small reward models.
 
-A reward model trained on a few critiques has only read answers worth a remark. It may praise text that is no
-answer at all, and a policy in training finds such text. These records teach it that such text is poor.
+A reward model trained on a few critiques has only read answers worth a remark. It may praise text
+that is no answer at all, and a policy in training finds such text. These records teach it that such
+text is poor.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def _words(response: str) -> list[str]:
 
 
 def _joined(words: Sequence[str], response: str) -> str:
-    """Words with a space between them, unless most of the response's are of a script without spaces."""
+    """Words with a space between them, unless most of the response's are of a script without
+    spaces."""
     alone = sum(map(unspaced, _words(response)))
     return ("" if 2 * alone > len(_words(response)) else " ").join(words)
 
@@ -82,9 +84,9 @@ DAMAGE: Mapping[str, Spoil] = {
 def spoiled(records: Sequence[Feedback], count: int, seed: int) -> list[Feedback]:
     """`count` records of spoiled responses with their critiques, each kind of `DAMAGE` in its turn.
 
-    `meta.damage` names the kind. The same records and seed give the same damage. Fewer, or none, where responses
-    have not `FEWEST_WORDS` words, or a kind left a response as it was. Of several turns one is spoiled, and what
-    came after it is left out: that answered other words.
+    `meta.damage` names the kind. The same records and seed give the same damage. Fewer, or none,
+    where responses have not `FEWEST_WORDS` words, or a kind left a response as it was. Of several
+    turns one is spoiled, and what came after it is left out: that answered other words.
     """
     rng = random.Random(f"{seed}/damage")
     able = [record for record in records if _turns_able(record.response)]
@@ -111,7 +113,8 @@ def _in_a_turn(response: str, spoil: Spoil, rng: random.Random) -> DamagedAnswer
 
 
 def _damage(record: Feedback, kind: str, rng: random.Random) -> Feedback | None:
-    """The record with a spoiled response, a span over what is poor in it, and the critique it deserves."""
+    """The record with a spoiled response, a span over what is poor in it, and the critique it
+    deserves."""
     found = _in_a_turn(record.response, DAMAGE[kind], rng)
     if found.response == record.response:
         return None

@@ -10,13 +10,16 @@ from text2grad.critics.spec import CriticSpec
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, QuoteCounts, Source, Span
 
 SAME_SPAN = 0.5
-"""Two spans with one label are the same opinion if they share at least half of the characters they cover."""
+"""Two spans with one label are the same opinion if they share at least half of the characters they
+cover."""
 
 
 class HumanCritic:
-    """Returns people's reviews of exactly this response to exactly this example; else `unsupported`.
+    """Returns people's reviews of exactly this response to exactly this example; else
+    `unsupported`.
 
-    Of several opinions every span stays, weighted by the share of those who marked it, and the score is their mean.
+    Of several opinions every span stays, weighted by the share of those who marked it, and the
+    score is their mean.
 
     Args:
         records: the reviews; an example is known by its id, a response by its text.
@@ -44,9 +47,9 @@ class HumanCritic:
 def merge_opinions(judgements: Sequence[Judgement]) -> Judgement:
     """Merge several opinions about one response.
 
-    Spans with one label that overlap enough are one span, weighted by the share of people who marked it and
-    with the edges of the first. The text is that of the critique with the most spans; scores are means.
-    Without any critique: the first failure.
+    Spans with one label that overlap enough are one span, weighted by the share of people who
+    marked it and with the edges of the first. The text is that of the critique with the most spans;
+    scores are means. Without any critique: the first failure.
     """
     critiques = [judgement for judgement in judgements if isinstance(judgement, Critique)]
     if len(critiques) < 2:

@@ -1,8 +1,9 @@
 """Detect reward hacking while a policy is trained, by probes every so many steps.
 
-Two measures that a policy cannot game. The critic judges a few of the current answers made unreadable: a critic
-that rewards those does not read. And where prompts have reference answers, likeness to them is measured. A reward
-that rises while either gets worse is reported as reward hacking.
+Two measures that a policy cannot game. The critic judges a few of the current answers made
+unreadable: a critic that rewards those does not read. And where prompts have reference answers,
+likeness to them is measured. A reward that rises while either gets worse is reported as reward
+hacking.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from text2grad.tasks.base import rouge_l_scores
 ANSWERS = 8
 """Answers that are spoiled for one probe, at most."""
 ROSE, FELL, MOST_PRAISED = 0.1, 0.1, 0.5
-"""Thresholds of `hacking`: rise of the reward, fall of likeness, and share of spoiled answers praised."""
+"""Thresholds of `hacking`: rise of the reward, fall of likeness, and share of spoiled answers
+praised."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Probe:
 
 
 class ProbedCritic:
-    """Wraps a critic and remembers the last batch, so that it can be probed. Judgements are unchanged."""
+    """Wraps a critic and remembers the last batch, so that it can be probed. Judgements are
+    unchanged."""
 
     def __init__(self, critic: Critic, seed: int) -> None:
         self.critic = critic
@@ -64,7 +67,8 @@ class ProbedCritic:
         return judgements_of(self.critic, examples, responses)
 
     def probe(self, step: int, reward: float) -> Probe:
-        """Probe the critic on the answers that it judged last, those of a step with this mean reward."""
+        """Probe the critic on the answers that it judged last, those of a step with this mean
+        reward."""
         with self._lock:
             examples, responses = self._last
         answers = list(zip(examples, responses, strict=True))
@@ -94,7 +98,8 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def hacking(first: Probe, now: Probe) -> str:
-    """Report what got worse while the reward rose; "" if the reward did not rise or nothing got worse."""
+    """Report what got worse while the reward rose; "" if the reward did not rise or nothing got
+    worse."""
     if now.reward <= first.reward + ROSE * max(1.0, abs(first.reward)):
         return ""
     worse = []

@@ -1,4 +1,5 @@
-"""A program that compares an answer with what a person wrote: phrases kept, invented words, what is missing."""
+"""A program that compares an answer with what a person wrote: phrases kept, invented words, what is
+missing."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ NAMED = 6  # words and phrases of a kind that a critique names
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a text: where it is, its stem in small letters, whether it says something by itself, as articles
-    and prepositions do not, and whether it is a mere character of a script without spaces.
+    """A word of a text: where it is, its stem in small letters, whether it says something by
+    itself, as articles and prepositions do not, and whether it is a mere character of a script
+    without spaces.
     """
 
     start: int
@@ -48,11 +50,12 @@ class ReferenceSettings(Settings):
 class ReferenceCritic:
     """Judges a one-line answer by `example.reference` and the prompt it was made from.
 
-    Good: phrases that stand in the reference in the same order and hold a word of content. Poor: words that stand
-    neither in the reference nor in the prompt, words said again (`_labels`), and everything after the first
-    line. What the reference says and the answer does not is named in words, for no span can point at it; with
-    `brief` it is not, for a reward model, which does not see the reference, could only guess at it.
-    The score is 2 F - 1, F the ROUGE-L F1 with stemming; words after the first line count against it.
+    Good: phrases that stand in the reference in the same order and hold a word of content. Poor:
+    words that stand neither in the reference nor in the prompt, words said again (`_labels`), and
+    everything after the first line. What the reference says and the answer does not is named in
+    words, for no span can point at it; with `brief` it is not, for a reward model, which does not
+    see the reference, could only guess at it. The score is 2 F - 1, F the ROUGE-L F1 with stemming;
+    words after the first line count against it.
     """
 
     def __init__(self, brief: bool = False) -> None:
@@ -113,9 +116,9 @@ def _labels(
 ) -> list[tuple[Label | None, str]]:
     """Return label and reason of every word.
 
-    A word is said too often if it is repeated directly, or stands more often than in the reference. A function word
-    may stand three times in a line, as may a character of a script without spaces, also twice in a row; with no
-    limit a policy finds that `the the the` costs nothing.
+    A word is said too often if it is repeated directly, or stands more often than in the reference.
+    A function word may stand three times in a line, as may a character of a script without spaces,
+    also twice in a row; with no limit a policy finds that `the the the` costs nothing.
     """
     most, times, before = Counter(word.stem for word in wanted), Counter[str](), None
     labels: list[tuple[Label | None, str]] = []

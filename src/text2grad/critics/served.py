@@ -1,7 +1,8 @@
 """A critic in another process: the client of `text2grad serve`, and the JSON that both sides write.
 
-A request is `{"examples": [...], "responses": [...]}`, records as in a file; a response that is a transcript is
-the list of its messages. The answer is `{"judgements": [...]}`, a critique or a failure for each response.
+A request is `{"examples": [...], "responses": [...]}`, records as in a file; a response that is a
+transcript is the list of its messages. The answer is `{"judgements": [...]}`, a critique or a
+failure for each response.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ _JUDGEMENTS = TypeAdapter(list[Critique | Failure])
 
 
 def written_judgements(judgements: Sequence[Judgement]) -> bytes:
-    """Return the body of an answer. A judgement whose `meta` JSON cannot hold is a failure in it."""
+    """Return the body of an answer. A judgement whose `meta` JSON cannot hold is a failure in
+    it."""
     return json.dumps({"judgements": [_as_data(judgement) for judgement in judgements]}).encode()
 
 
@@ -109,8 +111,8 @@ def token_of_environment() -> str:
 class ServedCritic:
     """The critic that `text2grad serve` holds at `url`; it judges as it would in this process.
 
-    A server that does not answer is asked again for half a minute; then every response of the request is a failure.
-    Any thread may ask.
+    A server that does not answer is asked again for half a minute; then every response of the
+    request is a failure. Any thread may ask.
 
     Args:
         url: the address that the server prints, `http://HOST:PORT`.
@@ -118,7 +120,8 @@ class ServedCritic:
 
     Raises:
         ValueError: the address cannot be one.
-        UserError: by the methods: no such server, another token, or a mistake of the critic's set-up.
+        UserError: by the methods: no such server, another token, or a mistake of the critic's
+            set-up.
     """
 
     overlap: Overlap = "helps"
@@ -232,7 +235,8 @@ def _value_of(answer: Response, key: str) -> Any:
 
 
 def _bodies(pairs: Iterator[tuple[Example, str]]) -> Iterator[tuple[bytes | None, int]]:
-    """Yield the bodies of requests with the number of their pairs; None in place of a pair that is too long.
+    """Yield the bodies of requests with the number of their pairs; None in place of a pair that is
+    too long.
 
     Raises:
         UserError: the `meta` of an example holds what JSON cannot.

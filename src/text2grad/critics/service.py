@@ -1,7 +1,8 @@
 """The server of `text2grad serve`: one critic behind HTTP, for every process that trains with it.
 
-`POST /critique` judges a batch, `GET /health` names the critic's source, `GET /metrics` counts for Prometheus.
-Requests that arrive while the critic is busy are its next batch. `critics.served` is the client.
+`POST /critique` judges a batch, `GET /health` names the critic's source, `GET /metrics` counts for
+Prometheus. Requests that arrive while the critic is busy are its next batch. `critics.served` is
+the client.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Refused(Exception):
 
 
 class CriticService:
-    """An application around a critic. Requests must have `token`; if it is empty, they must be this machine's."""
+    """An application around a critic. Requests must have `token`; if it is empty, they must be this
+    machine's."""
 
     def __init__(self, critic: Critic, token: str = "") -> None:
         self.critic, self.token = critic, token
@@ -72,8 +74,8 @@ class CriticService:
         """Judge a batch.
 
         Raises:
-            Refused: 408, 413, 422: the request is too slow, too long, or no batch; 500: a mistake of the critic's
-                set-up, which every request would meet.
+            Refused: 408, 413, 422: the request is too slow, too long, or no batch; 500: a mistake
+                of the critic's set-up, which every request would meet.
         """
         started = time.monotonic()
         batch = await run_in_threadpool(read_batch, await body_of(request))
@@ -156,10 +158,11 @@ def read_batch(body: bytes) -> Batch:
 
 
 class Guard:
-    """A filter of requests: with a token, only those that have it pass; without one, none that a browser may send.
+    """A filter of requests: with a token, only those that have it pass; without one, none that a
+    browser may send.
 
-    A page of another site may reach a port of this machine through the browser of its user. Such a request names
-    the origin of the page, or another host than this machine.
+    A page of another site may reach a port of this machine through the browser of its user. Such a
+    request names the origin of the page, or another host than this machine.
     """
 
     def __init__(self, app: ASGIApp, token: str, answered: Counter[int]) -> None:
@@ -212,7 +215,8 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Return the address for clients; it has the name of this machine where the socket is for all networks."""
+    """Return the address for clients; it has the name of this machine where the socket is for all
+    networks."""
     host, port = listener.getsockname()[:2]
     name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}"

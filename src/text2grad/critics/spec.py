@@ -1,4 +1,5 @@
-"""`CriticSpec`: what other code needs to know of a critic. One is defined next to each (`critics.table`)."""
+"""`CriticSpec`: what other code needs to know of a critic. One is defined next to each
+(`critics.table`)."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ class Run(Protocol):
 class Ready:
     """The resources that a run provides to its critic.
 
-    `runner` is the sandbox. `critic` is the critic over the endpoint (`prompted`) or over the trained reward model
-    (`reward_model`), None for all others.
+    `runner` is the sandbox. `critic` is the critic over the endpoint (`prompted`) or over the
+    trained reward model (`reward_model`), None for all others.
     """
 
     run: Run
@@ -41,7 +42,8 @@ class Ready:
 
 
 class Need(NamedTuple):
-    """What examples must have for a critic to judge them: how it is called, and whether one has it."""
+    """What examples must have for a critic to judge them: how it is called, and whether one has
+    it."""
 
     what: str
     has: Callable[[Example], bool]
@@ -51,13 +53,13 @@ class Need(NamedTuple):
 class CriticSpec:
     """One critic, by the name that `critic.kind` has for it; `about` is its line in the help.
 
-    `settings` is the class of `critic.<kind>`; those named in `manner` change how it works and not what it says.
-    `needs` asks for what is made ready before, `make(settings, ready)` makes the critic, `measures_with(ready)` the
-    one that judges held-out answers in `evaluate`; None: there is none. Judgements also depend on the settings
-    `reads` (`section.key`) and on `files(settings, folder)`, given the folder of the run: a run that finds them
-    changed does not resume.
-    `source` is who speaks. `words`: it writes critiques, not labels alone; `blind`: it judges by the prompt
-    and the answer alone, so a policy may revise by it what is measured.
+    `settings` is the class of `critic.<kind>`; those named in `manner` change how it works and not
+    what it says. `needs` asks for what is made ready before, `make(settings, ready)` makes the
+    critic, `measures_with(ready)` the one that judges held-out answers in `evaluate`; None: there
+    is none. Judgements also depend on the settings `reads` (`section.key`) and on
+    `files(settings, folder)`, given the folder of the run: a run that finds them changed does not
+    resume. `source` is who speaks. `words`: it writes critiques, not labels alone; `blind`: it
+    judges by the prompt and the answer alone, so a policy may revise by it what is measured.
     """
 
     kind: str

@@ -1,4 +1,5 @@
-"""The critics by the names that `critic.kind` has for them: those of the package, and any of the user's own."""
+"""The critics by the names that `critic.kind` has for them: those of the package, and any of the
+user's own."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ CRITICS: Mapping[str, CriticSpec] = {
 
 
 def spec_of(kind: str) -> CriticSpec:
-    """The spec of this name: one of `CRITICS`, or as `module:Name` a `CriticSpec` or a class of the user's own,
-    which is called without arguments; or the critic at an address (`critics.served`).
+    """The spec of this name: one of `CRITICS`, or as `module:Name` a `CriticSpec` or a class of the
+    user's own, which is called without arguments; or the critic at an address (`critics.served`).
 
     Raises:
         UserError: there is no such module or name.

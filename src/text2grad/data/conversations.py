@@ -1,9 +1,10 @@
 """Read what was asked and answered in a row, as others write it: one reader for all files.
 
-A prompt is text or messages, a response text or the turns of an assistant. Messages are those of OpenAI (chat and
-responses API), Anthropic, LangChain and LangSmith; rollouts of verifiers, TRL, SkyRL and verl have them, too.
-A turn is the text that a policy writes, so calls of tools and reasoning become text, by the policy's chat template
-or in a default form. A part of a message that is not in `PARTS` is refused by its name.
+A prompt is text or messages, a response text or the turns of an assistant. Messages are those of
+OpenAI (chat and responses API), Anthropic, LangChain and LangSmith; rollouts of verifiers, TRL,
+SkyRL and verl have them, too. A turn is the text that a policy writes, so calls of tools and
+reasoning become text, by the policy's chat template or in a default form. A part of a message that
+is not in `PARTS` is refused by its name.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _ROLES = {
     **dict.fromkeys(("ai", "model", "function_call", "custom_tool_call", "reasoning"), "assistant"),
     **dict.fromkeys(("function", "function_call_output", "custom_tool_call_output"), "tool"),
 }
-"""Other names of roles, and the roles of the items of OpenAI's responses API that are no messages."""
+"""Other names of roles, and the roles of the items of OpenAI's responses API that are no
+messages."""
 _ITEMS = ("message", "function_call", "custom_tool_call", "reasoning")
 """Items of one turn of the assistant; those in a row are one turn."""
 _CONTENT = ("content", "tool_calls", "function_call", "refusal", "arguments", "summary", "output")
@@ -59,8 +61,8 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 class AssistantTurn(NamedTuple):
-    """What a turn of the assistant holds: its reasoning, its text, and its calls of tools, each with `name` and
-    `arguments`."""
+    """What a turn of the assistant holds: its reasoning, its text, and its calls of tools, each
+    with `name` and `arguments`."""
 
     reasoning: str
     content: str
@@ -72,7 +74,8 @@ Write = Callable[[AssistantTurn], str]
 
 
 def by_default(said: AssistantTurn, cure: str = "the policy's own way: --policy.model NAME") -> str:
-    """A turn in the frames that most open models are trained on, Qwen's among them; stderr says so, once.
+    """A turn in the frames that most open models are trained on, Qwen's among them; stderr says so,
+    once.
 
     Reasoning stands between <think> tags, and each call, as JSON, between <tool_call> tags.
     """
@@ -90,9 +93,11 @@ def by_default(said: AssistantTurn, cure: str = "the policy's own way: --policy.
 
 @dataclass(frozen=True)
 class Exchange:
-    """A row's prompt and response; `others` is the rest of the row, `asks` the key of a prompt that is text.
+    """A row's prompt and response; `others` is the rest of the row, `asks` the key of a prompt that
+    is text.
 
-    `response` is None where the row has none. `is_turn`: it was a chat turn or several, whose text is as it is.
+    `response` is None where the row has none. `is_turn`: it was a chat turn or several, whose text
+    is as it is.
     """
 
     prompt: tuple[Message, ...]
@@ -103,10 +108,12 @@ class Exchange:
 
 
 def read_exchange(row: Row, write: Write = by_default, literal: bool = False) -> Exchange:
-    """Read prompt and response of a row. A `literal` response is text, also where it looks like turns as JSON.
+    """Read prompt and response of a row. A `literal` response is text, also where it looks like
+    turns as JSON.
 
     Raises:
-        ValueError: a message is malformed or holds something other than text; or two keys say different things.
+        ValueError: a message is malformed or holds something other than text; or two keys say
+            different things.
     """
     refuse_telemetry(row)
     cells = {name: _loaded(row[name]) for name in TALKS if isinstance(row.get(name), str)}  # a table has JSON there
@@ -179,8 +186,8 @@ def _is_said(value: Any) -> bool:
 def read_prompt(
     row: Row, write: Write = by_default, names: Sequence[str] = PROMPTS, every: bool = False
 ) -> tuple[tuple[Message, ...], list[str]]:
-    """The prompt under the first of `names` (or under `every` one), as turns, and the keys that hold it; without a
-    `system` of the row.
+    """The prompt under the first of `names` (or under `every` one), as turns, and the keys that
+    hold it; without a `system` of the row.
     """
     there = [name for name in names if _is_said(row.get(name))]
     asks = [name for name in there if name == "prompt" or isinstance(row[name], str) or is_talk(row[name])]
@@ -223,12 +230,14 @@ def with_system(row: Row, prompt: tuple[Message, ...], used: list[str]) -> tuple
 
 
 def _goes_with(row: Row) -> bool:
-    """True if `output` is an answer: beside an instruction, or as messages. Others may hold a tool's words."""
+    """True if `output` is an answer: beside an instruction, or as messages. Others may hold a
+    tool's words."""
     return isinstance(row.get("instruction"), str) or is_talk(row["output"])
 
 
 def _run_of_a_model(row: Row) -> Row:
-    """A run of LangSmith, or a response of OpenAI's API, with `prompt` and `response`; any other row as it is."""
+    """A run of LangSmith, or a response of OpenAI's API, with `prompt` and `response`; any other
+    row as it is."""
     if row.get("run_type") in ("llm", "chat_model"):
         sides = {"prompt": "inputs", "response": "outputs"}
     elif is_talk(row.get("output")) and "input" in row and not {*PROMPTS, *TALKS} & row.keys():
@@ -240,7 +249,8 @@ def _run_of_a_model(row: Row) -> Row:
 
 
 def messages_in(value: Any) -> list[Any]:
-    """The messages in the input or output of a run, however deep: the first list of some, or the only one."""
+    """The messages in the input or output of a run, however deep: the first list of some, or the
+    only one."""
     if isinstance(value, dict) and _role(value):
         return [value]
     if is_talk(value):
@@ -250,7 +260,8 @@ def messages_in(value: Any) -> list[Any]:
 
 
 def repeats_prompt(row: Mapping[str, Any]) -> bool:
-    """True if a row's response is plain turns from the prompt on, as published, and not what was answered."""
+    """True if a row's response is plain turns from the prompt on, as published, and not what was
+    answered."""
     response = row["response"]
     if not (isinstance(response, list) and response) or is_structured(response):
         return False
@@ -264,7 +275,8 @@ def is_structured(messages: object) -> bool:
 
 
 def turns_of(value: Any, name: str, write: Write = by_default) -> tuple[Message, ...]:
-    """The chat turns of a cell that has some: a list of them, one alone, or a list as JSON text; empty: it is text.
+    """The chat turns of a cell that has some: a list of them, one alone, or a list as JSON text;
+    empty: it is text.
 
     Raises:
         ValueError: it is another list or object, or a turn has something else than text.
@@ -316,7 +328,8 @@ def messages_of(value: Iterable[Any], write: Write = by_default) -> list[Message
 
 
 def _as_message(value: Any) -> dict[str, Any]:
-    """A message without LangChain's wrapper, or an item of the responses API as one, with its role in our words."""
+    """A message without LangChain's wrapper, or an item of the responses API as one, with its role
+    in our words."""
     role, message = _role(value), _inner(value) if isinstance(value, dict) else {}
     if not role:
         named = f"an item {str(message['type'])[:40]!r}" if "type" in message else f"no message: {str(value)[:40]}"
@@ -345,7 +358,8 @@ def _inner(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def plain_messages(message: Mapping[str, Any], write: Write = by_default) -> list[Message]:
-    """A message as plain text: one message, or one for each result of a tool in it and for what stands between.
+    """A message as plain text: one message, or one for each result of a tool in it and for what
+    stands between.
 
     Raises:
         ValueError: it holds something other than text, or a part that no such role writes.
@@ -379,7 +393,8 @@ def plain_messages(message: Mapping[str, Any], write: Write = by_default) -> lis
 
 
 def _by_role(role: str, pieces: Iterable[tuple[str, str]]) -> Iterator[Message]:
-    """The messages of a user or a tool: results of tools are the tool's, all texts between them one message."""
+    """The messages of a user or a tool: results of tools are the tool's, all texts between them one
+    message."""
     texts: list[str] = []
     results = 0
     for kind, text in [*pieces, ("end", "")]:

@@ -36,8 +36,9 @@ from text2grad.jsonl import whole_file
 TABLE = Importer("csv", lambda row, id, names: ())
 
 
-# A spreadsheet: a row is written as a person would write it where that is read back as the same record: quotes, a
-# line each, else mark-up in the response. Only otherwise its spans are a list with offsets, as JSON.
+# A spreadsheet: a row is written as a person would write it where that is read back as the same
+# record: quotes, a # line each, else mark-up in the response. Only otherwise its spans are a list
+# with offsets, as JSON.
 
 _SAME = ("id", "prompt", "response", "critique", "spans", "score")
 
@@ -135,12 +136,13 @@ class Pairs:
 
 
 def pairs_of(records: Iterable[Feedback], most: int = 1) -> Pairs:
-    """What people corrected over the response; of several scored responses to one prompt, the better over the worse
-    (programs that pass and that fail: paper, appendix N), at most `most` pairs.
+    """What people corrected over the response; of several scored responses to one prompt, the
+    better over the worse (programs that pass and that fail: paper, appendix N), at most `most`
+    pairs.
 
-    The first is the best over the worst, then the second best over the second worst and so on; where one side is
-    short, its responses come again beside others. A prompt gives no pair if it has one scored response, if all have
-    one score, or if best and worst read the same.
+    The first is the best over the worst, then the second best over the second worst and so on;
+    where one side is short, its responses come again beside others. A prompt gives no pair if it
+    has one scored response, if all have one score, or if best and worst read the same.
     """
     found: list[Preference] = []
     left_out = Counter[str]()
@@ -167,7 +169,8 @@ def pairs_of(records: Iterable[Feedback], most: int = 1) -> Pairs:
 
 
 def _from_both_ends(group: Sequence[Feedback], most: int) -> Iterator[Preference]:
-    """Pairs of distinct responses to one prompt, from the best and the worst inwards; the first of equals first."""
+    """Pairs of distinct responses to one prompt, from the best and the worst inwards; the first of
+    equals first."""
     distinct = {key_of(record.response).strip(): record for record in reversed(group)}
     downwards = sorted(reversed(distinct.values()), key=lambda record: -(record.score or 0.0))
     upwards = sorted(reversed(distinct.values()), key=lambda record: record.score or 0.0)
@@ -252,7 +255,8 @@ def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
 
 
 def left_out(records: Iterable[Feedback], kind: str) -> dict[str, Mapping[str, int]]:
-    """What was not written, by the reason: records that gave no preference pair, else spans without a sign."""
+    """What was not written, by the reason: records that gave no preference pair, else spans without
+    a sign."""
     if kind == "preference":
         return {"left_out": pairs_of(records).left_out}
     count = sum(not span.label for record in records for span in record.spans)

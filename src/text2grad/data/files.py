@@ -1,7 +1,7 @@
 """Read the rows of a file, the first of three passes: rows -> opinions -> records.
 
-A file is JSON Lines, JSON or a table (`data.spreadsheets`); what is in it decides, not its name. Rows may also come
-from a data set on the Hugging Face hub.
+A file is JSON Lines, JSON or a table (`data.spreadsheets`); what is in it decides, not its name.
+Rows may also come from a data set on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -50,21 +50,24 @@ _OTHER_KINDS: Sequence[tuple[str, tuple[bytes, ...], str, str]] = (
     (".xml .xmi", (), "is XML", "export JSON"),
     (".conll .iob .bio .conllu", (), "has tokens and no text", "export JSON with offsets"),
 )
-"""Files that are not read: their suffixes (an .arrow is of two kinds), first bytes, kind, and the cure."""
+"""Files that are not read: their suffixes (an .arrow is of two kinds), first bytes, kind, and the
+cure."""
 _NO_FEEDBACK = re.compile(
     r"[~.].*|.*~|.*\.(part|partial|crdownload|download|tmp|lock|bak|xml)|(desktop\.ini|thumbs\.db|settings\.json)",
     re.IGNORECASE,
 )
-"""Names of files that systems, editors and browsers leave in folders, and of those that declare what others ask."""
+"""Names of files that systems, editors and browsers leave in folders, and of those that declare
+what others ask."""
 _LISTS = ("examples", "records", "rows", "items", "tasks", "runs", "results", "annotations", "conversations")
 """Keys under which tools put the one list of an export."""
 LEAST_UNPACKED, MOST_TIMES = 64 << 20, 100
-"""A packed file may unpack to 64 MiB, or to 100 times its size: text of tasks packs to a tenth, a bomb to a
-thousandth."""
+"""A packed file may unpack to 64 MiB, or to 100 times its size: text of tasks packs to a tenth, a
+bomb to a thousandth."""
 
 
 class RowError(ValueError):
-    """A row that cannot be used, with its cure: the cure is for the file where all rows are alike."""
+    """A row that cannot be used, with its cure: the cure is for the file where all rows are
+    alike."""
 
     def __init__(self, message: str, cure: str) -> None:
         super().__init__(message)
@@ -73,10 +76,12 @@ class RowError(ValueError):
 
 @dataclass(frozen=True)
 class HubData:
-    """A data set on the hub: the split to train on, and the split it comes with to measure on ("": none).
+    """A data set on the hub: the split to train on, and the split it comes with to measure on ("":
+    none).
 
-    A split that ends in .json or .jsonl is a file of the data set, for sets that have only a loading script:
-    `datasets` no longer runs those. Of a set with several configurations, "configuration/split".
+    A split that ends in .json or .jsonl is a file of the data set, for sets that have only a
+    loading script: `datasets` no longer runs those. Of a set with several configurations,
+    "configuration/split".
     """
 
     train: str = "train"
@@ -95,7 +100,8 @@ def hub_data(name: str) -> HubData:
 
 
 def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]:
-    """Load the rows of a local file if `data` is one (or is named like one), else of the hub data set.
+    """Load the rows of a local file if `data` is one (or is named like one), else of the hub data
+    set.
 
     `split` is of the hub data set; "": the one to train on.
 
@@ -117,12 +123,13 @@ def read_rows(path: Path, sheet: str = "") -> Iterator[Row]:
 
 
 def rows(path: Path, sheet: str = "") -> Iterator[Placed]:
-    """The rows of JSON Lines (packed or not), of JSON with a list of objects or objects by id, or of a table with a
-    header, each with its place. Of a workbook, those of the `sheet`, or of the only one with a table of answers.
+    """The rows of JSON Lines (packed or not), of JSON with a list of objects or objects by id, or
+    of a table with a header, each with its place. Of a workbook, those of the `sheet`, or of the
+    only one with a table of answers.
 
     Raises:
-        UserError: the file is missing, is not UTF-8 or not of its kind, has something else than objects, or unpacks
-            to more than `LEAST_UNPACKED` and `MOST_TIMES` allow; says where.
+        UserError: the file is missing, is not UTF-8 or not of its kind, has something else than
+            objects, or unpacks to more than `LEAST_UNPACKED` and `MOST_TIMES` allow; says where.
     """
     if path.is_dir():
         raise _is_folder(path)
@@ -162,7 +169,8 @@ def _has_data_set(folder: Path) -> bool:
 
 
 def files_in(folder: Path) -> tuple[list[Path], list[str]]:
-    """The files of a folder that may have feedback, and the names of others: half a download, an editor's lock.
+    """The files of a folder that may have feedback, and the names of others: half a download, an
+    editor's lock.
 
     Raises:
         UserError: there are none, or the folder is a data set.
@@ -175,8 +183,9 @@ def files_in(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def _objects(path: Path, text: str) -> Iterator[tuple[str, int, Any]]:
-    """The objects of JSON Lines or of JSON, each with its noun and number. The content decides: a list, or an
-    object over several lines, is JSON under any name, and lines of objects are JSON Lines.
+    """The objects of JSON Lines or of JSON, each with its noun and number. The content decides: a
+    list, or an object over several lines, is JSON under any name, and lines of objects are JSON
+    Lines.
     """
     named_lines = any(suffix.lower() in (".jsonl", ".ndjson") for suffix in path.suffixes)
     # Not splitlines(): JSON allows U+2028 inside a string.
@@ -215,7 +224,8 @@ def _json_rows(path: Path, text: str) -> list[Any]:
 
 
 def _table_of_pandas(content: Mapping[str, Any]) -> list[Row] | None:
-    """The rows of a table as pandas writes it: `to_json()` by columns, or with `orient` "split" or "table"."""
+    """The rows of a table as pandas writes it: `to_json()` by columns, or with `orient` "split" or
+    "table"."""
     if {"columns", "data"} <= content.keys() and isinstance(content["columns"], list):
         return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
     if {"schema", "data"} == content.keys():
@@ -274,7 +284,8 @@ def convert_rows(
     convert: Callable[[Row, str], Iterable[T]],
     noun: str,
 ) -> Iterator[T]:
-    """Yield everything that `convert(row, id for a row without one)` makes of the rows, which have at least `keys`.
+    """Yield everything that `convert(row, id for a row without one)` makes of the rows, which have
+    at least `keys`.
 
     Raises:
         UserError: rows are no records of `noun`: all of them, and why.
@@ -378,7 +389,8 @@ def kind_of(value: Any) -> str:
 
 
 def name_text(value: Any) -> str:
-    """A name as text: text as it is, a whole number as it is written (also as 3.0); "" for anything else."""
+    """A name as text: text as it is, a whole number as it is written (also as 3.0); "" for anything
+    else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""

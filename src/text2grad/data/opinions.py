@@ -1,8 +1,9 @@
 """Opinions, the second pass: rows -> opinions -> records.
 
-An `Importer` turns each row of one kind of file into opinions: what one person said about one response, with the
-offsets, ratings and words of the file. The third pass (`data.records`) settles what only the whole file tells: the
-scale of its ratings, the counting of its offsets, and what is not used.
+An `Importer` turns each row of one kind of file into opinions: what one person said about one
+response, with the offsets, ratings and words of the file. The third pass (`data.records`) settles
+what only the whole file tells: the scale of its ratings, the counting of its offsets, and what is
+not used.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ _LABEL = re.compile(r"[\w+-]{1,40}|[\W\d_]*\d[\W\d_]*")
 class Names:
     """The places of texts and answers in a file.
 
-    `chosen` is by `--map` (our name -> theirs). By the file's own declarations: `texts` (a question or a tag -> the
-    text that it is about), `scales` and `options` of questions, `written` (questions answered in words), and
-    `source`, the file that declares them. `beside` is what another file beside it says (texts of questions, by
-    key), `context_characters` the length of a prompt that the policy's task shows, `write` the policy's way to
-    write a turn with calls of tools, and `no_prompt` says that records may say nothing of what was asked.
+    `chosen` is by `--map` (our name -> theirs). By the file's own declarations: `texts` (a question
+    or a tag -> the text that it is about), `scales` and `options` of questions, `written`
+    (questions answered in words), and `source`, the file that declares them. `beside` is what
+    another file beside it says (texts of questions, by key), `context_characters` the length of a
+    prompt that the policy's task shows, `write` the policy's way to write a turn with calls of
+    tools, and `no_prompt` says that records may say nothing of what was asked.
     """
 
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -96,8 +98,8 @@ class Names:
         return question in self.chosen.get("corrected", CORRECTED_KEYS)
 
     def about(self, question: str, texts: Mapping[str, str], response: str) -> str:
-        """The text that the marks of a question (or tag) are on: as the file or `--map` says, else the only text;
-        "" if nothing tells.
+        """The text that the marks of a question (or tag) are on: as the file or `--map` says, else
+        the only text; "" if nothing tells.
         """
         if question in self.texts:
             return self.texts[question]
@@ -113,16 +115,18 @@ class Names:
 class Opinion:
     """The words, marks and ratings of one person about one response; an importer fills it in.
 
-    `marks` have the file's own offsets, `comments` are on the whole response, `ratings` are values by question as
-    they were given. An importer that knows the verdict or the spans sets `score` and `spans`, with `counts` of the
-    marks that gave none. `omissions` is what the response leaves out, `lost` are quotes that are not in it, `meta`
-    is kept of the row. `part` is added to the id where a row has several opinions.
+    `marks` have the file's own offsets, `comments` are on the whole response, `ratings` are values
+    by question as they were given. An importer that knows the verdict or the spans sets `score` and
+    `spans`, with `counts` of the marks that gave none. `omissions` is what the response leaves out,
+    `lost` are quotes that are not in it, `meta` is kept of the row. `part` is added to the id where
+    a row has several opinions.
 
-    `answer` fills in the rest; `aside` is what is neither a mark nor a rating nor words (a ranking, say), kept in
-    `meta`. `skipped` says why it is no opinion at all, `failure` why it is a record without a judgement. `unread`
-    is the rest of the row, and `asks` the key of its prompt. `misplaced` counts marks on another text or on an
-    unknown one, `losses` are lines on what gave no span, `anchored` words that were marked because the
-    comment quotes them; `place` is that of the row.
+    `answer` fills in the rest; `aside` is what is neither a mark nor a rating nor words (a ranking,
+    say), kept in `meta`. `skipped` says why it is no opinion at all, `failure` why it is a record
+    without a judgement. `unread` is the rest of the row, and `asks` the key of its prompt.
+    `misplaced` counts marks on another text or on an unknown one, `losses` are lines on what gave
+    no span, `anchored` words that were marked because the comment quotes them; `place` is that of
+    the row.
     """
 
     id: str
@@ -164,7 +168,8 @@ class Opinion:
         self.misplaced[why + cure] += 1
 
     def answer(self, question: str, value: object, names: Names) -> None:
-        """Add the answer to a question: words of a comment, a correction, a rating, or something aside."""
+        """Add the answer to a question: words of a comment, a correction, a rating, or something
+        aside."""
         single = value[0] if isinstance(value, list) and len(value) == 1 else value
         if value is None or value == "" or value == []:
             return
@@ -195,9 +200,10 @@ def _is_label(value: str) -> bool:
 class Importer:
     """The way to recognise and read the rows of one kind of file.
 
-    `opinions(row, id, names)` reads one row; `id` is for a row that brings none. It raises ValueError on a row that
-    cannot be read. A row is of this kind if it has `keys` and is `known`. `names` reads what the file, or another
-    file beside it, says of its questions; `counting` is the counting of its offsets, where the tool fixes one.
+    `opinions(row, id, names)` reads one row; `id` is for a row that brings none. It raises
+    ValueError on a row that cannot be read. A row is of this kind if it has `keys` and is `known`.
+    `names` reads what the file, or another file beside it, says of its questions; `counting` is the
+    counting of its offsets, where the tool fixes one.
     """
 
     name: str
@@ -244,7 +250,8 @@ def opinions(importer: Importer, path: Path, rows: Sequence[Placed], names: Name
 
 
 def last_turn(row: Row) -> Row:
-    """A row whose one text is a conversation that ends with the assistant, as its last turn and those before."""
+    """A row whose one text is a conversation that ends with the assistant, as its last turn and
+    those before."""
     talks = [value for value in row.values() if isinstance(value, list) and value and all(map(is_turn, value))]
     if len(talks) != 1 or talks[0][-1]["role"] != "assistant" or any(key in row for key in RESPONSE_KEYS[:3]):
         return row

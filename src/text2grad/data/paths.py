@@ -1,4 +1,5 @@
-"""Reach values inside values by names with dots (`outputs.answer`, `feedback.0.comment`, `messages.-1.rating`)."""
+"""Reach values inside values by names with dots (`outputs.answer`, `feedback.0.comment`,
+`messages.-1.rating`)."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ DEEPEST = 4
 def with_paths(row: Row, names: Mapping[str, Sequence[str]]) -> Row:
     """Return a row with the values that `names` reach by dots as keys; -1 is the last of a list.
 
-    Of several prompts, the last key holds all. A conversation whose texts are named is not read as one; in others,
-    messages lose the values that `names` reach, so that nothing is read twice.
+    Of several prompts, the last key holds all. A conversation whose texts are named is not read as
+    one; in others, messages lose the values that `names` reach, so that nothing is read twice.
     """
     paths = [name for theirs in names.values() for name in theirs if name not in row and "." in name]
     values = {name: value for name in paths if (value := value_inside(row, name)) is not None}
@@ -56,7 +57,8 @@ def _without(value: Any, name: str) -> Any:
 
 
 def paths_in(value: Any, name: str = "") -> Iterator[str]:
-    """The names of all texts and numbers in a value, by dots; of a list, those of its first item."""
+    """The names of all texts and numbers in a value, by dots; of a list, those of its first
+    item."""
     inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
     for key, item in inner:
         yield from paths_in(item, f"{name}.{key}" if name else str(key))
@@ -65,10 +67,11 @@ def paths_in(value: Any, name: str = "") -> Iterator[str]:
 
 
 def flat_rows(rows: Sequence[Row]) -> tuple[list[Row], str]:
-    """Rows whose values are texts and numbers, by names with dots, and the key of their conversation ("": none).
+    """Rows whose values are texts and numbers, by names with dots, and the key of their
+    conversation ("": none).
 
-    Under that key is the last message of the assistant. Ratings and comments that stand in the last message, or in
-    objects beside it, have names of their own.
+    Under that key is the last message of the assistant. Ratings and comments that stand in the last
+    message, or in objects beside it, have names of their own.
     """
     talk = next((name for row in rows for name in TALKS if is_talk(row.get(name))), "")
     return [dict(_flat(row, talk)) for row in rows], talk

@@ -1,7 +1,8 @@
-"""Published data sets: their shapes as prompts, and the responses and critiques that their rows come with.
+"""Published data sets: their shapes as prompts, and the responses and critiques that their rows
+come with.
 
-A `Shape` says by which keys a row is recognised and how it becomes an `Example`. SLF5K, UltraFeedback and KodCode
-are read in their published forms and in those of the paper's own code.
+A `Shape` says by which keys a row is recognised and how it becomes an `Example`. SLF5K,
+UltraFeedback and KodCode are read in their published forms and in those of the paper's own code.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from text2grad.json_text import to_json
 
 @dataclass(frozen=True)
 class Shape:
-    """A published kind of row, known by `keys`. `example(row, id)` raises ValueError on a bad row."""
+    """A published kind of row, known by `keys`. `example(row, id)` raises ValueError on a bad
+    row."""
 
     name: str
     keys: frozenset[str]
@@ -41,14 +43,16 @@ class Shape:
 
 
 def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, split: str = "") -> list[Example]:
-    """The examples of a local file (`read_rows`) or of a split of a hub data set, in order, each id once.
+    """The examples of a local file (`read_rows`) or of a split of a hub data set, in order, each id
+    once.
 
-    `limit` counts rows. Where several rows ask the same (UltraFeedback has one per response), the first that
-    brings a reference answer is kept, in the place of the first; other reference answers are counted on stderr.
+    `limit` counts rows. Where several rows ask the same (UltraFeedback has one per response), the
+    first that brings a reference answer is kept, in the place of the first; other reference answers
+    are counted on stderr.
 
     Raises:
-        UserError: the data cannot be loaded, has no rows or an unknown format, a row is bad (which one), or two
-            prompts have one id.
+        UserError: the data cannot be loaded, has no rows or an unknown format, a row is bad (which
+            one), or two prompts have one id.
     """
     rows = load_rows(data, limit, split)
     shape = _shape_of(rows[0], shapes, data)
@@ -74,7 +78,8 @@ def _shape_of(row: Row, shapes: Sequence[Shape], data: str) -> Shape:
 
 
 def refuse_shared_ids(examples: Iterable[Example], source: str) -> None:
-    """Refuse two prompts with one id: what is known of the one would be taken for the other. One prompt may repeat.
+    """Refuse two prompts with one id: what is known of the one would be taken for the other. One
+    prompt may repeat.
 
     Raises:
         UserError: names the id and both prompts.
@@ -105,7 +110,8 @@ def _slf5k(row: Row, fallback_id: str) -> Example:
 
 
 def _slf5k_of_paper(row: Row, fallback_id: str) -> Example:
-    """The input file of the paper's own code: post and generated summary by post id, no reference."""
+    """The input file of the paper's own code: post and generated summary by post id, no
+    reference."""
     return _post(str(row.get("id") or fallback_id), "", text_of(row, "Post"), row)
 
 
@@ -133,7 +139,8 @@ TURNS = "Text2Grad's UltraFeedback file"
 
 
 def _imported(row: Row, fallback_id: str) -> Example:
-    """The prompt of a record of ours; its reference is the answer as people corrected it, if they did."""
+    """The prompt of a record of ours; its reference is the answer as people corrected it, if they
+    did."""
     record = Feedback.model_validate(row)
     corrected, gold = optional_text(record.meta, "corrected"), optional_text(record.meta, "gold")
     reference = corrected or gold if "corrected" in record.meta else ""
@@ -146,8 +153,8 @@ def _binarized(row: Row, fallback_id: str) -> Example:
 
 
 def question_example(row: Row, fallback_id: str) -> Example:
-    """A question, as text or chat turns, with its reference answer: `reference`, else `response` where nothing is
-    said against it, else as it was corrected.
+    """A question, as text or chat turns, with its reference answer: `reference`, else `response`
+    where nothing is said against it, else as it was corrected.
     """
     prompt, _ = with_system(row, *read_prompt(row))
     if not prompt:
@@ -160,7 +167,8 @@ def question_example(row: Row, fallback_id: str) -> Example:
 
 
 def _turns_of_paper(row: Row, fallback_id: str) -> Example:
-    """One row per response; only a chosen one may stand as reference. One without the prompt is an answer."""
+    """One row per response; only a chosen one may stand as reference. One without the prompt is an
+    answer."""
     if not repeats_prompt(row):
         return question_example(row, fallback_id)
     *prompt, answer = conversation(row["response"], "response")
@@ -168,7 +176,8 @@ def _turns_of_paper(row: Row, fallback_id: str) -> Example:
 
 
 def _ultrafeedback(row: Row, fallback_id: str) -> Example:
-    """The original, four completions each; the reference is the best one, where scores tell which."""
+    """The original, four completions each; the reference is the best one, where scores tell
+    which."""
     completions = [completion for completion in row["completions"] if isinstance(completion, dict)]
     scored = [completion for completion in completions if isinstance(completion.get("overall_score"), int | float)]
     best = max(scored, key=lambda completion: float(completion["overall_score"]), default={})
@@ -224,7 +233,8 @@ def _kodcode(row: Row, fallback_id: str) -> Example:
 
 
 def python_lines(program: str) -> str:
-    """A program with line ends of one character; MBPP's have two, which a policy would learn to write."""
+    """A program with line ends of one character; MBPP's have two, which a policy would learn to
+    write."""
     return program.replace("\r\n", "\n")
 
 
@@ -268,13 +278,16 @@ def responses_of(row: Mapping[str, Any]) -> list[Response] | None:
     """The responses that a published row comes with.
 
     Args:
-        row: of SLF5K, UltraFeedback or KodCode. One without an id is known by a digest of what it says.
+        row: of SLF5K, UltraFeedback or KodCode. One without an id is known by a digest of what it
+            says.
 
     Returns:
-        A record for each response, its prompt what the task asks its policy; None: it is of no published shape.
+        A record for each response, its prompt what the task asks its policy; None: it is of no
+        published shape.
 
     Raises:
-        ValueError: a row of a published shape lacks a text (its response, say), or has something else in its place.
+        ValueError: a row of a published shape lacks a text (its response, say), or has something
+            else in its place.
     """
     shape = next(
         (shape for shape in (*SLF5K, *QUESTIONS, *KODCODE) if shape.name in ANSWERS and shape.keys <= row.keys()),
@@ -367,7 +380,8 @@ def _drafts(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
 
 
 def _critiques(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """UltraFeedback: GPT-4's critique of every completion that has one, and its score of 1 to 10 as -1 to 1."""
+    """UltraFeedback: GPT-4's critique of every completion that has one, and its score of 1 to 10 as
+    -1 to 1."""
     for response, completion in zip(responses_of(row) or (), row["completions"], strict=True):
         if words := optional_text(completion, "critique"):
             opinion = Opinion(response.id, response.response, response.prompt, comments=[words], source=GPT_4)

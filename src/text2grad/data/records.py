@@ -1,8 +1,9 @@
 """Import people's feedback in three passes: rows -> opinions -> records.
 
-Here are the third pass and `import_feedback`, which runs all three. Nothing is guessed: a mark that is not where it
-says, or whose label is neither praise nor criticism, yields no span and is counted in the record's `meta`; so is a
-quote that is not in the response or occurs more than once. What the person wrote stays in the critique's text.
+Here are the third pass and `import_feedback`, which runs all three. Nothing is guessed: a mark that
+is not where it says, or whose label is neither praise nor criticism, yields no span and is counted
+in the record's `meta`; so is a quote that is not in the response or occurs more than once. What the
+person wrote stays in the critique's text.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ OWN_KEYS = frozenset({"id", "prompt", "response", "source"})
 class ImportReport(Record):
     """The figures of an import.
 
-    `spans` counts labelled spans; the four counts after it count what yielded none: quotes that are not in the
-    response, quotes that occur more than once, comments without polarity, and quotes that repeat another of the
-    same review. spans + these four = exact + normalised + unmatched = all that was marked: `exact` occurs in the
-    response literally, `normalised` apart from whitespace, quotes or dashes. `no_spans` and `failed` count records.
+    `spans` counts labelled spans; the four counts after it count what yielded none: quotes that are
+    not in the response, quotes that occur more than once, comments without polarity, and quotes
+    that repeat another of the same review. spans + these four = exact + normalised + unmatched =
+    all that was marked: `exact` occurs in the response literally, `normalised` apart from
+    whitespace, quotes or dashes. `no_spans` and `failed` count records.
     """
 
     source: str
@@ -80,9 +82,9 @@ class ImportReport(Record):
 class ImportResult(Record):
     """All records of a file, in its order, and the figures.
 
-    `scales` says how ratings were read, `anchored` which words were marked because a comment quotes them; `losses`
-    names every line of which something was not used, and why, `unscored` the ratings among them that lack a scale;
-    `ignored` the columns that were not read.
+    `scales` says how ratings were read, `anchored` which words were marked because a comment quotes
+    them; `losses` names every line of which something was not used, and why, `unscored` the ratings
+    among them that lack a scale; `ignored` the columns that were not read.
     """
 
     records: list[Feedback]
@@ -109,13 +111,16 @@ def import_feedback(
 
     Args:
         path: the file, or a folder of such files.
-        kind: `remarks` or `csv` (a response and what somebody said about it: `data.remarks`), the name of one of
-            `IMPORTERS` (a tool's export, a published data set), an `Importer` of your own as `module:NAME`,
-            `feedback` (our own records), or `auto`.
-        context_characters: what the policy's task uses (`TaskSettings`), so that both see one prompt.
-        names: which columns, keys or fields are meant, where they have other names: `response=answer`.
+        kind: `remarks` or `csv` (a response and what somebody said about it: `data.remarks`), the
+            name of one of `IMPORTERS` (a tool's export, a published data set), an `Importer` of
+            your own as `module:NAME`, `feedback` (our own records), or `auto`.
+        context_characters: what the policy's task uses (`TaskSettings`), so that both see one
+            prompt.
+        names: which columns, keys or fields are meant, where they have other names:
+            `response=answer`.
         scales: scales of ratings, the worst first: `1..5`, or of one question `helpful=1..5`.
-        write: the policy's way to write a turn that calls tools or reasons, where a conversation has such.
+        write: the policy's way to write a turn that calls tools or reasons, where a conversation
+            has such.
         no_prompt: records may say nothing of what was asked.
         sheet: the one of a workbook to read.
         skip: rows of remarks that cannot be used are left out and named in the losses.
@@ -248,7 +253,8 @@ def _import_remarks(
 def _usable(
     path: Path, placed: Sequence[Placed], convert: Callable[[Sequence[Placed]], object]
 ) -> tuple[list[Placed], list[str]]:
-    """The rows that can be converted alone, and a line on each other one; if none can, all of them."""
+    """The rows that can be converted alone, and a line on each other one; if none can, all of
+    them."""
     names = dict.fromkeys(name for _, row in placed for name in row)
     usable, left_out = [], []
     for place, row in placed:
@@ -272,7 +278,8 @@ def records(
     The same remark of one person twice is one record.
 
     Raises:
-        UserError: records have no prompt, cannot be written, or have the id of another text (all are named).
+        UserError: records have no prompt, cannot be written, or have the id of another text (all
+            are named).
     """
     meant = [opinion for opinion in opinions if not opinion.skipped]
     unasked = [opinion for opinion in meant if not _is_asked(opinion)]
@@ -403,7 +410,8 @@ def _unread(opinions: Sequence[Opinion]) -> Iterator[str]:
 
 
 def knows_itself(row: Row) -> bool:
-    """True if a row is of a format whose keys say what they hold: a record of ours, a tool's, a published set's."""
+    """True if a row is of a format whose keys say what they hold: a record of ours, a tool's, a
+    published set's."""
     return row.keys() >= OWN_KEYS or any(importer.knows(row) for importer in IMPORTERS)
 
 
@@ -421,8 +429,8 @@ def _asked_for(kind: str, placed: Sequence[Placed]) -> Importer | str:
 
 
 def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | str:
-    """The importer that knows the first row; else `feedback`, `csv` or `remarks`. What is `mapped` is never read as
-    one of the kinds that take no names.
+    """The importer that knows the first row; else `feedback`, `csv` or `remarks`. What is `mapped`
+    is never read as one of the kinds that take no names.
     """
     first = placed[0][1]
     keys = set(map(plain_name, first))
@@ -448,7 +456,8 @@ def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | s
 
 
 def _own(path: Path, placed: Sequence[Placed], write: Write) -> Iterator[Feedback]:
-    """Records of our own: as they are written, or with turns that were read off structured messages."""
+    """Records of our own: as they are written, or with turns that were read off structured
+    messages."""
     if not any(is_structured(row.get("response")) for _, row in placed):
         yield from read_jsonl(path, Feedback)
         return
@@ -463,17 +472,18 @@ def _own(path: Path, placed: Sequence[Placed], write: Write) -> Iterator[Feedbac
 
 
 def merged(existing: Iterable[Feedback], new: Iterable[Feedback]) -> list[Feedback]:
-    """Both, in their order; what the same person said about the same response before is replaced in its place.
+    """Both, in their order; what the same person said about the same response before is replaced in
+    its place.
 
-    So a second file adds to the first, and importing one file twice changes nothing. Of several remarks of one
-    person on one response, the k-th replaces the k-th.
+    So a second file adds to the first, and importing one file twice changes nothing. Of several
+    remarks of one person on one response, the k-th replaces the k-th.
     """
     return list((_by_content(existing) | _by_content(new)).values())
 
 
 def _by_content(records: Iterable[Feedback]) -> dict[tuple[object, ...], Feedback]:
-    """The records by what they are about and their number there. A table and the same remarks from anywhere else
-    are one data set: what is exported comes back edited.
+    """The records by what they are about and their number there. A table and the same remarks from
+    anywhere else are one data set: what is exported comes back edited.
     """
     seen: Counter[tuple[str, ...]] = Counter()
     by_content: dict[tuple[object, ...], Feedback] = {}
@@ -486,7 +496,8 @@ def _by_content(records: Iterable[Feedback]) -> dict[tuple[object, ...], Feedbac
 
 
 def reports_by_data_set(records: Iterable[Feedback]) -> dict[str, ImportReport]:
-    """The figures of a feedback file for each data set, in order of appearance; `feedback` where none is named."""
+    """The figures of a feedback file for each data set, in order of appearance; `feedback` where
+    none is named."""
     groups: dict[str, list[Feedback]] = {}
     for record in records:
         groups.setdefault(str(record.meta.get("dataset") or "feedback"), []).append(record)
@@ -509,9 +520,11 @@ def _report(source: str, records: Sequence[Feedback]) -> ImportReport:
 
 
 def write_feedback(target: Path, records: Iterable[Feedback], replaces: str = "") -> tuple[int, int]:
-    """Write records beside those of other critics; return how many, and how many others stay before them.
+    """Write records beside those of other critics; return how many, and how many others stay before
+    them.
 
-    A record about the same response, from the same kind of critic, is replaced; of the kind `replaces`, every one.
+    A record about the same response, from the same kind of critic, is replaced; of the kind
+    `replaces`, every one.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(target.name + ".new")
@@ -533,13 +546,15 @@ def write_feedback(target: Path, records: Iterable[Feedback], replaces: str = ""
 
 
 def other_feedback(path: Path, kind: str = "", about: Collection[bytes] = ()) -> Iterator[Feedback]:
-    """The records of a file from other kinds of critics (people's, say) and not `about` the same responses."""
+    """The records of a file from other kinds of critics (people's, say) and not `about` the same
+    responses."""
     for record in read_jsonl(path, Feedback) if path.is_file() else ():
         if record.source.kind != kind and _identity(record) not in about:
             yield record
 
 
 def _identity(record: Feedback) -> bytes:
-    """The response of a record and its kind of critic: a later judgement of the same takes its place."""
+    """The response of a record and its kind of critic: a later judgement of the same takes its
+    place."""
     words = "\0".join((record.source.kind, record.id, key_of(record.response)))
     return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,7 +1,7 @@
 """People's own remarks: a response with what somebody said about it, in a table or as JSON objects.
 
-Poor and good words are told by quotes (`good`, `poor`, or `spans` with a `text`), by offsets, or by mark-up in the
-response itself (`data.spans.markup`). A critique alone will do.
+Poor and good words are told by quotes (`good`, `poor`, or `spans` with a `text`), by offsets, or by
+mark-up in the response itself (`data.spans.markup`). A critique alone will do.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ AS_PEOPLE_QUOTE: Tolerance = "any_case"
 NO_SPANS = "none"
 """In the cell of spans: there are none, and none are made of anything else."""
 AS_IT_IS = '""'
-"""In front of the critique of a row with exact spans: the rest is the critique, also where it is empty."""
+"""In front of the critique of a row with exact spans: the rest is the critique, also where it is
+empty."""
 _AROUND = " \t\xa0\ufeff'\"“”„‘’«»`"
 _OPENING, _CLOSING = "\"'“‘„«`", "\"'”’“»`"
 
@@ -67,7 +68,8 @@ def plain_name(name: object) -> str:
 
 
 def parse_map(words: Sequence[str], fields: Sequence[str] = FIELDS) -> dict[str, tuple[str, ...]]:
-    """Parse `response=answer,critique=comment` as our name -> theirs; a tool has several of some (`poor=Typo`).
+    """Parse `response=answer,critique=comment` as our name -> theirs; a tool has several of some
+    (`poor=Typo`).
 
     Raises:
         UsageError: it is written otherwise, or names none of `fields`.
@@ -92,7 +94,8 @@ def our_names(path: Path, rows: Sequence[Placed], names: Mapping[str, str]) -> d
     """The columns of a file -> our names: by `names` (ours -> theirs), else as they are written.
 
     Raises:
-        UserError: the file has no such column, or has one of ours twice (`Response` and `response`).
+        UserError: the file has no such column, or has one of ours twice (`Response` and
+            `response`).
     """
     columns = list(dict.fromkeys(str(name) for _, row in rows for name in row))
     chosen = {_column(path, name, columns): ours for ours, name in names.items()}
@@ -122,10 +125,12 @@ def _column(path: Path, name: str, columns: Sequence[str]) -> str:
 
 
 def _check_names(path: Path, rows: Sequence[Placed], guess: bool) -> None:
-    """Check that columns say what was answered and what is said of it. With `guess`, a name may be mistyped.
+    """Check that columns say what was answered and what is said of it. With `guess`, a name may be
+    mistyped.
 
     Raises:
-        UserError: there is no response, nothing is said of one, or a name looks like a mistyped one.
+        UserError: there is no response, nothing is said of one, or a name looks like a mistyped
+            one.
     """
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     others = [name for name in names if name not in (*FIELDS, *EXCHANGED)]
@@ -162,7 +167,8 @@ def _is_marked(response: object) -> bool:
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
-    """The text of a cell, "" where it is empty; of the critique, a list of texts is one in a line each.
+    """The text of a cell, "" where it is empty; of the critique, a list of texts is one in a line
+    each.
 
     Raises:
         ValueError: it is no text.
@@ -211,11 +217,12 @@ def _lines(value: Any, name: str) -> list[str]:
 
 
 def scales_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scales:
-    """The reading of a file's scores: of `score` on its scale from -1 to 1, or of the first rating with a scale in
-    `given` ("" or its name).
+    """The reading of a file's scores: of `score` on its scale from -1 to 1, or of the first rating
+    with a scale in `given` ("" or its name).
 
     Raises:
-        UsageError: `given` names a rating that the file does not have, or a rating is not on its scale.
+        UsageError: `given` names a rating that the file does not have, or a rating is not on its
+            scale.
     """
     there = [name for name in ("score", *RATINGS) if any(is_rated(row.get(name)) for row in rows)]
     column = next((name for name in there if name in given), next(iter(there), ""))
@@ -245,7 +252,8 @@ def _score(row: Row, scales: Scales) -> float | None:
 
 @dataclass(frozen=True)
 class Remarks:
-    """The opinions of a file of remarks, the reading of its scores, and the columns that were not read."""
+    """The opinions of a file of remarks, the reading of its scores, and the columns that were not
+    read."""
 
     opinions: list[Opinion]
     scales: Scales
@@ -267,7 +275,8 @@ def remarks(
     given: Mapping[str, Scale],
     write: Write = by_default,
 ) -> Remarks:
-    """All remarks of a file. `names` are columns by our names, `given` scales of ratings ("": of the score).
+    """All remarks of a file. `names` are columns by our names, `given` scales of ratings ("": of
+    the score).
 
     Raises:
         UserError: no column is the response, or rows cannot be read (all of them are named).
@@ -295,8 +304,9 @@ def remarks(
 def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinion:
     """Read the opinion of a row; one that is skipped for a row that says nothing.
 
-    A critique that is left out is made of the reasons. Without marks, the differences of a corrected text are the
-    spans. The id is made of prompt, response and annotator, so that rows can move.
+    A critique that is left out is made of the reasons. Without marks, the differences of a
+    corrected text are the spans. The id is made of prompt, response and annotator, so that rows can
+    move.
 
     Raises:
         ValueError: there is no response, or a cell holds what it cannot.
@@ -349,7 +359,8 @@ def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinio
 
 
 def content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:
-    """The id of a remark that brings none: the same for what the same person says of the same response."""
+    """The id of a remark that brings none: the same for what the same person says of the same
+    response."""
     content = to_json([[turn.model_dump() for turn in prompt], key_of(response), annotator])
     return f"remark-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
@@ -358,7 +369,8 @@ def content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:
 
 
 def _add_quotes(opinion: Opinion, quotes: Iterable[tuple[Quote, Label]], label: Label) -> list[str]:
-    """Add the spans of the quotes with one label; return a line with the reason of each, for the critique."""
+    """Add the spans of the quotes with one label; return a line with the reason of each, for the
+    critique."""
     text = opinion.response
     bare = [_bare(quote, text) for quote, other in quotes if other == label]
     resolved = resolve(bare, text, label, AS_PEOPLE_QUOTE)
@@ -384,7 +396,8 @@ def _add_quotes(opinion: Opinion, quotes: Iterable[tuple[Quote, Label]], label: 
 
 
 def _add_marks(opinion: Opinion, marks: Sequence[Mark]) -> list[str]:
-    """Add the spans of marks with offsets; return a line with the reason of each, for the critique."""
+    """Add the spans of marks with offsets; return a line with the reason of each, for the
+    critique."""
     text = opinion.response
     spans, unplaced = spans_of(marks, text)
     opinion.spans = in_order([*opinion.spans, *spans])
@@ -455,7 +468,8 @@ def _count(span: Mapping[str, Any], name: str) -> int | None:
 
 
 def _bare(quote: Quote, response: str) -> Quote:
-    """A quote without the quotation marks around it, where only the words in them are in the response."""
+    """A quote without the quotation marks around it, where only the words in them are in the
+    response."""
     text = quote.text
     if len(text) < 3 or text[0] not in _OPENING or text[-1] not in _CLOSING:
         return quote

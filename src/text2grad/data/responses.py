@@ -1,9 +1,9 @@
 """What is judged: responses read from a file, one at a time, so that a file of any size fits.
 
-A file is JSON Lines, JSON (a list of objects, or objects by id) or a table. A row has `prompt` (text or turns) and
-`response`, and may have `id`, `reference`, `feedback` (what a person wrote about the response) and `meta`; or it is
-a feedback record of ours, whose judgement is left aside; or it has the shape of a published data set
-(`data.published`).
+A file is JSON Lines, JSON (a list of objects, or objects by id) or a table. A row has `prompt`
+(text or turns) and `response`, and may have `id`, `reference`, `feedback` (what a person wrote
+about the response) and `meta`; or it is a feedback record of ours, whose judgement is left aside;
+or it has the shape of a published data set (`data.published`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ KNOWN = ("id", "reference", "feedback", "meta")
 
 @dataclass(frozen=True)
 class Item:
-    """One response to judge, as an answer to `example`. `ours`: its id is the prompt's, and may repeat.
+    """One response to judge, as an answer to `example`. `ours`: its id is the prompt's, and may
+    repeat.
 
     `said` is the record whose words are to be placed, or which stays as it is.
     """
@@ -57,7 +58,8 @@ class Item:
         return human_feedback_on(self.example, self.response).strip()
 
     def placed(self, judged: Feedback) -> Feedback:
-        """Return the record of a person's words with their places; in one that was given, nothing else changes."""
+        """Return the record of a person's words with their places; in one that was given, nothing
+        else changes."""
         if self.said is None:
             return judged
         if judged.error is not None:
@@ -75,9 +77,9 @@ Items = Callable[[], Iterable[Item]]
 def read_items(path: Path, anchor: bool = False, write: Write = by_default, sheet: str = "") -> Iterator[Item]:
     """The items of a file, in order.
 
-    With `anchor`, what a person wrote in a record of ours without spans is feedback on its response, as is a row's
-    `feedback` in any case; every other record of ours stays as it is. `write` is how the policy writes a turn that
-    calls tools or reasons; `sheet` is of a workbook.
+    With `anchor`, what a person wrote in a record of ours without spans is feedback on its
+    response, as is a row's `feedback` in any case; every other record of ours stays as it is.
+    `write` is how the policy writes a turn that calls tools or reasons; `sheet` is of a workbook.
 
     Raises:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
@@ -100,8 +102,8 @@ def check_items(items: Iterable[Item], longest: int = MOST_CHARACTERS) -> int:
     """Look at every item before anything is paid for; their number.
 
     Raises:
-        UserError: an id occurs twice, names a way out of its folder, or a response has more than `longest`
-            characters.
+        UserError: an id occurs twice, names a way out of its folder, or a response has more than
+            `longest` characters.
     """
     seen: set[bytes] = set()
     count = 0
@@ -123,7 +125,8 @@ def check_items(items: Iterable[Item], longest: int = MOST_CHARACTERS) -> int:
 
 
 def _rows(path: Path, sheet: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the rows with their places: of JSON Lines one line at a time, of other files all at once."""
+    """Yield the rows with their places: of JSON Lines one line at a time, of other files all at
+    once."""
     if is_table(path):
         yield from ((place, {name: cell for name, cell in row.items() if cell}) for place, row in rows(path, sheet))
         return

@@ -1,8 +1,10 @@
-"""Scales of ratings: the worst and the best value, and the score from -1 to 1 of a value between them.
+"""Scales of ratings: the worst and the best value, and the score from -1 to 1 of a value between
+them.
 
-A number says nothing without its scale, so a scale is declared: by `--scale`, or by the file (the settings of a
-question, a labelling configuration, a maximum written beside the number). Nothing is guessed from the values: a
-rating without a scale gives no score, and one line names it. Words that praise or blame need no scale.
+A number says nothing without its scale, so a scale is declared: by `--scale`, or by the file (the
+settings of a question, a labelling configuration, a maximum written beside the number). Nothing is
+guessed from the values: a rating without a scale gives no score, and one line names it. Words that
+praise or blame need no scale.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ VERDICTS: Mapping[str, float] = {
 NO_RATING = frozenset({"-", "–", "—", "?", "/", "n/a", "na", "none", "k.a.", "k. a.", "s/o", "n.v.t."})
 """Cells of ratings that have none."""
 DEGREES = frozenset({"excellent", "great", "very good", "very bad", "very poor", "terrible", "awful"})
-"""Words of a longer scale than good and bad: beside another word of their side they are no verdict."""
+"""Words of a longer scale than good and bad: beside another word of their side they are no
+verdict."""
 OVERALL = ("score", "overall", "overall_rating", "overall_score", "rating", "overall_quality", "quality", "verdict")
 """Names of the one rating that is about the whole response, of several."""
 _NOT_BETTER = re.compile(
@@ -45,7 +48,8 @@ _NOT_BETTER = re.compile(
     r"|violat\w*|poor|negative|dislike\w*|downvote\w*|reject\w*|fail\w*"
     r"|difficult\w*|confiden\w*|certain\w*|length|duration|not?|non|without|free)"
 )
-"""Words in the name of a question of which more may not be better; a file does not say which end is."""
+"""Words in the name of a question of which more may not be better; a file does not say which end
+is."""
 _NUMBER = re.compile(
     r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,2})?)(?:\s*(?:stars?|points?|★|⭐|%)|\s*[-:=)]\s+\S.*)?"
 )
@@ -57,7 +61,8 @@ _STARS = re.compile(r"[★⭐]+☆*")
 
 @dataclass(frozen=True)
 class Scale:
-    """A scale from the worst value, `low`, to the best, `high` (the smaller number where less is better).
+    """A scale from the worst value, `low`, to the best, `high` (the smaller number where less is
+    better).
 
     Of ordered `words` these are their places. `declared` says where the scale was declared.
     """
@@ -89,7 +94,8 @@ class Scale:
 
 
 def parse_scale(text: str) -> Scale:
-    """Parse `1..5`, `-1..1`, `6..1` (the worst first), or words from the worst to the best: `poor,fair,good`.
+    """Parse `1..5`, `-1..1`, `6..1` (the worst first), or words from the worst to the best:
+    `poor,fair,good`.
 
     Raises:
         UsageError: it is written otherwise, or has one value alone.
@@ -105,7 +111,8 @@ def parse_scale(text: str) -> Scale:
 
 
 def parse_scales(options: Sequence[str]) -> dict[str, Scale]:
-    """Parse every `--scale` by the question or column that it names (`helpful=1..5`); "": that of the score.
+    """Parse every `--scale` by the question or column that it names (`helpful=1..5`); "": that of
+    the score.
 
     Raises:
         UsageError: see `parse_scale`; or one is given twice.
@@ -134,8 +141,8 @@ def is_rated(value: object) -> bool:
 
 
 def number_of(value: object) -> float | None:
-    """A finite number, or a text that is one: `4`, `4.0`, `0,5`, `4 stars`, `4 - good`, `★★★★☆`. None for anything
-    else, True and False included.
+    """A finite number, or a text that is one: `4`, `4.0`, `0,5`, `4 stars`, `4 - good`, `★★★★☆`.
+    None for anything else, True and False included.
     """
     if isinstance(value, str):
         text = _plain(value)
@@ -153,7 +160,8 @@ def share_of(value: object) -> tuple[float, float] | None:
 
 
 def _plain(text: str) -> str:
-    """A number as people write it, in one form: full width, another minus, a decimal comma (not of `1,000`)."""
+    """A number as people write it, in one form: full width, another minus, a decimal comma (not of
+    `1,000`)."""
     text = unicodedata.normalize("NFKC", text).strip().replace("−", "-").replace("–", "-")
     return text if _THOUSANDS.search(text) else re.sub(r"(?<=\d),(?=\d)|(?<![^+-]),(?=\d)", ".", text)
 
@@ -166,7 +174,8 @@ def verdict(word: object) -> float | None:
 
 
 class Reading:
-    """The reading of one question's values: on its declared scale, by their own maximum, or word by word.
+    """The reading of one question's values: on its declared scale, by their own maximum, or word by
+    word.
 
     `options` are all words that could have been chosen. `rates`: this is a rating at all.
     """
@@ -200,7 +209,8 @@ class Reading:
         return verdicts.pop() if len(verdicts) == 1 else None
 
     def _verdict(self, word: object) -> float | None:
-        """The score of a word, or of one that the question's name makes clear: the "down" of "thumbs"."""
+        """The score of a word, or of one that the question's name makes clear: the "down" of
+        "thumbs"."""
         score = verdict(word)
         return verdict(f"{self.name} {word}") if score is None and isinstance(word, str) else score
 
@@ -260,8 +270,9 @@ def _shown(value: object) -> str:
 
 
 def _is_graded(words: Iterable[str], alone: bool) -> bool:
-    """True if words are steps of a scale whose order is not known: one of `DEGREES` beside another of its side, or
-    three and more, one to a response, of which only one side is known (of meh, good, superb, good is the middle).
+    """True if words are steps of a scale whose order is not known: one of `DEGREES` beside another
+    of its side, or three and more, one to a response, of which only one side is known (of meh,
+    good, superb, good is the middle).
     """
     scores = {word.casefold(): verdict(word) for word in words if number_of(word) is None}
     known = {word: score for word, score in scores.items() if score}
@@ -277,7 +288,8 @@ def _is_open(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Scales:
-    """The readings of all questions of a file, and `main`: the question whose answer is the verdict."""
+    """The readings of all questions of a file, and `main`: the question whose answer is the
+    verdict."""
 
     readings: Mapping[str, Reading]
     main: str = ""
@@ -294,11 +306,13 @@ class Scales:
     ) -> Scales:
         """Read all values of a file by question.
 
-        `given` is by `--scale` ("" for the verdict), `declared` by the file, as `options` are; `main` is the
-        verdict's name if the user gave it, else the only rating, else one of `OVERALL`.
+        `given` is by `--scale` ("" for the verdict), `declared` by the file, as `options` are;
+        `main` is the verdict's name if the user gave it, else the only rating, else one of
+        `OVERALL`.
 
         Raises:
-            UsageError: `given` or `main` names no question of the file, or a rating is not on the scale given.
+            UsageError: `given` or `main` names no question of the file, or a rating is not on the
+                scale given.
         """
         for name in filter(None, [*given, main]):
             if name not in values:
@@ -339,7 +353,8 @@ class Scales:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Return the `problems` that lose ratings which a scale, or the name of the verdict, would save."""
+        """Return the `problems` that lose ratings which a scale, or the name of the verdict, would
+        save."""
         main = self.readings.get(self.main)
         return tuple(filter(None, [main.problem if main and main.loses else "", self.problem]))
 

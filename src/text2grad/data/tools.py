@@ -1,8 +1,8 @@
 """Read the exports of annotation tools and tracing platforms, by one table: `TOOLS`.
 
-An entry says how rows are recognised and which fields are the response, the prompt, spans, labels, comments and
-ratings. Code stands only where the shape of a tool needs it: Label Studio's regions, Argilla's questions, Prodigy's
-answers.
+An entry says how rows are recognised and which fields are the response, the prompt, spans, labels,
+comments and ratings. Code stands only where the shape of a tool needs it: Label Studio's regions,
+Argilla's questions, Prodigy's answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from text2grad.jsonl import reading
 
 
 class Answers(NamedTuple):
-    """A list of answers in a row, by their keys: `list` names it, those in `value` and `who` are tried in order."""
+    """A list of answers in a row, by their keys: `list` names it, those in `value` and `who` are
+    tried in order."""
 
     list: str
     question: str
@@ -41,10 +42,11 @@ class Answers(NamedTuple):
 class Tool:
     """An entry of the table: a row is recognised by `known`, and these keys say what it holds.
 
-    Keys are looked up in the row and in its `meta`. `texts` takes response and prompt from a row, and `reads` are
-    keys of other texts that are read. `marks` are keys of spans, of labels, or of both; `answers` is a list of
-    answers; `columns` begins the names of columns that end in `.label`, `.score` and `.explanation`. `rows` are the
-    answers in a row that are judged apart. `judge` adds what is left.
+    Keys are looked up in the row and in its `meta`. `texts` takes response and prompt from a row,
+    and `reads` are keys of other texts that are read. `marks` are keys of spans, of labels, or of
+    both; `answers` is a list of answers; `columns` begins the names of columns that end in
+    `.label`, `.score` and `.explanation`. `rows` are the answers in a row that are judged apart.
+    `judge` adds what is left.
     """
 
     name: str
@@ -113,13 +115,15 @@ def _texts(keys: Sequence[str], row: Row, names: Names) -> Exchange:
 
 
 def _file_of_a_user(row: Row, fallback_id: str) -> str:
-    """The user after whom doccano names a file: it writes one for each user, with a column of comments."""
+    """The user after whom doccano names a file: it writes one for each user, with a column of
+    comments."""
     stem = fallback_id.rpartition("-")[0]
     return stem if "Comments" in row and stem not in ("all", "unknown") else ""
 
 
 def _add_marks(opinion: Opinion, key: str, value: Any, names: Names) -> None:
-    """Add spans (objects, or `[start, end, label]`) as marks, and texts as labels of the whole response."""
+    """Add spans (objects, or `[start, end, label]`) as marks, and texts as labels of the whole
+    response."""
     entries = [value] if isinstance(value, str) else value or []
     opinion.marks += [_entity(entry) for entry in entries if isinstance(entry, dict | list) and entry]
     words = [entry for entry in entries if isinstance(entry, str)]
@@ -136,7 +140,8 @@ def _entity(value: Any) -> Mark:
 
 
 def _add_columns(opinion: Opinion, tool: Tool, row: Row, names: Names) -> None:
-    """Add the columns `NAME.label` (without one `NAME.score`) as answers and `NAME.explanation` as comments."""
+    """Add the columns `NAME.label` (without one `NAME.score`) as answers and `NAME.explanation` as
+    comments."""
     for name, value in row.items() if tool.columns else ():
         question, _, part = name.rpartition(".")
         if not question.startswith(tool.columns):
@@ -180,7 +185,8 @@ def _person(people: dict[str, Opinion], opinion: Opinion, answer: Row, answers: 
 
 
 def _within(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
-    """The response and the prompt in what went out of a traced run and what went in: messages, text, or objects.
+    """The response and the prompt in what went out of a traced run and what went in: messages,
+    text, or objects.
 
     Raises:
         ValueError: no text is the response.
@@ -229,8 +235,8 @@ def _prodigy_texts(row: Row, names: Names) -> Exchange:
 def _judge_prodigy(opinion: Opinion, row: Row, names: Names) -> None:
     """Add what was written, and what was marked or chosen as far as it was accepted.
 
-    A rejected label is the opposite of an accepted one. Rejected spans, or a rejected choice, are a failure: the
-    annotator does not say what is right instead.
+    A rejected label is the opposite of an accepted one. Rejected spans, or a rejected choice, are a
+    failure: the annotator does not say what is right instead.
     """
     mapped = [name for chosen in names.chosen.values() for name in chosen]
     for key in dict.fromkeys([*_PRODIGY_WRITTEN, *mapped]):
@@ -263,9 +269,10 @@ def _prodigy_names(path: Path, rows: Sequence[Row]) -> Names:
     return Names(scales={"choice": scale} if scale else {}, source=str(path))
 
 
-# Langfuse: traces and observations of its API, its JSON download, and its tables as JSON or CSV (a column for each
-# score). A score or comment is on the trace or on one of its observations. A comment may be on ranges of the
-# output: lists of JSON paths and of UTF-16 offsets in the texts there; its words alone say whether they are praise.
+# Langfuse: traces and observations of its API, its JSON download, and its tables as JSON or CSV (a
+# column for each # score). A score or comment is on the trace or on one of its observations. A
+# comment may be on ranges of the # output: lists of JSON paths and of UTF-16 offsets in the texts
+# there; its words alone say whether they are praise.
 
 _LANGFUSE_COLUMNS = """
 id timestamp name userId sessionId release version environment tags bookmarked public input output metadata latency
@@ -281,7 +288,8 @@ _STEP = re.compile(r"\.([\w-]+)|\[(\d+)\]|\[['\"]([^'\"]+)['\"]\]")
 
 
 def _langfuse_rows(row: Row) -> Iterator[Row]:
-    """The trace and those of its observations that are judged, each with its own `scores` and `comments`."""
+    """The trace and those of its observations that are judged, each with its own `scores` and
+    `comments`."""
     trace = {**row, **row["trace"]} if isinstance(row.get("trace"), dict) else row
     trace = {name: _decoded(value) for name, value in trace.items()}
     if not isinstance(trace.get("scores"), list):
@@ -310,7 +318,8 @@ def _objects(value: Any) -> list[Row]:
 
 
 def _add_comment(opinion: Opinion, comment: Row, row: Row) -> None:
-    """Add a comment, and its ranges as marks: praise or criticism only where its words are a verdict."""
+    """Add a comment, and its ranges as marks: praise or criticism only where its words are a
+    verdict."""
     words = text_in(comment, "content")
     ranges = [_values(comment.get(name)) for name in ("path", "rangeStart", "rangeEnd")]
     label = words.strip() if verdict(words) else "comment"
@@ -411,9 +420,9 @@ TOOLS = (
 """In the order in which a row is tried."""
 
 
-# Argilla 2, nested or flat (as its data sets on the hub are): the answers of each person. The text of a span
-# question and the scale of a rating question stand in the settings of the data set: `settings.json` (or
-# `.argilla/settings.json`) beside the records, or a file that has both.
+# Argilla 2, nested or flat (as its data sets on the hub are): the answers of each person. The text
+# of a span # question and the scale of a rating question stand in the settings of the data set:
+# `settings.json` (or # `.argilla/settings.json`) beside the records, or a file that has both.
 
 
 def _is_argilla(row: Row) -> bool:
@@ -423,7 +432,8 @@ def _is_argilla(row: Row) -> bool:
 
 
 def _nested(row: Row) -> Row:
-    """A row with `fields` and `responses`; in a flat one, each column without a dot that is no answer is a field.
+    """A row with `fields` and `responses`; in a flat one, each column without a dot that is no
+    answer is a field.
 
     Raises:
         ValueError: the row was written by Argilla 1, or is a row of a table.
@@ -451,7 +461,8 @@ def _nested(row: Row) -> Row:
 
 
 def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per person who submitted something; drafts, discarded and suggested answers are skipped."""
+    """One opinion per person who submitted something; drafts, discarded and suggested answers are
+    skipped."""
     row = _nested(row)
     fields = last_turn(row["fields"])
     field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
@@ -487,7 +498,8 @@ def _add_argilla(opinion: Opinion, question: str, value: Any, about: str, field:
 
 
 def _argilla_names(path: Path, rows: Sequence[Row]) -> Names:
-    """What the settings declare; without them, the one text in which all spans of a question can be."""
+    """What the settings declare; without them, the one text in which all spans of a question can
+    be."""
     for source in (path.parent / ".argilla" / "settings.json", path.with_name("settings.json"), path):
         if source.is_file() and source.suffix.lower() == ".json":
             with reading(source):
@@ -537,10 +549,11 @@ def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Na
     return Names(texts=fields, scales=scales, options=choices, written=frozenset(written), source=source)
 
 
-# Label Studio: labelled regions of a text, choices, ratings and comments, as JSON, JSON-MIN, CSV and TSV. Its
-# editor counts UTF-16 units and a line end as one, and shows a line end as backslash and n. Offsets belong to the
-# text that a region's `to_name` shows. An export does not have the scale of a rating: it is read from the task's
-# `label_config`, or from an .xml file beside the export.
+# Label Studio: labelled regions of a text, choices, ratings and comments, as JSON, JSON-MIN, CSV
+# and TSV. Its # editor counts UTF-16 units and a line end as one, and shows a line end as backslash
+# and n. Offsets belong to the # text that a region's `to_name` shows. An export does not have the
+# scale of a rating: it is read from the task's # `label_config`, or from an .xml file beside the
+# export.
 
 Result = Mapping[str, Any]
 _ASIDE = ("text", "relation", "pairwise", "ranker", "taxonomy")
@@ -553,7 +566,8 @@ def _is_studio(row: Row) -> bool:
 
 
 def _read_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per annotation of a task; those that were cancelled, and predictions of a model, are skipped."""
+    """One opinion per annotation of a task; those that were cancelled, and predictions of a model,
+    are skipped."""
     data = last_turn(row["data"])
     names.response(data)
     id = str(data.get("id") or row.get("id") or fallback_id)
@@ -615,7 +629,8 @@ def _value(result: Result) -> Mapping[str, Any]:
 
 
 def _region_text(region: Result, texts: Mapping[str, str], field: str, names: Names) -> str:
-    """The text a region is on: by the configuration, by the name of what it marks, or by its quote."""
+    """The text a region is on: by the configuration, by the name of what it marks, or by its
+    quote."""
     tag, quote = str(region.get("to_name") or ""), _value(region).get("text")
     if not tag or tag in names.texts or tag in texts:
         return names.texts.get(tag, tag or field)
@@ -635,7 +650,8 @@ def _region_mark(region: Result, label: str, quote: str, reason: str = "") -> Ma
 
 
 def _add_region(opinion: Opinion, region: Result, others: Sequence[Result], names: Names) -> None:
-    """Add a mark for each label of a region, with what was written about it in text areas and notes."""
+    """Add a mark for each label of a region, with what was written about it in text areas and
+    notes."""
     areas = [_value(result).get("text") for result in others if result.get("type") == "textarea"]
     note = region["meta"].get("text") if isinstance(region.get("meta"), dict) else None
     choices = [word for result in (region, *others) for word in _words(_value(result).get("choices"))]
@@ -677,7 +693,8 @@ def _add_result(opinion: Opinion, result: Result, texts: Mapping[str, str], fiel
 
 
 def _read_flat_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion of a row of JSON-MIN, CSV or TSV: a row per annotation, data and answers side by side."""
+    """The opinion of a row of JSON-MIN, CSV or TSV: a row per annotation, data and answers side by
+    side."""
     data = {name: _decoded(value) for name, value in row.items() if name not in _OWN_COLUMNS}
     field = names.response({name: value for name, value in data.items() if name not in names.scales})
     shown = {field, names.key(data, "prompt", PROMPTS)}
@@ -714,7 +731,8 @@ def _flat_results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any
 
 
 def _studio_names(path: Path, rows: Sequence[Row]) -> Names:
-    """What the labelling configuration declares: the text that a tag shows, and the scale of a question."""
+    """What the labelling configuration declares: the text that a tag shows, and the scale of a
+    question."""
     for source, text in _configurations(path, rows):
         try:
             return _studio_configuration(ElementTree.fromstring(text), source)

@@ -1,8 +1,9 @@
 """Checkpoints: folders of safetensors and JSON that are whole or not there.
 
-`checkpoint-N` holds what a loop needs to resume after N steps. It is written as `checkpoint-N.partial`, every file
-is flushed to the disk, the manifest (SHA-256 of each file) last, and then the folder gets its name. Whatever stops
-the program in between, the checkpoint before it stays as it was.
+`checkpoint-N` holds what a loop needs to resume after N steps. It is written as
+`checkpoint-N.partial`, every file is flushed to the disk, the manifest (SHA-256 of each file) last,
+and then the folder gets its name. Whatever stops the program in between, the checkpoint before it
+stays as it was.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Checkpoint:
 
 
 def write_checkpoint(parent: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write `checkpoint-<step>` below `parent`, and remove all but the newest `KEPT` up to this one.
+    """Write `checkpoint-<step>` below `parent`, and remove all but the newest `KEPT` up to this
+    one.
 
     Raises:
         OSError, SafetensorError: it could not be written. What was there before is untouched.
@@ -73,7 +75,8 @@ def newest_checkpoint(parent: Path) -> Checkpoint | None:
 
 
 def oldest_step(parent: Path, default: int) -> int:
-    """The step after which the oldest checkpoint that is kept was written; without one the default."""
+    """The step after which the oldest checkpoint that is kept was written; without one the
+    default."""
     return min((step for step, _ in _checkpoints(parent)), default=default)
 
 
@@ -84,7 +87,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def remove_checkpoints(parent: Path) -> None:
-    """Remove all checkpoints below `parent`, the newest last, and `parent` if nothing else is in it."""
+    """Remove all checkpoints below `parent`, the newest last, and `parent` if nothing else is in
+    it."""
     _remove_partial(parent)
     for _, path in sorted(_checkpoints(parent)):
         shutil.rmtree(path)
@@ -112,7 +116,8 @@ def _remove_partial(parent: Path) -> None:
 
 
 def _prune(parent: Path, saved: int) -> None:
-    """Keep the newest up to `saved`; later ones belong to a run that resumed from an earlier step."""
+    """Keep the newest up to `saved`; later ones belong to a run that resumed from an earlier
+    step."""
     found = sorted(_checkpoints(parent))
     upto = [path for step, path in found if step <= saved]
     for path in [*upto[:-KEPT], *(path for step, path in found if step > saved)]:

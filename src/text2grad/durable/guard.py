@@ -54,7 +54,8 @@ def _locked(path: Path) -> int:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return True if a GPU, torch's CPU allocator or Python ran out of memory: in this error or in its cause."""
+    """Return True if a GPU, torch's CPU allocator or Python ran out of memory: in this error or in
+    its cause."""
     if error is None:
         return False
     words = ("can't allocate memory", "not enough memory", "out of memory")

@@ -1,4 +1,5 @@
-"""What a run depends on and must find unchanged to resume: settings by name, weights, files and texts as digests.
+"""What a run depends on and must find unchanged to resume: settings by name, weights, files and
+texts as digests.
 
 Torch is loaded for the weights alone: a critic's inputs are told without it.
 """
@@ -35,7 +36,8 @@ def versions() -> dict[str, str]:
 
 
 def flatten(without: Collection[str] = (), /, **sections: BaseModel) -> dict[str, str]:
-    """Settings as `section.key` -> text, without those that are declared `MAY_CHANGE` and some more."""
+    """Settings as `section.key` -> text, without those that are declared `MAY_CHANGE` and some
+    more."""
     return {
         f"{section}.{key}": str(value)
         for section, settings in sections.items()
@@ -45,7 +47,8 @@ def flatten(without: Collection[str] = (), /, **sections: BaseModel) -> dict[str
 
 
 def digest_of_reference(policy: Policy) -> str:
-    """SHA-256 over the weights a run starts from; a new adapter, made at random, is not among them."""
+    """SHA-256 over the weights a run starts from; a new adapter, made at random, is not among
+    them."""
     from text2grad.policy.files.save import digest_of_weights
 
     weights = list(policy.model.named_parameters())

@@ -24,14 +24,16 @@ LOGS, PARTIAL = ("metrics.jsonl", "samples.jsonl"), ".partial"
 
 
 class RunLog:
-    """A folder with `metrics.jsonl` and `samples.jsonl`, and its progress on stderr (`durable.progress`).
+    """A folder with `metrics.jsonl` and `samples.jsonl`, and its progress on stderr
+    (`durable.progress`).
 
-    Earlier files stay until the first line of the new ones is written. In the folder of a complete run (it has
-    a `policy`) they stay until the new run is complete: it writes `*.partial` beside them, which `finish` moves
-    into place, so that a run that fails leaves the earlier one's metrics and policy together and whole.
+    Earlier files stay until the first line of the new ones is written. In the folder of a complete
+    run (it has a `policy`) they stay until the new run is complete: it writes `*.partial` beside
+    them, which `finish` moves into place, so that a run that fails leaves the earlier one's metrics
+    and policy together and whole.
 
-    `show` names the metrics on the line of progress. With `silent` nothing is written or shown: another process of
-    the same run does it.
+    `show` names the metrics on the line of progress. With `silent` nothing is written or shown:
+    another process of the same run does it.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class RunLog:
             logger.close()
 
     def open_loggers(self, names: Sequence[str], first: int) -> None:
-        """Have the metrics written to other places too, from step `first` on (`durable.loggers`)."""
+        """Have the metrics written to other places too, from step `first` on
+        (`durable.loggers`)."""
         if names and not self.silent:
             from text2grad.durable.loggers import open_loggers  # trackers are for those who name one
 
@@ -76,7 +79,8 @@ class RunLog:
                     os.replace(path, self.folder / name)
 
     def positions(self) -> dict[str, dict[str, Any]]:
-        """How many bytes this run has written to each file, and their hash; all of them are on the disk."""
+        """How many bytes this run has written to each file, and their hash; all of them are on the
+        disk."""
         for path in self._paths.values():
             if path.exists():
                 sync(path)
@@ -107,7 +111,8 @@ class RunLog:
         self._begun = True
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Append one line of metrics; a value that is not a number is an error of the loop, not data."""
+        """Append one line of metrics; a value that is not a number is an error of the loop, not
+        data."""
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
         if wrong:
             raise FloatingPointError(f"{', '.join(wrong)} is not finite")
@@ -150,7 +155,8 @@ def shown(value: float) -> str:
 
 
 def _beginning(path: Path | None, length: int | None = None) -> dict[str, Any]:
-    """The first `length` bytes of a file (all by default) as their number and SHA-256; none without a file."""
+    """The first `length` bytes of a file (all by default) as their number and SHA-256; none without
+    a file."""
     data = b""
     if path is not None and path.exists():
         with path.open("rb") as handle:

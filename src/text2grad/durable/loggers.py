@@ -1,7 +1,8 @@
-"""Other places for the metrics of a run than its `metrics.jsonl`: TensorBoard, trackio, Weights & Biases.
+"""Other places for the metrics of a run than its `metrics.jsonl`: TensorBoard, trackio, Weights &
+Biases.
 
-Their packages are optional and imported on demand. Resumed runs append to the TensorBoard log; in trackio and W&B
-they are another run of the same group, named by the run's folder.
+Their packages are optional and imported on demand. Resumed runs append to the TensorBoard log; in
+trackio and W&B they are another run of the same group, named by the run's folder.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Event files in `<folder>/tensorboard`; what an earlier start wrote from `first` on is discarded."""
+    """Event files in `<folder>/tensorboard`; what an earlier start wrote from `first` on is
+    discarded."""
 
     def __init__(self, folder: Path, title: str, first: int) -> None:
         from torch.utils.tensorboard import SummaryWriter

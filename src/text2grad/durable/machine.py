@@ -1,6 +1,7 @@
 """Cores and memory that this process may use, whatever else the machine is doing.
 
-A trained result depends on both: the order of sums on the threads, the size of a pass on the memory.
+A trained result depends on both: the order of sums on the threads, the size of a pass on the
+memory.
 """
 
 from __future__ import annotations

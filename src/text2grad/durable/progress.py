@@ -1,4 +1,5 @@
-"""Report the progress of a run: a live bar on a terminal, elsewhere a line now and then, with the time left."""
+"""Report the progress of a run: a live bar on a terminal, elsewhere a line now and then, with the
+time left."""
 
 from __future__ import annotations
 
@@ -10,14 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 LINE_SECONDS = 30.0
-"""Without a terminal, the seconds between two lines; the first and the last step always have one."""
+"""Without a terminal, the seconds between two lines; the first and the last step always have
+one."""
 
 
 class ProgressLine:
     """The progress of `steps` steps called `title`, on stderr; `silent` shows nothing.
 
-    A finished step is reported with some figures, a phase of an unfinished one (sampling, ...) by its name. The
-    time left is computed from the steps of this process: a resumed run starts to count anew.
+    A finished step is reported with some figures, a phase of an unfinished one (sampling, ...) by
+    its name. The time left is computed from the steps of this process: a resumed run starts to
+    count anew.
     """
 
     def __init__(self, title: str, steps: int, silent: bool = False) -> None:

@@ -38,8 +38,8 @@ PATIENCE = 8.0
 KEPT_ON_CPU, KEPT_ON_GPU = 2 * 2**30, 256 * 2**20
 """Bytes of state of which a step keeps a copy while it changes the policy.
 
-On a CPU that is all of a model of 170 million parameters, in less than a second; on a GPU, where a whole update
-takes seconds, adapters.
+On a CPU that is all of a model of 170 million parameters, in less than a second; on a GPU, where a
+whole update takes seconds, adapters.
 """
 
 
@@ -47,7 +47,8 @@ class Choice(Protocol):
     """Chooses the policy that a run hands over, of those on its way."""
 
     def begin(self, step: int) -> None:
-        """Begin before the first step; or take over what is noted until `step`, after which the run resumes."""
+        """Begin before the first step; or take over what is noted until `step`, after which the run
+        resumes."""
 
     def write(self, folder: Path) -> None:
         """Write the chosen policy to a new folder."""
@@ -60,14 +61,16 @@ class Choice(Protocol):
 class RunOptions:
     """The place and manner of a run; nothing here changes what is learned.
 
-    `folder` gets metrics, samples, checkpoints and at the end the policy. `title` names the run in what it says,
-    `seed` is that of the order of the data. `on_step` is called after every step with its number and its metrics,
-    to which it may add. `loggers` are other places for the metrics (`durable.loggers`).
-    `checkpoint_every`: steps between checkpoints; 0: only when the run is stopped; None: the loop's own interval.
-    `course`: schedule and weight decay of training on a fixed set of examples. `choice`: None: the last policy.
+    `folder` gets metrics, samples, checkpoints and at the end the policy. `title` names the run in
+    what it says, `seed` is that of the order of the data. `on_step` is called after every step with
+    its number and its metrics, to which it may add. `loggers` are other places for the metrics
+    (`durable.loggers`). `checkpoint_every`: steps between checkpoints; 0: only when the run is
+    stopped; None: the loop's own interval. `course`: schedule and weight decay of training on a
+    fixed set of examples. `choice`: None: the last policy.
 
-    An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, its other
-    dependencies, are unchanged; resumed whatever has changed (`force`); or started over (`restart`).
+    An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, its
+    other dependencies, are unchanged; resumed whatever has changed (`force`); or started over
+    (`restart`).
     """
 
     folder: Path
@@ -82,7 +85,8 @@ class RunOptions:
     choice: Choice | None = None
 
     def identity(self, loop: Mapping[str, str]) -> dict[str, str]:
-        """Return what must be unchanged for the run to resume; `loop` is the part that its loop knows."""
+        """Return what must be unchanged for the run to resume; `loop` is the part that its loop
+        knows."""
         return {"run.name": self.title, "run.seed": str(self.seed), **loop, **self.inputs}
 
 
@@ -93,7 +97,8 @@ class Cures(NamedTuple):
     numbers: str
 
     def user_error(self, error: BaseException | None, where: str, again: str) -> UserError | None:
-        """Return a failure that has a cure as a line for the user; `again` is the step that follows the cure."""
+        """Return a failure that has a cure as a line for the user; `again` is the step that follows
+        the cure."""
         if is_out_of_memory(error):
             return UserError(f"{where}: out of memory", f"{self.memory}, then {again}")
         if isinstance(error, FloatingPointError):
@@ -102,17 +107,19 @@ class Cures(NamedTuple):
 
 
 class Run:
-    """A run in its folder: metrics, samples, checkpoints, and at its end the policy. Used as a context.
+    """A run in its folder: metrics, samples, checkpoints, and at its end the policy. Used as a
+    context.
 
-    On entering, an unfinished run is resumed: `training` gets its state after the last saved step. Leaving without
-    an error writes the policy and removes the checkpoints. Another process in this folder, settings or inputs that
-    changed, a lack of memory and a full disk are errors of one line.
+    On entering, an unfinished run is resumed: `training` gets its state after the last saved step.
+    Leaving without an error writes the policy and removes the checkpoints. Another process in this
+    folder, settings or inputs that changed, a lack of memory and a full disk are errors of one
+    line.
 
-    `identity` must be equal for a run to resume. `every`: steps between checkpoints, where the options do not say.
-    `show` names the metrics on the line of progress.
+    `identity` must be equal for a run to resume. `every`: steps between checkpoints, where the
+    options do not say. `show` names the metrics on the line of progress.
 
-    A signal is obeyed at the next boundary (`signals.stop_here`): the unfinished step is dropped, and the run is
-    saved in its state before it.
+    A signal is obeyed at the next boundary (`signals.stop_here`): the unfinished step is dropped,
+    and the run is saved in its state before it.
     """
 
     def __init__(
@@ -181,7 +188,8 @@ class Run:
         (self.folder / DIVERGED).unlink(missing_ok=True)
 
     def steps(self, data: Iterable[D]) -> Iterator[tuple[int, D]]:
-        """Yield the remaining steps, each with its part of `data`; after each write a checkpoint if it is time."""
+        """Yield the remaining steps, each with its part of `data`; after each write a checkpoint if
+        it is time."""
         for part in itertools.islice(data, self.training.step, self.total):
             yield self.training.step, part
             self._before = None
@@ -200,8 +208,8 @@ class Run:
     def changing(self) -> None:
         """Prepare for this step's change of the policy.
 
-        The state before is kept, so that the step can still be dropped, if that is cheap (`KEPT_ON_CPU`). Otherwise
-        the step is finished before a signal is obeyed.
+        The state before is kept, so that the step can still be dropped, if that is cheap
+        (`KEPT_ON_CPU`). Otherwise the step is finished before a signal is obeyed.
         """
         if self._stop.signal:
             raise Stopped(self._stop.signal)
@@ -227,10 +235,11 @@ class Run:
 
     @contextmanager
     def guarding(self, batch: Callable[[], Iterable[Mapping[str, Any]] | None]) -> Iterator[None]:
-        """Guard a step. `batch` gives the records it learns from; None until the policy is about to be changed.
+        """Guard a step. `batch` gives the records it learns from; None until the policy is about to
+        be changed.
 
-        A failure before that leaves the run saved at the beginning of this step. When a number is not finite after
-        it, the batch is written to `diverged.jsonl`.
+        A failure before that leaves the run saved at the beginning of this step. When a number is
+        not finite after it, the batch is written to `diverged.jsonl`.
         """
         try:
             yield
@@ -300,7 +309,8 @@ class Run:
 
 
 def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Write a policy beside its place, then move it there: a crash never leaves half a model under the name.
+    """Write a policy beside its place, then move it there: a crash never leaves half a model under
+    the name.
 
     `weights`: those of its model, where the model itself has only parts of them.
     """
@@ -310,7 +320,8 @@ def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | No
 def hand_over(
     policy: Policy, folder: Path, choice: Choice | None, weights: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Write the policy of a finished run: the chosen one, or else the last, as `save_policy` does."""
+    """Write the policy of a finished run: the chosen one, or else the last, as `save_policy`
+    does."""
     if choice:
         put_in_place(folder, choice.write)
     else:

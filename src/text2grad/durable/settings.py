@@ -1,4 +1,5 @@
-"""What all training on a fixed set of examples shares. Plain settings; importing this module imports no torch."""
+"""What all training on a fixed set of examples shares. Plain settings; importing this module
+imports no torch."""
 
 from __future__ import annotations
 

@@ -36,10 +36,11 @@ class Keeper(Protocol):
 
 @dataclass
 class Training:
-    """The state of a loop: weights, optimizers, learning rate, KL coefficient, and the number of finished steps.
+    """The state of a loop: weights, optimizers, learning rate, KL coefficient, and the number of
+    finished steps.
 
-    The position in the data is `step`: the order is drawn from the seed alone. `schedule` belongs to one of the
-    optimizers; its learning rate is a function of how often it was stepped.
+    The position in the data is `step`: the order is drawn from the seed alone. `schedule` belongs
+    to one of the optimizers; its learning rate is a function of how often it was stepped.
     """
 
     policy: Policy
@@ -50,7 +51,8 @@ class Training:
     keeper: Keeper | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the trained weights, their float32 masters if any, and the optimizers' moments, by name."""
+        """Return the trained weights, their float32 masters if any, and the optimizers' moments, by
+        name."""
         named = {f"policy.{name}": tensor.detach() for name, tensor in self.policy.trained().items()}
         named |= {name: master.detach() for name, master in self._masters().items()}
         return named | {name: value for name, value in self._moments() if isinstance(value, Tensor)}
@@ -67,7 +69,8 @@ class Training:
         }
 
     def _moments(self) -> Iterator[tuple[str, Any]]:
-        """Yield the optimizers' state of each parameter: tensors, and with some optimizers counts."""
+        """Yield the optimizers' state of each parameter: tensors, and with some optimizers
+        counts."""
         for number, optimizer in enumerate(self.optimizers):
             for index, values in optimizer.state_dict()["state"].items():
                 yield from ((f"optimizer.{number}.{index}.{key}", value) for key, value in values.items())
@@ -83,7 +86,8 @@ class Training:
         }
 
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Restore the state that `tensors` and `numbers` returned; the learning rate is that of today's settings.
+        """Restore the state that `tensors` and `numbers` returned; the learning rate is that of
+        today's settings.
 
         Raises:
             UserError: the weights are not of this shape, or not of these names.
@@ -127,7 +131,8 @@ def _move_schedule(schedule: LambdaLR, updates: int) -> None:
 
 @dataclass(frozen=True)
 class Randomness:
-    """The states of the random generators of Python, numpy and torch, on the CPU and on every CUDA device."""
+    """The states of the random generators of Python, numpy and torch, on the CPU and on every CUDA
+    device."""
 
     python: tuple[Any, ...]
     numpy: Any
@@ -165,7 +170,8 @@ class Randomness:
 
 @contextmanager
 def same_randomness() -> Iterator[None]:
-    """Put the random generators back at the end, so that nothing drawn inside changes what follows."""
+    """Put the random generators back at the end, so that nothing drawn inside changes what
+    follows."""
     before = Randomness.now()
     try:
         yield

@@ -1,4 +1,5 @@
-"""Trajectories of another engine as one batch of the local loop's, and that loop's own scores for them."""
+"""Trajectories of another engine as one batch of the local loop's, and that loop's own scores for
+them."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from text2grad.train.rollout import PolicyStats, Responses, Rollout, judge, refu
 class Judged(BaseModel):
     """A sampled and judged answer; an engine carries it as JSON beside the trajectory.
 
-    `number` is its prompt's place in the data. `between` is what others said, as in `Sample`; None for an answer of
-    one turn. `tokens` are those that the critic read and wrote.
+    `number` is its prompt's place in the data. `between` is what others said, as in `Sample`; None
+    for an answer of one turn. `tokens` are those that the critic read and wrote.
     """
 
     number: int
@@ -35,10 +36,11 @@ class Judged(BaseModel):
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A judged trajectory, with the statistics of policy, reference and value function at each of its T ids, (T,).
+    """A judged trajectory, with the statistics of policy, reference and value function at each of
+    its T ids, (T,).
 
-    `last_value` is the value after the last one. `ref_logp` and `values` are zeros where there is no reference, no
-    value function.
+    `last_value` is the value after the last one. `ref_logp` and `values` are zeros where there is
+    no reference, no value function.
     """
 
     judged: Judged
@@ -120,7 +122,8 @@ def scored(
 
 
 def lost(number: int, example: Example, end: int) -> Trajectory:
-    """Stand in for a trajectory that an engine lost: its group keeps its size, and nothing is learned of it."""
+    """Stand in for a trajectory that an engine lost: its group keeps its size, and nothing is
+    learned of it."""
     failure = Failure(kind="exhausted", message="the engine lost this trajectory")
     zero = torch.zeros(1)
     return Trajectory(Judged(number=number, example=example, judgement=failure), [end], [end], [1], zero, zero)

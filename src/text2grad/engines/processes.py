@@ -1,4 +1,5 @@
-"""The processes that `torchrun` or `accelerate launch` started for an engine, this one among them."""
+"""The processes that `torchrun` or `accelerate launch` started for an engine, this one among
+them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from text2grad.errors import UserError
 
 
 def joined(device: Any) -> Any:
-    """Join them, and return accelerate's state of them; alone where there are none. `device` is the policy's."""
+    """Join them, and return accelerate's state of them; alone where there are none. `device` is the
+    policy's."""
     from accelerate import PartialState
 
     how = how_of(device)
@@ -27,14 +29,16 @@ def how_of(device: Any) -> dict[str, Any]:
 
 
 def is_split(model: Any) -> bool:
-    """True where no process has all weights of a model that was trained: FSDP2, and DeepSpeed's ZeRO-3."""
+    """True where no process has all weights of a model that was trained: FSDP2, and DeepSpeed's
+    ZeRO-3."""
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(weight, DTensor) or hasattr(weight, "ds_id") for weight in model.parameters())
 
 
 def refuse_lost_launch() -> None:
-    """Refuse to be one process where several were asked for: `accelerate launch --cpu` starts one, silently.
+    """Refuse to be one process where several were asked for: `accelerate launch --cpu` starts one,
+    silently.
 
     Raises:
         UserError: the environment has the address of a group, and no group.

@@ -1,4 +1,5 @@
-"""Which engine trains, and what is passed on to it. Plain settings; importing this module imports no torch."""
+"""Which engine trains, and what is passed on to it. Plain settings; importing this module imports
+no torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""verl: its configuration, its run, and the policy that it leaves. Imports no verl, which may be elsewhere.
+"""verl: its configuration, its run, and the policy that it leaves. Imports no verl, which may be
+elsewhere.
 
-verl pins an older transformers, so it has an environment of its own. There its own `main_ppo` runs, with our agent
-loop, which asks our critic, and our trainer, whose advantages are those of `train.rollout.score`
-(`engines.verl_side`). `settle` writes everything that it reads to `ppo/<name>/verl`.
+verl pins an older transformers, so it has an environment of its own. There its own `main_ppo` runs,
+with our agent loop, which asks our critic, and our trainer, whose advantages are those of
+`train.rollout.score` (`engines.verl_side`). `settle` writes everything that it reads to
+`ppo/<name>/verl`.
 """
 
 from __future__ import annotations
@@ -54,14 +56,16 @@ from text2grad.train.update import CLIP, VALUE_CLIP
 VERSION = "0.9.1"
 SIDE = "text2grad.engines.verl_side"
 NAME = "text2grad"
-"""The name of our trainer, estimator and agent loop in verl, and of our section in its configuration."""
+"""The name of our trainer, estimator and agent loop in verl, and of our section in its
+configuration."""
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 NEVER_CLIPPED = 1e30
 """verl clips negative advantages a second time, at this ratio."""
 OTHERS_SHARE = 2
 """An episode may be this many times as long as the policy's own turns: others speak in it too."""
 START = "start-"
-"""The beginning of the name of a folder with an adapter merged into its base; then the adapter's digest."""
+"""The beginning of the name of a folder with an adapter merged into its base; then the adapter's
+digest."""
 INSTALL = f"pip install 'verl[verl-core]=={VERSION}' vllm text2grad=={version('text2grad')}"
 
 
@@ -69,10 +73,10 @@ INSTALL = f"pip install 'verl[verl-core]=={VERSION}' vllm text2grad=={version('t
 class Job:
     """A training run by verl: its folder and its settings.
 
-    `place` is the folder `ppo/<name>`, `policy.model` what training starts from, `settings` the whole configuration
-    as YAML, of which the workers make the critic and the environment: `critic` and `environment` name functions
-    (`module:function`) of the file that holds it; "" where the task has no environment. `prompt_tokens` is the
-    length of the longest prompt.
+    `place` is the folder `ppo/<name>`, `policy.model` what training starts from, `settings` the
+    whole configuration as YAML, of which the workers make the critic and the environment: `critic`
+    and `environment` name functions (`module:function`) of the file that holds it; "" where the
+    task has no environment. `prompt_tokens` is the length of the longest prompt.
     """
 
     place: Path
@@ -100,7 +104,8 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """The folder of metrics and samples, apart from those of an earlier policy until the run is complete."""
+        """The folder of metrics and samples, apart from those of an earlier policy until the run is
+        complete."""
         return self.folder if (self.place / "policy").is_dir() else self.place
 
     @property
@@ -115,7 +120,8 @@ class Job:
 
     @property
     def start(self) -> str:
-        """The model that verl loads: a hub name, or a folder with whole weights, which an adapter's is not."""
+        """The model that verl loads: a hub name, or a folder with whole weights, which an adapter's
+        is not."""
         if is_adapter(self.policy.model):
             files = [Path(self.policy.model) / name for name in (ADAPTER_CONFIG, ADAPTER_FILE)]
             digest = digest_of_texts(sha256(file) for file in files if file.is_file())
@@ -124,7 +130,7 @@ class Job:
         return str(Path(model).absolute()) if Path(model).is_dir() else model
 
 
-# What is refused -----------------------------------------------------------------------------------
+# What is refused ----------------------------------------------------------------------------------
 
 
 def refuse_unfit(job: Job) -> None:
@@ -237,7 +243,8 @@ OURS = {
     "critic.model.path": "policy.model",
     "critic.cliprange_value": "",
 }
-"""verl's keys that say what is learned, each with the setting of ours that says it; "" where nothing may."""
+"""verl's keys that say what is learned, each with the setting of ours that says it; "" where
+nothing may."""
 
 
 def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,7 +288,8 @@ def check_python(python: str) -> None:
     """Refuse an environment that cannot run verl with us: what is missing is asked of that Python.
 
     Raises:
-        UserError: it is no Python, or has another version of verl or of this package than is needed.
+        UserError: it is no Python, or has another version of verl or of this package than is
+            needed.
     """
     code = (
         "import json\nfrom importlib.metadata import PackageNotFoundError, version\ndef find(name):\n"
@@ -305,7 +313,7 @@ def check_python(python: str) -> None:
         raise UserError(problem, f"{python} -m pip install text2grad=={version('text2grad')}")
 
 
-# What is written -----------------------------------------------------------------------------------
+# What is written ----------------------------------------------------------------------------------
 
 
 def configuration(job: Job) -> dict[str, Any]:
@@ -430,7 +438,8 @@ def _trained(job: Job, part: str, fsdp: str, rows: int, lr: float) -> dict[str, 
 
 
 def _precision(job: Job, part: str) -> dict[str, Any]:
-    """Return the types of a model that is computed in float32; by default verl computes in bfloat16."""
+    """Return the types of a model that is computed in float32; by default verl computes in
+    bfloat16."""
     if job.policy.dtype != "float32":
         return {}
     return {f"{part}.mixed_precision": dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")}
@@ -442,7 +451,8 @@ def _divisor(count: int, most: int) -> int:
 
 
 def environment_variables() -> dict[str, str]:
-    """Return the variable that has verl import our side, and the modules that the user has it import."""
+    """Return the variable that has verl import our side, and the modules that the user has it
+    import."""
     modules = [
         name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name not in ("", SIDE)
     ]
@@ -530,7 +540,8 @@ def train(job: Job, examples: Sequence[Example], python: str, resume: ResumeMode
     """Train from start to end, or from the last checkpoint of an unfinished run, in its folder.
 
     Raises:
-        UserError: the settings of the unfinished run were others, verl fails, or one of our functions stops it.
+        UserError: the settings of the unfinished run were others, verl fails, or one of our
+            functions stops it.
     """
     with only_run_in(job.place):
         if resume == "restart":
@@ -567,7 +578,8 @@ LATEST = "latest_checkpointed_iteration.txt"
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A policy without its weights, which only verl loads: its size and shape, and its tokenizer."""
+    """A policy without its weights, which only verl loads: its size and shape, and its
+    tokenizer."""
 
     model: Any
     tokenizer: Any
@@ -613,7 +625,8 @@ def run(job: Job, python: str) -> None:
     """Run verl to its end; what it prints goes to `verl/log.txt`.
 
     Raises:
-        UserError: it failed; with the line that says why, ours where one of our functions stopped it.
+        UserError: it failed; with the line that says why, ours where one of our functions stopped
+            it.
     """
     output, problem = job.folder / "log.txt", job.folder / PROBLEM
     problem.unlink(missing_ok=True)

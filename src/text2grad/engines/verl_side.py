@@ -1,7 +1,8 @@
-"""Our part inside verl's processes: an agent loop that asks our critic, and a trainer with our advantages.
+"""Our part inside verl's processes: an agent loop that asks our critic, and a trainer with our
+advantages.
 
-verl imports this wherever it runs (`VERL_USE_EXTERNAL_MODULES`); its configuration has a section `text2grad`, which
-`engines.verl` writes.
+verl imports this wherever it runs (`VERL_USE_EXTERNAL_MODULES`); its configuration has a section
+`text2grad`, which `engines.verl` writes.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ SCORED = ("timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/
 
 @dataclass
 class Parts:
-    """The critic, its queue and the maker of environments, shared by all trajectories of a worker."""
+    """The critic, its queue and the maker of environments, shared by all trajectories of a
+    worker."""
 
     critic: Critic
     queue: CriticQueue
@@ -119,7 +121,8 @@ def ends_of(model: str, tokenizer: Any) -> list[int]:
 
 
 class CriticLoop(AgentLoopBase):  # type: ignore[misc]
-    """One answer to a prompt, or one episode, sampled by verl's servers and judged by our critic."""
+    """One answer to a prompt, or one episode, sampled by verl's servers and judged by our
+    critic."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -195,7 +198,8 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
 
 @register_adv_est(NAME)  # type: ignore[untyped-decorator]
 def refuse_other_trainers(**_: Any) -> Any:
-    """verl gives an estimator the sum of rewards and KL; ours needs verdict, words and KL apart, from our trainer.
+    """verl gives an estimator the sum of rewards and KL; ours needs verdict, words and KL apart,
+    from our trainer.
 
     Raises:
         UserError: verl's own trainer calls it.
@@ -205,12 +209,14 @@ def refuse_other_trainers(**_: Any) -> Any:
 
 @register_trainer(NAME)
 class Trainer(PPOTrainerSync):  # type: ignore[misc]
-    """verl's synchronous trainer, whose advantages are those of the local loop (`experience.scored`)."""
+    """verl's synchronous trainer, whose advantages are those of the local loop
+    (`experience.scored`)."""
 
     trainer_mode = property(lambda self: "sync", lambda self, name: None)
 
     def init(self) -> None:
-        """Initialise verl's trainer, and cut off metrics and samples of steps after its checkpoint."""
+        """Initialise verl's trainer, and cut off metrics and samples of steps after its
+        checkpoint."""
         super().init()
         ours = self.config[NAME]
         self.folder = Path(ours.folder)
@@ -222,7 +228,8 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
             keep_before(self.folder / name, self.global_steps)
 
     def _compute_values(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Compute values, and the value after the last token, which verl drops: it bootstraps a cut answer."""
+        """Compute values, and the value after the last token, which verl drops: it bootstraps a cut
+        answer."""
         temperature = self.config.actor_rollout_ref.rollout.temperature
         batch.extra_info.update({"compute_loss": False, "temperature": temperature})
         ray.get(self.critic_wg.infer_batch(batch).futures)
@@ -234,7 +241,8 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Compute our advantages of all rows but those that verl added to fill its last mini-batch."""
+        """Compute our advantages of all rows but those that verl added to fill its last
+        mini-batch."""
         folder = folder_of(self.config)
         if (folder / PROBLEM).is_file():
             raise UserError("a worker failed", f"see {folder / PROBLEM}")
@@ -277,7 +285,8 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         return transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch.keys)))
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Compute verl's metrics, and write those with a name in the local loop to `metrics.jsonl`."""
+        """Compute verl's metrics, and write those with a name in the local loop to
+        `metrics.jsonl`."""
         super()._compute_metrics(batch, metrics, *args, **kwargs)
         updated = {ours: metrics[theirs] for theirs, ours in UPDATED.items() if theirs in metrics}
         line = {**self.described, **updated, "seconds_score": sum(metrics.get(name, 0.0) for name in SCORED)}
@@ -309,7 +318,8 @@ def trajectory_of(data: Any, row: int) -> Trajectory:
 
 
 def full_groups(trajectories: dict[str, Trajectory], size: int, end: int) -> list[tuple[str, Trajectory]]:
-    """Put the answers to one prompt together, prompts in the order of the data, and fill groups that lost some.
+    """Put the answers to one prompt together, prompts in the order of the data, and fill groups
+    that lost some.
 
     A key is verl's, PROMPT_SESSION_OUTPUT.
     """

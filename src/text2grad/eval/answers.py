@@ -1,7 +1,8 @@
 """Files of answers by any system: who answered what, and what it is compared with.
 
-A file is JSON Lines, JSON or CSV. A row has `response` (or `output`), and either `reference` (and `prompt`), or the
-`id` of a held-out prompt of the task. `evaluate` itself writes such files (`<name>.answers.json`).
+A file is JSON Lines, JSON or CSV. A row has `response` (or `output`), and either `reference` (and
+`prompt`), or the `id` of a held-out prompt of the task. `evaluate` itself writes such files
+(`<name>.answers.json`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Known = Callable[[], Mapping[str, Example]]
 
 
 class SystemAnswers(NamedTuple):
-    """The answers of one system: a text to each example, and how many prompts of the task it did not answer."""
+    """The answers of one system: a text to each example, and how many prompts of the task it did
+    not answer."""
 
     name: str
     examples: list[Example]
@@ -44,7 +46,8 @@ def read_answers(file: Path, known: Known) -> SystemAnswers:
     Where rows bring no `reference`, the examples are those of the task with their ids.
 
     Raises:
-        UserError: the file cannot be read, or a row has no response, an empty reference or an unknown id (which).
+        UserError: the file cannot be read, or a row has no response, an empty reference or an
+            unknown id (which).
     """
     rows = load_rows(str(file))
     if "tests" in rows[0] or "solution" in rows[0] or "completion" in rows[0]:
@@ -81,7 +84,8 @@ def theirs_of(against: str, examples: Sequence[Example], known: Known) -> dict[s
 
 
 def _read(row: Row) -> Exchange:
-    """Prompt and response of a row, which may call its response `output`; other texts are named on stderr, once."""
+    """Prompt and response of a row, which may call its response `output`; other texts are named on
+    stderr, once."""
     others = {name: value for name, value in row.items() if name != "output"}
     asked = read_exchange({"response": row["output"], **others} if "output" in row else row)
     if asked.response is None:

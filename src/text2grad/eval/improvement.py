@@ -1,7 +1,8 @@
 """Compare models on held-out questions by people's own feedback, without a judge.
 
-Three measures, each from 0 to 1 for every answer: how close it is to the answer as people corrected it; that it
-repeats none of the words that people criticised; how close it is to an answer that people rated well. No torch.
+Three measures, each from 0 to 1 for every answer: how close it is to the answer as people corrected
+it; that it repeats none of the words that people criticised; how close it is to an answer that
+people rated well. No torch.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from text2grad.tasks.base import question_of
 from text2grad.unicode_words import units
 
 SHORT_TERM, LONGEST_TERM = 4, 8
-"""Words of a criticised passage that a new answer may repeat, where one person, or two, criticised it."""
+"""Words of a criticised passage that a new answer may repeat, where one person, or two, criticised
+it."""
 SHORTEST_ANSWER, LONGEST_ANSWER = 0.4, 2.5
-"""Times the length of people's own answers; one outside of these is not credited for what it does not say."""
+"""Times the length of people's own answers; one outside of these is not credited for what it does
+not say."""
 FEWEST = 3
 """Held-out questions below which nothing is decided."""
 TITLES = {
@@ -32,8 +35,9 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Expectation:
-    """The wishes of people for an answer to a question: `corrected` and `praised` are answers ("": unknown),
-    `length` is the usual number of words, and `terms` the criticised words that it must not repeat."""
+    """The wishes of people for an answer to a question: `corrected` and `praised` are answers ("":
+    unknown), `length` is the usual number of words, and `terms` the criticised words that it must
+    not repeat."""
 
     corrected: str
     praised: str
@@ -52,7 +56,8 @@ def likeness(one: str, other: str) -> float:
 
 
 def criticised_terms(records: Iterable[Feedback]) -> frozenset[str]:
-    """The words that people marked as poor, without those that they write themselves, or leave where they are."""
+    """The words that people marked as poor, without those that they write themselves, or leave
+    where they are."""
     records = list(records)
     poor: Counter[str] = Counter()
     fine: set[str] = set()
@@ -111,8 +116,9 @@ def measure(answer: str, expected: Expectation, has_terms: bool) -> dict[str, fl
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two policies on held-out questions: the mean of each measure before and after, and the interval of the gain,
-    the mean over the measures of a question. `gain` None: there is nothing to measure by, or too little."""
+    """Two policies on held-out questions: the mean of each measure before and after, and the
+    interval of the gain, the mean over the measures of a question. `gain` None: there is nothing to
+    measure by, or too little."""
 
     before: Mapping[str, float]
     after: Mapping[str, float]

@@ -97,10 +97,12 @@ def rates(prompt: str) -> bool:
 
 
 def refuse_judge_prompt(prompt: str, parts: Collection[str]) -> None:
-    """Check a judge's prompt before any request. `parts` are the placeholders of what is compared: `first.good`.
+    """Check a judge's prompt before any request. `parts` are the placeholders of what is compared:
+    `first.good`.
 
     Raises:
-        UsageError: the prompt does not show both, asks for something else, or does not say what to answer.
+        UsageError: the prompt does not show both, asks for something else, or does not say what to
+            answer.
     """
     names = set(_PLACEHOLDER.findall(prompt))
     known = ("prompt", "reference", *parts)
@@ -121,16 +123,18 @@ def refuse_judge_prompt(prompt: str, parts: Collection[str]) -> None:
 def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str, float]:
     """Ask the judge twice about each pair, once in each order.
 
-    A critique wins if it is preferred in both orders. A preference that turns with the order is a tie, and counts
-    into `position_bias`. A `Failure` loses against a critique without being shown. `prompt` is the text of
-    `tasks/prompts/compare_critiques.txt` or one like it, with {{first}} and {{second}}, or `code_e2.txt`,
-    `qa_e3.txt` and the like, whose judge rates the two from 0 to 10: the higher `score` is preferred.
+    A critique wins if it is preferred in both orders. A preference that turns with the order is a
+    tie, and counts into `position_bias`. A `Failure` loses against a critique without being shown.
+    `prompt` is the text of `tasks/prompts/compare_critiques.txt` or one like it, with {{first}} and
+    {{second}}, or `code_e2.txt`, `qa_e3.txt` and the like, whose judge rates the two from 0 to 10:
+    the higher `score` is preferred.
 
     Returns:
-        `win`, `tie`, `loss`: shares of the pairs that were judged; `position_bias`: the share of the pairs shown
-        in which the judge preferred the first place both times, minus that for the second, in [-1, 1];
-        `inconsistent`: the share in which its two verdicts differ at all; `judged`, `judge_failed`: pairs; and,
-        of a prompt that asks for ratings, `score` and `their_score`: the means over both orders.
+        `win`, `tie`, `loss`: shares of the pairs that were judged; `position_bias`: the share of
+        the pairs shown in which the judge preferred the first place both times, minus that for the
+        second, in [-1, 1]; `inconsistent`: the share in which its two verdicts differ at all;
+        `judged`, `judge_failed`: pairs; and, of a prompt that asks for ratings, `score` and
+        `their_score`: the means over both orders.
 
     Raises:
         ValueError: there is nothing to compare.
@@ -144,16 +148,18 @@ def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str,
 def compare_answers(chat: Chat, prompt: str, pairs: Sequence[AnswerPair]) -> dict[str, float]:
     """Ask the judge twice about two answers to each prompt, once in each order.
 
-    An answer wins if it is preferred in both orders; a preference that turns with the order is a tie, and counts
-    into `position_bias`. Equal answers tie, and an empty one loses, without being shown. `prompt` is the text of
-    `tasks/prompts/compare_answers.txt` (the criteria of the paper's appendix E.1), or one like it, or
-    `summarization_e1.txt`, whose judge rates the two as that appendix has it.
+    An answer wins if it is preferred in both orders; a preference that turns with the order is a
+    tie, and counts into `position_bias`. Equal answers tie, and an empty one loses, without being
+    shown. `prompt` is the text of `tasks/prompts/compare_answers.txt` (the criteria of the paper's
+    appendix E.1), or one like it, or `summarization_e1.txt`, whose judge rates the two as that
+    appendix has it.
 
     Returns:
-        As `compare_critics`; and `margin`, win - loss, with the bounds of its 95 % bootstrap interval over pairs
-        (`margin_low`, `margin_high`); `length`, `their_length`: mean characters of the answers; `longer_won`: of
-        the pairs that one of two unequally long answers won, the share that the longer one won. Of a prompt that
-        asks for ratings the mean of each criterion too (`accuracy`, `their_accuracy`).
+        As `compare_critics`; and `margin`, win - loss, with the bounds of its 95 % bootstrap
+        interval over pairs (`margin_low`, `margin_high`); `length`, `their_length`: mean characters
+        of the answers; `longer_won`: of the pairs that one of two unequally long answers won, the
+        share that the longer one won. Of a prompt that asks for ratings the mean of each criterion
+        too (`accuracy`, `their_accuracy`).
 
     Raises:
         ValueError: there is nothing to compare.
@@ -172,7 +178,8 @@ def compare_answers(chat: Chat, prompt: str, pairs: Sequence[AnswerPair]) -> dic
 
 
 def _compare(chat: Chat, prompt: str, pairs: Sequence[Pair | AnswerPair]) -> Comparison:
-    """Have the judge rule on each pair that needs one, in both orders: by a word, or by its ratings."""
+    """Have the judge rule on each pair that needs one, in both orders: by a word, or by its
+    ratings."""
     decided = [pair.decided for pair in pairs]
     shown = [pair for pair, known in zip(pairs, decided, strict=True) if known is None]
     answers = chat.complete([_messages(prompt, pair, turned) for turned in (False, True) for pair in shown])
@@ -195,7 +202,8 @@ def _compare(chat: Chat, prompt: str, pairs: Sequence[Pair | AnswerPair]) -> Com
 
 
 def _means(ours_first: Sequence[Ratings | None], theirs_first: Sequence[Ratings | None]) -> dict[str, float]:
-    """Mean rating of each criterion, ours and theirs, over all answers of the judge in either order."""
+    """Mean rating of each criterion, ours and theirs, over all answers of the judge in either
+    order."""
     read = [each for each in ours_first if each] + [each[::-1] for each in theirs_first if each]
     found: dict[str, float] = {}
     for name in CRITERIA:
@@ -208,7 +216,8 @@ def _means(ours_first: Sequence[Ratings | None], theirs_first: Sequence[Ratings 
 def ratings_of(answer: Answer) -> Ratings | None:
     """The judge's ratings of first and second, from 0 to 10; None if unreadable.
 
-    A number in quotes is one, and so is `7/10`; both need a score. What else the judge writes is for the reader.
+    A number in quotes is one, and so is `7/10`; both need a score. What else the judge writes is
+    for the reader.
     """
     if not isinstance(answer, Completion) or answer.truncated:
         return None
@@ -221,7 +230,8 @@ def ratings_of(answer: Answer) -> Ratings | None:
 
 
 def _ratings(value: object) -> dict[str, float] | None:
-    """The ratings of one of the two; None where it has no score, or one of them is not on the scale."""
+    """The ratings of one of the two; None where it has no score, or one of them is not on the
+    scale."""
     if not isinstance(value, dict):
         return None
     found = {name: _rating(value[name]) for name in CRITERIA if value.get(name) is not None}
@@ -246,7 +256,8 @@ def _higher(ratings: Ratings | None) -> str:
 
 
 def _ruling(one: str, other: str) -> Ruling:
-    """Ours stood first in `one`, second in `other`: a preference counts if it does not turn with the order."""
+    """Ours stood first in `one`, second in `other`: a preference counts if it does not turn with
+    the order."""
     if not (one and other):
         return None
     return _POINTS[one] if one == _SWAPPED[other] else 0

@@ -15,12 +15,14 @@ from text2grad.sandbox import NO_VERDICT, Runner, Verdict
 from text2grad.tasks.base import Task
 
 Row = dict[str, Any]
-"""One answer: `id`, `response`, its `scores` by name; of a program that was run, `outcome` and `tier` too."""
+"""One answer: `id`, `response`, its `scores` by name; of a program that was run, `outcome` and
+`tier` too."""
 
 
 @dataclass(frozen=True)
 class TaskMeasure:
-    """How answers are measured: by running their tests where they have some, else by the task's own scores."""
+    """How answers are measured: by running their tests where they have some, else by the task's own
+    scores."""
 
     task: Task
     runner: Runner
@@ -55,7 +57,8 @@ class TaskMeasure:
 
 
 def passed_or_none(verdict: Verdict, example: Example) -> bool | None:
-    """Return whether a program passed; None only where the tests give no verdict on the reference either.
+    """Return whether a program passed; None only where the tests give no verdict on the reference
+    either.
 
     The verdict must come from a run that also had the reference (`Runner.run_all`).
     """
@@ -63,7 +66,8 @@ def passed_or_none(verdict: Verdict, example: Example) -> bool | None:
 
 
 def word_figures(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
-    """The figures of answers in words, of those whose prompt has a reference in words; none of programs."""
+    """The figures of answers in words, of those whose prompt has a reference in words; none of
+    programs."""
     pairs = [
         (example.reference, text)
         for example, text in zip(examples, texts, strict=True)

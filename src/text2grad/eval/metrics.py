@@ -1,4 +1,5 @@
-"""Numbers for finished texts and runs: ROUGE, a mean and a correlation with its uncertainty. No torch."""
+"""Numbers for finished texts and runs: ROUGE, a mean and a correlation with its uncertainty. No
+torch."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ def rouge(references: Sequence[str], candidates: Sequence[str], stemmer: bool = 
     """Mean F-measures of `candidates[i]` against `references[i]`, each in [0, 1] (paper, Table 2).
 
     Returns:
-        `rouge1`, `rouge2` and `rouge_l` (the longest common subsequence of the whole text) by the rouge-score
-        package, which reads words of a to z and 0 to 9; where references have other words also `rouge1_unicode`,
-        `rouge2_unicode` and `rouge_l_unicode`, means over those references (`tasks.base.rouge_scores`).
+        `rouge1`, `rouge2` and `rouge_l` (the longest common subsequence of the whole text) by the
+        rouge-score package, which reads words of a to z and 0 to 9; where references have other
+        words also `rouge1_unicode`, `rouge2_unicode` and `rouge_l_unicode`, means over those
+        references (`tasks.base.rouge_scores`).
 
     Raises:
         ValueError: no texts, or lists of different lengths.
@@ -47,10 +49,11 @@ class Interval(NamedTuple):
 def mean_with_interval(
     values: Sequence[float], confidence: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> Interval:
-    """Mean of `values` with a percentile bootstrap interval (Efron 1979); equal seeds give equal bounds.
+    """Mean of `values` with a percentile bootstrap interval (Efron 1979); equal seeds give equal
+    bounds.
 
-    Resampling is over the values as given: pass one value per problem, not one per sample, when the samples
-    of a problem belong together.
+    Resampling is over the values as given: pass one value per problem, not one per sample, when the
+    samples of a problem belong together.
 
     Raises:
         ValueError: no values, or a confidence outside (0, 1).
@@ -70,10 +73,12 @@ def mean_with_interval(
 def by_length(
     measured: Sequence[tuple[float, float]], accuracy: Callable[[NDArray[np.float64]], float]
 ) -> list[dict[str, float]]:
-    """Quartiles of (length, figure) pairs, shortest first and of equal size where possible (paper, Table 19).
+    """Quartiles of (length, figure) pairs, shortest first and of equal size where possible (paper,
+    Table 19).
 
     Returns:
-        Up to four rows: the number of `spans`, the lengths `from` and `to`, and `accuracy` of a quartile (n, 2).
+        Up to four rows: the number of `spans`, the lengths `from` and `to`, and `accuracy` of a
+        quartile (n, 2).
     """
     quarters = np.array_split(np.array(sorted(measured), dtype=np.float64).reshape(-1, 2), 4)
     return [
@@ -92,7 +97,8 @@ class Correlation(NamedTuple):
 
 
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> Correlation | None:
-    """Pearson's r of two columns with Fisher's interval: artanh r has standard error 1 / sqrt(n - 3) (Fisher 1921).
+    """Pearson's r of two columns with Fisher's interval: artanh r has standard error 1 / sqrt(n -
+    3) (Fisher 1921).
 
     None if a column is constant or shorter than two. The interval of up to three pairs is [-1, 1].
 

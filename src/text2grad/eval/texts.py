@@ -14,15 +14,18 @@ BLEU_FIGURES = ("bleu", "sentence_bleu", "bleu_signature")
 
 
 def text_figures(references: Sequence[str], texts: Sequence[str]) -> dict[str, Figure]:
-    """ROUGE-1, 2 and L (mean F1 in [0, 1], stemmed), BLEU in [0, 1], and `empty`: how many texts are.
+    """ROUGE-1, 2 and L (mean F1 in [0, 1], stemmed), BLEU in [0, 1], and `empty`: how many texts
+    are.
 
-    `bleu` is that of the whole corpus, `sentence_bleu` the mean over texts; both are None where sacrebleu is not
-    installed, which is said once. Their tokenizer (13a) takes what stands between spaces for a word: where a
-    reference is of a script without spaces, `bleu_unicode` and `sentence_bleu_unicode` are of the words and signs
-    of all scripts. An empty text scores 0 and is not left out.
+    `bleu` is that of the whole corpus, `sentence_bleu` the mean over texts; both are None where
+    sacrebleu is not installed, which is said once. Their tokenizer (13a) takes what stands between
+    spaces for a word: where a reference is of a script without spaces, `bleu_unicode` and
+    `sentence_bleu_unicode` are of the words and signs of all scripts. An empty text scores 0 and is
+    not left out.
 
     Raises:
-        ValueError: no texts, lists of different lengths, or an empty reference: it would score 0 for any text.
+        ValueError: no texts, lists of different lengths, or an empty reference: it would score 0
+            for any text.
     """
     if any(not reference.strip() for reference in references):
         raise ValueError("a reference is empty")
@@ -32,7 +35,8 @@ def text_figures(references: Sequence[str], texts: Sequence[str]) -> dict[str, F
 
 
 def _of_units(references: Sequence[str], texts: Sequence[str]) -> dict[str, Figure]:
-    """BLEU of texts cut into words and signs; none where every reference has spaces between its words."""
+    """BLEU of texts cut into words and signs; none where every reference has spaces between its
+    words."""
     apart = [[text[start:end] for start, end in units(text)] for text in references]
     if not any(unspaced(unit) for each in apart for unit in each):
         return {}
@@ -42,12 +46,14 @@ def _of_units(references: Sequence[str], texts: Sequence[str]) -> dict[str, Figu
 
 
 def bleu(references: Sequence[str], texts: Sequence[str], **options: Any) -> dict[str, Figure]:
-    """BLEU (Papineni et al. 2002) by sacrebleu, with `options` of its `BLEU` (`tokenize`, `smooth_method`, ...).
+    """BLEU (Papineni et al. 2002) by sacrebleu, with `options` of its `BLEU` (`tokenize`,
+    `smooth_method`, ...).
 
     Returns:
         All in [0, 1], where sacrebleu itself has percentages.
-        `bleu`: counts of n-grams are summed over the corpus; `sentence_bleu`: the mean over texts, each of the
-        orders that it has (`effective_order`); `bleu_signature`: how sacrebleu counted, with its version.
+        `bleu`: counts of n-grams are summed over the corpus; `sentence_bleu`: the mean over texts,
+        each of the orders that it has (`effective_order`); `bleu_signature`: how sacrebleu counted,
+        with its version.
     """
     try:
         from sacrebleu.metrics.bleu import BLEU

@@ -1,7 +1,8 @@
-"""The vocabulary of text2grad: examples, critiques and their spans, feedback records, critics, environments.
+"""The vocabulary of text2grad: examples, critiques and their spans, feedback records, critics,
+environments.
 
-Plain data, no tensors. A critique points at characters of a response, also by quoting it (`quotes`); `align` turns
-characters into tokens. `jsonl` reads and writes the records.
+Plain data, no tensors. A critique points at characters of a response, also by quoting it
+(`quotes`); `align` turns characters into tokens. `jsonl` reads and writes the records.
 """
 
 from text2grad.feedback.critics import Critic, Environment, Overlap, judgements_of, overlap_of, tokens_of

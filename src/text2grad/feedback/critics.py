@@ -15,9 +15,9 @@ from text2grad.named import call_own, refuse_answer
 class Critic(Protocol):
     """Anything that gives feedback: an LLM, a program, people, or a trained reward model.
 
-    One call judges a batch, because a local model is only fast in batches; there are exactly as many
-    judgements as responses, in their order. A critic never raises for one bad response: it returns a
-    `Failure` in its place.
+    One call judges a batch, because a local model is only fast in batches; there are exactly as
+    many judgements as responses, in their order. A critic never raises for one bad response: it
+    returns a `Failure` in its place.
     """
 
     @property
@@ -34,8 +34,8 @@ def judgements_of(critic: Critic, examples: Sequence[Example], responses: Sequen
     """Ask a critic for one judgement per response, and check that it gave them.
 
     Raises:
-        UserError: a critic of the user's own raised; there are not as many judgements as responses, or one of them
-            is something else.
+        UserError: a critic of the user's own raised; there are not as many judgements as responses,
+            or one of them is something else.
     """
     cure = "return one Critique or Failure for each response, in their order"
     judgements = call_own(cure, critic.critique, examples, responses)
@@ -53,23 +53,24 @@ Overlap = Literal["helps", "allowed", "never"]
 def overlap_of(critic: object) -> Overlap:
     """Return a critic's attribute `overlap`: may it run in a thread while the policy computes?
 
-    `helps`: most of its work is done outside this process (requests, programs). `never`: it computes with
-    the policy's own weights. `allowed` is the default.
+    `helps`: most of its work is done outside this process (requests, programs). `never`: it
+    computes with the policy's own weights. `allowed` is the default.
     """
     overlap: Overlap = getattr(critic, "overlap", "allowed")
     return overlap
 
 
 def tokens_of(critic: object) -> float:
-    """Return the tokens that a critic has read and written so far (its attribute `tokens`); 0 if it is no model."""
+    """Return the tokens that a critic has read and written so far (its attribute `tokens`); 0 if it
+    is no model."""
     return float(getattr(critic, "tokens", 0.0))
 
 
 class Environment(Protocol):
     """Answers the turns of a policy in one episode: tools, a game, a simulated user.
 
-    The same example and turns must get the same answers, or a resumed run would differ. verifiers and TRL
-    have environments of other shapes, which examples/own_environment.py adapts.
+    The same example and turns must get the same answers, or a resumed run would differ. verifiers
+    and TRL have environments of other shapes, which examples/own_environment.py adapts.
     """
 
     def reset(self, example: Example) -> Sequence[Message]:

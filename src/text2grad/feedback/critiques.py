@@ -18,11 +18,12 @@ TurnScore = Annotated[float, Field(strict=True, ge=-1.0, le=1.0)] | None
 class Critique(Record):
     """Feedback on one response: free text, the spans that it is about, and a verdict in [-1, 1].
 
-    `score`: None without a verdict. `turn_scores`: the verdicts on the turns of a `Transcript`, or empty.
-    `quotes` counts the quotes without a span; `lost` are those not in the response, as far as known.
-    `forced`: 1 if the token limit ended the answer (grounded decoding closes it in time); of several
-    critiques that voted, their number. `omissions`: what the response leaves out, which no span can quote.
-    `meta`: what else the critic knows (a program: outcome, tier, evidence); copied to the feedback record.
+    `score`: None without a verdict. `turn_scores`: the verdicts on the turns of a `Transcript`, or
+    empty. `quotes` counts the quotes without a span; `lost` are those not in the response, as far
+    as known. `forced`: 1 if the token limit ended the answer (grounded decoding closes it in time);
+    of several critiques that voted, their number. `omissions`: what the response leaves out, which
+    no span can quote. `meta`: what else the critic knows (a program: outcome, tier, evidence);
+    copied to the feedback record.
     """
 
     text: str
@@ -48,12 +49,14 @@ class Critique(Record):
     ) -> Self:
         """Make a critique from quotes of the response.
 
-        A quote is whole words that occur once; if it is listed k times, it means the first k occurrences. A quote
-        that does not occur gives no span, is counted in `quotes.unmatched` and is kept in `lost`. One that occurs
-        several times and is listed once gives no span and is counted in `quotes.ambiguous`.
+        A quote is whole words that occur once; if it is listed k times, it means the first k
+        occurrences. A quote that does not occur gives no span, is counted in `quotes.unmatched` and
+        is kept in `lost`. One that occurs several times and is listed once gives no span and is
+        counted in `quotes.ambiguous`.
 
         Args:
-            response: the text that is judged; of a `Transcript`, only the policy's own words can be quoted.
+            response: the text that is judged; of a `Transcript`, only the policy's own words can be
+                quoted.
             good: what is right in it, quoted.
             poor: what is wrong in it, quoted.
             score: the verdict, from -1 to 1.
@@ -97,7 +100,8 @@ class Critique(Record):
         score: str = "score",
         text: str = "text",
     ) -> Self:
-        """Make a critique of another program's JSON, whose spans are offsets; the arguments name its keys.
+        """Make a critique of another program's JSON, whose spans are offsets; the arguments name
+        its keys.
 
         Args:
             values: the JSON object.
@@ -106,7 +110,8 @@ class Critique(Record):
             start: of a span, its first character (code points, from 0).
             end: of a span, the character after its last.
             kind: of a span, what it is.
-            label: what each kind is worth: 1 good, -1 poor, 0 neither; without it, kinds are these numbers.
+            label: what each kind is worth: 1 good, -1 poor, 0 neither; without it, kinds are these
+                numbers.
             quote: of a span, its text, which is compared with the response where it is given.
             reason: of a span, why it is marked, where it is given.
             score: the verdict, from -1 to 1, where it is given.
@@ -116,7 +121,8 @@ class Critique(Record):
             The critique, its spans in the order of the list.
 
         Raises:
-            InvalidCritique: the score, or an offset, kind or text of a span does not fit; names the first span.
+            InvalidCritique: the score, or an offset, kind or text of a span does not fit; names the
+                first span.
         """
         labels: Mapping[Any, Label] = {1: 1, 0: 0, -1: -1} if label is None else label
         items = values.get(spans, [])
@@ -133,14 +139,16 @@ class Critique(Record):
 
     @property
     def quote_count(self) -> int:
-        """The number of quotes that pay: spans that are good or poor, unmatched and ambiguous quotes."""
+        """The number of quotes that pay: spans that are good or poor, unmatched and ambiguous
+        quotes."""
         return sum(span.label != 0 for span in self.spans) + self.quotes.unmatched + self.quotes.ambiguous
 
 
 def _span_of(
     item: Any, response: str, labels: Mapping[Any, Label], keys: tuple[str, str, str, str, str], where: str
 ) -> Span:
-    """Read a span of another program's JSON; `keys` are those of `Critique.from_dict`, in its order."""
+    """Read a span of another program's JSON; `keys` are those of `Critique.from_dict`, in its
+    order."""
     start, end, kind, quote, reason = keys
     if not isinstance(item, Mapping) or not {start, end, kind} <= item.keys():
         raise InvalidCritique(
@@ -164,10 +172,11 @@ def _span_of(
 
 
 class Failure(Record):
-    """A critique that could not be obtained. It is a record, never a score and never an empty critique.
+    """A critique that could not be obtained. It is a record, never a score and never an empty
+    critique.
 
-    `kind`: its kind; `message`: the reason, in a line; `raw`: what the critic wrote. `meta`: what else the critic
-    knows; copied to the feedback record.
+    `kind`: its kind; `message`: the reason, in a line; `raw`: what the critic wrote. `meta`: what
+    else the critic knows; copied to the feedback record.
     """
 
     kind: FailureKind

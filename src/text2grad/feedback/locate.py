@@ -1,6 +1,7 @@
 """Locate a quote that is not literally in the response.
 
-What is found is always an interval of the response as it stands; the quote itself is never put in its place.
+What is found is always an interval of the response as it stands; the quote itself is never put in
+its place.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _ONE_FORM = {
     "…": "...",
 }
 _WIDTHS = ("<wide>", "<narrow>", "<compat> 0066")
-"""How the decompositions of letters of another width, and of ligatures with f, begin in Unicode's database."""
+"""How the decompositions of letters of another width, and of ligatures with f, begin in Unicode's
+database."""
 
 
 def locate(quote: str, response: str, turns: Sequence[Turn], tolerance: Tolerance) -> list[Place]:
@@ -52,7 +54,8 @@ def every_place(part: AnyStr, text: AnyStr) -> Iterator[int]:
 
 
 class _Folded(NamedTuple):
-    """A text in plain form; `origins[i]` is the character of the text that plain character i comes from."""
+    """A text in plain form; `origins[i]` is the character of the text that plain character i comes
+    from."""
 
     text: str
     origins: list[int]
@@ -60,8 +63,8 @@ class _Folded(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _folded(text: str, ignore_case: bool) -> _Folded:
-    """A text in one form. Accents are apart from their letters, in Unicode's order, so that composed and decomposed
-    letters are the same.
+    """A text in one form. Accents are apart from their letters, in Unicode's order, so that
+    composed and decomposed letters are the same.
     """
     characters: list[str] = []
     origins: list[int] = []
@@ -107,8 +110,8 @@ def _in_form(quote: str, response: str, ignore_case: bool) -> list[Place]:
 
 
 def _splits(there: _Folded, position: int) -> bool:
-    """Whether `position` lies within what is one character to a reader: "..." for an ellipsis, a letter and its
-    accent, the parts of a Korean syllable.
+    """Whether `position` lies within what is one character to a reader: "..." for an ellipsis, a
+    letter and its accent, the parts of a Korean syllable.
     """
     if not 0 < position < len(there.text):
         return False

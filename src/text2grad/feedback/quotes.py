@@ -1,7 +1,8 @@
 """The quote grammar: which characters of a response a quoted phrase means.
 
-A quote refers to one of its candidates: the places of the response where it occurs as whole words. Scripts that
-put no spaces between words (CJK, Thai ...) have no such boundary, so there every place is a candidate.
+A quote refers to one of its candidates: the places of the response where it occurs as whole words.
+Scripts that put no spaces between words (CJK, Thai ...) have no such boundary, so there every place
+is a candidate.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from text2grad.unicode_words import inside_word
 
 
 class Quote(NamedTuple):
-    """One item of a span list: the quoted text, why it is quoted, and which candidate is meant (from 1).
+    """One item of a span list: the quoted text, why it is quoted, and which candidate is meant
+    (from 1).
 
-    A `part` may begin and end inside a word: all its places in the response are candidates. Where a `turn` is named
-    (from 1, of the policy's own), the candidates are those in it.
+    A `part` may begin and end inside a word: all its places in the response are candidates. Where a
+    `turn` is named (from 1, of the policy's own), the candidates are those in it.
     """
 
     text: str
@@ -32,8 +34,8 @@ class Quote(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The spans of each quote, what became of the other quotes, those that are not in the response, and those that
-    occur more than once without saying which.
+    """The spans of each quote, what became of the other quotes, those that are not in the response,
+    and those that occur more than once without saying which.
     """
 
     by_quote: list[list[Span]]
@@ -76,10 +78,11 @@ def _chosen(response: str, turn: int | None) -> tuple[Turn, ...]:
 def resolve(quotes: Sequence[Quote], response: str, label: Label, tolerance: Tolerance = "exact") -> Resolved:
     """Turn the quotes of one label's list into spans.
 
-    The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
-    unmatched, and so are quotes of a tool or a user in a `Transcript`, which are counted as foreign too. A single
-    quote with several candidates means none of them. A blank quote says nothing unless its `occurrence` does, or it
-    is an indentation: longer than one character and there once.
+    The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than
+    candidates are unmatched, and so are quotes of a tool or a user in a `Transcript`, which are
+    counted as foreign too. A single quote with several candidates means none of them. A blank quote
+    says nothing unless its `occurrence` does, or it is an indentation: longer than one character
+    and there once.
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
     seen: Counter[Key] = Counter()

@@ -15,7 +15,8 @@ SourceKind = Literal["llm", "program", "human", "reward_model"]
 
 
 class Example(Record):
-    """One prompt of a task with its `id`, a reference answer if there is one, and task data in `meta`."""
+    """One prompt of a task with its `id`, a reference answer if there is one, and task data in
+    `meta`."""
 
     id: str
     prompt: tuple[Message, ...] = Field(min_length=1)
@@ -68,11 +69,12 @@ OF_A_JUDGEMENT = frozenset(
 
 
 class Feedback(Record):
-    """One line of a feedback file: an answered prompt with its critique, or with the error in its place.
+    """One line of a feedback file: an answered prompt with its critique, or with the error in its
+    place.
 
-    `id`, `prompt` and `response`: the question and the answer. `critique`, `spans`, `score`: the judgement, or
-    `error`: why there is none. `source`: who judged; `usage`: what that cost. `meta`: the task's data, and the rest
-    of the judgement.
+    `id`, `prompt` and `response`: the question and the answer. `critique`, `spans`, `score`: the
+    judgement, or `error`: why there is none. `source`: who judged; `usage`: what that cost. `meta`:
+    the task's data, and the rest of the judgement.
     """
 
     id: str

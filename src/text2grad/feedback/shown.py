@@ -1,9 +1,11 @@
-"""How judged text is shown to a critic: as data, which can close no tag of the prompt and end no turn of the chat.
+"""How judged text is shown to a critic: as data, which can close no tag of the prompt and end no
+turn of the chat.
 
-A mark is put into what could: a backslash into a tag of the prompt (`<\\/response>`), a space into a control token
-of a chat model (`< |im_end|>`, which needs no escape in a critic's JSON). Both are found however they are written:
-in full-width letters, look-alikes, or with unseen characters between. Everything else stays to the letter, and what
-a critic quotes with its marks is found again (`quotes.resolve`).
+A mark is put into what could: a backslash into a tag of the prompt (`<\\/response>`), a space into
+a control token of a chat model (`< |im_end|>`, which needs no escape in a critic's JSON). Both are
+found however they are written: in full-width letters, look-alikes, or with unseen characters
+between. Everything else stays to the letter, and what a critic quotes with its marks is found again
+(`quotes.resolve`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from text2grad.feedback.transcripts import Transcript
 TAGS = frozenset({"question", "response", "reference", "tests", "feedback"})
 """Those of the prompts that come with text2grad."""
 TURN_TAGS = frozenset({"turn", "message"})
-"""Those around the policy's turns, and around what others said between them, where a conversation is judged."""
+"""Those around the policy's turns, and around what others said between them, where a conversation
+is judged."""
 _CONTROL = re.compile(
     r"""<(?= \|[^\s<>|]{1,64}\|> )                                                    # <|im_end|>
       | <(?= /?(?:s|pad|unk|bos|eos|(?:start|end)_of_[a-z]{1,20})> )                  # </s>, <start_of_turn>
@@ -85,7 +88,8 @@ def _tag(names: frozenset[str]) -> re.Pattern[str]:
 
 
 def _folded(text: str) -> tuple[str, list[int]]:
-    """The text as it reads, and of each character which one of the text it comes from (empty: the same)."""
+    """The text as it reads, and of each character which one of the text it comes from (empty: the
+    same)."""
     if text.isascii() and not _HIDDEN.search(text):
         return text, []
     folded = [_read_as(character) for character in text]

@@ -10,8 +10,9 @@ from pydantic import Field, model_validator
 from text2grad.feedback.transcripts import Record, Transcript
 
 Tolerance = Literal["exact", "normalised", "any_case"]
-"""How far a quote may be from the letter of the response: not at all; with quotes, dashes, whitespace, accents and
-full width in another form; or in other capitals too, where that finds nothing."""
+"""How far a quote may be from the letter of the response: not at all; with quotes, dashes,
+whitespace, accents and full width in another form; or in other capitals too, where that finds
+nothing."""
 Label = Literal[1, 0, -1]
 Place = tuple[int, int]
 """The characters [start, end) of a text."""
@@ -20,10 +21,11 @@ Place = tuple[int, int]
 class Span(Record):
     """A labelled character interval of a response.
 
-    `start` and `end` are Unicode code points, `end` exclusive; `text` is the quote itself, so that a record
-    can be checked without trusting its offsets. `label` is +1 (good), -1 (poor), or 0: right, but could be
-    better (the paper's improvement suggestions), which pays nothing; `reason` says why. `weight` is the
-    confidence in the label, such as the share of judgements that agree; it is written only if not 1.
+    `start` and `end` are Unicode code points, `end` exclusive; `text` is the quote itself, so that
+    a record can be checked without trusting its offsets. `label` is +1 (good), -1 (poor), or 0:
+    right, but could be better (the paper's improvement suggestions), which pays nothing; `reason`
+    says why. `weight` is the confidence in the label, such as the share of judgements that agree;
+    it is written only if not 1.
     """
 
     start: int = Field(ge=0)
@@ -41,7 +43,8 @@ class Span(Record):
 
 
 class LabelledPlace(NamedTuple):
-    """The place of a span, its label (0: neither good nor poor), and the confidence in it (`Span.weight`)."""
+    """The place of a span, its label (0: neither good nor poor), and the confidence in it
+    (`Span.weight`)."""
 
     start: int
     end: int
@@ -59,11 +62,13 @@ def spans_at(places: Iterable[LabelledPlace], text: str) -> tuple[Span, ...]:
 
 
 class QuoteCounts(Record):
-    """Counts of the quotes of a critique that gave no span, or were found in another form. `+` adds them up.
+    """Counts of the quotes of a critique that gave no span, or were found in another form. `+` adds
+    them up.
 
-    No span: `unmatched` quotes are not in the response (`foreign`: those of a tool or a user among them),
-    `ambiguous` ones occur more than once without saying which, `no_polarity` ones are neither praise nor
-    blame, `repeated` ones repeat another. Found in another form (`Tolerance`): `normalised`.
+    No span: `unmatched` quotes are not in the response (`foreign`: those of a tool or a user among
+    them), `ambiguous` ones occur more than once without saying which, `no_polarity` ones are
+    neither praise nor blame, `repeated` ones repeat another. Found in another form (`Tolerance`):
+    `normalised`.
     """
 
     unmatched: int = 0

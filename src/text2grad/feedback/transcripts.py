@@ -33,7 +33,8 @@ BETWEEN_TURNS = "\n\n"
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of the policy: its characters [start, end) in the transcript, and the `messages` before it."""
+    """One turn of the policy: its characters [start, end) in the transcript, and the `messages`
+    before it."""
 
     start: int
     end: int
@@ -43,10 +44,11 @@ class Turn:
 class Transcript(str):
     """A response of several turns: the policy's own words, joined by `BETWEEN_TURNS`.
 
-    `turns` says where each turn ends and what others said before it, `after` what they said last. Spans,
-    quotes and tokens refer to this text, so words of a tool or a user are neither quoted nor paid. A plain
-    string is a response of one turn (`turns_of`). In JSON a transcript is the list of its messages. Two
-    transcripts are equal if all their messages are; a plain string is compared by its text alone.
+    `turns` says where each turn ends and what others said before it, `after` what they said last.
+    Spans, quotes and tokens refer to this text, so words of a tool or a user are neither quoted nor
+    paid. A plain string is a response of one turn (`turns_of`). In JSON a transcript is the list of
+    its messages. Two transcripts are equal if all their messages are; a plain string is compared by
+    its text alone.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -145,7 +147,8 @@ def conversation_text(prompt: Iterable[Message]) -> str:
 
 
 def is_foreign(quote: str, response: str) -> bool:
-    """True if a quote is not in the policy's words but in those of a tool or a user between them."""
+    """True if a quote is not in the policy's words but in those of a tool or a user between
+    them."""
     others = (message.content for message in conversation_of(response) if message.role != "assistant")
     return bool(quote.strip()) and quote not in response and any(quote in content for content in others)
 
@@ -182,4 +185,5 @@ ResponseText = Annotated[
     WrapValidator(_validated_response, json_schema_input_type=str | list[Message]),
     PlainSerializer(_written_response, when_used="json"),
 ]
-"""A response in a record: a plain string, or a `Transcript`, which in JSON is the list of its messages."""
+"""A response in a record: a plain string, or a `Transcript`, which in JSON is the list of its
+messages."""

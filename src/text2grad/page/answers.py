@@ -1,4 +1,5 @@
-"""The answers that a person marks: of feedback records, of any file of answers, or of a run in progress."""
+"""The answers that a person marks: of feedback records, of any file of answers, or of a run in
+progress."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ REWARD_MODEL = Source(kind="reward_model")
 
 @dataclass(frozen=True)
 class Item:
-    """One answer to mark, with the judgements of a critic (`suggestion`) and of each annotator (`people`).
+    """One answer to mark, with the judgements of a critic (`suggestion`) and of each annotator
+    (`people`).
 
     `name`: the id of the answer in a file of marks (`eval.critics.marks.numbered`).
     """
@@ -39,7 +41,8 @@ Items = Mapping[str, Item]
 
 
 def read_answers(path: Path) -> Items:
-    """Read the answers of a run folder, of feedback records, or of a file of answers (`data.responses`).
+    """Read the answers of a run folder, of feedback records, or of a file of answers
+    (`data.responses`).
 
     Raises:
         UserError: nothing there can be read, or there is no answer in it.
@@ -85,7 +88,8 @@ def unjudged(example: Example, response: str) -> Feedback:
 
 
 def sample_record(method: str, sample: Sample) -> Feedback:
-    """Return a sample of a run as a record of its critic; spans that do not quote it are left out."""
+    """Return a sample of a run as a record of its critic; spans that do not quote it are left
+    out."""
     spans = tuple(span for span in sample.spans if sample.response[span.start : span.end] == span.text)
     failure = sample.failure or NOT_MARKED if not (sample.critique or sample.spans) else None
     meta = {"policy": method, "step": sample.step}

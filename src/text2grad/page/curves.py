@@ -1,6 +1,8 @@
-"""Learning curves as geometry: rows of metrics.jsonl -> ticks, paths and labels; the template draws them.
+"""Learning curves as geometry: rows of metrics.jsonl -> ticks, paths and labels; the template draws
+them.
 
-Coordinates are SVG user units, y downwards. Colours belong to page.css (class m0, m1, ... of a method).
+Coordinates are SVG user units, y downwards. Colours belong to page.css (class m0, m1, ... of a
+method).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ FREE_STYLES = ("m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9")
 
 
 class Line(NamedTuple):
-    """One curve: (step, value) in order of step. `thin`: one of several seeds, which has no label."""
+    """One curve: (step, value) in order of step. `thin`: one of several seeds, which has no
+    label."""
 
     name: str
     points: tuple[Point, ...]
@@ -57,9 +60,11 @@ class EndLabel(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """The chart of one metric. `hover` is JSON for web/charts.mjs: the x scale, steps and values of each curve.
+    """The chart of one metric. `hover` is JSON for web/charts.mjs: the x scale, steps and values of
+    each curve.
 
-    `last`: the end of the curves in words. `not_finite`: the number of points that are NaN or infinite.
+    `last`: the end of the curves in words. `not_finite`: the number of points that are NaN or
+    infinite.
     """
 
     metric: str
@@ -164,7 +169,8 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float], share: float, start: float, end: float) -> Scale:
-        """Span the range of `values` and a free `share` at both ends; half its size around a constant."""
+        """Span the range of `values` and a free `share` at both ends; half its size around a
+        constant."""
         low, high = min(values), max(values)
         if low == high == 0:
             return cls(-share, 1.0, start, end)
@@ -176,7 +182,8 @@ class Scale(NamedTuple):
 
 
 def _path(line: Line, style: str, x: Scale, y: Scale) -> Path:
-    """SVG path data with a gap where a value is not finite; a point between two gaps becomes a dot."""
+    """SVG path data with a gap where a value is not finite; a point between two gaps becomes a
+    dot."""
     stretches: list[list[Point]] = [[]]
     for point in thinned(line.points):
         if _is_finite(point):

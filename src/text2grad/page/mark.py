@@ -26,7 +26,8 @@ VERSIONS = 50
 
 
 class MarkPage:
-    """The page over the answers of a file or a run. `annotator`: the name that a new page begins with.
+    """The page over the answers of a file or a run. `annotator`: the name that a new page begins
+    with.
 
     `out` gets the marks; by default they go next to the source.
 
@@ -100,7 +101,8 @@ class MarkPage:
         return {"version": version, "history": [opinion.model_dump(mode="json") for opinion in history[-VERSIONS:]]}
 
     async def act(self, request: Request) -> Response:
-        """Keep an act; 409: the opinion has a newer version, which the response holds; 507: not written."""
+        """Keep an act; 409: the opinion has a newer version, which the response holds; 507: not
+        written."""
         return await run_in_threadpool(self._act, await request.body())
 
     def _act(self, body: bytes) -> Response:
@@ -119,7 +121,8 @@ class MarkPage:
             return json_response({"version": version, "marked": list(self.notebook.marked(act.item))})
 
     def next_commands(self) -> dict[str, str]:
-        """The commands that train on what is marked and what people wrote before, sample, and mark (`again`)."""
+        """The commands that train on what is marked and what people wrote before, sample, and mark
+        (`again`)."""
         folder = self.source if self.source.is_dir() else self.source.parent
         config = folder / "config.yaml"
         run = f"--config {shlex.quote(str(config))}" if config.is_file() else "--config NAME"
@@ -138,7 +141,8 @@ class MarkPage:
 
 
 def _messages(item: Item) -> list[dict[str, Any]]:
-    """The conversation: the prompt, then the policy's turns as places of the response, and messages of others."""
+    """The conversation: the prompt, then the policy's turns as places of the response, and messages
+    of others."""
     messages: list[dict[str, Any]] = [message.model_dump() for message in item.example.prompt]
     for turn in turns_of(item.response):
         messages += [message.model_dump() for message in turn.messages]
@@ -147,7 +151,8 @@ def _messages(item: Item) -> list[dict[str, Any]]:
 
 
 def _said(item: Item) -> list[dict[str, Any]]:
-    """Return the comments of people on an answer in the file, whose words may still have to be marked."""
+    """Return the comments of people on an answer in the file, whose words may still have to be
+    marked."""
     wrote = human_feedback_on(item.example, item.response).strip()
     comments = [
         {"who": who, "critique": record.critique, "score": record.score, "spans": len(record.spans)}

@@ -2,8 +2,8 @@
 
 Every act is appended to `NAME.journal` and flushed to disk before it is acknowledged. The files of
 records are then written anew from the journal, each atomically. At any time they are what
-`train --offline` and `feedback-report --marks` read: one record for each answer and annotator, in its
-newest version.
+`train --offline` and `feedback-report --marks` read: one record for each answer and annotator, in
+its newest version.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class Conflict(Exception):
 class Notebook:
     """The opinions of all annotators on all items, on disk after every act.
 
-    `out` gets the records. Next to it are the journal and `checks`, the verdicts on spans of suggestions.
+    `out` gets the records. Next to it are the journal and `checks`, the verdicts on spans of
+    suggestions.
 
     Raises:
         UserError: the files cannot be written, hold records of another source, are being marked by

@@ -1,4 +1,5 @@
-"""The quality of a file of feedback: its figures, what a policy would learn from it, and what to write next."""
+"""The quality of a file of feedback: its figures, what a policy would learn from it, and what to
+write next."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ LOPSIDED, LEAST_ALPHA = 0.2, 0.4
 
 
 def feedback_quality(source: Path, canaries: Path | None = None) -> dict[str, Any]:
-    """Measure a file of feedback, together with a file of `canaries`; `judgement` and `next` are sentences.
+    """Measure a file of feedback, together with a file of `canaries`; `judgement` and `next` are
+    sentences.
 
     Raises:
         UserError: the file cannot be read, or is empty.
@@ -47,7 +49,8 @@ def measure(records: Iterable[Feedback], canaries: Iterable[Feedback] = ()) -> d
 
 
 def describe_feedback(figures: Mapping[str, Any]) -> list[str]:
-    """Sentences on feedback: its size, its failures, its meaning for a policy, and what to write next."""
+    """Sentences on feedback: its size, its failures, its meaning for a policy, and what to write
+    next."""
     failed = ", ".join(f"{count} {kind}" for kind, count in figures["failed"].items())
     size = f"{figures['records']} records, {figures['spans']} spans" + f"; failed: {failed}" * bool(failed)
     return [size, *judge(figures), *advise(figures)]
@@ -144,7 +147,8 @@ def _length_figures(lengths: Sequence[int]) -> dict[str, float]:
 def token_alpha(labels: Sequence[Sequence[int]]) -> float | None:
     """Krippendorff's nominal alpha of (annotators, tokens) labels; None if all are equal.
 
-    1 − observed / expected disagreement of pairs of labels: pairs on one token, and pairs of any two labels.
+    1 − observed / expected disagreement of pairs of labels: pairs on one token, and pairs of any
+    two labels.
     """
     totals = Counter(label for row in labels for label in row)
     if len(totals) < 2:
@@ -226,7 +230,8 @@ def _problems(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def worst_records(source: Path, count: int) -> list[Feedback]:
-    """The `count` worst judged records of a file: by score, else by the share of poor characters."""
+    """The `count` worst judged records of a file: by score, else by the share of poor
+    characters."""
     judged: Iterable[Feedback] = (record for record in read_jsonl(source, Feedback) if record.error is None)
     return heapq.nsmallest(count, judged, key=_goodness)
 

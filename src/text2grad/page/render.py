@@ -1,9 +1,11 @@
-"""Pages for the browser that need no network and run no script but their own, and other texts from templates.
+"""Pages for the browser that need no network and run no script but their own, and other texts from
+templates.
 
 Three things make them safe: jinja2 autoescape; `visible` over every value that reaches the template
-(`finalize`); and a Content-Security-Policy that allows exactly our script and style, by their hashes.
-Escaping leaves characters that still do harm: terminal escapes, bidi overrides, zero-width characters,
-lone surrogates. `visible` spells them out for a page, `stripped` removes them for a terminal.
+(`finalize`); and a Content-Security-Policy that allows exactly our script and style, by their
+hashes. Escaping leaves characters that still do harm: terminal escapes, bidi overrides, zero-width
+characters, lone surrogates. `visible` spells them out for a page, `stripped` removes them for a
+terminal.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _TERMINAL_SEQUENCE = re.compile(
 
 
 def render_page(template: str, scripts: Sequence[str] = (), live: bool = False, **values: Any) -> str:
-    """Render an HTML page from a template of this folder, with our style and modules of `web` as one script.
+    """Render an HTML page from a template of this folder, with our style and modules of `web` as
+    one script.
 
     `live`: the page may ask the server that sent it for more.
     """
@@ -54,7 +57,8 @@ def render_page(template: str, scripts: Sequence[str] = (), live: bool = False, 
 
 
 def bundle(modules: Sequence[str]) -> str:
-    """Join modules of `web`, each after those it imports from, into one classic script: a page is one file.
+    """Join modules of `web`, each after those it imports from, into one classic script: a page is
+    one file.
 
     Their top-level names share one scope and must differ.
     """
@@ -69,7 +73,8 @@ def render_text(template: str, **values: Any) -> str:
 
 
 def embedded(data: Any) -> Markup:
-    """Write `data` as JSON that cannot leave the <script type="application/json"> element around it."""
+    """Write `data` as JSON that cannot leave the <script type="application/json"> element around
+    it."""
     text = to_json(data, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
@@ -136,7 +141,8 @@ def token_label(token: str) -> str:
 
 
 def stripped(text: str) -> str:
-    """Remove escape sequences and other unseen characters for a terminal; newlines and tabs stay."""
+    """Remove escape sequences and other unseen characters for a terminal; newlines and tabs
+    stay."""
     plain = _TERMINAL_SEQUENCE.sub("", text)
     return "".join(c for c in plain if c in _HARMLESS or unicodedata.category(c) not in _UNSEEN)
 

@@ -1,4 +1,5 @@
-"""The page of a run: the values of each of its sections for the template, and the file `report.html`."""
+"""The page of a run: the values of each of its sections for the template, and the file
+`report.html`."""
 
 from __future__ import annotations
 
@@ -78,10 +79,12 @@ class PolicyRow(NamedTuple):
 
 
 def build_report(*folders: Path) -> Path:
-    """Write `report.html` into the first run folder and return its path. Several runs share the page.
+    """Write `report.html` into the first run folder and return its path. Several runs share the
+    page.
 
     Raises:
-        UserError: no run folder, nothing in it yet, a damaged file in it, or the page cannot be written.
+        UserError: no run folder, nothing in it yet, a damaged file in it, or the page cannot be
+            written.
     """
     return write_page(folders[0] / "report.html", render_run(read_runs(folders)))
 
@@ -201,13 +204,15 @@ def _main_figures(evaluation: Mapping[str, Row], name: str) -> dict[str, str]:
 
 
 def _reward_model(run: RunFolder) -> list[str]:
-    """Sentences on the reward model: its rates on held-out critiques, and whether a policy may train against it."""
+    """Sentences on the reward model: its rates on held-out critiques, and whether a policy may
+    train against it."""
     rates = describe_reward_model(run.evaluation.get("reward_model", {}))
     return [*rates, *(describe_gate(run.gate) if run.gate.get("figures") else [])]
 
 
 def _evaluation_tables(evaluations: Mapping[str, Row]) -> list[dict[str, Any]]:
-    """Tables over evaluation/*.json, figures down and names across; names with the same figures share a table."""
+    """Tables over evaluation/*.json, figures down and names across; names with the same figures
+    share a table."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, row in evaluations.items():
         groups.setdefault(tuple(key for key in row if key != "signs"), []).append(name)
@@ -258,7 +263,8 @@ def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _chart_group(runs: Curves, main: Sequence[str]) -> dict[str, Any]:
-    """The charts of all metrics with their explanations: the main ones, the others, and the constant ones."""
+    """The charts of all metrics with their explanations: the main ones, the others, and the
+    constant ones."""
     rows = [row for metrics in runs.values() for row in metrics]
     names = curves.metric_names(rows)
     values = {name: {row[name] for row in rows if row.get(name) is not None} for name in names}

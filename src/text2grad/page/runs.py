@@ -1,4 +1,5 @@
-"""Read run folders into plain data. Every part is optional: a run may be young, or stopped half-way."""
+"""Read run folders into plain data. Every part is optional: a run may be young, or stopped
+half-way."""
 
 from __future__ import annotations
 
@@ -26,13 +27,15 @@ class Part(BaseModel):
 
 
 class Sample(Part):
-    """One written sample of a PPO run: a response, its critique, and one number per token and signal.
+    """One written sample of a PPO run: a response, its critique, and one number per token and
+    signal.
 
-    All lists have one entry per response token (T), or none (`value` without a value function; `ids`
-    and `entropy` in runs that did not write them). `starts` and `ends` are code points of `response`.
-    `lost`: the quotes that are not in the response; `unmatched`: their number; `ambiguous`: the number
-    of quotes that occur twice. `probe`: a prompt that is answered again and again and trained on never,
-    so it has no `advantage`, `ratio` and `learned`. docs/metrics.md explains the numbers.
+    All lists have one entry per response token (T), or none (`value` without a value function;
+    `ids` and `entropy` in runs that did not write them). `starts` and `ends` are code points of
+    `response`. `lost`: the quotes that are not in the response; `unmatched`: their number;
+    `ambiguous`: the number of quotes that occur twice. `probe`: a prompt that is answered again and
+    again and trained on never, so it has no `advantage`, `ratio` and `learned`. docs/metrics.md
+    explains the numbers.
     """
 
     step: int
@@ -89,7 +92,8 @@ class MetricRow(BaseModel):
 
 
 class Method(NamedTuple):
-    """The metrics of one PPO run, one dict per step, and what its policy was chosen by, if not as the last.
+    """The metrics of one PPO run, one dict per step, and what its policy was chosen by, if not as
+    the last.
 
     Its samples are read by `read_samples`.
     """
@@ -103,8 +107,8 @@ class Method(NamedTuple):
 class RunFolder:
     """The content of a run folder, without the samples of its PPO runs.
 
-    `model`: the source of the base weights. `gate`: the verdict on the reward model. `notes`: warnings.
-    `together`: the runs that this one combines.
+    `model`: the source of the base weights. `gate`: the verdict on the reward model. `notes`:
+    warnings. `together`: the runs that this one combines.
     """
 
     path: Path
@@ -136,7 +140,8 @@ P = TypeVar("P", bound=BaseModel)
 
 
 def read_runs(paths: Sequence[Path]) -> RunFolder:
-    """Read one run, or several as one run in which each policy's name starts with the name of its run.
+    """Read one run, or several as one run in which each policy's name starts with the name of its
+    run.
 
     Raises:
         UserError: a folder is missing or holds nothing of a run, or a file in it is damaged.
@@ -182,7 +187,8 @@ def read_run(path: Path) -> RunFolder:
 
 
 def name_runs(paths: Sequence[Path]) -> dict[str, Path]:
-    """Name runs by their folders, with the parent folder where two names are equal; duplicates are dropped."""
+    """Name runs by their folders, with the parent folder where two names are equal; duplicates are
+    dropped."""
     folders = list(dict.fromkeys(path.resolve() for path in paths))
     names = [path.name for path in folders]
     return {
@@ -225,7 +231,8 @@ def _read_methods(run: Path, notes: list[str]) -> list[Method]:
 
 
 def _read_evaluation(path: Path) -> dict[str, Row]:
-    """Read the figures of the reward model and of imports, and those of each policy on each task."""
+    """Read the figures of the reward model and of imports, and those of each policy on each
+    task."""
     figures = {file.stem: read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
     for file in sorted(path.glob("*/*.json")):
         if not file.name.endswith((".answers.json", ".scores.json")):

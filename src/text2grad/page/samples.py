@@ -51,7 +51,8 @@ def thin(views: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
 
 
 def list_entry(sample: Sample, method: str, line: int) -> dict[str, Any]:
-    """The entry of a sample in the list, by which it is filtered and sorted; `line` in the method's file."""
+    """The entry of a sample in the list, by which it is filtered and sorted; `line` in the method's
+    file."""
     labels = Counter(span.label for span in sample.spans)
     return {
         "key": f"{method}/{line}",
@@ -71,7 +72,8 @@ def list_entry(sample: Sample, method: str, line: int) -> dict[str, Any]:
 
 
 def sample_view(sample: Sample, method: str, line: int = 0) -> dict[str, Any]:
-    """One sample as plain data: its entry, texts, pieces and spans, and the numbers of each token."""
+    """One sample as plain data: its entry, texts, pieces and spans, and the numbers of each
+    token."""
     intervals = list(zip(sample.starts, sample.ends, strict=False))
     failure, counts = sample.failure, QuoteCounts(unmatched=sample.unmatched, ambiguous=sample.ambiguous)
     return {
@@ -105,7 +107,8 @@ def _conversation(sample: Sample, intervals: Sequence[Interval]) -> list[dict[st
 
 
 def clauses(critique: str, spans: Sequence[Span]) -> list[tuple[str, list[int]]]:
-    """Cut the critique into pieces, each with the spans whose reason, or else quote, it contains."""
+    """Cut the critique into pieces, each with the spans whose reason, or else quote, it
+    contains."""
     places = []
     for span in spans:
         match = next((words for words in (span.reason, span.text) if words.strip() and words in critique), "")
@@ -115,7 +118,8 @@ def clauses(critique: str, spans: Sequence[Span]) -> list[tuple[str, list[int]]]
 
 
 def lost_quotes(lost: Sequence[str], counts: QuoteCounts) -> list[dict[str, str]]:
-    """List the quotes of a critique that became no span, with the reason; of some only the number is known."""
+    """List the quotes of a critique that became no span, with the reason; of some only the number
+    is known."""
     quotes = [{"text": quote, "reason": "not in the response, no token is labelled by it"} for quote in lost]
     more = {
         "more quotes that are not in the response": counts.unmatched - len(lost),

@@ -1,8 +1,8 @@
 """A server for one person at this machine: loopback only, with a secret token in its address.
 
-A page of another site may reach a loopback port through the person's own browser. Every request must
-therefore name this host (against DNS rebinding) and, if the browser names an origin, this origin
-(against forged requests). Nothing in an address is ever used as a path of a file.
+A page of another site may reach a loopback port through the person's own browser. Every request
+must therefore name this host (against DNS rebinding) and, if the browser names an origin, this
+origin (against forged requests). Nothing in an address is ever used as a path of a file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Address:
-    """The address of the page. The token is new at every start; a cookie keeps it out of later addresses."""
+    """The address of the page. The token is new at every start; a cookie keeps it out of later
+    addresses."""
 
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
@@ -76,7 +77,8 @@ class Guard:
         self.app, self.address = app, address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request with 403 (413: too long), or pass it on with safe headers on its response."""
+        """Refuse the request with 403 (413: too long), or pass it on with safe headers on its
+        response."""
         if scope["type"] != "http":
             return
         with_token = self._has_token(scope)
@@ -145,7 +147,8 @@ def as_number(text: str) -> int | None:
 
 
 def listening(port: int | None) -> socket.socket:
-    """Open a socket on loopback: on `port` (default `PORT`), or the next free one, with a line that says so.
+    """Open a socket on loopback: on `port` (default `PORT`), or the next free one, with a line that
+    says so.
 
     Raises:
         UserError: no port is free.
@@ -165,7 +168,8 @@ def listening(port: int | None) -> socket.socket:
 
 
 def serve(app: ASGIApp, listener: socket.socket, open_browser: bool) -> int:
-    """Serve until Ctrl-C: print the address on stdout and open it in a browser if there is one; return 0."""
+    """Serve until Ctrl-C: print the address on stdout and open it in a browser if there is one;
+    return 0."""
     address = Address(listener.getsockname()[1])
     print(address.url, flush=True)
     if open_browser and not _opened(address.url):
@@ -197,7 +201,8 @@ def _opened(url: str) -> bool:
 
 
 def page_response(page: str) -> Response:
-    """A response with a page, whose policy is also in a header, where it may say who frames the page."""
+    """A response with a page, whose policy is also in a header, where it may say who frames the
+    page."""
     policy = html.unescape(_POLICY_OF_PAGE.findall(page)[0])
     return HTMLResponse(page, headers={POLICY: f"{policy}; frame-ancestors 'none'"})
 

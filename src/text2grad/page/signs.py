@@ -1,7 +1,8 @@
-"""The figures of a run in words: warnings, the effect of training, and the verdict on a reward model.
+"""The figures of a run in words: warnings, the effect of training, and the verdict on a reward
+model.
 
-Warnings apply the thresholds of a published review of the method (docs/metrics.md, "Signs of failure").
-A missing figure gives no warning.
+Warnings apply the thresholds of a published review of the method (docs/metrics.md, "Signs of
+failure"). A missing figure gives no warning.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ ALIKE, OPPOSITE = 0.6, -0.45
 """Autocorrelations of a periodic series: at a period, and between."""
 BLOCKS, REVERSALS = (12, 24, 48, 96), 4
 CLEAR, HALF, TENTH = 6.0, 0.5, 0.1
-"""Smallest move: in standard errors of a block's mean, in the range of means, in the size of the rewards."""
+"""Smallest move: in standard errors of a block's mean, in the range of means, in the size of the
+rewards."""
 ENDS = 0.1
 """Share of the steps compared, at each end of a run."""
 NOISE = 2.0
@@ -36,7 +38,8 @@ LEAST_FALL, RISE = 0.05, 0.2
 
 
 def human_warnings(people: Mapping[str, Row]) -> Iterator[str]:
-    """Warn if people find too few critiques or spans correct; `people` as from `eval.critics.marks.agreement`."""
+    """Warn if people find too few critiques or spans correct; `people` as from
+    `eval.critics.marks.agreement`."""
     for aspect, marks in people.items():
         if (share := marks.get("accuracy")) is not None and share < LEAST_CORRECT:
             low, high = marks["interval"]
@@ -78,7 +81,8 @@ def metric_warnings(rows: Sequence[Row]) -> list[str]:
 
 
 def oscillates(values: Sequence[float]) -> bool:
-    """True if a series is periodic, or reverses often and far once the noise of its steps is averaged out."""
+    """True if a series is periodic, or reverses often and far once the noise of its steps is
+    averaged out."""
     middle = fmean(values) if values else 0.0
     deviations = [value - middle for value in values]
     spread = sum(deviation**2 for deviation in deviations)
@@ -138,7 +142,8 @@ def describe_training(rows: Sequence[Row]) -> list[str]:
 
 
 def describe_comparison(name: str, compared: Mapping[str, Any]) -> str:
-    """A sentence on a policy against the one it started from: better or not, by what measure, how many prompts."""
+    """A sentence on a policy against the one it started from: better or not, by what measure, how
+    many prompts."""
     low, high = compared["interval"]
     verdict = (
         "better than" if low > 0 else "worse than" if high < 0 else "no better and no worse, beyond chance, than"
@@ -149,7 +154,8 @@ def describe_comparison(name: str, compared: Mapping[str, Any]) -> str:
 
 
 def describe_choice(choice: Mapping[str, Any]) -> str:
-    """A sentence on the policy that a run handed over: better or not, by what measure, on how many prompts."""
+    """A sentence on the policy that a run handed over: better or not, by what measure, on how many
+    prompts."""
     by = _by_measure(choice)
     value, start, last = (choice[name] for name in ("value", "start", "last"))
     if choice["step"] == 0:
@@ -216,7 +222,8 @@ def _loss_sentence(rows: Sequence[Row]) -> str:
 
 
 def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:
-    """A line if the loss did not fall from the first third to the last, else empty; `section` has the settings."""
+    """A line if the loss did not fall from the first third to the last, else empty; `section` has
+    the settings."""
     third = len(losses) // 3
     if not third:
         return ""

@@ -1,4 +1,5 @@
-"""Results and judged answers on a terminal. Without colour, labels are brackets: [+good+] [-poor-]."""
+"""Results and judged answers on a terminal. Without colour, labels are brackets: [+good+]
+[-poor-]."""
 
 from __future__ import annotations
 
@@ -162,7 +163,8 @@ def _message_of_others(message: Message) -> Text:
 
 
 def _coloured(response: str, spans: Sequence[Span], brackets: bool, start: int, end: int) -> Text:
-    """The characters [start, end) of a response, coloured by span; plain where both good and poor."""
+    """The characters [start, end) of a response, coloured by span; plain where both good and
+    poor."""
     places = [place for span in spans for place in (span.start, span.end) if start <= place <= end]
     pieces = [
         (sum({span.label for span in spans if span.start <= first and last <= span.end}), response[first:last])

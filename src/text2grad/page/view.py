@@ -25,10 +25,11 @@ from text2grad.page.server import as_number, json_response, page_response
 
 @dataclass
 class SampleFile:
-    """The samples of one method as lines, list entries and searchable texts, read as the file grows.
+    """The samples of one method as lines, list entries and searchable texts, read as the file
+    grows.
 
-    An incomplete last line waits for its end. If the last line read is no longer in its place, the file
-    was replaced.
+    An incomplete last line waits for its end. If the last line read is no longer in its place, the
+    file was replaced.
     """
 
     path: Path
@@ -131,7 +132,8 @@ class ViewPage:
         return restarted
 
     def entries(self, request: Request) -> Response:
-        """The entries after the first `have`, all if the run restarted; `stamp` changes with the other files."""
+        """The entries after the first `have`, all if the run restarted; `stamp` changes with the
+        other files."""
         try:
             with self._reading:
                 return json_response(self._entries(request, self.update()))

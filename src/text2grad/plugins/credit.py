@@ -1,4 +1,5 @@
-"""What all plug-ins share: examples of an engine's rows, advantages of what was paid, and what is refused."""
+"""What all plug-ins share: examples of an engine's rows, advantages of what was paid, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -37,9 +38,9 @@ def metrics_of(outcomes: Sequence[ScoredTrajectory], environment: Sequence[Rewar
         environment: the environment's own reward of each of them, where it is mixed in.
 
     Returns:
-        The share of failed critiques; over the judged trajectories, the share of ids that their words pay, the mean
-        of what these ids are paid, and the mean score; quotes of others' words and lost ones per trajectory; the
-        mean of the environment's rewards.
+        The share of failed critiques; over the judged trajectories, the share of ids that their
+        words pay, the mean of what these ids are paid, and the mean score; quotes of others' words
+        and lost ones per trajectory; the mean of the environment's rewards.
     """
     words = [outcome.word_rewards for outcome in outcomes if outcome.word_rewards is not None]
     ids = np.concatenate([np.zeros(0, np.float32), *words])
@@ -87,8 +88,8 @@ def refuse_sums(engine: str, estimator: str, keeping: Sequence[str]) -> None:
 def example_of(prompt: Any, row: Mapping[str, Any]) -> Example:
     """A row of an engine's data set as an example; a plain prompt is the user's turn.
 
-    `id` and `reference` are those of the example, all other columns its `meta`. The critic reads text: of messages
-    in parts their texts, calls of tools as most models write them.
+    `id` and `reference` are those of the example, all other columns its `meta`. The critic reads
+    text: of messages in parts their texts, calls of tools as most models write them.
 
     Raises:
         UserError: a message holds what is no text, an image say.
@@ -113,7 +114,8 @@ def read_messages(turns: Iterable[Any]) -> list[Message]:
 
 
 Piece = tuple[Sequence[int], Sequence[float]]
-"""Ids and mask of one of the pieces in which an engine holds a trajectory: datums, nodes of a graph."""
+"""Ids and mask of one of the pieces in which an engine holds a trajectory: datums, nodes of a
+graph."""
 
 
 def columns_of(fields: Mapping[str, Any], *names: str) -> Piece:
@@ -130,7 +132,8 @@ def columns_of(fields: Mapping[str, Any], *names: str) -> Piece:
 
 
 def refuse_without_ids(turns: Iterable[Sequence[int]]) -> None:
-    """Before turns of the policy's own are paid: one whose ids nobody kept would be paid nothing in silence.
+    """Before turns of the policy's own are paid: one whose ids nobody kept would be paid nothing in
+    silence.
 
     Raises:
         UserError: one has none.
@@ -140,7 +143,8 @@ def refuse_without_ids(turns: Iterable[Sequence[int]]) -> None:
 
 
 def joined(example: Example, pieces: Sequence[Piece]) -> Trajectory:
-    """One trajectory of its pieces; what stands before the policy's first id is the prompt, and is left out.
+    """One trajectory of its pieces; what stands before the policy's first id is the prompt, and is
+    left out.
 
     Raises:
         UserError: a mask does not fit its ids, or there are none.
@@ -167,7 +171,8 @@ def apart(numbers: Rewards | None, pieces: Sequence[Piece]) -> list[Rewards | No
 
 
 def words_of(outcomes: Sequence[ScoredTrajectory], length: int) -> tuple[Tensor, Tensor]:
-    """What tokens earned by themselves, (B, length), padded on the right, and which rows were judged, (B,)."""
+    """What tokens earned by themselves, (B, length), padded on the right, and which rows were
+    judged, (B,)."""
     words = torch.zeros(len(outcomes), length)
     for row, outcome in enumerate(outcomes):
         if outcome.word_rewards is not None:
@@ -193,14 +198,14 @@ def mixed(
     Args:
         outcomes: what the critic gave each trajectory.
         batch: the trajectories, of T ids each.
-        environment: the environment's own reward of each; it stands on the last id of the policy's own, or where
-            the environment put it. Read only if `environment_weight` is not 0.
+        environment: the environment's own reward of each; it stands on the last id of the policy's
+            own, or where the environment put it. Read only if `environment_weight` is not 0.
         words_weight: factor on the rewards of words.
         environment_weight: factor on the environment's rewards.
 
     Returns:
-        The credit to train on. A failed trajectory stays failed, and one that the environment did not score
-        fails: neither is a reward of 0.
+        The credit to train on. A failed trajectory stays failed, and one that the environment did
+        not score fails: neither is a reward of 0.
 
     Raises:
         UserError: a weight is not finite, or the environment's rewards are missing.
@@ -245,9 +250,10 @@ def advantages_of(
 ) -> list[Rewards | None]:
     """A = group(score) + words (`rl.advantage.group_advantages`) of each trajectory's T ids.
 
-    `groups` says which answer one prompt, in any order; the baseline is the group's, of whole trajectories. Ids
-    that the policy did not sample get exactly 0. None where the critique failed, which counts in no baseline;
-    without a score a trajectory is in no group, and its words count alone.
+    `groups` says which answer one prompt, in any order; the baseline is the group's, of whole
+    trajectories. Ids that the policy did not sample get exactly 0. None where the critique failed,
+    which counts in no baseline; without a score a trajectory is in no group, and its words count
+    alone.
     """
     own = [each.mask if each.mask is not None else [1] * len(each.ids) for each in batch]
     members: dict[Hashable, list[int]] = {}
@@ -275,8 +281,8 @@ def advantages_apart(
     words_weight: float,
     environment_weight: float,
 ) -> tuple[list[ScoredTrajectory], list[list[Rewards | None]]]:
-    """Return what the critic gave each trajectory, and the advantages of its pieces (see `mixed`); None where it
-    failed."""
+    """Return what the critic gave each trajectory, and the advantages of its pieces (see `mixed`);
+    None where it failed."""
     batch = [joined(*each) for each in zip(examples, pieces, strict=True)]
     outcomes = credit.score_batch(batch)
     paid = advantages_of(mixed(outcomes, batch, environment, words_weight, environment_weight), groups, batch)
@@ -284,8 +290,8 @@ def advantages_apart(
 
 
 def rewards_of(outcome: ScoredTrajectory, trajectory: Trajectory) -> tuple[list[float], list[int]]:
-    """Rewards and mask of T ids for an engine that has no other way to leave a trajectory out: zeros, and a mask of
-    zeros, where the critique failed."""
+    """Rewards and mask of T ids for an engine that has no other way to leave a trajectory out:
+    zeros, and a mask of zeros, where the critique failed."""
     if outcome.rewards is None:
         return [0.0] * len(trajectory.ids), [0] * len(trajectory.ids)
     mask = trajectory.mask if trajectory.mask is not None else [1] * len(trajectory.ids)

@@ -1,7 +1,8 @@
-"""Whether token credit lands: the numbers an engine trains on stand at the tokens that were paid, and nowhere else.
+"""Whether token credit lands: the numbers an engine trains on stand at the tokens that were paid,
+and nowhere else.
 
-For the tests of a plug-in. The trajectories are put together from pieces that are blamed or not, so what each id
-must get is known without any alignment of ours.
+For the tests of a plug-in. The trajectories are put together from pieces that are blamed or not, so
+what each id must get is known without any alignment of ours.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ BEYOND = 3
 class Case:
     """One trajectory to land: its prompt's ids, its T ids and mask, and what is known of it.
 
-    `blamed` (T,) is 1 at each token of a blamed word of the policy's own. `verdict` is what its critic gives, None
-    where that fails. Cases of one `group` answer one prompt; `GROUP` of them stand together.
+    `blamed` (T,) is 1 at each token of a blamed word of the policy's own. `verdict` is what its
+    critic gives, None where that fails. Cases of one `group` answer one prompt; `GROUP` of them
+    stand together.
     """
 
     name: str
@@ -47,8 +49,9 @@ class Case:
 
 
 class Row(NamedTuple):
-    """What an engine trains on of one trajectory: ids with whatever padding and prompt the engine adds, the numbers
-    beside them, and, where the engine has one, the mask of its loss; equally long."""
+    """What an engine trains on of one trajectory: ids with whatever padding and prompt the engine
+    adds, the numbers beside them, and, where the engine has one, the mask of its loss; equally
+    long."""
 
     ids: Any
     numbers: Any
@@ -56,12 +59,14 @@ class Row(NamedTuple):
 
 
 Land = Callable[[TokenCredit, Sequence[Case]], Sequence[Row | None]]
-"""Cases through a plug-in, as its engine would see them: a row for each; None for one that was left out."""
+"""Cases through a plug-in, as its engine would see them: a row for each; None for one that was left
+out."""
 Outcome = Callable[[Numbers], Numbers]
 
 
 class LandingCritic:
-    """Blames every one of `BLAMED`; the verdict falls with their number; fails where `UNJUDGED` is said."""
+    """Blames every one of `BLAMED`; the verdict falls with their number; fails where `UNJUDGED` is
+    said."""
 
     source = Source(kind="program", model="landing")
 
@@ -83,9 +88,9 @@ def standing(verdicts: Numbers) -> Numbers:
 
 
 def landing_cases(tokenizer: Any) -> list[Case]:
-    """Two groups of trajectories with what goes wrong in engines: prompts of unequal length, tools that say what
-    would be paid, also at the end, a turn that is cut inside a character, ids beyond the vocabulary, a blamed
-    character of several tokens, a critic that fails."""
+    """Two groups of trajectories with what goes wrong in engines: prompts of unequal length, tools
+    that say what would be paid, also at the end, a turn that is cut inside a character, ids beyond
+    the vocabulary, a blamed character of several tokens, a critic that fails."""
     ids_of = _encoder(tokenizer)
     beyond = [1 + max(map(int, tokenizer.get_vocab().values())) + BEYOND]
     end, cut = [tokenizer.eos_token_id], ids_of("🙂")[:-1]
@@ -136,10 +141,10 @@ def _case(
 def check_landing(land: Land, tokenizer: Any, outcome: Outcome | None = standing, tolerance: float = 2e-6) -> int:
     """Check that a plug-in pays the right tokens; how many were blamed.
 
-    `land` takes a `TokenCredit` and the cases through the plug-in and returns what its engine trains on. With
-    `outcome` the numbers are advantages, what the verdicts of a group come to plus the words; with None they are
-    rewards, the words with the verdict on the last token of the policy's own. The rows are also shifted by one,
-    either way, and must fail then.
+    `land` takes a `TokenCredit` and the cases through the plug-in and returns what its engine
+    trains on. With `outcome` the numbers are advantages, what the verdicts of a group come to plus
+    the words; with None they are rewards, the words with the verdict on the last token of the
+    policy's own. The rows are also shifted by one, either way, and must fail then.
 
     Raises:
         AssertionError: names the first trajectory that is paid wrongly.

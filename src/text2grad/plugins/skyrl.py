@@ -16,19 +16,21 @@ from text2grad.align.trajectory import Trajectory
 from text2grad.plugins.credit import example_of, metrics_of, mixed, refuse_sums, refuse_weight, require, rewards_of
 
 KEEPING = ("gae", "reinforce++")
-"""Estimators that keep a reward at its token; they whiten. The others add up first. With step-wise trajectories
-SkyRL takes neither of these: it pays each step the last one's advantage."""
+"""Estimators that keep a reward at its token; they whiten. The others add up first. With step-wise
+trajectories SkyRL takes neither of these: it pays each step the last one's advantage."""
 
 
 class TokenCreditGenerator:
     """A generator of SkyRL's, of whole trajectories, whose rewards are a critic's.
 
-    `environment_weight` mixes in the environment's own rewards, `words_weight` multiplies the rewards of words. A
-    trajectory whose critique failed has a loss mask of zeros, and counts in `text2grad/failed`. SkyRL's own
-    `pass_at_n` reads the last token's reward: above 0 is a good verdict there.
+    `environment_weight` mixes in the environment's own rewards, `words_weight` multiplies the
+    rewards of words. A trajectory whose critique failed has a loss mask of zeros, and counts in
+    `text2grad/failed`. SkyRL's own `pass_at_n` reads the last token's reward: above 0 is a good
+    verdict there.
 
     Raises:
-        UserError: SkyRL is missing or of another version, its estimator adds rewards up, or a weight is not finite.
+        UserError: SkyRL is missing or of another version, its estimator adds rewards up, or a
+            weight is not finite.
     """
 
     def __init__(

@@ -30,14 +30,14 @@ def with_credit(
 ) -> tuple[list[Any], list[ScoredTrajectory]]:
     """The datums with an advantage for each target token, and what the critic gave each trajectory.
 
-    `metadata` says of each datum its `group_idx` and `traj_idx`; a trajectory may have several. `examples[i]` is
-    what group i answers, `rewards[i]` what the environment gave its trajectories (the cookbook's
-    `group.get_total_rewards()`). The datums of a trajectory whose critique failed are left out. Targets and
-    advantages are at the same positions, so nothing is shifted.
+    `metadata` says of each datum its `group_idx` and `traj_idx`; a trajectory may have several.
+    `examples[i]` is what group i answers, `rewards[i]` what the environment gave its trajectories
+    (the cookbook's `group.get_total_rewards()`). The datums of a trajectory whose critique failed
+    are left out. Targets and advantages are at the same positions, so nothing is shifted.
 
     Raises:
-        UserError: a datum has no `mask`, its mask does not fit, a weight is not finite, or `environment_weight` is
-            not 0 and `rewards` are missing.
+        UserError: a datum has no `mask`, its mask does not fit, a weight is not finite, or
+            `environment_weight` is not 0 and `rewards` are missing.
     """
     datums: dict[tuple[int, int], list[Any]] = {}
     for datum, at in zip(data, metadata, strict=True):

@@ -1,9 +1,10 @@
-"""TRL's GRPO with credit for words: the group compares verdicts, and each token is paid what was said of it.
+"""TRL's GRPO with credit for words: the group compares verdicts, and each token is paid what was
+said of it.
 
-`TokenCreditTrainer(credit=TokenCredit(...), model=..., train_dataset=..., args=...)` is a `GRPOTrainer` in all
-else: single answers, `tools`, `environment_factory`, `rollout_func` (whose `env_mask` says what the policy
-sampled). Its advantages are (B, T), A_t = (verdict - mean of the group) / std + words_weight * words_t, and 0
-at tokens of others.
+`TokenCreditTrainer(credit=TokenCredit(...), model=..., train_dataset=..., args=...)` is a
+`GRPOTrainer` in all else: single answers, `tools`, `environment_factory`, `rollout_func` (whose
+`env_mask` says what the policy sampled). Its advantages are (B, T), A_t = (verdict - mean of the
+group) / std + words_weight * words_t, and 0 at tokens of others.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ MEANS_OF_ROWS = ("grpo", "sapo", "dr_grpo")
 
 
 class TokenCreditMixin:
-    """Beside `GRPOTrainer` or a class made of it; the first reward function is `credit`, others may be added.
+    """Beside `GRPOTrainer` or a class made of it; the first reward function is `credit`, others may
+    be added.
 
-    A row's `id`, `reference` and other columns reach the critic as its `Example`. A trajectory whose critique
-    failed is left out of the loss and of its group's baseline, and counted as `text2grad/failed`.
-    `words_weight` 0 is GRPO on the verdicts. The entropy bonus of TRL, if it is on, is a mean over the judged
-    trajectories too.
+    A row's `id`, `reference` and other columns reach the critic as its `Example`. A trajectory
+    whose critique failed is left out of the loss and of its group's baseline, and counted as
+    `text2grad/failed`. `words_weight` 0 is GRPO on the verdicts. The entropy bonus of TRL, if it is
+    on, is a mean over the judged trajectories too.
 
     Raises:
-        UserError: the loss is of whole sequences, `credit` is of another tokenizer, `words_weight` is not finite,
-            the weights of the rewards do not fit, or TRL is of another version.
+        UserError: the loss is of whole sequences, `credit` is of another tokenizer, `words_weight`
+            is not finite, the weights of the rewards do not fit, or TRL is of another version.
     """
 
     def __init__(self, model: Any, *, credit: TokenCredit, words_weight: float = 1.0, **kwargs: Any) -> None:
@@ -99,7 +101,8 @@ class TokenCreditMixin:
         return [each.score for each in self._outcomes]
 
     def _calculate_rewards(self, *args: Any) -> Any:
-        """As TRL's, (B of all processes, functions): a failed critique leaves no reward, whatever else paid."""
+        """As TRL's, (B of all processes, functions): a failed critique leaves no reward, whatever
+        else paid."""
         rewards = super()._calculate_rewards(*args)  # type: ignore[misc]
         failed = torch.tensor([outcome.failed for outcome in self._outcomes], device=rewards.device)
         rewards[self.accelerator.gather(failed)] = torch.nan  # type: ignore[attr-defined]
@@ -112,7 +115,8 @@ class TokenCreditMixin:
         out["tool_mask"] = out.get("tool_mask", torch.ones_like(ids)) * judged.view(-1, 1)
         learned = out["completion_mask"] * out["tool_mask"]
         out["advantages"] = with_words(whole.view(-1, 1), words, learned.bool(), self.words_weight)
-        # What failed counts in no denominator either: of tokens here, of trajectories in `_compute_loss`.
+        # What failed counts in no denominator either: of tokens here, of trajectories in
+        # `_compute_loss`.
         gather = self.accelerator.gather  # type: ignore[attr-defined]
         out["num_items_in_batch"] = gather(learned.sum()).sum()
         out["judged_share"] = gather(judged.float()).mean()

@@ -1,4 +1,5 @@
-"""Traces of verifiers with credit for words, for the trainers that read `MessageNode.advantages` (prime-rl).
+"""Traces of verifiers with credit for words, for the trainers that read `MessageNode.advantages`
+(prime-rl).
 
 For an algorithm's `assign`, which is handed the finished rollouts of one prompt:
 
@@ -19,19 +20,22 @@ from text2grad.plugins.credit import advantages_apart, example_of, refuse_withou
 def assign_credit(
     traces: Sequence[Any], credit: TokenCredit, *, words_weight: float = 1.0, environment_weight: float = 0.0
 ) -> list[ScoredTrajectory]:
-    """Write the advantages of the traces that answer one prompt, and return what the critic gave each trace.
+    """Write the advantages of the traces that answer one prompt, and return what the critic gave
+    each trace.
 
-    `environment_weight` mixes in the environment's own reward (`trace.reward`), `words_weight` multiplies
-    the rewards of words.
+    `environment_weight` mixes in the environment's own reward (`trace.reward`), `words_weight`
+    multiplies the rewards of words.
 
-    The layout is verifiers' compact one, a number for each id that was sampled. A node that several branches share
-    is paid once. Where the critique failed, nodes have None, which is no credit of 0: they are not trained on.
-    If `environment_weight` is not 0, so do those of a trace that the environment did not score.
-    The critic's example is the messages before the first sampled one, and the task's data.
+    The layout is verifiers' compact one, a number for each id that was sampled. A node that several
+    branches share is paid once. Where the critique failed, nodes have None, which is no credit of
+    0: they are not trained on. If `environment_weight` is not 0, so do those of a trace that the
+    environment did not score. The critic's example is the messages before the first sampled one,
+    and the task's data.
 
     Raises:
-        UserError: verifiers is missing or of another version, a sampled node has no ids, a mask does not fit its
-            ids (verifiers would pad or cut in silence), or the ids are of another tokenizer.
+        UserError: verifiers is missing or of another version, a sampled node has no ids, a mask
+            does not fit its ids (verifiers would pad or cut in silence), or the ids are of another
+            tokenizer.
     """
     require("verifiers", "0.4", "pip install verifiers==0.4.0")
     refuse_without_ids(node.token_ids for trace in traces for node in trace.nodes if node.sampled)

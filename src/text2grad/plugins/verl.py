@@ -1,4 +1,5 @@
-"""verl's agent loops with credit for words: they return their own score, and a reward for each token.
+"""verl's agent loops with credit for words: they return their own score, and a reward for each
+token.
 
 # agent.yaml, and actor_rollout_ref.rollout.agent.agent_loop_config_path=agent.yaml
 # with actor_rollout_ref.rollout.agent.default_agent_loop=words
@@ -42,12 +43,14 @@ KEEPING = ("gae", "reinforce_plus_plus", "remax", "optimal_token_baseline", "tir
 
 @cache
 def credit_of(name: str, tokenizer: Any) -> TokenCredit:
-    """What `name`, "module:function", makes; one for all loops of a worker, so that it is asked in batches."""
+    """What `name`, "module:function", makes; one for all loops of a worker, so that it is asked in
+    batches."""
     return load_named("credit", name, kinds=(type, FunctionType))(tokenizer)  # type: ignore[no-any-return]
 
 
 class PaidOutput(AgentLoopOutput):  # type: ignore[misc]
-    """An output with a reward for each token of the response; verl would put its score on the last one."""
+    """An output with a reward for each token of the response; verl would put its score on the last
+    one."""
 
     token_rewards: list[float] = Field(exclude=True)
 
@@ -56,15 +59,17 @@ class PaidOutput(AgentLoopOutput):  # type: ignore[misc]
 
 
 class TokenCreditMixin:
-    """Beside an agent loop of verl's; `credit` names a function of the tokenizer that returns a `TokenCredit`.
+    """Beside an agent loop of verl's; `credit` names a function of the tokenizer that returns a
+    `TokenCredit`.
 
-    The critic's example is the prompt with the row's `extra_info`, and its `ground_truth` as reference. Where the
-    critique failed, the mask is of zeros, and it counts in `text2grad/failed`. `environment_weight` mixes in verl's
-    own reward (the loop's, or else its reward function's); `words_weight` multiplies the rewards of words.
+    The critic's example is the prompt with the row's `extra_info`, and its `ground_truth` as
+    reference. Where the critique failed, the mask is of zeros, and it counts in `text2grad/failed`.
+    `environment_weight` mixes in verl's own reward (the loop's, or else its reward function's);
+    `words_weight` multiplies the rewards of words.
 
     Raises:
-        UserError: verl is of another version, its estimator adds rewards up, its trainer is the old one, which
-            reads one score of a trajectory, or a weight is not finite.
+        UserError: verl is of another version, its estimator adds rewards up, its trainer is the old
+            one, which reads one score of a trajectory, or a weight is not finite.
     """
 
     def __init__(

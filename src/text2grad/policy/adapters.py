@@ -1,7 +1,7 @@
 """A second adapter on a policy's base weights: one model is policy, reference and reward model.
 
-The active adapter is a state of the model, so the two take turns: the second is active only while its view is
-`evaluating`.
+The active adapter is a state of the model, so the two take turns: the second is active only while
+its view is `evaluating`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ BASE_DIGEST = "base.sha256"
 
 
 def beside(policy: Policy, folder: Path, name: str) -> Policy:
-    """The adapter in `folder` as a policy of its own on the base weights of `policy`, which stays as it is.
+    """The adapter in `folder` as a policy of its own on the base weights of `policy`, which stays
+    as it is.
 
     Raises:
-        UserError: `policy` has no adapter, or `folder` has no adapter of this base model, or a damaged one.
+        UserError: `policy` has no adapter, or `folder` has no adapter of this base model, or a
+            damaged one.
     """
     if not isinstance(policy.model, PeftModel):
         raise UserError("nothing can share the base weights of a policy that trains them", "set policy.lora")

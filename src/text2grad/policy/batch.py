@@ -12,10 +12,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Prompts padded on the left, responses on the right, so that all responses start at one column.
+    """Prompts padded on the left, responses on the right, so that all responses start at one
+    column.
 
-    `input_ids`, `attention_mask`, `position_ids`: (B, P+T). `response_ids`, `mask`: (B, T). The mask is True on
-    tokens of the policy; between its turns a response also has tokens of others, which are attended to.
+    `input_ids`, `attention_mask`, `position_ids`: (B, P+T). `response_ids`, `mask`: (B, T). The
+    mask is True on tokens of the policy; between its turns a response also has tokens of others,
+    which are attended to.
     """
 
     input_ids: Tensor
@@ -39,7 +41,8 @@ class TokenBatch:
         return TokenBatch(*(column[index] for column in vars(self).values()))
 
     def trimmed(self) -> TokenBatch:
-        """Without the columns that are padding in all rows: on the left of the prompts, right of the responses."""
+        """Without the columns that are padding in all rows: on the left of the prompts, right of
+        the responses."""
         width = int(self.lengths.max())  # the longest response
         whole = int(self.input_ids.shape[1]) - (self.width - width)  # columns without padding on the right
         first = int((self.attention_mask[:, :whole] == 0).all(dim=0).int().argmin())
@@ -52,7 +55,8 @@ class TokenBatch:
         )
 
     def passes(self, index: Tensor, size: int, grouped: bool = False) -> tuple[Tensor, ...]:
-        """The rows `index` in groups of at most `size` of similar length, so that little of a pass is padding.
+        """The rows `index` in groups of at most `size` of similar length, so that little of a pass
+        is padding.
 
         `grouped`: answers to one prompt stand together, and prompts are of similar length
         (see `policy.forward.prefix`).
@@ -76,8 +80,8 @@ def pack(
 ) -> TokenBatch:
     """Pad a batch of prompt and response ids into one rectangle.
 
-    `masks`: of each response, which of its ids the policy sampled; None: all of them. What stands under `pad` is
-    never attended to nor scored.
+    `masks`: of each response, which of its ids the policy sampled; None: all of them. What stands
+    under `pad` is never attended to nor scored.
     """
     prompt_width = max(len(ids) for ids in prompts)  # P
     width = max(len(ids) for ids in responses)  # T

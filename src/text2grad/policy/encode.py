@@ -1,12 +1,14 @@
 """Messages to token ids through the tokenizer's own chat template, whatever it is.
 
-A response is tokenised here only as a *target* of supervised training. Sampled responses keep the ids they were
-sampled as. The text of a message or target is data: only the template writes control tokens.
+A response is tokenised here only as a *target* of supervised training. Sampled responses keep the
+ids they were sampled as. The text of a message or target is data: only the template writes control
+tokens.
 
-Templates differ in how they begin an answer. As a generation prompt some write less than before a finished answer
-(an empty `<think>` block comes only with the answer), some more (an open `<think>` that a finished answer lacks).
-Training and sampling both use what precedes a finished answer: an answer follows what the template itself writes
-before it, and never begins inside a block that the template has opened.
+Templates differ in how they begin an answer. As a generation prompt some write less than before a
+finished answer (an empty `<think>` block comes only with the answer), some more (an open `<think>`
+that a finished answer lacks). Training and sampling both use what precedes a finished answer: an
+answer follows what the template itself writes before it, and never begins inside a block that the
+template has opened.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ Turn = Mapping[str, str]
 def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     """Return the ids of a conversation, up to where the template lets an answer begin.
 
-    A message that spells the name of a special token is encoded as those characters, in ordinary tokens: no message
-    can end its turn or begin another, and no character is lost.
+    A message that spells the name of a special token is encoded as those characters, in ordinary
+    tokens: no message can end its turn or begin another, and no character is lost.
 
     Raises:
         UserError: the template refuses or drops a turn.
@@ -48,21 +50,25 @@ def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
 
 
 def encode_prompts(tokenizer: Any, examples: Sequence[Example], limit: int | None, room: int) -> list[list[int]]:
-    """Return the prompt ids of examples, each with room for `room` new tokens (see `check_lengths`)."""
+    """Return the prompt ids of examples, each with room for `room` new tokens (see
+    `check_lengths`)."""
     prompts = [encode_prompt(tokenizer, example.prompt) for example in examples]
     check_lengths([(example.id, ids) for example, ids in zip(examples, prompts, strict=True)], limit, room)
     return prompts
 
 
 def encode_target(tokenizer: Any, text: str) -> list[int]:
-    """Return the ids of an assistant's answer as a training target: the text and the end of its turn.
+    """Return the ids of an assistant's answer as a training target: the text and the end of its
+    turn.
 
-    The text is encoded behind what the template writes before it, and cut there: some tokenizers put a space in
-    front of a text that stands alone. It is encoded alone where this would move the tokens before it (a line break
-    joins one), or lose white space to a control token that strips what follows it.
+    The text is encoded behind what the template writes before it, and cut there: some tokenizers
+    put a space in front of a text that stands alone. It is encoded alone where this would move the
+    tokens before it (a line break joins one), or lose white space to a control token that strips
+    what follows it.
 
     Raises:
-        UserError: the template rewrites such an answer, for example one with a block of reasoning of its own.
+        UserError: the template rewrites such an answer, for example one with a block of reasoning
+            of its own.
     """
     chat = chat_format(tokenizer)
     hidden = chat.hide(text)
@@ -77,12 +83,14 @@ def encode_target(tokenizer: Any, text: str) -> list[int]:
 def encode_between(
     tokenizer: Any, asked: Sequence[Message], words: str, others: Sequence[Message]
 ) -> list[int] | None:
-    """Return the ids that the template writes between a finished turn of the policy and its next one.
+    """Return the ids that the template writes between a finished turn of the policy and its next
+    one.
 
-    The turn said `words` in the conversation `asked`, and `others` answered. Its end is its own last token.
-    White space at the ends of a turn is the turn's own, whether the template keeps it or not. None if the template,
-    once others have answered, writes the turns before them differently (it leaves out reasoning, for example): then
-    the model reads other tokens than those that were sampled.
+    The turn said `words` in the conversation `asked`, and `others` answered. Its end is its own
+    last token. White space at the ends of a turn is the turn's own, whether the template keeps it
+    or not. None if the template, once others have answered, writes the turns before them
+    differently (it leaves out reasoning, for example): then the model reads other tokens than those
+    that were sampled.
 
     Raises:
         UserError: the template refuses or drops a turn.
@@ -115,17 +123,18 @@ def rendering_of(tokenizer: Any, messages: Iterable[Message]) -> Iterator[str]:
 def turn_end(tokenizer: Any) -> str:
     """Return what the template writes right after an answer, up to the token that ends generation.
 
-    A template that writes nothing there gets the tokenizer's end-of-sequence token, without which a policy would
-    never learn to stop.
+    A template that writes nothing there gets the tokenizer's end-of-sequence token, without which a
+    policy would never learn to stop.
     """
     return chat_format(tokenizer).end or str(tokenizer.eos_token)
 
 
 def stop_ids(tokenizer: Any, model: Any = None) -> list[int]:
-    """Return the ids that end a response: the template's end of turn, the tokenizer's end of sequence, the model's.
+    """Return the ids that end a response: the template's end of turn, the tokenizer's end of
+    sequence, the model's.
 
-    A model has them in its generation config, one or a list. Only special tokens count: where the config is derived
-    from a model class's defaults, its id may be any word of this vocabulary.
+    A model has them in its generation config, one or a list. Only special tokens count: where the
+    config is derived from a model class's defaults, its id may be any word of this vocabulary.
     """
     listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     of_model = {listed} if isinstance(listed, int) else set(listed or ())
@@ -154,7 +163,8 @@ def check_lengths(prompts: Sequence[tuple[str, list[int]]], limit: int | None, r
 
 
 class Frame(NamedTuple):
-    """The text that a template writes before and after an answer; `after` is None where it writes no answers."""
+    """The text that a template writes before and after an answer; `after` is None where it writes
+    no answers."""
 
     before: str
     after: str | None
@@ -167,7 +177,8 @@ class Frame(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """The beginnings of a finished and a requested answer, from where they differ; empty if refused."""
+    """The beginnings of a finished and a requested answer, from where they differ; empty if
+    refused."""
 
     finished: str = ""
     requested: str = ""
@@ -176,10 +187,11 @@ class Beginning(NamedTuple):
 class ChatFormat:
     """A tokenizer with its chat template: what the template writes, and how that text becomes ids.
 
-    Names of special tokens in messages are replaced by marks before the template is rendered, so that the special
-    tokens in the rendered text are the template's own. These are then replaced by aliases and the marks by the
-    names, and a twin of the tokenizer that knows the aliases but no special token encodes the whole: nothing else
-    is read differently. `names`: the ids of the special tokens.
+    Names of special tokens in messages are replaced by marks before the template is rendered, so
+    that the special tokens in the rendered text are the template's own. These are then replaced by
+    aliases and the marks by the names, and a twin of the tokenizer that knows the aliases but no
+    special token encodes the whole: nothing else is read differently. `names`: the ids of the
+    special tokens.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -201,7 +213,8 @@ class ChatFormat:
         return self._pattern.sub(lambda match: self._marks[match[0]], text)
 
     def first_name(self, text: str) -> str:
-        """Return the special token that a rendered text begins with, the longest of several; else ""."""
+        """Return the special token that a rendered text begins with, the longest of several; else
+        ""."""
         return max((name for name in self.names if text.startswith(name)), key=len, default="")
 
     def ids(self, text: str) -> list[int]:
@@ -211,7 +224,8 @@ class ChatFormat:
         return self.ids_by_twin(text)
 
     def ids_after(self, before: str, text: str) -> list[int] | None:
-        """Return the ids of a text behind another; None if together they have other tokens across the border."""
+        """Return the ids of a text behind another; None if together they have other tokens across
+        the border."""
         prefix, joined = self.ids(before), self.ids(before + text)
         return joined[len(prefix) :] if joined[: len(prefix)] == prefix else None
 
@@ -224,7 +238,8 @@ class ChatFormat:
 
     @cached_property
     def _twin(self) -> tuple[Any, dict[int, int]]:
-        """A tokenizer that takes special tokens' names for text, and the ids for which its aliases stand."""
+        """A tokenizer that takes special tokens' names for text, and the ids for which its aliases
+        stand."""
         twin = copy.deepcopy(self._tokenizer.backend_tokenizer)
         twin.encode_special_tokens = True
         twin.no_padding()
@@ -242,8 +257,8 @@ class ChatFormat:
     def render(self, turns: Sequence[Mapping[str, Any]], **arguments: bool) -> str:
         """Return the conversation as the template writes it, in the sandbox of transformers.
 
-        The sandbox ends a `range` of more than 100,000 and a text that does not fit into memory with errors of
-        Python.
+        The sandbox ends a `range` of more than 100,000 and a text that does not fit into memory
+        with errors of Python.
 
         Raises:
             UserError: the template refuses the conversation.
@@ -264,7 +279,8 @@ class ChatFormat:
             return ""
 
     def opening(self, messages: Sequence[Message]) -> tuple[str, str]:
-        """Return the text before the answer to a conversation, and a space at its end that the answer takes over.
+        """Return the text before the answer to a conversation, and a space at its end that the
+        answer takes over.
 
         Raises:
             UserError: see `frame`.
@@ -275,8 +291,8 @@ class ChatFormat:
     def frame(self, turns: Sequence[Turn]) -> Frame:
         """Return what the template writes around the answer to a conversation.
 
-        For a template that cannot write a finished conversation (it has no answers, or has the system's text only
-        in the last turn) its generation prompt is taken.
+        For a template that cannot write a finished conversation (it has no answers, or has the
+        system's text only in the last turn) its generation prompt is taken.
 
         Raises:
             UserError: the template refuses the conversation, or drops a turn.
@@ -296,7 +312,8 @@ class ChatFormat:
         return Frame(generated, None)
 
     def refuse_rewritten(self, answer: str) -> None:
-        """Refuse an answer that the template writes differently; white space at its ends is the answer's own.
+        """Refuse an answer that the template writes differently; white space at its ends is the
+        answer's own.
 
         Raises:
             UserError: the template rewrites the answer.
@@ -313,7 +330,8 @@ class ChatFormat:
             )
 
     def _turns(self, messages: Sequence[Message]) -> list[Turn]:
-        """Return turns for the template: no text spells a special token, a tool may have to speak as the user."""
+        """Return turns for the template: no text spells a special token, a tool may have to speak
+        as the user."""
         roles = [message.role for message in messages]
         if "tool" in roles and not self.knows_tools:
             warn_once("the chat template has no turns of tools: they are written as the user's")
@@ -381,7 +399,8 @@ class ChatFormat:
 
 
 def chat_format(tokenizer: Any) -> ChatFormat:
-    """Return the format of a tokenizer, made once for a template and so many tokens: special ones may be added."""
+    """Return the format of a tokenizer, made once for a template and so many tokens: special ones
+    may be added."""
     return _made(tokenizer, str(tokenizer.chat_template), len(tokenizer))
 
 

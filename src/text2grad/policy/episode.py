@@ -1,7 +1,8 @@
 """Episodes: the policy speaks, an environment answers, turn after turn, as one sequence of ids.
 
-The policy's ids stay as they were sampled. Between its turns stand the ids of what the chat template writes around
-the words of others, once and for all: what was read or sampled is never tokenised again.
+The policy's ids stay as they were sampled. Between its turns stand the ids of what the chat
+template writes around the words of others, once and for all: what was read or sampled is never
+tokenised again.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ MakeEnvironment = Callable[[], Environment]
 class Thread:
     """A growing conversation with the policy, in words and in ids.
 
-    `prompt` are the ids before the policy's first turn, `ids` all after it, and `mask` is True at those of the
-    policy. `between` are the messages of others before each turn since `prompt`. Where the chat template writes
-    earlier turns in another way once they are answered, the model reads them so: the conversation so far becomes
-    the prompt of the next turn, and only what follows can be trained. Lists are replaced, never changed in place,
-    so that a shallow copy is a copy.
+    `prompt` are the ids before the policy's first turn, `ids` all after it, and `mask` is True at
+    those of the policy. `between` are the messages of others before each turn since `prompt`. Where
+    the chat template writes earlier turns in another way once they are answered, the model reads
+    them so: the conversation so far becomes the prompt of the next turn, and only what follows can
+    be trained. Lists are replaced, never changed in place, so that a shallow copy is a copy.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[Message], begun: Sequence[Message] = ()) -> None:
@@ -81,7 +82,8 @@ class Thread:
 def encode_turns(
     tokenizer: Any, prompt: Sequence[Message], response: str, sampled: Sequence[Sequence[int]] = ()
 ) -> Thread:
-    """Return a recorded transcript as token ids; `sampled`: the ids of each of its turns, if they are known.
+    """Return a recorded transcript as token ids; `sampled`: the ids of each of its turns, if they
+    are known.
 
     Raises:
         UserError: see `encode_target` and `encode_between`.
@@ -121,7 +123,8 @@ class Episode:
         return cls(environment, Thread(tokenizer, example.prompt, messages))
 
     def take(self, sample: Sample, words: str, has_room: Callable[[Thread], bool]) -> None:
-        """Append a sampled turn and the environment's answer; truncated where there is no room for another turn."""
+        """Append a sampled turn and the environment's answer; truncated where there is no room for
+        another turn."""
         self.thread.add_turn(sample.ids)
         if sample.truncated:
             self.over = self.truncated = True
@@ -152,8 +155,9 @@ def play(
 ) -> list[Sample]:
     """Play one episode per example; `turns` samples the turns of all unfinished episodes together.
 
-    `draws` (N, max_turns * max_new_tokens) as in `generate`, those of one turn after the other. An episode that
-    has no room for one more turn of `max_new_tokens` ends, and so does one whose turn was cut.
+    `draws` (N, max_turns * max_new_tokens) as in `generate`, those of one turn after the other. An
+    episode that has no room for one more turn of `max_new_tokens` ends, and so does one whose turn
+    was cut.
 
     Raises:
         UserError: the environment answers in another shape, or the chat template refuses its turns.
@@ -181,7 +185,8 @@ def play(
 
 
 def words_and_tokens(table: TokenTable, example: Example, sample: Sample) -> tuple[str, Aligned]:
-    """Return the policy's words, a `Transcript` where others spoke too, and the characters of each token."""
+    """Return the policy's words, a `Transcript` where others spoke too, and the characters of each
+    token."""
     if sample.mask is None:
         aligned = table.align(sample.ids)
         return aligned.text, aligned

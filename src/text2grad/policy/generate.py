@@ -1,6 +1,7 @@
 """Sampling responses.
 
-The ids that come back are the ids that were sampled. No special token is stripped, no text re-encoded.
+The ids that come back are the ids that were sampled. No special token is stripped, no text
+re-encoded.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sampled response: its ids, with the end-of-turn token if it wrote one, and whether it was cut.
+    """A sampled response: its ids, with the end-of-turn token if it wrote one, and whether it was
+    cut.
 
-    `verdict`: in [-1, 1], read by the score head of a reward model off the state before the response. An episode
-    (`policy.episode`) has several turns: `mask` says which of the ids the policy sampled, `between` what others
-    said before each turn and after the last, and `prompt` are the ids before the first one. All are None where a
-    response is one turn behind the prompt that was given.
+    `verdict`: in [-1, 1], read by the score head of a reward model off the state before the
+    response. An episode (`policy.episode`) has several turns: `mask` says which of the ids the
+    policy sampled, `between` what others said before each turn and after the last, and `prompt` are
+    the ids before the first one. All are None where a response is one turn behind the prompt that
+    was given.
     """
 
     ids: list[int]
@@ -52,8 +55,8 @@ class Sample:
 
 
 Constraint = Callable[[Sequence[int], Sequence[int], Tensor], Tensor]
-"""Scores (N, V) with -inf where a token cannot come next, of: the indices of N prompts, the last token written in
-answer to each (none at the beginning), and their scores."""
+"""Scores (N, V) with -inf where a token cannot come next, of: the indices of N prompts, the last
+token written in answer to each (none at the beginning), and their scores."""
 
 
 def generate(
@@ -66,15 +69,16 @@ def generate(
 ) -> list[Sample]:
     """Sample one response per prompt, in the order given.
 
-    `progress` is called with the number of finished responses after each batch, and every `SILENT_SECONDS` within a
-    batch, where unfinished ones count by their share of `max_new_tokens`.
+    `progress` is called with the number of finished responses after each batch, and every
+    `SILENT_SECONDS` within a batch, where unfinished ones count by their share of `max_new_tokens`.
 
-    `draws` (N, max_new_tokens), in [0, 1): the random numbers that choose the tokens of each response, so that it
-    depends on nothing else in the batch. Without them torch's generator draws.
+    `draws` (N, max_new_tokens), in [0, 1): the random numbers that choose the tokens of each
+    response, so that it depends on nothing else in the batch. Without them torch's generator draws.
 
-    Prompts of similar length share a batch (less padding), padded on the left. Temperature 0 is greedy.
-    Sampling is from the full distribution at `temperature`, so that it can be scored exactly as sampled; a
-    model's own generation defaults (top-p, repetition penalty) are ignored for the same reason.
+    Prompts of similar length share a batch (less padding), padded on the left. Temperature 0 is
+    greedy. Sampling is from the full distribution at `temperature`, so that it can be scored
+    exactly as sampled; a model's own generation defaults (top-p, repetition penalty) are ignored
+    for the same reason.
 
     Raises:
         NotFinite: the policy's probabilities are not finite.
@@ -101,7 +105,8 @@ def _generate_batch(
     draws: Tensor | None,
     progress: Callable[[float], None],
 ) -> list[Sample]:
-    """One answer per prompt, by its index. Rows that have ended leave the batch, several at a time."""
+    """One answer per prompt, by its index. Rows that have ended leave the batch, several at a
+    time."""
     stops = set(policy.stop_ids)
     written: dict[int, list[int]] = {index: [] for index in prompts}
     rows, reported = list(prompts), time.monotonic()
@@ -140,12 +145,12 @@ def _read(
 ) -> tuple[Tensor, Tensor, Tensor, list[float] | list[None]]:
     """Read N prompts into an empty cache, a row for each.
 
-    In half precision, where only rounding changes, equal prompts are read once, and if the model allows it also
-    common beginnings of different prompts. The rows of the cache are then repeated.
+    In half precision, where only rounding changes, equal prompts are read once, and if the model
+    allows it also common beginnings of different prompts. The rows of the cache are then repeated.
 
     Returns:
-        Scores (N, V) of the first tokens of the answers, the mask (N, P) over the cache, the positions (N, 1 or
-        more) of the last tokens, and the verdicts.
+        Scores (N, V) of the first tokens of the answers, the mask (N, P) over the cache, the
+        positions (N, 1 or more) of the last tokens, and the verdicts.
     """
     expands, head = can_drop_rows(cache), policy.score_head
     distinct = list(dict.fromkeys(prompts)) if policy.reader.half and expands else list(prompts)
@@ -180,8 +185,8 @@ def _packed(policy: Policy, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, T
 def _next(
     policy: Policy, cache: DynamicCache, ids: Tensor, attention: Tensor, positions: Tensor, stated: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Read ids behind the contents of a cache; return scores (N, V) of the next tokens, and if `stated` the states
-    (N, H) behind them."""
+    """Read ids behind the contents of a cache; return scores (N, V) of the next tokens, and if
+    `stated` the states (N, H) behind them."""
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
     inputs[cache_keyword(policy.model)] = cache
     output = policy.model(**inputs, use_cache=True, logits_to_keep=1, output_hidden_states=stated)
@@ -189,7 +194,8 @@ def _next(
 
 
 def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:
-    """(N, V) -> (N,): the likeliest tokens, or tokens sampled by inverting the distribution at `draws` (N,)."""
+    """(N, V) -> (N,): the likeliest tokens, or tokens sampled by inverting the distribution at
+    `draws` (N,)."""
     best, likeliest = scores.max(dim=-1)
     if (best.isnan() | best.isposinf()).any():
         cure = "its weights or activations overflow: --policy.dtype float32, or an earlier checkpoint"

@@ -1,7 +1,8 @@
 """Grounded decoding: an answer can only be a z that quotes the response it judges.
 
-llguidance masks the vocabulary by the grammar of z (`wire.quotable`). As long as enough tokens remain nothing is
-forced: a model whose answer is valid without a mask gives the same answer with it. Then the answer is closed.
+llguidance masks the vocabulary by the grammar of z (`wire.quotable`). As long as enough tokens
+remain nothing is forced: a model whose answer is valid without a mask gives the same answer with
+it. Then the answer is closed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from text2grad.wire.quotable import Quotable
 ENGINE = "llguidance"
 CLOSING = (b'"', b', "occurrence": ', b"1", b', "part": true', b"}", *(bytes([byte]) for byte in b"]]]"))
 CLOSING += (b', "good_spans": [', b', "poor_spans": [', b', "improvable_spans": [', b"}")
-"""The most that closing an answer takes, beside the rest of a word, in the parts in which the engine settles it."""
+"""The most that closing an answer takes, beside the rest of a word, in the parts in which the
+engine settles it."""
 MARGIN = 8
 QUOTE = 0x22
 
@@ -34,7 +36,8 @@ Mask = NDArray[np.bool_]
 
 
 def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
-    """Return what grounded decoding needs of a policy; None where it is off, or `auto` and not possible.
+    """Return what grounded decoding needs of a policy; None where it is off, or `auto` and not
+    possible.
 
     Raises:
         UserError: it is `on`, and not possible.
@@ -51,7 +54,8 @@ def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
 
 
 class Vocabulary:
-    """The tokens of a model as bytes, and the mask engine over them. Built once for a model, within a second.
+    """The tokens of a model as bytes, and the mask engine over them. Built once for a model, within
+    a second.
 
     `model`: the model whose generation config names further stop tokens.
 
@@ -73,7 +77,8 @@ class Vocabulary:
         self.stops = stop_ids(tokenizer, model)
         self.width = max(width, len(tokenizer))
         self._encoder = from_tokenizer(tokenizer, n_vocab=self.width, eos_token=self.stops)
-        # A response and its critique are each of a size that the engine's own limits do not foresee.
+        # A response and its critique are each of a size that the engine's own limits do not
+        # foresee.
         self._limits = llguidance.LLParserLimits(initial_lexer_fuel=100_000_000, step_lexer_fuel=100_000_000)
         self.pieces = pieces + [b""] * (self.width - len(pieces))
         self.lead = " " if self.pieces[encode_target(tokenizer, "{")[0]].startswith(b" ") else ""
@@ -112,8 +117,8 @@ class Vocabulary:
 class Row:
     """One answer that is being written.
 
-    `taken`: tokens written. `forced`: too little room was left for a token that the model preferred. `reserve`:
-    with more room than this any token leaves room for closing the answer.
+    `taken`: tokens written. `forced`: too little room was left for a token that the model
+    preferred. `reserve`: with more room than this any token leaves room for closing the answer.
     """
 
     def __init__(self, vocabulary: Vocabulary, response: str) -> None:
@@ -149,7 +154,8 @@ class Row:
         return bool(self.matcher.validate_tokens([token]) == 1)
 
     def has_room(self, token: int, room: int) -> bool:
-        """True if the answer can be closed and its turn ended, with this token as the next of `room`."""
+        """True if the answer can be closed and its turn ended, with this token as the next of
+        `room`."""
         if room > self.reserve or token in self._vocabulary.stops:
             return True
         row = copy.copy(self)
@@ -198,7 +204,8 @@ class GroundedAnswers:
         return [self._rows[answer].forced for answer in range(len(self._texts))]
 
     def __call__(self, answers: Sequence[int], written: Sequence[int], scores: Tensor) -> Tensor:
-        """Scores (N, V) with -inf where a token cannot come next; `written`: the last tokens of these answers."""
+        """Scores (N, V) with -inf where a token cannot come next; `written`: the last tokens of
+        these answers."""
         for answer in answers:
             if answer not in self._rows:
                 self._rows[answer] = Row(self._vocabulary, self._texts[answer])
@@ -216,7 +223,8 @@ class GroundedAnswers:
         return masked
 
     def _likeliest(self, rows: Sequence[Row], scores: Tensor, room: int) -> Tensor:
-        """Mask all but one token of each row. A mask is made only where the likeliest token is not allowed."""
+        """Mask all but one token of each row. A mask is made only where the likeliest token is not
+        allowed."""
         tokens = scores.argmax(dim=-1)
         others = [i for i, row in enumerate(rows) if not row.ended and not row.allows(int(tokens[i]))]
         if others:
@@ -232,7 +240,8 @@ class GroundedAnswers:
         masks = self._vocabulary.masks([row.matcher for row in rows])[:, : scores.shape[1]]
         for row, mask, token in zip(rows, masks, scores.argmax(dim=-1).tolist(), strict=True):
             if not mask[token] and mask.sum() == 1:
-                # Where the next bytes are settled the engine allows one spelling; the model may prefer another.
+                # Where the next bytes are settled the engine allows one spelling; the model may
+                # prefer another.
                 mask[token] = row.allows(token)
         return masks
 

@@ -1,8 +1,9 @@
 """Loading policies from a hub name or a folder: safetensors and JSON only.
 
-An adapter stays apart from its base weights wherever it is used, trained or written: a merged weight in a half type
-loses most of what was trained (at a learning rate of 1e-5 three quarters). Where all weights are to be trained, and
-in `text2grad merge`, it is merged in float32, one layer at a time, on the CPU.
+An adapter stays apart from its base weights wherever it is used, trained or written: a merged
+weight in a half type loses most of what was trained (at a learning rate of 1e-5 three quarters).
+Where all weights are to be trained, and in `text2grad merge`, it is merged in float32, one layer at
+a time, on the CPU.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ def load_policy(settings: PolicySettings) -> Policy:
         settings: `model` is a hub name, or a folder written by `write_policy` or `save_pretrained`.
 
     Returns:
-        The policy. With `settings.lora` a plain model gets a new adapter, and an adapter that is loaded is trained
-        further, its reference being a frozen copy. Without, all weights are trained, and a loaded adapter is merged
-        into them.
+        The policy. With `settings.lora` a plain model gets a new adapter, and an adapter that is
+        loaded is trained further, its reference being a frozen copy. Without, all weights are
+        trained, and a loaded adapter is merged into them.
 
     Raises:
-        UserError: the folder or name has no model or tokenizer, its adapter is not as `settings.lora` says, or the
-            device does not exist.
+        UserError: the folder or name has no model or tokenizer, its adapter is not as
+            `settings.lora` says, or the device does not exist.
     """
     device, folder = choose_device(settings.device), Path(settings.model)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
@@ -71,10 +72,12 @@ def load_policy(settings: PolicySettings) -> Policy:
 
 
 def load_frozen(settings: PolicySettings) -> Policy:
-    """Load a policy as it was saved, to be used and not trained: an adapter stays apart from its base weights.
+    """Load a policy as it was saved, to be used and not trained: an adapter stays apart from its
+    base weights.
 
     Args:
-        settings: as for `load_policy`; `lora` and `value_head`, which are about training, are ignored.
+        settings: as for `load_policy`; `lora` and `value_head`, which are about training, are
+            ignored.
 
     Returns:
         The policy, with a head that scores or labels if it has one.
@@ -92,7 +95,8 @@ def load_frozen(settings: PolicySettings) -> Policy:
 
 
 def load_heads(policy: Policy, folder: Path) -> None:
-    """Give a policy the heads that were saved in a folder, if any were, to be used and not trained."""
+    """Give a policy the heads that were saved in a folder, if any were, to be used and not
+    trained."""
     for name, saved in head_files(folder).items():
         head = add_head(policy, name)
         load_head(head, saved)
@@ -107,7 +111,8 @@ def add_head(policy: Policy, name: Literal["score_head", "span_head", "label_hea
 
 
 def _model_to_train(part: str, name: str, settings: PolicySettings) -> tuple[Any, dict[str, Tensor]]:
-    """Load a model as `settings.lora` says, with the exact values of merged weights that its half type rounded.
+    """Load a model as `settings.lora` says, with the exact values of merged weights that its half
+    type rounded.
 
     They are named as the weights of the policy whose `part` the model is.
     """
@@ -133,9 +138,11 @@ def is_adapter(name: str) -> bool:
 
 
 def base_of(name: str) -> str:
-    """Return the model whose weights the adapter in a folder belongs to; a plain model is its own base.
+    """Return the model whose weights the adapter in a folder belongs to; a plain model is its own
+    base.
 
-    A converted GGUF model keeps the name in `policy.model`, not that of its folder in this user's cache.
+    A converted GGUF model keeps the name in `policy.model`, not that of its folder in this user's
+    cache.
     """
     if is_adapter(name):
         name = str(_adapter_config(Path(name))[BASE])
@@ -155,7 +162,8 @@ def _adapter_config(folder: Path) -> dict[str, Any]:
 
 
 def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
-    """Load a folder or hub name; an adapter stays apart, frozen, or trained with the dropout of `lora`.
+    """Load a folder or hub name; an adapter stays apart, frozen, or trained with the dropout of
+    `lora`.
 
     Pickled weights are refused: they can run code.
 
@@ -230,7 +238,8 @@ def _other_base(folder: Path, base: str, reason: str) -> UserError:
 
 
 def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:
-    """Refuse settings of another rank or layers than those of an adapter that is trained further."""
+    """Refuse settings of another rank or layers than those of an adapter that is trained
+    further."""
     config = _adapter_config(folder)
     if config.get("peft_type") != "LORA":
         problem = f"the adapter in {folder} is {config.get('peft_type')}, and only LORA is trained further"
@@ -249,8 +258,8 @@ def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:
 def merge_layers(model: Any) -> Iterator[tuple[str, Any, Tensor]]:
     """Merge an adapter into its base weights, layer by layer, in float32.
 
-    Yields the name of each layer, the layer, now in float32, and its weight before. `model.unload()` then removes
-    the adapter.
+    Yields the name of each layer, the layer, now in float32, and its weight before.
+    `model.unload()` then removes the adapter.
 
     Raises:
         UserError: the adapter changes weights that two layers share.

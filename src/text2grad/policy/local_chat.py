@@ -16,10 +16,11 @@ from text2grad.wire.quotable import keep_resolved
 
 
 class LocalChat:
-    """A model of this process as a chat endpoint: how the trained reward model answers (see `chat.Chat`).
+    """A model of this process as a chat endpoint: how the trained reward model answers (see
+    `chat.Chat`).
 
-    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage` sums the tokens of
-    all answers.
+    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage`
+    sums the tokens of all answers.
 
     Args:
         policy: the model.
@@ -52,7 +53,8 @@ class LocalChat:
         return 0 if limit is None else length - limit
 
     def complete(self, conversations: Sequence[Sequence[Message]]) -> list[Completion | Failure]:
-        """Answer each conversation; one that leaves no room for an answer is a typed failure, never cut."""
+        """Answer each conversation; one that leaves no room for an answer is a typed failure, never
+        cut."""
         return self._answer(conversations, [None] * len(conversations))
 
     def complete_about(
@@ -66,7 +68,8 @@ class LocalChat:
     ) -> list[Completion | Failure]:
         tokenizer, limit, room = self.policy.tokenizer, self.policy.context, self.settings.max_new_tokens
         prompts = [tuple(encode_prompt(tokenizer, messages)) for messages in conversations]
-        # Greedy answers to equal questions are equal, so each is generated once; samples differ by number.
+        # Greedy answers to equal questions are equal, so each is generated once; samples differ by
+        # number.
         numbers = range(len(prompts)) if self.settings.temperature > 0 else [0] * len(prompts)
         questions = list(zip(prompts, texts, numbers, strict=True))
         fitting = [key for key in dict.fromkeys(questions) if limit is None or len(key[0]) + room <= limit]

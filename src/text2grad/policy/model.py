@@ -1,7 +1,7 @@
 """The policy: a causal language model with its value function and its frozen reference.
 
-Everything leaves this file response-aligned: index t belongs to the t-th response token, and the logits and
-the value at t are those of the state *before* that token was sampled.
+Everything leaves this file response-aligned: index t belongs to the t-th response token, and the
+logits and the value at t are those of the state *before* that token was sampled.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
 class PolicyOutput:
     """Log-probabilities and values of a batch: 0 outside the mask, None if not asked for.
 
-    `logp`, `entropy`, `kl` and with it `ref_logp` (B, T); `values` (B, T) = V(s_t); `last_value` (B,) = V of the
-    state after the response; all values are 0 if the value function is not asked. `before` (B, H): the states
-    before the responses, for a head to read. `layers` (B, P+T, H): the embeddings and the output of each layer.
+    `logp`, `entropy`, `kl` and with it `ref_logp` (B, T); `values` (B, T) = V(s_t); `last_value`
+    (B,) = V of the state after the response; all values are 0 if the value function is not asked.
+    `before` (B, H): the states before the responses, for a head to read. `layers` (B, P+T, H): the
+    embeddings and the output of each layer.
     """
 
     logp: Tensor
@@ -53,7 +54,8 @@ def _spread(column: Tensor, mask: Tensor) -> Tensor:
 
 
 class ValueHead(nn.Module):
-    """Two layers from the trunk's last hidden state to one number. The output layer starts at zero, so V = 0."""
+    """Two layers from the trunk's last hidden state to one number. The output layer starts at zero,
+    so V = 0."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -72,8 +74,8 @@ class ValueHead(nn.Module):
 def avoid_cudnn_attention(model: Any) -> None:
     """Stop torch from choosing cuDNN's attention on a GPU.
 
-    With a mask its gradient can be NaN at lengths of 64 modulo 128 in half precision (torch 2.11 to 2.13;
-    github.com/pytorch/pytorch/issues/196678).
+    With a mask its gradient can be NaN at lengths of 64 modulo 128 in half precision (torch 2.11 to
+    2.13; github.com/pytorch/pytorch/issues/196678).
     """
     if model.device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -92,8 +94,8 @@ def adapter_in_force(model: Any, name: str) -> Iterator[None]:
 class Reference:
     """The policy as it was before training: the KL penalty measures the distance to it.
 
-    A frozen copy of the model; with adapters the same model, with a frozen copy of the adapter that the policy
-    started from (`adapter`) or with adapters off. No gradient reaches it.
+    A frozen copy of the model; with adapters the same model, with a frozen copy of the adapter that
+    the policy started from (`adapter`) or with adapters off. No gradient reaches it.
     """
 
     def __init__(self, model: Any, reader: Reader, adapter: str | None = None) -> None:
@@ -111,7 +113,8 @@ class Reference:
             yield
 
     def view(self, batch: TokenBatch) -> View:
-        """Return the states and the head that give its log-probabilities of a batch's response tokens."""
+        """Return the states and the head that give its log-probabilities of a batch's response
+        tokens."""
         with self.in_force():
             view = self.reader(self.model, batch).view
 
@@ -140,7 +143,8 @@ def context_of(model: Any) -> int | None:
 
 
 class Policy(nn.Module):
-    """A causal LM with a value head on its trunk (`shared`), on a detached trunk, or on a trunk of its own.
+    """A causal LM with a value head on its trunk (`shared`), on a detached trunk, or on a trunk of
+    its own.
 
     Args:
         model: of transformers, or of peft where it has an adapter.
@@ -149,8 +153,9 @@ class Policy(nn.Module):
         value_trunk: a saved trunk for a head of its own; None: a copy of `model`.
         continued: the model's adapter was trained before, and the reference is a frozen copy of it.
 
-    `adapter` names the adapter of a view of another policy's model (`policy.adapters`). `exact` has the float32
-    values of weights that a half type has rounded, by name, until optimizers take them over.
+    `adapter` names the adapter of a view of another policy's model (`policy.adapters`). `exact` has
+    the float32 values of weights that a half type has rounded, by name, until optimizers take them
+    over.
     """
 
     def __init__(
@@ -196,7 +201,8 @@ class Policy(nn.Module):
 
     @property
     def stop_ids(self) -> list[int]:
-        """Ids that end a response: the template's, the tokenizer's and those of the model's generation config."""
+        """Ids that end a response: the template's, the tokenizer's and those of the model's
+        generation config."""
         return stop_ids(self.tokenizer, self.model)
 
     def pack(
@@ -205,7 +211,8 @@ class Policy(nn.Module):
         responses: Sequence[Sequence[int]],
         masks: Sequence[Sequence[bool] | None] | None = None,
     ) -> TokenBatch:
-        """Return prompt and response ids as one batch on the model's device (see `policy.batch.pack`)."""
+        """Return prompt and response ids as one batch on the model's device (see
+        `policy.batch.pack`)."""
         return pack(prompts, responses, int(self.tokenizer.pad_token_id), self.device, masks)
 
     def forward(
@@ -218,13 +225,14 @@ class Policy(nn.Module):
         layers: bool = False,
         entropy: bool = False,
     ) -> PolicyOutput:
-        """Return log-probabilities of the sampled tokens, and their values, in one pass over the trunk.
+        """Return log-probabilities of the sampled tokens, and their values, in one pass over the
+        trunk.
 
-        The head reads only response tokens, a few at a time (`rl.vocabulary`): logits of the prompt, of padding or
-        of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
-        gradients reach only the parameters of the value function. Without `valued` the value function is not asked.
-        `layers` asks for the states of all tokens in all layers, `entropy` for the entropy. A stop signal is obeyed
-        before the pass.
+        The head reads only response tokens, a few at a time (`rl.vocabulary`): logits of the
+        prompt, of padding or of the whole batch are never in memory. With `kl` the reference reads
+        the batch too. With `fixed` gradients reach only the parameters of the value function.
+        Without `valued` the value function is not asked. `layers` asks for the states of all tokens
+        in all layers, `entropy` for the entropy. A stop signal is obeyed before the pass.
         """
         stop_here()
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
@@ -259,8 +267,8 @@ class Policy(nn.Module):
     def freeze_reference(self) -> None:
         """Make the present weights the reference.
 
-        Base weights that are not trained are never copied: the reference of an adapter that was loaded is a frozen
-        copy of the adapter, that of a new one is the model with adapters off.
+        Base weights that are not trained are never copied: the reference of an adapter that was
+        loaded is a frozen copy of the adapter, that of a new one is the model with adapters off.
         """
         model, adapter = self.model, None
         if not isinstance(model, PeftModel):

@@ -1,4 +1,5 @@
-"""What a policy is made of and how it speaks. Plain settings; importing this module imports no torch."""
+"""What a policy is made of and how it speaks. Plain settings; importing this module imports no
+torch."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class LoraSettings(Settings):
 
 
 class PolicySettings(Settings):
-    """The model that is trained: where it is, how it is adapted and addressed, and its value function."""
+    """The model that is trained: where it is, how it is adapted and addressed, and its value
+    function."""
 
     model: str = Field(
         description="hub name, folder or GGUF file; tiny: made on the spot (see tiny);"
@@ -64,6 +66,7 @@ class GenerationSettings(SamplingSettings):
 
 
 class TinySettings(Settings):
-    """The model that is made from scratch where `policy.model` is `tiny`; its shape is the task's."""
+    """The model that is made from scratch where `policy.model` is `tiny`; its shape is the
+    task's."""
 
     vocabulary: int = Field(default=768, ge=260, description="tokens, the 256 bytes among them")

@@ -16,7 +16,8 @@ from text2grad.errors import UserError
 from text2grad.settings import TinyShape as TinyShape
 
 CONTEXT = 2048
-"""Tokens that a tiny model reads: prompt and response together. Its positions rotate, so more cost no weights."""
+"""Tokens that a tiny model reads: prompt and response together. Its positions rotate, so more cost
+no weights."""
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 WORD, PHRASE = r"[A-Za-z_]+ ?", r"(?:[A-Za-z_]+ )*[A-Za-z_]+ ?"
 # Line starts, tags, JSON keys, words, digits, punctuation, blanks.
@@ -31,15 +32,17 @@ CHAT_TEMPLATE = (
 def make_tokenizer(
     texts: Iterable[str], vocabulary: int, longest: int = 20, phrases: bool = True
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE (any Unicode text has an encoding); no token is longer than `longest` characters.
+    """Train a byte-level BPE (any Unicode text has an encoding); no token is longer than `longest`
+    characters.
 
-    With `phrases` a token may hold several words: half the tokens, but only for text whose quotes begin where
-    tokens do, as the lines of a program. A quote of prose begins at any word.
+    With `phrases` a token may hold several words: half the tokens, but only for text whose quotes
+    begin where tokens do, as the lines of a program. A quote of prose begins at any word.
     """
     core = Tokenizer(models.BPE())
-    # Merges may cross spaces between words (as in SuperBPE, arXiv 2503.13423): fewer tokens, and a small model on a
-    # CPU has no time to spell. A space belongs to the word before it, digits stay single, and punctuation stays
-    # apart, so that a phrase has the same tokens in a program and in a quote of it: a critic must copy.
+    # Merges may cross spaces between words (as in SuperBPE, arXiv 2503.13423): fewer tokens, and a
+    # small model on a # CPU has no time to spell. A space belongs to the word before it, digits
+    # stay single, and punctuation stays # apart, so that a phrase has the same tokens in a program
+    # and in a quote of it: a critic must copy.
     pattern = PIECES.replace("{words}", PHRASE if phrases else WORD)
     pieces = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -1,11 +1,12 @@
 """From logits and token rewards to advantages: the arithmetic of paper section 3.5 before the loss.
 
-Pure functions, tensors in and tensors out. B is the number of responses, T the length of the longest,
-V the vocabulary. A (B, T) tensor is response-aligned: index t is the t-th response token, and the reward
-at t belongs to the action that produced it. `mask` is boolean and True on tokens of the policy only; what
-lies outside it, the padding and what others said between two turns, may hold any finite number and reaches
-no result: every result is that of the rows without it. Half-precision input is raised to
-float32. A wrong rank, shape or dtype raises `ValueError` with the name of the offender.
+Pure functions, tensors in and tensors out. B is the number of responses, T the length of the
+longest, V the vocabulary. A (B, T) tensor is response-aligned: index t is the t-th response token,
+and the reward at t belongs to the action that produced it. `mask` is boolean and True on tokens of
+the policy only; what lies outside it, the padding and what others said between two turns, may hold
+any finite number and reaches no result: every result is that of the rows without it. Half-precision
+input is raised to float32. A wrong rank, shape or dtype raises `ValueError` with the name of the
+offender.
 """
 
 from __future__ import annotations
@@ -49,14 +50,16 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean of `x` over the True positions of `mask`, both (B, T); a scalar, 0 when nothing is True."""
+    """Mean of `x` over the True positions of `mask`, both (B, T); a scalar, 0 when nothing is
+    True."""
     check_shapes(x.ndim, x=x, mask=mask)
     x = at_least_float32(x)
     return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
 
 
 def masked_var(x: Tensor, mask: Tensor) -> Tensor:
-    """Sample variance (Bessel's correction) of `x` over `mask`; a scalar, 0 for fewer than two positions."""
+    """Sample variance (Bessel's correction) of `x` over `mask`; a scalar, 0 for fewer than two
+    positions."""
     centred = at_least_float32(x) - masked_mean(x, mask)
     squares = torch.where(mask, centred, 0).square()
     return squares.sum() / (mask.sum() - 1).clamp(min=1)
@@ -74,7 +77,8 @@ def masked_rms(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def at_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Logits over `temperature`, at least in float32; at 1 nothing is divided, for there may be many of them."""
+    """Logits over `temperature`, at least in float32; at 1 nothing is divided, for there may be
+    many of them."""
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}, expected > 0: a greedy policy has no log-probability")
     logits = at_least_float32(logits)
@@ -128,7 +132,8 @@ def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def kl_full(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL(policy || reference) at every token, summed over the vocabulary: sum_v p(v) log(p(v) / ref(v)).
+    """KL(policy || reference) at every token, summed over the vocabulary: sum_v p(v) log(p(v) /
+    ref(v)).
 
     (B, T, V) twice -> (B, T), never negative beyond rounding. The paper's "Full" (Table 9).
     """
@@ -146,7 +151,8 @@ def kl_k1(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Estimate of KL(policy || reference) from the sampled token: exp(-d) - 1 + d with d = log p - log ref.
+    """Estimate of KL(policy || reference) from the sampled token: exp(-d) - 1 + d with d = log p -
+    log ref.
 
     (B, T). Unbiased, low variance, never negative (Schulman 2020, k3).
     """
@@ -157,8 +163,9 @@ def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
 def adaptive_kl(coefficient: float, observed: float, target: float, horizon: float, count: int) -> float:
     """The next KL coefficient: coefficient * (1 + error * count / horizon).
 
-    error = observed / target - 1, clipped to +-0.2 (Ziegler et al. 2019, section 2.2). `observed` is the
-    mean over responses of the KL summed over their tokens; `count` the responses since the last call.
+    error = observed / target - 1, clipped to +-0.2 (Ziegler et al. 2019, section 2.2). `observed`
+    is the mean over responses of the KL summed over their tokens; `count` the responses since the
+    last call.
     """
     error = min(max(observed / target - 1.0, -KL_ERROR_LIMIT), KL_ERROR_LIMIT)
     return coefficient * (1.0 + error * count / horizon)
@@ -185,8 +192,8 @@ def gae(
 
     A_t = sum_l (gamma lam)^l td_error_{t+l},  td_error_t = r_t + gamma V_{t+1} - V_t.
 
-    t + 1 is the policy's next token. Over what others say in between, credit is handed on and not discounted: they
-    are one transition of the environment, however many tokens they take.
+    t + 1 is the policy's next token. Over what others say in between, credit is handed on and not
+    discounted: they are one transition of the environment, however many tokens they take.
 
     Args:
         rewards, values: (B, T); `values[:, t]` is V(x, y_<t), read before token t.
@@ -215,7 +222,8 @@ def gae(
 
 
 def mc_returns(rewards: Tensor, mask: Tensor, gamma: float, bootstrap: Tensor) -> Tensor:
-    """Monte-Carlo returns sum_k gamma^(k-t) r_k, (B, T), 0 outside the mask (Algorithm 4, lines 16 and 24).
+    """Monte-Carlo returns sum_k gamma^(k-t) r_k, (B, T), 0 outside the mask (Algorithm 4, lines 16
+    and 24).
 
     `bootstrap` (B,) is V after the last response token and enters as one more reward there.
     """
@@ -232,8 +240,8 @@ def mc_returns(rewards: Tensor, mask: Tensor, gamma: float, bootstrap: Tensor) -
 
 
 class Grouping(NamedTuple):
-    """How answers to one prompt are compared: `size` answers to each, `span_weight` of the token term, and whether
-    a gain is divided by the spread of its group."""
+    """How answers to one prompt are compared: `size` answers to each, `span_weight` of the token
+    term, and whether a gain is divided by the spread of its group."""
 
     size: int = 1
     span_weight: float = 1.0
@@ -241,16 +249,19 @@ class Grouping(NamedTuple):
 
 
 def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping) -> Tensor:
-    """Advantages without a value function: what a response gained over its group, and what its tokens earned.
+    """Advantages without a value function: what a response gained over its group, and what its
+    tokens earned.
 
-    A_t = (R_i - mean_group R) / std_group R + span_weight * W_t, the spread that of a population. The first term is
-    that of GRPO (Shao et al. 2024), at every token alike; without `by.scaled` nothing is divided, as in Dr. GRPO
-    (Liu et al. 2025). The second is not centred: what is good in every answer to a prompt stays good. The KL is no
-    part of what is compared: `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
+    A_t = (R_i - mean_group R) / std_group R + span_weight * W_t, the spread that of a population.
+    The first term is that of GRPO (Shao et al. 2024), at every token alike; without `by.scaled`
+    nothing is divided, as in Dr. GRPO (Liu et al. 2025). The second is not centred: what is good in
+    every answer to a prompt stays good. The KL is no part of what is compared:
+    `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
 
     Args:
-        gains: (B,), R_i, the verdict (`align.Credit.group_score`); rows i * size to (i + 1) * size - 1 answer one
-            prompt, B a multiple of `by.size`. NaN: it is unknown, and the row belongs to no group.
+        gains: (B,), R_i, the verdict (`align.Credit.group_score`); rows i * size to (i + 1) * size
+            - 1 answer one prompt, B a multiple of `by.size`. NaN: it is unknown, and the row
+              belongs to no group.
         words: (B, T), W, the returns of what single tokens earned.
         learned: (B, T); rows without any token (failed critiques) belong to no group.
         by: the size of a group, and what counts.
@@ -259,7 +270,8 @@ def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping
         (B, T), 0 outside `learned`. The first term is 0 in a group whose responses gained the same.
 
     Raises:
-        ValueError: the batch is not a multiple of the group size, or `by.span_weight` is not finite.
+        ValueError: the batch is not a multiple of the group size, or `by.span_weight` is not
+            finite.
     """
     check_shapes(2, words=words, learned=learned)
     if not math.isfinite(by.span_weight):
@@ -270,25 +282,28 @@ def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping
 
 
 def with_words(outcome: Tensor, words: Tensor, learned: Tensor, weight: float) -> Tensor:
-    """What a response gained, (B, 1), at each of its tokens with `weight` times its words (B, T); 0 outside
-    `learned`."""
+    """What a response gained, (B, 1), at each of its tokens with `weight` times its words (B, T); 0
+    outside `learned`."""
     return torch.where(learned, outcome + weight * at_least_float32(words), 0)
 
 
 def in_unequal_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
-    """(B,), True where the responses to a prompt did not all gain the same (more than rounding apart).
+    """(B,), True where the responses to a prompt did not all gain the same (more than rounding
+    apart).
 
-    Arguments as in `group_advantages`. From equal verdicts nothing can be learned: DAPO (Yu et al. 2025, section
-    3.2) takes such groups out of the batch.
+    Arguments as in `group_advantages`. From equal verdicts nothing can be learned: DAPO (Yu et al.
+    2025, section 3.2) takes such groups out of the batch.
     """
     _, spread = _standing(gains, learned, size)
     return (spread > GROUP_EPSILON).expand(-1, size).reshape(-1)
 
 
 def in_lost_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
-    """(B,), True where several responses to a prompt all gained the same, and less than 0: all of them failed.
+    """(B,), True where several responses to a prompt all gained the same, and less than 0: all of
+    them failed.
 
-    Arguments as in `group_advantages`. A response without siblings, or whose siblings have no critique, is in none.
+    Arguments as in `group_advantages`. A response without siblings, or whose siblings have no
+    critique, is in none.
     """
     several = learned.any(dim=1).view(-1, size).sum(dim=1, keepdim=True) > 1
     several = several.expand(-1, size).reshape(-1)
@@ -296,11 +311,12 @@ def in_lost_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
 
 
 def spare_lost(delta: Tensor, words: Tensor, lost: Tensor) -> tuple[Tensor, Tensor]:
-    """Delta and words, (B, T) each, of which the rows `lost` (B,) have no verdict and share their blame.
+    """Delta and words, (B, T) each, of which the rows `lost` (B,) have no verdict and share their
+    blame.
 
-    There delta is that of the words, for a verdict that all have in common compares nothing and would only make
-    what each of them ends with rarer; and the poor words of a response, where they earn less than -1 together,
-    share -1.
+    There delta is that of the words, for a verdict that all have in common compares nothing and
+    would only make what each of them ends with rarer; and the poor words of a response, where they
+    earn less than -1 together, share -1.
     """
     check_shapes(2, delta=delta, words=words)
     rows = lost.view(-1, 1)
@@ -310,7 +326,8 @@ def spare_lost(delta: Tensor, words: Tensor, lost: Tensor) -> tuple[Tensor, Tens
 
 
 def _standing(gains: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Gains minus the mean of their group (B / size, size), and the spread of each group (B / size, 1)."""
+    """Gains minus the mean of their group (B / size, size), and the spread of each group (B / size,
+    1)."""
     if len(gains) % size:
         raise ValueError(f"{len(gains)} responses cannot be divided into groups of {size}")
     present = (learned.any(dim=1) & ~gains.isnan()).view(-1, size)
@@ -323,8 +340,8 @@ def _standing(gains: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor
 def normalise(advantages: Tensor, mask: Tensor, mode: Normalisation) -> Tensor:
     """Bring advantages to unit size over the batch, (B, T) -> (B, T), 0 outside the mask.
 
-    `scale` divides by the root mean square and keeps every sign; `whiten` subtracts the mean and divides
-    by the standard deviation, which punishes neutral text whenever most spans are good.
+    `scale` divides by the root mean square and keeps every sign; `whiten` subtracts the mean and
+    divides by the standard deviation, which punishes neutral text whenever most spans are good.
     """
     check_shapes(2, advantages=advantages, mask=mask)
     advantages = at_least_float32(advantages)
@@ -341,8 +358,8 @@ def normalise(advantages: Tensor, mask: Tensor, mode: Normalisation) -> Tensor:
 class RewardTerms(NamedTuple):
     """What a batch earned, (B, T), and what the value function said of it.
 
-    `values` (B, T) and `bootstrap` (B,) as in `gae`, 0 without a value function. `coefficient` is beta. `mask`
-    covers the responses, `learned` those whose critique did not fail.
+    `values` (B, T) and `bootstrap` (B,) as in `gae`, 0 without a value function. `coefficient` is
+    beta. `mask` covers the responses, `learned` those whose critique did not fail.
     """
 
     delta: Tensor
@@ -355,7 +372,8 @@ class RewardTerms(NamedTuple):
 
 
 class GroupTerms(NamedTuple):
-    """What groups compare: `gains` (B,) of responses, and `words` (B, T), delta without them (`align.Credit`)."""
+    """What groups compare: `gains` (B,) of responses, and `words` (B, T), delta without them
+    (`align.Credit`)."""
 
     gains: Tensor
     words: Tensor
@@ -381,10 +399,11 @@ def estimate(
 ) -> Estimate:
     """Advantages of one kind, brought to unit size as `normalise` does.
 
-    `gae`: with a value function, whose target is the GAE return, with lam 1 the sum of rewards to come. `returns`:
-    without one, the rewards to come discounted by gamma * lam. `group`: each answer to a prompt against the others,
-    and to each token the returns of its words, which alone are brought to unit size (`group_advantages`); the KL is
-    subtracted last, because where all verdicts are equal and no word is marked nothing else would be left.
+    `gae`: with a value function, whose target is the GAE return, with lam 1 the sum of rewards to
+    come. `returns`: without one, the rewards to come discounted by gamma * lam. `group`: each
+    answer to a prompt against the others, and to each token the returns of its words, which alone
+    are brought to unit size (`group_advantages`); the KL is subtracted last, because where all
+    verdicts are equal and no word is marked nothing else would be left.
 
     Raises:
         ValueError: groups are to be compared, and `group` is None.
@@ -409,7 +428,8 @@ def estimate(
 
 
 def wrong_sign_rate(delta: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """Share of the labelled tokens (delta != 0) whose advantage has the other sign; 0 without labels."""
+    """Share of the labelled tokens (delta != 0) whose advantage has the other sign; 0 without
+    labels."""
     check_shapes(2, delta=delta, advantages=advantages, mask=mask)
     labelled = mask & (delta != 0)
     wrong = delta.sign() * advantages.sign() < 0
@@ -417,7 +437,8 @@ def wrong_sign_rate(delta: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
 
 
 def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """1 - Var(returns - values) / Var(returns) over the mask; 1 is perfect, 0 when returns are constant."""
+    """1 - Var(returns - values) / Var(returns) over the mask; 1 is perfect, 0 when returns are
+    constant."""
     check_shapes(2, returns=returns, values=values, mask=mask)
     total = masked_var(returns, mask)  # 0 where all returns are equal: nothing to explain
     unexplained = masked_var(at_least_float32(returns) - at_least_float32(values), mask)
@@ -427,8 +448,8 @@ def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> Tensor:
 def reward_length_correlation(reward_sums: Tensor, lengths: Tensor) -> Tensor:
     """Pearson correlation of the summed token rewards with the response lengths, both (B,).
 
-    A scalar in [-1, 1]; 0 when either is constant. The sum of +-1 per token grows with the length of the spans:
-    this shows how much of the reward is length.
+    A scalar in [-1, 1]; 0 when either is constant. The sum of +-1 per token grows with the length
+    of the spans: this shows how much of the reward is length.
     """
     check_shapes(1, reward_sums=reward_sums, lengths=lengths)
     x, y = at_least_float32(reward_sums), at_least_float32(lengths)

@@ -1,7 +1,8 @@
 """The losses of NL-gradient PPO (paper, section 3.5 and Algorithm 4), all of them minimised.
 
-Pure functions over response-aligned (B, T) tensors, see `text2grad.rl.advantage`. The loss terms come
-per token, so that the trainer can log and add them; `average` is the only place where tokens are summed.
+Pure functions over response-aligned (B, T) tensors, see `text2grad.rl.advantage`. The loss terms
+come per token, so that the trainer can log and add them; `average` is the only place where tokens
+are summed.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ def policy_loss(
     clip: float,
     clip_high: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The clipped surrogate, negated: -min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps_high) A_t) (section 3.5).
+    """The clipped surrogate, negated: -min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps_high) A_t)
+    (section 3.5).
 
     Args:
-        logp, old_logp: (B, T) log-probabilities of the sampled tokens under pi_theta and pi_theta_old;
-            rho_t = exp(logp - old_logp).
+        logp, old_logp: (B, T) log-probabilities of the sampled tokens under pi_theta and
+            pi_theta_old; rho_t = exp(logp - old_logp).
         advantages: (B, T), constants: no gradient flows into them.
         mask: (B, T).
         clip: eps; `inf` switches clipping off.
-        clip_high: eps_high, with which a rare token may grow further than a likely one may shrink (DAPO, Yu et al.
-            2025, section 3.1); None: eps.
+        clip_high: eps_high, with which a rare token may grow further than a likely one may shrink
+            (DAPO, Yu et al. 2025, section 3.1); None: eps.
 
     Returns:
-        the loss per token (B, T), 0 outside the mask, and a boolean (B, T): where clipping decided the loss
-        and the gradient is 0 (its mean over the mask is the clip fraction).
+        the loss per token (B, T), 0 outside the mask, and a boolean (B, T): where clipping decided
+        the loss and the gradient is 0 (its mean over the mask is the clip fraction).
     """
     check_shapes(2, logp=logp, old_logp=old_logp, advantages=advantages, mask=mask)
     log_ratio = torch.where(mask, at_least_float32(logp) - at_least_float32(old_logp), 0)
@@ -60,19 +62,22 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float)
 
 
 def entropy_term(entropy: Tensor, coefficient: float) -> Tensor:
-    """What to add to the loss for the entropy H_t: -beta H, (B, T). Minimising it keeps the policy random.
+    """What to add to the loss for the entropy H_t: -beta H, (B, T). Minimising it keeps the policy
+    random.
 
-    A negative beta gives +|beta| H, which follows from the paper's maximised objective L - beta H (section 3.5).
+    A negative beta gives +|beta| H, which follows from the paper's maximised objective L - beta H
+    (section 3.5).
     """
     check_shapes(2, entropy=entropy)
     return -coefficient * at_least_float32(entropy)
 
 
 def nl_gradient_loss(logp: Tensor, delta: Tensor, mask: Tensor) -> Tensor:
-    """The scalar whose gradient is minus Definition 1: -1/B sum_b sum_t delta_t log pi(y_t | x, y_<t).
+    """The scalar whose gradient is minus Definition 1: -1/B sum_b sum_t delta_t log pi(y_t | x,
+    y_<t).
 
-    (B, T) three times -> scalar; `delta` are constants. The sum runs over the tokens of a response, the
-    mean over the B responses, so that a step downhill is a step along the mean NL-gradient.
+    (B, T) three times -> scalar; `delta` are constants. The sum runs over the tokens of a response,
+    the mean over the B responses, so that a step downhill is a step along the mean NL-gradient.
     """
     check_shapes(2, logp=logp, delta=delta, mask=mask)
     logp = torch.where(mask, at_least_float32(logp), 0)
@@ -85,11 +90,11 @@ def average(per_token: Tensor, mask: Tensor, how: Literal["token", "sequence"], 
     Args:
         per_token: (B, T) losses of this micro-batch.
         mask: (B, T).
-        how: `token`: every response token of the update batch weighs the same; `sequence`: every response
-            does, and its tokens share that weight.
-        denominator: response tokens (`token`) or responses (`sequence`) in the *whole* update batch, not in
-            this micro-batch: then the shares of all micro-batches add up to the full-batch loss, and their
-            gradients to its gradient, however the batch was cut.
+        how: `token`: every response token of the update batch weighs the same; `sequence`: every
+            response does, and its tokens share that weight.
+        denominator: response tokens (`token`) or responses (`sequence`) in the *whole* update
+            batch, not in this micro-batch: then the shares of all micro-batches add up to the
+            full-batch loss, and their gradients to its gradient, however the batch was cut.
 
     Raises:
         ValueError: unknown `how`, or a denominator that is not positive.

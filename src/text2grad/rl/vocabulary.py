@@ -1,8 +1,10 @@
-"""Numbers that need the whole vocabulary, a few tokens at a time: no (tokens, vocabulary) tensor is ever whole.
+"""Numbers that need the whole vocabulary, a few tokens at a time: no (tokens, vocabulary) tensor is
+ever whole.
 
-N is the number of tokens, without padding, H the width of the model, V the vocabulary. `states` (N, H) is what
-the last layer of a model reads, and a `Head` turns some rows of it into logits. Where the head cannot be told
-from the rest of a model, the states are the logits themselves and the head returns what it is given.
+N is the number of tokens, without padding, H the width of the model, V the vocabulary. `states` (N,
+H) is what the last layer of a model reads, and a `Head` turns some rows of it into logits. Where
+the head cannot be told from the rest of a model, the states are the logits themselves and the head
+returns what it is given.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ KLKind = Literal["full", "k1", "k3"]
 
 CHUNK = {"cpu": 2**24}
 CHUNK_ELSEWHERE = 2**26
-"""Logits in memory at a time: 64 MB of float32, and on a GPU, where fewer rows do not fill it, 256 MB."""
+"""Logits in memory at a time: 64 MB of float32, and on a GPU, where fewer rows do not fill it, 256
+MB."""
 
 
 class View(NamedTuple):
-    """How one model sees N tokens: the states before each of them, and what makes logits (n, `size`) of states.
+    """How one model sees N tokens: the states before each of them, and what makes logits (n,
+    `size`) of states.
 
-    `weight` (`size`, H): the head is this matrix and nothing else, and log-probabilities may keep less for their
-    gradient (`linear_logps`). None: the head is more than that, or every bit counts.
+    `weight` (`size`, H): the head is this matrix and nothing else, and log-probabilities may keep
+    less for their gradient (`linear_logps`). None: the head is more than that, or every bit counts.
     """
 
     head: Head
@@ -56,7 +60,8 @@ class TokenScores(NamedTuple):
 
 
 class Wanted(TypedDict, total=False):
-    """What to compute besides log-probabilities: the entropy, and the `kl` (`full` by default) to a `reference`."""
+    """What to compute besides log-probabilities: the entropy, and the `kl` (`full` by default) to a
+    `reference`."""
 
     entropy: bool
     reference: View | None
@@ -66,11 +71,13 @@ class Wanted(TypedDict, total=False):
 def score_tokens(
     view: View, ids: Tensor, temperature: float = 1.0, *, rows: int | None = None, **wanted: Unpack[Wanted]
 ) -> TokenScores:
-    """Log-probabilities of the sampled ids (N,), and if asked for the entropy and the KL to a reference.
+    """Log-probabilities of the sampled ids (N,), and if asked for the entropy and the KL to a
+    reference.
 
-    The same numbers as `advantage.token_logps`, `entropy`, `kl_full`, `kl_k1` and `kl_k3` of all logits, with
-    the logits of `rows` tokens in memory (`View.rows` by default). Gradients reach the states and the
-    parameters of the head: where there are several chunks, each is computed again on the way back.
+    The same numbers as `advantage.token_logps`, `entropy`, `kl_full`, `kl_k1` and `kl_k3` of all
+    logits, with the logits of `rows` tokens in memory (`View.rows` by default). Gradients reach the
+    states and the parameters of the head: where there are several chunks, each is computed again on
+    the way back.
 
     Raises:
         ValueError: as many ids as states are needed.
@@ -118,10 +125,12 @@ def _kl(kind: KLKind, log_p: Tensor, log_ref: Tensor, logp: Tensor, ref_logp: Te
 
 
 def linear_logps(states: Tensor, weight: Tensor, ids: Tensor, temperature: float, rows: int) -> Tensor:
-    """(N,) log-probabilities of ids (N,) under a linear head, weights (V, H), on states (N, H), in float32.
+    """(N,) log-probabilities of ids (N,) under a linear head, weights (V, H), on states (N, H), in
+    float32.
 
-    Kept for the gradient, which reaches the states alone, are the log of the sum over the vocabulary and at most
-    `rows` tokens' logits in the states' own type; of more tokens the logits are computed again.
+    Kept for the gradient, which reaches the states alone, are the log of the sum over the
+    vocabulary and at most `rows` tokens' logits in the states' own type; of more tokens the logits
+    are computed again.
     """
     logps: Tensor = _LinearLogps.apply(states, weight, ids, temperature, rows)  # type: ignore[no-untyped-call]
     return logps

@@ -1,8 +1,8 @@
 """The stages of a run, a file for each command's work; between them there are only files.
 
-A stage takes a `Config`, reads what earlier stages left in `run.folder`, writes its own part, and returns a
-`Summary`: typed in Python, one JSON object on the command line. A file imports only those before it in
-tests/layers.py.
+A stage takes a `Config`, reads what earlier stages left in `run.folder`, writes its own part, and
+returns a `Summary`: typed in Python, one JSON object on the command line. A file imports only those
+before it in tests/layers.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Summary:
     """Base of the summaries of all stages."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields in their order; an optional one (default None) that was not set is left out."""
+        """The fields in their order; an optional one (default None) that was not set is left
+        out."""
         found: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)

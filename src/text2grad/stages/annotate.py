@@ -35,7 +35,8 @@ AT_A_TIME = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedSummary(Summary):
-    """Counts of the judgements by outcome, and of the records written, for a critic that costs nothing."""
+    """Counts of the judgements by outcome, and of the records written, for a critic that costs
+    nothing."""
 
     requested: int
     ended: Mapping[str, int] = inlined()
@@ -77,7 +78,8 @@ def run_annotate(
     out: Path | None = None,
     options: AnnotateOptions = AnnotateOptions(),  # noqa: B008 - frozen
 ) -> Summary:
-    """Have responses judged: those of the file `responses`, else the policy's own, which are sampled first.
+    """Have responses judged: those of the file `responses`, else the policy's own, which are
+    sampled first.
 
     Writes `out` (by default `feedback.jsonl` of the run) and, of held-out prompts,
     `feedback_heldout.jsonl` beside it, so that a reward model can be measured on responses to
@@ -158,7 +160,8 @@ def refuse_none(items: Items) -> None:
 
 
 def warn_without_reference(items: Items) -> None:
-    """Warn on stderr about programs that the program critic cannot compare with a reference solution."""
+    """Warn on stderr about programs that the program critic cannot compare with a reference
+    solution."""
     references = [bool(item.example.reference) for item in items()]
     if lacking := references.count(False):
         counted = f"{lacking} of {len(references)} programs come without a reference solution"
@@ -208,7 +211,8 @@ def _responses(
     generation: GenerationSettings,
     options: AnnotateOptions,
 ) -> list[list[Item]]:
-    """The responses to be judged, of training prompts and of held-out ones, at most `options.limit` of both.
+    """The responses to be judged, of training prompts and of held-out ones, at most `options.limit`
+    of both.
 
     Raises:
         UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.

@@ -50,11 +50,13 @@ SERVED_NAMES = {
     "critic.prompted.base_url": "critic.reward_model.base_url",
     "critic.prompted.max_tokens": "reward_model.max_new_tokens",
 }
-"""The settings of a served reward model, where an endpoint's errors name those of the prompted critic."""
+"""The settings of a served reward model, where an endpoint's errors name those of the prompted
+critic."""
 MOST_PROGRAMS = 8
 """The most programs that run at a time: each has two processes of up to 1 GiB."""
 GATES_FILE = "gates.json"
-"""In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
+"""In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the
+task."""
 TASK_PROMPTS = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
 """The prompts of the package's own tasks."""
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
@@ -86,7 +88,8 @@ def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def critic_factory(config: Config, kind: CriticKind | None = None) -> Iterator[CriticFactory]:
-    """The factory of a critic, by default the configured one, with the sandbox that it judges in."""
+    """The factory of a critic, by default the configured one, with the sandbox that it judges
+    in."""
     with runner_of(config.sandbox) as runner:
         yield CriticFactory(config, kind or config.critic.kind, runner)
 
@@ -96,9 +99,11 @@ _OPEN = ExitStack()
 
 
 def critic_of_worker(settings: Path, folder: Path) -> Critic:
-    """Return the critic of a written configuration, open until this process, a worker of an engine, ends.
+    """Return the critic of a written configuration, open until this process, a worker of an engine,
+    ends.
 
-    Answers that are paid for are kept in the first `critic.NUMBER` of the folder that no other worker holds.
+    Answers that are paid for are kept in the first `critic.NUMBER` of the folder that no other
+    worker holds.
     """
     from text2grad.durable.guard import only_run_in  # needs torch, which annotate does without
 
@@ -139,9 +144,11 @@ class CriticFactory:
     def open(
         self, task: Task | None = None, policy: Policy | None = None, journal: Path | None = None
     ) -> Iterator[Critic]:
-        """The critic. A chat model is asked with the prompt of the task, and its answers are kept in the journal.
+        """The critic. A chat model is asked with the prompt of the task, and its answers are kept
+        in the journal.
 
-        A reward model may share the base weights of `policy`, the one in training (`reward_model.shared`).
+        A reward model may share the base weights of `policy`, the one in training
+        (`reward_model.shared`).
         """
         if self.spec.kind == "reward_model":
             with self._reward_model(policy, journal) as critic:
@@ -155,7 +162,8 @@ class CriticFactory:
 
     @contextmanager
     def heldout_critic(self) -> Iterator[Critic | None]:
-        """The critic of held-out answers, where there is one and it is wanted (`evaluate.token_reward`)."""
+        """The critic of held-out answers, where there is one and it is wanted
+        (`evaluate.token_reward`)."""
         measures_with, settings = self.spec.measures_with, self.config.critic.reward_model
         if measures_with is None or not self.config.evaluate.token_reward:
             yield None
@@ -199,7 +207,8 @@ class CriticFactory:
         raise UserError(message, f"choose another critic ({others}), or data with {needs.what}")
 
     def admitted(self, examples: Sequence[Example]) -> list[Example]:
-        """The examples that the critic can judge: all but those whose tests may not judge a program.
+        """The examples that the critic can judge: all but those whose tests may not judge a
+        program.
 
         One line says how many are left out, and why.
 
@@ -222,7 +231,8 @@ class CriticFactory:
         return admitted
 
     def _gate_reasons(self, examples: Sequence[Example]) -> list[str]:
-        """The reason why a task may not judge a program, "" where it may; stored in the folder of the run."""
+        """The reason why a task may not judge a program, "" where it may; stored in the folder of
+        the run."""
         file, runner = self.config.run.folder / GATES_FILE, self.runner
         stored: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
         judge = (version("text2grad"), *flatten(sandbox=self.config.sandbox).values())
@@ -256,7 +266,8 @@ def critic_settings(config: Config, spec: CriticSpec) -> Settings | None:
 
 
 def critic_inputs(config: Config) -> dict[str, str]:
-    """Return the inputs of a critic by name: its settings, and digests of the files that it reads."""
+    """Return the inputs of a critic by name: its settings, and digests of the files that it
+    reads."""
     spec = spec_of(config.critic.kind)
     settings = critic_settings(config, spec)
     inputs = flatten({f"critic.{kind}" for kind in CRITICS}, critic=config.critic)
@@ -282,7 +293,8 @@ def digest_of_path(path: Path) -> str:
 
 
 def prompt_name(critic: PromptedSettings, settings: TaskSettings, task: Task | None = None) -> str:
-    """The prompt of an annotator: the one in the settings, else that of the task, which may be loaded already.
+    """The prompt of an annotator: the one in the settings, else that of the task, which may be
+    loaded already.
 
     The package's tasks need not be loaded for it, which takes their data.
     """
@@ -294,7 +306,8 @@ def prompt_name(critic: PromptedSettings, settings: TaskSettings, task: Task | N
 
 
 def load_prompt(name: str) -> Prompt:
-    """Return a critic's prompt: a prompt file by its stem or path, or a `Prompt` written as `module:NAME`.
+    """Return a critic's prompt: a prompt file by its stem or path, or a `Prompt` written as
+    `module:NAME`.
 
     Raises:
         UserError: there is no such prompt.
@@ -309,8 +322,9 @@ def load_prompt(name: str) -> Prompt:
 def prompted_critic(chat: OpenAIChat, prompt: str, known: bool = False) -> PromptedCritic:
     """The prompted critic over an endpoint, with a prompt by its name (`load_prompt`).
 
-    With `known`, what is known about the very responses is used: the outcome of their tests is shown, and where a
-    person wrote about one, that feedback is anchored instead of a second opinion.
+    With `known`, what is known about the very responses is used: the outcome of their tests is
+    shown, and where a person wrote about one, that feedback is anchored instead of a second
+    opinion.
     """
     asked, anchor = load_prompt(prompt), load_prompt(ANCHOR)
     tested = TESTED.get(prompt) if known else None
@@ -320,7 +334,8 @@ def prompted_critic(chat: OpenAIChat, prompt: str, known: bool = False) -> Promp
         Source(kind="llm", model=chat.name, prompt_version=asked.version),
         annotator=True,
         tested=load_prompt(tested) if tested else None,
-        # The version keeps the name the file had at first: the ids of questions that were paid for hold it.
+        # The version keeps the name the file had at first: the ids of questions that were paid for
+        # hold it.
         anchor=replace(anchor, version=anchor.version.replace(ANCHOR, "ground"), format=PLACES) if known else None,
     )
 
@@ -361,10 +376,12 @@ class RewardModel:
         return read_prompt(REWARD_MODEL_PROMPT), source
 
     def endpoint(self, url: str) -> EndpointSettings:
-        """Return the settings of an OpenAI-compatible server that holds the model, by the name of its folder.
+        """Return the settings of an OpenAI-compatible server that holds the model, by the name of
+        its folder.
 
         Raises:
-            UserError: the model has a head, which such a server does not load, or `reward_model.grounded` is on.
+            UserError: the model has a head, which such a server does not load, or
+                `reward_model.grounded` is on.
         """
         from text2grad.policy.files.save import head_files
 
@@ -384,7 +401,8 @@ class RewardModel:
         )
 
     def excess(self) -> Callable[[Sequence[Message]], int]:
-        """Return what counts the tokens by which a conversation is too long, where the model's folder is here."""
+        """Return what counts the tokens by which a conversation is too long, where the model's
+        folder is here."""
         from text2grad.policy.encode import encode_prompt
         from text2grad.policy.files.tokenizer import load_tokenizer
         from text2grad.policy.files.weights import read_config
@@ -401,7 +419,8 @@ class RewardModel:
         return excess
 
     def over(self, model: Policy) -> PromptedCritic | TaggerCritic:
-        """The critic over the loaded model: it writes z, or of it the verdict alone, or labels tokens.
+        """The critic over the loaded model: it writes z, or of it the verdict alone, or labels
+        tokens.
 
         Raises:
             UserError: the model was trained as the other kind.

@@ -1,8 +1,9 @@
 """`improve`: a spreadsheet of people's feedback in, a better model out.
 
-A thin stage over `import`, `sft`, `train --offline`, `evaluate` and `report`: it reads the file, proposes what its
-columns hold, chooses the steps by what people wrote, runs them, and keeps the new policy only if it is better on
-held-out questions. Every step is a command that can be run by hand; `improve.yaml` in the run has their settings.
+A thin stage over `import`, `sft`, `train --offline`, `evaluate` and `report`: it reads the file,
+proposes what its columns hold, chooses the steps by what people wrote, runs them, and keeps the new
+policy only if it is better on held-out questions. Every step is a command that can be run by hand;
+`improve.yaml` in the run has their settings.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ KEPT = "policy"
 """The folder of the policy that is kept, in the run."""
 OFFLINE = "offline"
 SHARE, MOST_HELDOUT, FEWEST_TRAINED = 0.2, 100, 4
-"""Of the questions that are held out, and how many at most; questions that there must be to learn from."""
+"""Of the questions that are held out, and how many at most; questions that there must be to learn
+from."""
 NEARLY_ALL = 0.8
 """Share of answers with a correction from which corrections alone are learned."""
 EXAMPLES, SHOWN = 5, 40
@@ -52,7 +54,8 @@ LONGEST_ANSWER = 512
 
 @dataclass(frozen=True)
 class ImproveOptions:
-    """Options of the command line other than settings. `names` and `scales` are as `import` takes them."""
+    """Options of the command line other than settings. `names` and `scales` are as `import` takes
+    them."""
 
     sheet: str = ""
     names: Sequence[str] = ()
@@ -63,8 +66,9 @@ class ImproveOptions:
 
 @dataclass(frozen=True)
 class Source:
-    """A file as it was read: its rows, what its columns hold (None: a format that says it itself), and the records
-    with what was not used. `options` have the columns and scales that were taken."""
+    """A file as it was read: its rows, what its columns hold (None: a format that says it itself),
+    and the records with what was not used. `options` have the columns and scales that were
+    taken."""
 
     path: Path
     rows: int
@@ -97,7 +101,8 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class ImproveSummary(Summary):
-    """The steps that were run, the measures before and after on held-out questions, and the policy that is kept.
+    """The steps that were run, the measures before and after on held-out questions, and the policy
+    that is kept.
 
     `better` None: nothing was trained, or too little is held out to tell.
     """
@@ -125,10 +130,12 @@ Choose = Callable[[str, Sequence[str]], str]
 
 
 def read_source(config: Config, path: Path, options: ImproveOptions, choose: Choose | None = None) -> Source:
-    """Read a file, and propose what its columns hold. `choose` is asked where two columns or scales may be meant.
+    """Read a file, and propose what its columns hold. `choose` is asked where two columns or scales
+    may be meant.
 
     Raises:
-        UserError: it cannot be read, or nobody can be asked: names both and the options that decide.
+        UserError: it cannot be read, or nobody can be asked: names both and the options that
+            decide.
     """
     placed = list(rows(path, options.sheet))
     if not placed:
@@ -178,7 +185,8 @@ def _refuse_doubts(path: Path, proposal: Proposal) -> None:
 
 
 def describe(source: Source) -> list[str]:
-    """Return lines on what was read: the columns, five examples, what comments point at, what is left out."""
+    """Return lines on what was read: the columns, five examples, what comments point at, what is
+    left out."""
     imported, records = source.imported, source.records
     lines = [f"{source.path}: {source.rows} rows, {len(records)} records"]
     if source.proposal is not None:
@@ -262,7 +270,8 @@ def _correction(record: Feedback) -> str:
 
 
 def _split(records: Sequence[Feedback]) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """The questions to learn from and those held out, each once, with the best answer that is known."""
+    """The questions to learn from and those held out, each once, with the best answer that is
+    known."""
     by_question: dict[str, list[Feedback]] = {}
     for record in records:
         by_question.setdefault(words_of(question_of(record)), []).append(record)
@@ -347,8 +356,8 @@ def run_improve(
     confirm: Confirm | None = None,
     choose: Choose | None = None,
 ) -> ImproveSummary:
-    """Read feedback, train on it, and keep the better policy. `confirm` is asked before anything is written,
-    `choose` where two columns or scales may be meant.
+    """Read feedback, train on it, and keep the better policy. `confirm` is asked before anything is
+    written, `choose` where two columns or scales may be meant.
 
     Raises:
         UserError: the file cannot be read, its columns are in doubt, or a step failed.
@@ -383,7 +392,8 @@ def run_improve(
 
 
 def machine_speed(config: Config, seconds: float = 0.3) -> float:
-    """Floating point operations in a second that this machine does in products of the size of a small model's."""
+    """Floating point operations in a second that this machine does in products of the size of a
+    small model's."""
     import torch
 
     from text2grad.durable.machine import derive_threads
@@ -470,7 +480,8 @@ def _question_row(example: Example) -> dict[str, Any]:
 
 
 def best_policy(run: RunFolder, records: Sequence[Feedback], plan: Plan) -> tuple[str, Comparison]:
-    """The trained policy that gains most on the held-out questions, and how it compares with the base model."""
+    """The trained policy that gains most on the held-out questions, and how it compares with the
+    base model."""
     question = {example.id: question_of(example) for example in plan.heldout}
     expected = expectations(records, question.values())
     answers = {name: _answers(run, name, question) for name in (BASE, *plan.steps)}
@@ -490,7 +501,8 @@ def _answers(run: RunFolder, name: str, question: Mapping[str, str]) -> dict[str
 
 
 def _keep(run: RunFolder, best: str, comparison: Comparison) -> tuple[str, Path | None]:
-    """Copy the better policy to `KEPT`; the sentence on it, and its folder (None: the old one stays)."""
+    """Copy the better policy to `KEPT`; the sentence on it, and its folder (None: the old one
+    stays)."""
     if comparison.gain is None:
         return "too few held-out questions to tell: the old policy is kept, the new ones stay in the run", None
     mean, low, high = comparison.gain

@@ -17,11 +17,12 @@ from text2grad.stages.run_folder import RunFolder, write_json
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSummary(Summary):
-    """What was found (`data.records.ImportReport`), and the records of each data set that the file now holds.
+    """What was found (`data.records.ImportReport`), and the records of each data set that the file
+    now holds.
 
-    `unscored` names ratings that are lost for want of a scale (`exit_code` 3), `scales` says how the others were
-    read, `marked_as_quoted` which words a comment quotes, `losses` the lines of which something was not used,
-    `ignored` the columns that were not read.
+    `unscored` names ratings that are lost for want of a scale (`exit_code` 3), `scales` says how
+    the others were read, `marked_as_quoted` which words a comment quotes, `losses` the lines of
+    which something was not used, `ignored` the columns that were not read.
     """
 
     unscored: Sequence[str] | None = None
@@ -48,10 +49,12 @@ def run_import(
     sheet: str = "",
     skip: bool = False,
 ) -> ImportSummary:
-    """Add people's feedback to our records; say what was found, and what the file holds of each data set.
+    """Add people's feedback to our records; say what was found, and what the file holds of each
+    data set.
 
-    `names`, `scales`, `no_prompt`, `sheet` and `skip` are as `data.records.import_feedback` takes them.
-    Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
+    `names`, `scales`, `no_prompt`, `sheet` and `skip` are as `data.records.import_feedback` takes
+    them. Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the
+    report.
     """
     from text2grad.data.records import import_feedback, merged, reports_by_data_set
 

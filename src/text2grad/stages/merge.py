@@ -1,8 +1,8 @@
 """`merge`: a trained policy or reward model for other programs, with a model card.
 
-It is a plain Hugging Face folder, with a GGUF file in it if asked for, or a folder of the adapter alone. An adapter
-is merged in float32, layer by layer, on the CPU. A half type keeps little of a small change, and the summary says
-how much.
+It is a plain Hugging Face folder, with a GGUF file in it if asked for, or a folder of the adapter
+alone. An adapter is merged in float32, layer by layer, on the CPU. A half type keeps little of a
+small change, and the summary says how much.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ VLLM_RANK = 16
 
 @dataclass(frozen=True, kw_only=True)
 class MergeSummary(Summary):
-    """The folder of the model, its contents, the commands that serve it, and its name on the hub if pushed.
+    """The folder of the model, its contents, the commands that serve it, and its name on the hub if
+    pushed.
 
-    `kept`, of an adapter that was merged into weights of a half type: the cosine between what it was trained to
-    change and what is left of that after rounding; 1 would be all of it.
+    `kept`, of an adapter that was merged into weights of a half type: the cosine between what it
+    was trained to change and what is left of that after rounding; 1 would be all of it.
     """
 
     out: str
@@ -68,7 +69,8 @@ class MergeForm:
     Args:
         dtype: None: float32 where an adapter is merged, else the type in which the model was saved.
         gguf: also a GGUF file of the merged model, in that type.
-        base: the name of the adapter's base model for other programs; empty: its name on the hub, else its folder.
+        base: the name of the adapter's base model for other programs; empty: its name on the hub,
+            else its folder.
     """
 
     dtype: DType | None = None
@@ -80,11 +82,13 @@ class MergeForm:
 def run_merge(
     config: Config, target: str, out: Path, license_name: str, hub: str | None, form: MergeForm = MergeForm()
 ) -> MergeSummary:
-    """Write the model of this run named `target` to `out` in the form asked for, and push it to `hub` if asked to.
+    """Write the model of this run named `target` to `out` in the form asked for, and push it to
+    `hub` if asked to.
 
     Raises:
-        UserError: there is no such model, `out` is not an empty folder, the hub refuses it, or the model has no
-            adapter, or no GGUF form that is written here; or `form` would lose a head of the model.
+        UserError: there is no such model, `out` is not an empty folder, the hub refuses it, or the
+            model has no adapter, or no GGUF form that is written here; or `form` would lose a head
+            of the model.
     """
     run = prepare(config)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -132,10 +136,11 @@ def run_merge(
 
 
 def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConfig:
-    """Return the defaults with which a server samples from a model, with the stop tokens of training.
+    """Return the defaults with which a server samples from a model, with the stop tokens of
+    training.
 
-    A policy keeps the base model's sampling and penalties. A reward model is read greedily: a penalty for
-    repetition, say, would change its critiques.
+    A policy keeps the base model's sampling and penalties. A reward model is read greedily: a
+    penalty for repetition, say, would change its critiques.
     """
     ends: dict[str, Any] = {"eos_token_id": stop_ids(tokenizer, model), "pad_token_id": tokenizer.pad_token_id}
     if target == REWARD_MODEL:
@@ -147,7 +152,8 @@ def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConf
 
 
 def _write_adapter(source: Path, out: Path, base: str) -> tuple[str, str]:
-    """Write the adapter in `source` alone; return the name of its base model, and the command that serves it.
+    """Write the adapter in `source` alone; return the name of its base model, and the command that
+    serves it.
 
     Raises:
         UserError: there is none, it is damaged, or its base model is a GGUF file.
@@ -184,7 +190,8 @@ def _name_of_base(base: str) -> str:
 
 
 def merged_model(folder: str, dtype: DType | None) -> tuple[Any, float | None]:
-    """A model with its adapter merged, and the cosine of trained and kept change (None: nothing is rounded)."""
+    """A model with its adapter merged, and the cosine of trained and kept change (None: nothing is
+    rounded)."""
     if not is_adapter(folder):
         return load_model(folder, dtype or "auto"), None
     model, wanted = load_model(folder, "auto"), getattr(torch, dtype or "float32")

@@ -1,4 +1,5 @@
-"""`annotate` with an endpoint: every answer is paid for once, through a journal beside the records."""
+"""`annotate` with an endpoint: every answer is paid for once, through a journal beside the
+records."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ MOST_MOVED = 0.5
 class AnnotateOptions:
     """What the command line says beside the settings: how far to go this time.
 
-    All but `limit`, `start` (the policy that answers; "": the SFT policy) and `sheet` (of a workbook) are for a
-    critic behind an endpoint.
+    All but `limit`, `start` (the policy that answers; "": the SFT policy) and `sheet` (of a
+    workbook) are for a critic behind an endpoint.
     `canaries` None: wherever it is asked now, not where requests or answers are a file.
     """
 
@@ -64,7 +65,8 @@ class AnnotateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PaidSummary(Summary):
-    """How the questions of a job ended, what they cost (`OpenAIChat.tally`), and the records that were written."""
+    """How the questions of a job ended, what they cost (`OpenAIChat.tally`), and the records that
+    were written."""
 
     tally: Mapping[str, float | None] = inlined()
     canaries: Mapping[str, Any] = inlined()
@@ -83,7 +85,8 @@ class PaidSummary(Summary):
         return (self.tally["usd"] or 0.0) + (self.tally["usd_without_answer"] or 0.0)
 
     def with_heldout(self, other: PaidSummary) -> PaidSummary:
-        """Together with the job for held-out prompts. `usd_without_answer` stays that of the first."""
+        """Together with the job for held-out prompts. `usd_without_answer` stays that of the
+        first."""
         names = (*STATES, "requested", "pending", "usd")
         both = {name: (self.tally[name], other.tally[name]) for name in names}
         sums = {name: None if a is None or b is None else a + b for name, (a, b) in both.items()}
@@ -105,7 +108,8 @@ class PlanSummary(Summary):
 
 
 def refuse_endpoint_options(options: AnnotateOptions) -> None:
-    """A critic that answers at once has no journal and no price: it must not seem to have planned anything."""
+    """A critic that answers at once has no journal and no price: it must not seem to have planned
+    anything."""
     given, usual = asdict(options), asdict(AnnotateOptions(limit=options.limit, start=options.start))
     words = {"requests": "write-requests", "answers": "read-answers", "resume": "no-resume"}
     if options.canaries is False:
@@ -117,7 +121,8 @@ def refuse_endpoint_options(options: AnnotateOptions) -> None:
 
 @dataclass(frozen=True)
 class PaidJob:
-    """Questions to a chat model behind an endpoint, each paid for once, out of the budget of the endpoint."""
+    """Questions to a chat model behind an endpoint, each paid for once, out of the budget of the
+    endpoint."""
 
     endpoint: EndpointSettings
     prompt: str
@@ -126,9 +131,9 @@ class PaidJob:
     def annotate(self, items: Items, target: Path) -> PaidSummary:
         """Have every item judged once, and write the records to `target`.
 
-        Answers go to the journal beside it first (`<target>.journal`). Whatever happens, what was answered is kept
-        and the same command asks only for the rest. `exit_code` of the summary: 3 not all ok, 4 budget, 75 batch
-        pending.
+        Answers go to the journal beside it first (`<target>.journal`). Whatever happens, what was
+        answered is kept and the same command asks only for the rest. `exit_code` of the summary: 3
+        not all ok, 4 budget, 75 batch pending.
 
         Raises:
             UserError: a mistake that fails every question.
@@ -139,7 +144,8 @@ class PaidJob:
         return self._after(canaries.pop("canaries_spent"))._annotate(items, target, canaries)
 
     def annotate_both(self, train: Sequence[Item], heldout: Sequence[Item], target: Path) -> PaidSummary:
-        """Have both parts of a run judged out of one budget: records of held-out prompts are beside `target`."""
+        """Have both parts of a run judged out of one budget: records of held-out prompts are beside
+        `target`."""
         summary = self.annotate(lambda: train, target)
         if not heldout:
             return summary
@@ -164,7 +170,8 @@ class PaidJob:
         return (critic.question(item.example, item.response) for item in self._asked(items))
 
     def _records(self, critic: PromptedCritic, items: Items) -> Iterator[Feedback]:
-        """Yield the records of the answers so far, in the order of the items; others of a file are unchanged."""
+        """Yield the records of the answers so far, in the order of the items; others of a file are
+        unchanged."""
         for item in items():
             is_asked = item.words or not self.options.anchor
             judged = list(critic.feedback([(item.example, item.response)])) if is_asked else []
@@ -175,7 +182,8 @@ class PaidJob:
     def _annotate(
         self, items: Items, target: Path, canaries: Mapping[str, Any] | None = None, add_requests: bool = False
     ) -> PaidSummary:
-        """Annotate without trying canaries; with `add_requests` the file of requests keeps those it holds."""
+        """Annotate without trying canaries; with `add_requests` the file of requests keeps those it
+        holds."""
         journal = journal_of(target)
         if not self.options.resume:
             _set_aside(journal)
@@ -232,10 +240,11 @@ class PaidJob:
         return self if budget is None else self._with_budget(max(0.0, budget - spent))
 
     def _try_canaries(self, target: Path) -> dict[str, Any]:
-        """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost.
+        """Have the canaries judged into a file beside `target`: how many, how many have moved, and
+        what they cost.
 
-        A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else. The same command
-        asks it about all of them again: the server may have been repaired.
+        A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else.
+        The same command asks it about all of them again: the server may have been repaired.
         """
         known = canary_items(self.prompt.rpartition(":")[2], self.options.anchor)
         canaries = [Item(*pair) for pair in known]

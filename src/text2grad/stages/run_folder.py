@@ -33,7 +33,8 @@ CHOICE = "choice.json"
 SFT, BASE = "sft", "base"
 """The policies that others start from."""
 MAIN = ("pass", "rouge_l")
-"""Of several measures the one that policies are compared by; of a task that has neither, its first."""
+"""Of several measures the one that policies are compared by; of a task that has neither, its
+first."""
 IMPORTED = "imported"
 """The value of `task.data` for prompts of people's feedback."""
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -41,9 +42,11 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run, with the task, base model and reward model that the run is configured with.
+    """The folder of a run, with the task, base model and reward model that the run is configured
+    with.
 
-    Below `path` are `feedback.jsonl`, `sft/policy`, `ppo/<name>/policy`, `reward_model/policy` and `evaluation`.
+    Below `path` are `feedback.jsonl`, `sft/policy`, `ppo/<name>/policy`, `reward_model/policy` and
+    `evaluation`.
     """
 
     path: Path
@@ -73,7 +76,8 @@ class RunFolder:
 
     @property
     def feedback_file(self) -> Path:
-        """The records that `import` and `annotate` write; those of held-out prompts are beside it."""
+        """The records that `import` and `annotate` write; those of held-out prompts are beside
+        it."""
         return self.path / "feedback.jsonl"
 
     def feedback(self) -> list[Feedback]:
@@ -90,10 +94,11 @@ class RunFolder:
         return list(read_jsonl(file, Feedback)) if file.is_file() else []
 
     def policy(self, target: str = "") -> PolicySettings:
-        """The policy that a target names, to be loaded; without one the policy that training starts from.
+        """The policy that a target names, to be loaded; without one the policy that training starts
+        from.
 
-        A target is a policy of this run, `base`, a model folder, a GGUF file, or a name on the hub. Training starts
-        from the SFT policy if there is one, else from the base model.
+        A target is a policy of this run, `base`, a model folder, a GGUF file, or a name on the hub.
+        Training starts from the SFT policy if there is one, else from the base model.
 
         Raises:
             UserError: the target names none of these, or there is nothing to start from.
@@ -118,7 +123,8 @@ class RunFolder:
         return str(self.find_policy(target))
 
     def find_policy(self, target: str) -> Path:
-        """The folder of `sft`, of a PPO run, of a model, or of a training run with its `policy` in it.
+        """The folder of `sft`, of a PPO run, of a model, or of a training run with its `policy` in
+        it.
 
         Raises:
             UserError: there is no such policy.
@@ -177,7 +183,8 @@ class RunFolder:
         )
 
     def turn_writer(self) -> Callable[[AssistantTurn], str]:
-        """Return what writes a turn that calls tools or reasons: the policy's chat template, where one is known."""
+        """Return what writes a turn that calls tools or reasons: the policy's chat template, where
+        one is known."""
         from text2grad.data.conversations import by_default
 
         if self.base.model == TINY:
@@ -209,7 +216,8 @@ class RunFolder:
         return self.evaluation / measured_on(self.task_settings)
 
     def write_results(self, name: str, figures: Mapping[str, Any], answers: object) -> Path:
-        """Write the figures of a policy on this task to `<name>.json` in `results`, which is returned.
+        """Write the figures of a policy on this task to `<name>.json` in `results`, which is
+        returned.
 
         Its answers are in `<name>.answers.json` beside it.
         """
@@ -224,7 +232,8 @@ class RunFolder:
         return figures
 
     def refuse_unwritable(self) -> None:
-        """Refuse a folder that cannot be written; nothing is written yet, so that what fails leaves no trace.
+        """Refuse a folder that cannot be written; nothing is written yet, so that what fails leaves
+        no trace.
 
         Raises:
             UserError: nothing can be written to the folder.
@@ -249,7 +258,8 @@ def read_feedback(path: Path) -> list[Feedback]:
 
 
 def read_choice(policy: Path) -> dict[str, Any] | None:
-    """Return the note on why a policy was chosen (`stages.evaluate.heldout`); None for the last of its run."""
+    """Return the note on why a policy was chosen (`stages.evaluate.heldout`); None for the last of
+    its run."""
     file = policy / CHOICE
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
@@ -305,7 +315,8 @@ def write_json(path: Path, data: object) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file at once: there is the old one or the new one, never half of one or of two processes'."""
+    """Write a text file at once: there is the old one or the new one, never half of one or of two
+    processes'."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_text(text, encoding="utf-8")

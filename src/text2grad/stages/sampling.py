@@ -37,8 +37,8 @@ def sample(
 ) -> list[tuple[list[Any], str]]:
     """One response per example: the sampled ids, and the text read off them. Reports its progress.
 
-    In an environment the response is an episode: the ids of each turn, and the transcript, or the text of its one
-    turn.
+    In an environment the response is an episode: the ids of each turn, and the transcript, or the
+    text of its one turn.
     """
     if not examples:
         return []
@@ -108,8 +108,8 @@ def drafted_items(examples: Sequence[Example]) -> list[Item]:
 
 
 def _sampled(example: Example, response: str) -> Item:
-    """A sampled response. What a person wrote is about another one, even where the data do not say which, and so
-    is what came of tests.
+    """A sampled response. What a person wrote is about another one, even where the data do not say
+    which, and so is what came of tests.
     """
     meta = {name: value for name, value in example.meta.items() if name not in ("outcome", "test_output")}
     unknown = {DRAFT: ""} if HUMAN_FEEDBACK in meta and DRAFT not in meta else {}

@@ -18,7 +18,8 @@ def run_serve(config: Config, host: str, port: int) -> int:
     """Serve the configured critic until a signal comes; return the exit code.
 
     Raises:
-        UsageError: other machines may reach the server and there is no token, or the critic is a served one.
+        UsageError: other machines may reach the server and there is no token, or the critic is a
+            served one.
         UserError: the port is in use, or the critic cannot be made.
     """
     token = token_of_environment()

@@ -40,14 +40,14 @@ from text2grad.train.supervised import train_supervised
 from text2grad.train.watch.steps import LossFloor
 
 ASKED, LONGEST, LITTLE_LEFT = 32, 128, 0.9
-"""Held-out prompts that are asked after SFT, tokens of their references, and the share of references that it writes
-word for word from which there is little left to learn."""
+"""Held-out prompts that are asked after SFT, tokens of their references, and the share of
+references that it writes word for word from which there is little left to learn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SFTSummary(Summary):
-    """Examples that were imitated, of how many held-out prompts it writes the reference answer word for word, the
-    last metrics, and the policy's folder."""
+    """Examples that were imitated, of how many held-out prompts it writes the reference answer word
+    for word, the last metrics, and the policy's folder."""
 
     examples: int
     heldout: int | None = None
@@ -121,9 +121,11 @@ def word_for_word(
     heldout: Sequence[Example],
     environment: MakeEnvironment | None = None,
 ) -> list[bool]:
-    """Whether the likeliest answer to each of the first held-out prompts is its reference answer, word for word.
+    """Whether the likeliest answer to each of the first held-out prompts is its reference answer,
+    word for word.
 
-    One line on stderr says of how many. Long answers, which nobody expects word for word, are not asked for.
+    One line on stderr says of how many. Long answers, which nobody expects word for word, are not
+    asked for.
     """
     short = [each for each in heldout if each.reference and _tokens(policy, each) <= LONGEST]
     tokens = max((_tokens(policy, each) for each in short), default=0)
@@ -185,7 +187,8 @@ def base_policy(stage: TrainingStage, task: Task, examples: Sequence[Example]) -
 
 
 def tiny_texts(examples: Sequence[Example]) -> list[str]:
-    """What the tokenizer of a tiny model is trained on: training prompts, answers, and the shape of z."""
+    """What the tokenizer of a tiny model is trained on: training prompts, answers, and the shape of
+    z."""
     prompt = read_prompt(REWARD_MODEL_PROMPT)
     texts = [message.content for example in examples for message in example.prompt]
     texts += [example.reference for example in examples]

@@ -1,4 +1,5 @@
-"""`sample` and `try`: what the policies of a run, or any models, answer to a prompt of one's own."""
+"""`sample` and `try`: what the policies of a run, or any models, answer to a prompt of one's
+own."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ class PromptAnswers:
         return conversation_text(self.example.prompt)
 
     def as_row(self) -> dict[str, Any]:
-        """One line of JSON: `id`, `prompt`, `answers` with name, response and the judgement, where there is one."""
+        """One line of JSON: `id`, `prompt`, `answers` with name, response and the judgement, where
+        there is one."""
         answers = [
             {"name": answer.name, "response": answer.response, **_judgement_fields(answer.judgement)}
             for answer in self.answers
@@ -84,7 +86,8 @@ def _judgement_fields(judgement: Judgement | None) -> dict[str, Any]:
 def run_sample(
     config: Config, examples: Sequence[Example], names: Sequence[str], critique: bool
 ) -> list[PromptAnswers]:
-    """Have each of the named policies answer every prompt; with `critique`, the run's critic judges the answers.
+    """Have each of the named policies answer every prompt; with `critique`, the run's critic judges
+    the answers.
 
     Raises:
         UserError: there is no such policy, or a prompt is too long for one.
@@ -103,7 +106,8 @@ def _answer_all(
     critic: Critic | None = None,
     environment: MakeEnvironment | None = None,
 ) -> list[PromptAnswers]:
-    """The answers of all policies to each prompt, side by side, judged by the critic if there is one."""
+    """The answers of all policies to each prompt, side by side, judged by the critic if there is
+    one."""
     columns = []
     for name, settings in policies:
         responses = _answers(settings, examples, seed, generation, environment)
@@ -128,7 +132,8 @@ def _answers(
 
 @contextmanager
 def _critic(factory: CriticFactory, examples: Sequence[Example], critique: bool) -> Iterator[Critic | None]:
-    """The critic of the run if it is asked for, with a journal in the run's folder if there is one."""
+    """The critic of the run if it is asked for, with a journal in the run's folder if there is
+    one."""
     if not critique:
         yield None
         return
@@ -179,7 +184,8 @@ def run_try(
     keep: bool = True,
     critique: bool = False,
 ) -> None:
-    """Answer line by line until there are no more; `keep`: as one conversation, which `/new` begins again.
+    """Answer line by line until there are no more; `keep`: as one conversation, which `/new` begins
+    again.
 
     A line that does not fit is reported on stderr, and the conversation begins again.
 
@@ -206,9 +212,11 @@ def run_try(
 
 
 def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
-    """Return answers of a trained policy and of its starting policy to the first `SHOWN_PROMPTS` held-out prompts.
+    """Return answers of a trained policy and of its starting policy to the first `SHOWN_PROMPTS`
+    held-out prompts.
 
-    The likeliest words, at most `SHOWN_TOKENS`; nobody chose the prompts. None where no prompt is held out.
+    The likeliest words, at most `SHOWN_TOKENS`; nobody chose the prompts. None where no prompt is
+    held out.
 
     Raises:
         UserError: a prompt is too long.
@@ -225,7 +233,8 @@ def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
 
 
 def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
-    """The prompt that was typed, or those of a file: .txt with one in each line, else rows with a `prompt`.
+    """The prompt that was typed, or those of a file: .txt with one in each line, else rows with a
+    `prompt`.
 
     Raises:
         UserError: neither or both are given, or the file has none.
@@ -273,10 +282,11 @@ def repeated(examples: Sequence[Example], count: int) -> list[Example]:
 
 
 def to_mark(results: Iterable[PromptAnswers], source: Source) -> list[Feedback]:
-    """Answers as records; `source` judged those that come with a judgement, and the others say that nobody did.
+    """Answers as records; `source` judged those that come with a judgement, and the others say that
+    nobody did.
 
-    A record that nobody judged is no feedback: whatever learns from records leaves it out as a failure, and never
-    takes it for an answer without a fault.
+    A record that nobody judged is no feedback: whatever learns from records leaves it out as a
+    failure, and never takes it for an answer without a fault.
     """
     records = []
     for result in results:
@@ -290,8 +300,8 @@ def to_mark(results: Iterable[PromptAnswers], source: Source) -> list[Feedback]:
 def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
     """Write answers for people or a critic to judge; returns the command for the next step.
 
-    A .csv is a spreadsheet with columns to fill in, which `import` reads; anything else is JSON Lines of records,
-    which `annotate`, `feedback-report` and `import` read.
+    A .csv is a spreadsheet with columns to fill in, which `import` reads; anything else is JSON
+    Lines of records, which `annotate`, `feedback-report` and `import` read.
 
     Raises:
         UserError: the file cannot be written.
@@ -305,6 +315,7 @@ def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
 
 
 def _row_to_mark(record: Feedback) -> dict[str, Any]:
-    """A row to fill in; that there are no spans is said only where the answer looks like mark-up."""
+    """A row to fill in; that there are no spans is said only where the answer looks like
+    mark-up."""
     row = table_row(record)
     return row if read_markup(record.response).text != record.response else {**row, "spans": ""}

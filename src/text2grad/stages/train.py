@@ -54,16 +54,18 @@ from text2grad.train.watch.steps import combined, kept_policies, length_watched,
 
 
 def counts_of(critic: Critic) -> OnStep | None:
-    """Add to the metrics of a step what the critic counted since the last one, where it has a method `counts`."""
+    """Add to the metrics of a step what the critic counted since the last one, where it has a
+    method `counts`."""
     counts = getattr(critic, "counts", None)
     return (lambda step, metrics: metrics.update(counts())) if counts else None
 
 
 def probes_of(critic: Critic) -> OnStep | None:
-    """Probe the critic every `PROBE_EVERY` steps: adds what is found to the metrics, and names reward hacking once.
+    """Probe the critic every `PROBE_EVERY` steps: adds what is found to the metrics, and names
+    reward hacking once.
 
-    What a probe draws at random, training does not notice. Later probes are compared with the first one since the
-    run was started or resumed.
+    What a probe draws at random, training does not notice. Later probes are compared with the first
+    one since the run was started or resumed.
     """
     if not isinstance(critic, ProbedCritic):
         return None
@@ -87,10 +89,11 @@ def probes_of(critic: Critic) -> OnStep | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSummary(Summary):
-    """Number of steps, the folder of the policy, and which it is where the run has a held-out curve.
+    """Number of steps, the folder of the policy, and which it is where the run has a held-out
+    curve.
 
-    `chosen`: `step` of `steps`, 0 being the policy before training; the `measure`, on how many held-out `prompts`,
-    and its `value` there, at the `start` and after the `last` step.
+    `chosen`: `step` of `steps`, 0 being the policy before training; the `measure`, on how many
+    held-out `prompts`, and its `value` there, at the `start` and after the `last` step.
     """
 
     steps: int
@@ -199,7 +202,8 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
 
 
 def verl_job(config: Config, stage: TrainingStage, longest: int, plays: bool) -> verl.Job:
-    """Return the run for verl; `longest` counts the tokens of the longest prompt, `plays`: in an environment."""
+    """Return the run for verl; `longest` counts the tokens of the longest prompt, `plays`: in an
+    environment."""
     module = critic_of_worker.__module__
     return verl.Job(
         place=stage.place,
@@ -233,7 +237,8 @@ def answers_in(path: Path, run: RunFolder) -> tuple[list[Feedback], dict[str, in
     Failed critiques are, and records about prompts that the task holds out.
 
     Raises:
-        UserError: the file holds no such record, one without a response, or none about a prompt of the task.
+        UserError: the file holds no such record, one without a response, or none about a prompt of
+            the task.
     """
     records = read_feedback(path)
     if empty := [record.id for record in records if not record.response.strip()]:
@@ -263,7 +268,8 @@ def answers_in(path: Path, run: RunFolder) -> tuple[list[Feedback], dict[str, in
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineSummary(Summary):
-    """Answers that were learned from, the spans on them, records left out by reason, and the policy's folder."""
+    """Answers that were learned from, the spans on them, records left out by reason, and the
+    policy's folder."""
 
     answers: int
     spans: int
@@ -273,11 +279,12 @@ class OfflineSummary(Summary):
 
 
 def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMode = "auto") -> OfflineSummary:
-    """Learn from the annotated answers in `source`; writes `ppo/<name>`, or resumes an unfinished one.
+    """Learn from the annotated answers in `source`; writes `ppo/<name>`, or resumes an unfinished
+    one.
 
     Raises:
-        UserError: the file has nothing to learn from (`answers_in`), or no record marks words or turns; or another
-            engine is set.
+        UserError: the file has nothing to learn from (`answers_in`), or no record marks words or
+            turns; or another engine is set.
     """
     if config.engine.name != "local":
         raise UserError(f"engine.name {config.engine.name} learns from no file", "--engine local")
@@ -311,7 +318,8 @@ def _is_marked(record: Feedback) -> bool:
 
 
 def fitting(policy: Policy, records: Sequence[Feedback]) -> tuple[list[Feedback], str]:
-    """The records whose prompt and answer fit the model; and of the others how many, the first and its length.
+    """The records whose prompt and answer fit the model; and of the others how many, the first and
+    its length.
 
     Raises:
         UserError: none fits.
@@ -350,7 +358,8 @@ def logged(record: Feedback) -> LoggedAnswer:
 
 
 def _ids(record: Feedback) -> Sequence[Any]:
-    """The ids of an answer as it was sampled, of a transcript a list for each turn; none where they do not say."""
+    """The ids of an answer as it was sampled, of a transcript a list for each turn; none where they
+    do not say."""
     ids = record.meta.get(TOKEN_IDS) or ()
     several = isinstance(record.response, Transcript)
     return ids if all(isinstance(each, list) == several for each in ids) else ()

@@ -1,7 +1,7 @@
 """What training commands share: derived settings, and the notes in the run folder.
 
-Unset settings are derived once, reported and written to `derived.json`. The same command in the same folder reads
-them back while model and data are what they were, on whatever machine.
+Unset settings are derived once, reported and written to `derived.json`. The same command in the
+same folder reads them back while model and data are what they were, on whatever machine.
 
 stage = prepare_training(config, "offline", "ppo/mine", resume)
 ...  # read the data, load the policy: nothing is written yet
@@ -63,7 +63,8 @@ MODEL_NOTE = "model.json"
 
 
 def prepare(config: Config, several: bool = False) -> RunFolder:
-    """Set threads, memory, seeds and logging. Nothing is written yet: a stage that cannot start leaves no trace.
+    """Set threads, memory, seeds and logging. Nothing is written yet: a stage that cannot start
+    leaves no trace.
 
     Raises:
         UsageError: a launcher started several processes, and this stage is not for `several`.
@@ -122,11 +123,12 @@ COUNTED = 64
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """A training command before its settings are final: the configuration as given, and the folder it writes.
+    """A training command before its settings are final: the configuration as given, and the folder
+    it writes.
 
-    `kind` None: a command whose settings are in `extra`, where nothing is derived. A policy of its own name
-    (`ppo/<name>`) has its settings beside it; the models that a run has one of (`sft`, `reward_model`, ...) have
-    those of the run.
+    `kind` None: a command whose settings are in `extra`, where nothing is derived. A policy of its
+    own name (`ppo/<name>`) has its settings beside it; the models that a run has one of (`sft`,
+    `reward_model`, ...) have those of the run.
     """
 
     config: Config
@@ -171,9 +173,9 @@ class TrainingStage:
     def settle(self, policy: Measurable | None = None, data: DataFacts | None = None) -> TrainingRun:
         """Give every unset setting a value, from the model and the data.
 
-        What was derived for the models that SFT and `train-reward` left in the run is taken over too, so that the
-        run's configuration says it. A tiny model is made for its preset and gets nothing; neither does a run that
-        began before its settings were derived.
+        What was derived for the models that SFT and `train-reward` left in the run is taken over
+        too, so that the run's configuration says it. A tiny model is made for its preset and gets
+        nothing; neither does a run that began before its settings were derived.
 
         Raises:
             UserError: what was written earlier cannot be read, or does not fit the configuration.
@@ -196,7 +198,8 @@ class TrainingStage:
         return self.kind
 
     def _derived(self, policy: Measurable, data: DataFacts) -> dict[str, Any]:
-        """The derived values by setting: those of `derived.json`, else new ones, which are written."""
+        """The derived values by setting: those of `derived.json`, else new ones, which are
+        written."""
         file = self.place / DERIVED_FILE
         if self.resume != "restart" and (self.place / CHECKPOINTS).is_dir() and not file.is_file():
             return {}
@@ -217,7 +220,8 @@ class TrainingStage:
 
 
 def _read(file: Path, same: Mapping[str, Any], config: Config) -> dict[str, DerivedValue] | None:
-    """Settings that were derived before and are still unset; None if for another stage, model or data.
+    """Settings that were derived before and are still unset; None if for another stage, model or
+    data.
 
     Raises:
         UserError: the file is damaged, was changed, or does not fit the configuration.
@@ -261,11 +265,12 @@ class TrainingRun:
         on_step: OnStep | None = None,
         choice: Choice | None = None,
     ) -> Iterator[RunOptions]:
-        """Note the settings, train inside, and note them again: the first note stays where a run is not finished.
+        """Note the settings, train inside, and note them again: the first note stays where a run is
+        not finished.
 
-        `trained` made the model, where that is not `policy`. `inputs` is what the run depends on besides what the
-        loop itself sees. `choice` chooses the policy that is handed over. A policy of its own name notes the
-        settings of the run as well, if nothing else has.
+        `trained` made the model, where that is not `policy`. `inputs` is what the run depends on
+        besides what the loop itself sees. `choice` chooses the policy that is handed over. A policy
+        of its own name notes the settings of the run as well, if nothing else has.
         """
         stage, run = self.stage, self.config.run
         own = stage.place if stage.named else run.folder
@@ -292,7 +297,8 @@ class TrainingRun:
 def prepare_training(
     config: Config, kind: Stage | None, place: str, resume: ResumeMode, title: str = "", several: bool = False
 ) -> TrainingStage:
-    """Return a training command in the folder `place` of the run, after `prepare`: nothing is written yet.
+    """Return a training command in the folder `place` of the run, after `prepare`: nothing is
+    written yet.
 
     `several`: a launcher may have started several processes of it, for an engine.
 
@@ -314,7 +320,8 @@ UNFINISHED = {
 
 
 def leave_other_engines(stage: TrainingStage, mine: str) -> None:
-    """Refuse to begin where a run of another engine is unfinished; with `restart` its checkpoints are removed.
+    """Refuse to begin where a run of another engine is unfinished; with `restart` its checkpoints
+    are removed.
 
     `mine` is the engine of this stage, which may be another than that of the configuration.
 

@@ -1,4 +1,5 @@
-"""What a task is: prompts with reference answers, its critic's prompt, and a measure that needs no model."""
+"""What a task is: prompts with reference answers, its critic's prompt, and a measure that needs no
+model."""
 
 from __future__ import annotations
 
@@ -75,8 +76,8 @@ class Task(Protocol):
 
     A task may have a `tiny_model: TinyShape`, the shape of a model made from scratch for it.
 
-    A task of several turns has a method `environment()` too, which makes the `Environment` of one episode; a
-    response to one of its prompts is then a `Transcript`.
+    A task of several turns has a method `environment()` too, which makes the `Environment` of one
+    episode; a response to one of its prompts is then a `Transcript`.
     """
 
     name: str
@@ -84,15 +85,17 @@ class Task(Protocol):
     """Stem of the annotator's prompt file in tasks/prompts."""
 
     def examples(self, split: Split) -> list[Example]:
-        """The prompts of one split: `sft` with what the policy first imitates in `reference`, `train` for
-        feedback and policy optimisation (they may be the same prompts), `heldout` to measure on. No question
-        of `heldout` is in the others. `reward` is asked for only where `task.split` is set: then it is for
-        feedback, `train` for policy optimisation, and no question is in two of them.
+        """The prompts of one split: `sft` with what the policy first imitates in `reference`,
+        `train` for feedback and policy optimisation (they may be the same prompts), `heldout` to
+        measure on. No question of `heldout` is in the others. `reward` is asked for only where
+        `task.split` is set: then it is for feedback, `train` for policy optimisation, and no
+        question is in two of them.
         """
         ...
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """How good a response is, by a measure that needs no model; each in [0, 1], higher is better."""
+        """How good a response is, by a measure that needs no model; each in [0, 1], higher is
+        better."""
         ...
 
 
@@ -151,8 +154,8 @@ def environment_of(task: Task) -> Callable[[], Environment] | None:
 def split_of(question: str, settings: TaskSettings) -> Literal["train", "heldout"]:
     """Which split a question belongs to: decided by its words alone.
 
-    Equal questions (but for case and white space) always fall together, whatever record they stand in and
-    however many records are read, so that nothing learnt in training is measured as new.
+    Equal questions (but for case and white space) always fall together, whatever record they stand
+    in and however many records are read, so that nothing learnt in training is measured as new.
     """
     share = int.from_bytes(digest(f"{settings.seed}\n{words_of(question)}")[:8], "big") / 2**64
     return "heldout" if share < settings.heldout_share else "train"
@@ -171,8 +174,8 @@ def words_of(question: str) -> str:
 def in_split(
     examples: Iterable[Example], split: Split, settings: TaskSettings, heldout: Sequence[Example] | None = None
 ) -> list[Example]:
-    """The examples of one split, by `question_of`. `heldout`: those of a data set that comes with some; None: a
-    share of the questions is held out (`split_of`).
+    """The examples of one split, by `question_of`. `heldout`: those of a data set that comes with
+    some; None: a share of the questions is held out (`split_of`).
 
     Without `task.split`, the training splits are the same examples.
     """
@@ -216,7 +219,8 @@ def refuse_shares(settings: TaskSettings) -> None:
 
 
 def question_of(example: Example | Feedback | Preference) -> str:
-    """The words that tell one question from another: `meta["question"]` where given, else the prompt."""
+    """The words that tell one question from another: `meta["question"]` where given, else the
+    prompt."""
     return str(example.meta.get("question") or conversation_text(example.prompt))
 
 
@@ -230,9 +234,10 @@ def rouge_scores(reference: str, response: str, stemmer: bool = True) -> dict[st
     """ROUGE-1, 2 and L, F1 in [0, 1]; 0 where either text is empty.
 
     Returns:
-        `rouge1`, `rouge2` and `rouge_l` as published: of words of a to z and 0 to 9. Where the reference has other
-        words also `rouge1_unicode`, `rouge2_unicode` and `rouge_l_unicode`, of the words of all scripts
-        (`unicode_words`); of a text of English words these would be the same.
+        `rouge1`, `rouge2` and `rouge_l` as published: of words of a to z and 0 to 9. Where the
+        reference has other words also `rouge1_unicode`, `rouge2_unicode` and `rouge_l_unicode`, of
+        the words of all scripts (`unicode_words`); of a text of English words these would be the
+        same.
     """
     published = _rouge_scorer(stemmer).score(reference, response)
     found = {name: published[theirs].fmeasure for name, theirs in ROUGE_TYPES.items()}

@@ -13,8 +13,8 @@ from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l_scores
 class DataTask:
     """Base of tasks on published data: examples by split, and ROUGE-L against the reference.
 
-    Held out are those of `task.heldout_data`, else those of the split that the data set comes with (`HUB`), else a
-    share of the questions (`in_split`).
+    Held out are those of `task.heldout_data`, else those of the split that the data set comes with
+    (`HUB`), else a share of the questions (`in_split`).
 
     Raises:
         UserError: see `read_examples`.

@@ -1,13 +1,14 @@
 """The embedded task: KodCode-shaped problems from a seeded generator. No network, no data files.
 
-A problem asks for a small Python function made of three *parts* (say: keep the even ones; square each; return
-the sum). A *combination* is a family with its three parts. Held-out problems use
-combinations that no training problem has, so a policy must put parts together that it never saw together.
+A problem asks for a small Python function made of three *parts* (say: keep the even ones; square
+each; return the sum). A *combination* is a family with its three parts. Held-out problems use
+combinations that no training problem has, so a policy must put parts together that it never saw
+together.
 
-Supervised demonstrations are written by a simulated programmer who makes mistakes: each part has a wrong
-version that looks right (`>` for "at least"), written at the part's `slip` rate. For some parts the slip is
-more common than the truth, so imitation alone learns the mistake, greedy decoding included. What is right is
-only told by the tests.
+Supervised demonstrations are written by a simulated programmer who makes mistakes: each part has a
+wrong version that looks right (`>` for "at least"), written at the part's `slip` rate. For some
+parts the slip is more common than the truth, so imitation alone learns the mistake, greedy decoding
+included. What is right is only told by the tests.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ DEFAULT_DEMONSTRATIONS = 8192
 
 @dataclass(frozen=True)
 class Part:
-    """One step of a program: how the question says it, how it is written, and how it is written wrong.
+    """One step of a program: how the question says it, how it is written, and how it is written
+    wrong.
 
     `slip` is the share of demonstrations that use a wrong version.
     """
@@ -44,7 +46,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Family:
-    """Programs of one shape: three slots of parts and how question, program and inputs are put together."""
+    """Programs of one shape: three slots of parts and how question, program and inputs are put
+    together."""
 
     name: str
     question: str
@@ -114,7 +117,8 @@ def problems(combinations: Sequence[Problem], count: int, rng: random.Random) ->
 
 
 def make_tests(problem: Problem, rng: random.Random, count: int = 8) -> str:
-    """KodCode-shaped test functions whose expected values come from running the reference program."""
+    """KodCode-shaped test functions whose expected values come from running the reference
+    program."""
     space: dict[str, Any] = {}
     exec(problem.program(), space)  # our own generated program, not a model's
     lines = ["from solution import f", ""]
@@ -136,10 +140,11 @@ def _arguments(problem: Problem, rng: random.Random, count: int) -> list[Any]:
 
 
 class DemoTask:
-    """Seeded problems with references and tests, flawed demonstrations, and a held-out split by combination.
+    """Seeded problems with references and tests, flawed demonstrations, and a held-out split by
+    combination.
 
-    `examples("sft")` are demonstrations with slips; `"train"` and `"heldout"` carry the right program as
-    reference and the tests in `meta["tests"]`, as KodCode does.
+    `examples("sft")` are demonstrations with slips; `"train"` and `"heldout"` carry the right
+    program as reference and the tests in `meta["tests"]`, as KodCode does.
     """
 
     name = "demo"
@@ -153,7 +158,8 @@ class DemoTask:
         self.combinations = {"train": train, "heldout": heldout}
 
     def examples(self, split: str) -> list[Example]:
-        """`train` and `heldout`: every problem once. `sft`: `task.limit` demonstrations of training problems.
+        """`train` and `heldout`: every problem once. `sft`: `task.limit` demonstrations of training
+        problems.
 
         Equal seeds give equal examples.
         """

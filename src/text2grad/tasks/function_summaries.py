@@ -1,7 +1,8 @@
-"""One-line summaries of functions: from name, signature and long docstring to the docstring's first line.
+"""One-line summaries of functions: from name, signature and long docstring to the docstring's first
+line.
 
-The data is whatever Python finds installed: no download, real text, written by many people. `task.data`
-names a folder of packages to read instead.
+The data is whatever Python finds installed: no download, real text, written by many people.
+`task.data` names a folder of packages to read instead.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from text2grad.tasks.base import Split, TaskSettings, digest, refuse_shares, rou
 from text2grad.tasks.library import DocumentedFunction, documented_functions, installed_functions, words
 
 REST = 600
-"""Characters of the docstring after its first line that a prompt shows, unless `task.context_characters` is set."""
+"""Characters of the docstring after its first line that a prompt shows, unless
+`task.context_characters` is set."""
 ASKED = "Write the first line of this Python function's docstring: one sentence that says what it does."
 TRAIN_SHARE = 0.2
 SHINGLE, MOST_SHARED = 4, 0.5
 
 
 class FunctionSummariesTask:
-    """Functions of packages the policy has never seen are held out; near-duplicates of anything trained on are not.
+    """Functions of packages the policy has never seen are held out; near-duplicates of anything
+    trained on are not.
 
-    Of the functions of the other packages a share (`TRAIN_SHARE`) are the prompts of `train`, the rest is `sft`:
-    the policy is optimised on prompts that it has not imitated.
+    Of the functions of the other packages a share (`TRAIN_SHARE`) are the prompts of `train`, the
+    rest is `sft`: the policy is optimised on prompts that it has not imitated.
 
     Raises:
         UserError: no documented functions are found, or all of them fall on one side of the split.
@@ -50,7 +53,8 @@ class FunctionSummariesTask:
         self._room = settings.context_characters
 
     def examples(self, split: Split) -> list[Example]:
-        """The functions of a split in an order that mixes packages; `task.limit` is of the `sft` split."""
+        """The functions of a split in an order that mixes packages; `task.limit` is of the `sft`
+        split."""
         chosen = self.splits[split][: self._limit if split == "sft" else None]
         return [self.prompt(function, self._room) for function in chosen]
 
@@ -66,7 +70,8 @@ class FunctionSummariesTask:
         return one_turn(function.place, content, function.summary, {"package": function.package})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """ROUGE-1, ROUGE-2, ROUGE-L (F1, with stemming) and BLEU against the first line people wrote."""
+        """ROUGE-1, ROUGE-2, ROUGE-L (F1, with stemming) and BLEU against the first line people
+        wrote."""
         found = rouge_scores(example.reference, response)
         return {**found, "bleu": sentence_bleu(example.reference, response)}
 
@@ -74,10 +79,11 @@ class FunctionSummariesTask:
 def split_functions(
     found: Sequence[DocumentedFunction], settings: TaskSettings
 ) -> dict[Split, list[DocumentedFunction]]:
-    """`heldout` by top-level package, `sft` and `train` by function; no summary is in two of the splits.
+    """`heldout` by top-level package, `sft` and `train` by function; no summary is in two of the
+    splits.
 
-    A held-out function is left out if half of its four-word sequences occur in the training data: copies of one
-    library in another, and texts that are written alike.
+    A held-out function is left out if half of its four-word sequences occur in the training data:
+    copies of one library in another, and texts that are written alike.
     """
     ordered = sorted(without_repeats(found), key=lambda each: digest(f"{settings.seed}\n{each.place}"))
     outside = [each for each in ordered if split_of(each.package, settings) == "heldout"]
@@ -111,7 +117,8 @@ def shorten(text: str, room: int) -> str:
 
 
 def sentence_bleu(reference: str, response: str) -> float:
-    """BLEU-4 of one sentence, counts above one word plus one (Lin and Och 2004), on the words ROUGE counts."""
+    """BLEU-4 of one sentence, counts above one word plus one (Lin and Och 2004), on the words ROUGE
+    counts."""
     from nltk.translate.bleu_score import SmoothingFunction
     from nltk.translate.bleu_score import sentence_bleu as of_words
 

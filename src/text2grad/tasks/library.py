@@ -1,4 +1,5 @@
-"""Documented functions of the standard library and installed packages, read with `ast`, never imported."""
+"""Documented functions of the standard library and installed packages, read with `ast`, never
+imported."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from text2grad.settings import user_cache
 PER_PACKAGE = 800
 LONGEST_FILE = 400_000
 RULES = 1
-"""Version of the rules for a documented function; part of the cache's name, so raise it when they change."""
+"""Version of the rules for a documented function; part of the cache's name, so raise it when they
+change."""
 SENTENCE = re.compile(rb'"""\s*[^\n]{10,140}\.[ \t]*\n[ \t]*\n')
 """Files without such a docstring (a first line that ends a paragraph) are not parsed."""
 PASSED_OVER = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "site-packages", "dist-packages"}
@@ -33,8 +35,8 @@ WORDS = re.compile(r"[A-Za-z0-9]+")
 class DocumentedFunction:
     """A function whose docstring is one line, then more of it.
 
-    `place` is the file and name it was read from, `summary` the first line, `rest` what follows it, both of them
-    without needless white space.
+    `place` is the file and name it was read from, `summary` the first line, `rest` what follows it,
+    both of them without needless white space.
     """
 
     package: str
@@ -62,8 +64,9 @@ def parse_module(code: str | bytes) -> ast.Module:
 def installed_functions() -> list[DocumentedFunction]:
     """The documented functions of the standard library and of the installed packages.
 
-    Reading them takes most of a minute, so they are cached in the user's cache folder under a name that changes
-    when a package is installed, removed or upgraded. An unreadable or unwritable cache is ignored.
+    Reading them takes most of a minute, so they are cached in the user's cache folder under a name
+    that changes when a package is installed, removed or upgraded. An unreadable or unwritable cache
+    is ignored.
     """
     roots = library_roots()
     kept = user_cache() / f"docstrings-{_installed(roots)}.jsonl"
@@ -101,8 +104,9 @@ def library_roots() -> list[Path]:
 def documented_functions(roots: Sequence[Path], per_package: int = PER_PACKAGE) -> Iterator[DocumentedFunction]:
     """At most `per_package` functions of every top-level package, in a fixed order.
 
-    Of two packages of one name the first counts. Files are taken in the order of a hash of their path, so that a
-    large package is not its first few modules. Tests, vendored copies, and files that do not parse are passed over.
+    Of two packages of one name the first counts. Files are taken in the order of a hash of their
+    path, so that a large package is not its first few modules. Tests, vendored copies, and files
+    that do not parse are passed over.
     """
     seen: set[str] = set()
     for root in roots:
@@ -126,7 +130,8 @@ def _files(package: Path, root: Path) -> list[Path]:
 
 
 def read_functions(file: Path, package: str, root: Path) -> list[DocumentedFunction]:
-    """The documented functions and methods of one source file; none of a file that is not Python."""
+    """The documented functions and methods of one source file; none of a file that is not
+    Python."""
     source = file.read_bytes()
     if len(source) > LONGEST_FILE or not SENTENCE.search(source):
         return []
@@ -162,7 +167,8 @@ def _documented(
 
 
 def split_docstring(docstring: str) -> tuple[str, str] | None:
-    """The first line and the rest; None unless the line is a sentence of 4 to 14 words with more after it."""
+    """The first line and the rest; None unless the line is a sentence of 4 to 14 words with more
+    after it."""
     first, _, after = inspect.cleandoc(docstring).partition("\n")
     lines = [line.strip() for line in lines_of(after)]
     rest = " ".join(line for line in lines if line and not line.startswith((">>>", "---", "===", "...")))

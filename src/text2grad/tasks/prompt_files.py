@@ -34,7 +34,8 @@ def read_prompt(name: str) -> str:
 
 
 def prompt_version(name: str) -> str:
-    """`name@hash` of a prompt file: changes with its text, so that old feedback is never mistaken for new.
+    """`name@hash` of a prompt file: changes with its text, so that old feedback is never mistaken
+    for new.
 
     Raises:
         UserError: there is no such file.

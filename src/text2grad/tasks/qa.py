@@ -1,4 +1,5 @@
-"""Answers to questions: UltraFeedback (paper, section 4.4) and questions with people's feedback on the answers."""
+"""Answers to questions: UltraFeedback (paper, section 4.4) and questions with people's feedback on
+the answers."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class QATask(DataTask):
 
 
 def _answerable(examples: list[Example], data: str) -> list[Example]:
-    """Of people's feedback, only what comes with a corrected answer: a SQuALITY review has its question but
-    not the story that answers it. Other data is taken whole.
+    """Of people's feedback, only what comes with a corrected answer: a SQuALITY review has its
+    question but not the story that answers it. Other data is taken whole.
     """
     reviewed = [example for example in examples if "dataset" in example.meta]
     answerable = [example for example in examples if "corrected" in example.meta]

@@ -69,7 +69,8 @@ def turns(responses: Responses) -> dict[str, float]:
 
 
 def same_answers(responses: Responses) -> dict[str, float]:
-    """`same_answers`: of the prompts with several answers, the share whose answers are all the same.
+    """`same_answers`: of the prompts with several answers, the share whose answers are all the
+    same.
 
     Nothing where no prompt has several.
     """
@@ -88,7 +89,8 @@ def unmatched_share(critiques: Sequence[Critique]) -> float:
 
 
 def label_shares(responses: Responses) -> dict[str, float]:
-    """`good_tokens`, `poor_tokens`: shares of the tokens that belong to a good, a poor span, failures aside."""
+    """`good_tokens`, `poor_tokens`: shares of the tokens that belong to a good, a poor span,
+    failures aside."""
     tokens = max(1, sum(map(len, responses.labels)))
     return {
         name: sum(int((each == label).sum()) for each in responses.labels) / tokens
@@ -99,7 +101,8 @@ def label_shares(responses: Responses) -> dict[str, float]:
 def strips(
     step: int, responses: Responses, rollout: Rollout, count: int, valued: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Token strips of the first `count` responses: everything that is known about each token, side by side.
+    """Token strips of the first `count` responses: everything that is known about each token, side
+    by side.
 
     `valued`: there is a value function.
     """
@@ -175,6 +178,7 @@ def _written(response: str) -> Any:
 
 
 def _row(values_of: Tensor, own: Tensor) -> list[float | None]:
-    """The values of one response's own tokens; None where one is not finite, which JSON cannot say."""
+    """The values of one response's own tokens; None where one is not finite, which JSON cannot
+    say."""
     values = values_of[own].tolist()
     return [round(value, 5) if math.isfinite(value) else None for value in values]

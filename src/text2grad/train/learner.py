@@ -39,9 +39,9 @@ B = TypeVar("B")
 class Learner:
     """A policy in training, its critic, and the settings of a step.
 
-    `batch`: the data of the present step; None until it has been scored. `watch`: the seconds of each phase.
-    `environment` answers the policy, if the task has one. `doing` is called with the name of a phase when it
-    begins, `changing` before the policy is changed.
+    `batch`: the data of the present step; None until it has been scored. `watch`: the seconds of
+    each phase. `environment` answers the policy, if the task has one. `doing` is called with the
+    name of a phase when it begins, `changing` before the policy is changed.
     """
 
     policy: Policy
@@ -79,7 +79,8 @@ class Learner:
         batch: TokenBatch,
         critic: Critic | None = None,
     ) -> tuple[Responses, PolicyStats]:
-        """Critiques as credit per token, and policy and reference statistics; neither needs the other.
+        """Critiques as credit per token, and policy and reference statistics; neither needs the
+        other.
 
         `critic`: another one in place of the learner's.
         """
@@ -100,7 +101,8 @@ class Learner:
         return update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self._size)
 
     def strips(self, step: int, count: int | None = None) -> Iterator[dict[str, Any]] | None:
-        """Token strips of the first `count` responses of the batch, all by default; None without a batch."""
+        """Token strips of the first `count` responses of the batch, all by default; None without a
+        batch."""
         if self.batch is None:
             return None
         responses, rollout = self.batch
@@ -109,12 +111,13 @@ class Learner:
 
 
 def together(critique: Callable[[], A], score: Callable[[], B], overlap: bool, watch: Stopwatch) -> tuple[A, B]:
-    """The results of both. With `overlap`, `critique` runs in a thread, which is joined before this returns.
+    """The results of both. With `overlap`, `critique` runs in a thread, which is joined before this
+    returns.
 
     An exception of either is raised here; if both raise, `score`'s.
 
-    `watch` gets the seconds of `critique` and `score` that did not overlap, and as `seconds_critique_hidden` those
-    of `critique` that passed during `score`.
+    `watch` gets the seconds of `critique` and `score` that did not overlap, and as
+    `seconds_critique_hidden` those of `critique` that passed during `score`.
     """
     watch.seconds["seconds_critique_hidden"] = 0.0
     if not overlap:

@@ -1,9 +1,10 @@
-"""Learning from logged answers and their critiques: no reward model, no sampling, no critic in the loop.
+"""Learning from logged answers and their critiques: no reward model, no sampling, no critic in the
+loop.
 
-The credit schemes of PPO (`align.credit`) turn a critique into one number per token, which here weights the token's
-own loss (`rl.offline`), beside a KL that keeps the policy close to its start. Nothing is sampled, so rewards do not
-propagate to earlier tokens: PPO pays the verdict at the last token and discounts it backwards; here a good verdict
-weights every token of its answer equally.
+The credit schemes of PPO (`align.credit`) turn a critique into one number per token, which here
+weights the token's own loss (`rl.offline`), beside a KL that keeps the policy close to its start.
+Nothing is sampled, so rewards do not propagate to earlier tokens: PPO pays the verdict at the last
+token and discounts it backwards; here a good verdict weights every token of its answer equally.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from text2grad.train.settings import OfflineSettings
 from text2grad.train.supervised import Objective, descend, in_words, refuse_not_finite
 
 POOR_LIMIT = 10.0
-"""Limit of the factor (1 - p) / p of a poor token, p its probability at the start: tokens rarer than 1 in 11."""
+"""Limit of the factor (1 - p) / p of a poor token, p its probability at the start: tokens rarer
+than 1 in 11."""
 KL_COEFFICIENT = 0.1
 """Weight of the KL to the start, over the whole vocabulary, at every token."""
 MAX_KL = 3.0
@@ -47,8 +49,8 @@ MAX_KL = 3.0
 class LoggedAnswer:
     """A recorded answer and its critique; of a `Transcript` the policy's turns are learned from.
 
-    `ids`: as it was sampled, if known, of several turns a list for each; they are used if this tokenizer decodes
-    them to the response.
+    `ids`: as it was sampled, if known, of several turns a list for each; they are used if this
+    tokenizer decodes them to the response.
     """
 
     id: str
@@ -60,7 +62,8 @@ class LoggedAnswer:
 
 @dataclass(frozen=True)
 class WeightedAnswer(Encoded):
-    """A logged answer as token ids; `weights` may be of any sign. `start`: log-probabilities before training.
+    """A logged answer as token ids; `weights` may be of any sign. `start`: log-probabilities before
+    training.
 
     `mask`: which tokens are the policy's; None: all of them.
     """
@@ -81,13 +84,15 @@ def train_offline(
     credit_settings: CreditSettings,
     options: RunOptions,
 ) -> dict[str, float]:
-    """Train in place on logged answers and write the policy to the run's folder; returns the last metrics.
+    """Train in place on logged answers and write the policy to the run's folder; returns the last
+    metrics.
 
-    Resumed as `train_supervised` is, bit for bit on one CPU. The policy as it comes is the reference.
+    Resumed as `train_supervised` is, bit for bit on one CPU. The policy as it comes is the
+    reference.
 
     Raises:
-        UserError: no token has a weight, an answer does not fit the context or cannot be read token by token, the
-            policy has diverged, or what `durable.run.Run` refuses.
+        UserError: no token has a weight, an answer does not fit the context or cannot be read token
+            by token, the policy has diverged, or what `durable.run.Run` refuses.
     """
     weighed = encode_logged(policy, answers, credit_settings)
     if not any(weight for item in weighed for weight in item.weights):
@@ -153,7 +158,8 @@ def _weighed(
 def _weighed_turns(
     policy: Policy, answer: LoggedAnswer, table: TokenTable, credit_settings: CreditSettings
 ) -> WeightedAnswer:
-    """The turns of a transcript that can be trained (`policy.episode.Thread`); spans on others are left out."""
+    """The turns of a transcript that can be trained (`policy.episode.Thread`); spans on others are
+    left out."""
     thread = encode_turns(policy.tokenizer, answer.prompt, answer.response, answer.ids)
     asked = Example(id=answer.id, prompt=answer.prompt)
     own = own_tokens(table, Trajectory(asked, thread.ids, thread.mask, [*thread.between, ()]))
@@ -187,11 +193,12 @@ def _moved(critique: Critique, shift: int) -> Critique:
 
 
 def token_weights(critique: Critique, aligned: Aligned, credit_settings: CreditSettings) -> list[float]:
-    """The weight of each token, (T,): its delta by the credit scheme, and a good verdict on the answer or its turn.
+    """The weight of each token, (T,): its delta by the credit scheme, and a good verdict on the
+    answer or its turn.
 
-    A poor verdict has no weight. The gradient of likelihood is 1 - pi and that of unlikelihood pi: tokens of which
-    the policy is rightly sure would lose far more through answers that fail than answers that pass could restore.
-    With schemes that pay the score alone, only verdicts count.
+    A poor verdict has no weight. The gradient of likelihood is 1 - pi and that of unlikelihood pi:
+    tokens of which the policy is rightly sure would lose far more through answers that fail than
+    answers that pass could restore. With schemes that pay the score alone, only verdicts count.
     """
     weights = np.zeros(len(aligned))
     for start, end, score in scored_parts(critique, aligned):
@@ -227,8 +234,8 @@ def accumulate_gradient(policy: Policy, batch: Sequence[WeightedAnswer], size: P
 def loss_terms(policy: Policy, items: Sequence[WeightedAnswer], tokens: int) -> dict[str, Tensor]:
     """Shares of some answers in a batch of so many tokens: `loss`, and its `kl`.
 
-    The KL is over the whole vocabulary: an estimate from single tokens is unbiased only for tokens that the policy
-    sampled itself.
+    The KL is over the whole vocabulary: an estimate from single tokens is unbiased only for tokens
+    that the policy sampled itself.
     """
     batch = _packed(policy, items)
     weights, start = (_spread(column, batch) for column in zip(*((i.weights, i.start) for i in items), strict=True))

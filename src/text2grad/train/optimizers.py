@@ -1,8 +1,8 @@
 """Optimizers and learning-rate schedules of both training loops.
 
-A parameter in a half type has a float32 master: the master is stepped, then copied into the parameter. Otherwise a
-step smaller than half the distance to the next number of the half type would be lost, as nearly all are at a
-learning rate of 1e-6.
+A parameter in a half type has a float32 master: the master is stepped, then copied into the
+parameter. Otherwise a step smaller than half the distance to the next number of the half type would
+be lost, as nearly all are at a learning rate of 1e-6.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MAX_GRAD_NORM = 1.0
 
 @dataclass
 class Optimizers:
-    """One for the policy (with the shared trunk), one for what belongs to the value function alone."""
+    """One for the policy (with the shared trunk), one for what belongs to the value function
+    alone."""
 
     policy: torch.optim.Optimizer
     value: torch.optim.Optimizer
@@ -53,10 +54,12 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
 
 
 def keep_masters(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
-    """Have a new optimizer step float32 copies of the parameters of `policy` that are in a half type.
+    """Have a new optimizer step float32 copies of the parameters of `policy` that are in a half
+    type.
 
-    Gradients are taken from the parameters and results copied back, around each step. `policy.exact` has the values
-    that the half type had to round. Nothing changes where all parameters are float32.
+    Gradients are taken from the parameters and results copied back, around each step.
+    `policy.exact` has the values that the half type had to round. Nothing changes where all
+    parameters are float32.
     """
     names = {id(parameter): name for name, parameter in policy.named_parameters()}
     pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
@@ -99,7 +102,8 @@ def clip_gradient(parameters: Iterable[torch.nn.Parameter], limit: float = MAX_G
 
 
 def learning_rate_factor(schedule: Schedule, warmup: float, steps: int) -> Callable[[int], float]:
-    """Factor on the learning rate at a step: linear warm-up, then constant, linear or cosine decay to zero."""
+    """Factor on the learning rate at a step: linear warm-up, then constant, linear or cosine decay
+    to zero."""
     rising = max(1, round(steps * warmup)) if warmup else 0
 
     def factor(step: int) -> float:

@@ -35,8 +35,8 @@ class MarkedText:
 
 @dataclass(frozen=True)
 class Pair:
-    """One training pair: a conversation (`prompt`) and the answer to learn (`target`), of a `Transcript` the turns
-    of the policy; `id` names it in messages.
+    """One training pair: a conversation (`prompt`) and the answer to learn (`target`), of a
+    `Transcript` the turns of the policy; `id` names it in messages.
 
     `marked`: texts in the prompt whose words are labelled, for a second loss (`policy.heads`).
     `score`: in [-1, 1], for a head that reads it off the prompt (`policy.heads`).
@@ -82,7 +82,8 @@ E = TypeVar("E", bound=PromptAndTarget)
 class Encoded(PromptAndTarget):
     """A pair as token ids; the loss is on `target` only, where each token has its weight.
 
-    `labels`: of the tokens of the prompt, +1, -1, 0 or `UNLABELLED`; none where no second loss is wanted.
+    `labels`: of the tokens of the prompt, +1, -1, 0 or `UNLABELLED`; none where no second loss is
+    wanted.
     """
 
     weights: list[float]
@@ -93,7 +94,8 @@ class Encoded(PromptAndTarget):
 def supervised_identity(
     policy: Policy, settings: SupervisedSettings, section: str, data: dict[str, str]
 ) -> dict[str, str]:
-    """What a supervised run depends on, by name: its `settings`, those of a section, and digests of `data`."""
+    """What a supervised run depends on, by name: its `settings`, those of a section, and digests of
+    `data`."""
     return {
         **flatten(**{section: settings}),
         "the starting model": digest_of_reference(policy),
@@ -123,7 +125,8 @@ def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
 
 
 def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
-    """The label of every token of the prompt: that of the spans of a marked text, `UNLABELLED` outside all."""
+    """The label of every token of the prompt: that of the spans of a marked text, `UNLABELLED`
+    outside all."""
     found = np.full(len(aligned), UNLABELLED)
     for marked in pair.marked:
         start = place_in(aligned, pair.prompt[-1].content, marked.start, marked.text)
@@ -144,7 +147,8 @@ def updates_of(settings: SupervisedSettings, examples: int) -> int:
 
 
 def plan_batches(encoded: Sequence[E], settings: SupervisedSettings, seed: int) -> Iterator[list[E]]:
-    """Optimizer steps: every epoch a new order, batches of similar length (less padding), in random order."""
+    """Optimizer steps: every epoch a new order, batches of similar length (less padding), in random
+    order."""
     rng = random.Random(seed)
     total = updates_of(settings, len(encoded))
     while total > 0:

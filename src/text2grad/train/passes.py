@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 class PassSize:
-    """How many rows go through a model at a time: `size` at first, and half as many whenever memory runs out.
+    """How many rows go through a model at a time: `size` at first, and half as many whenever memory
+    runs out.
 
     `setting` is where the user finds it.
     """
@@ -50,11 +51,12 @@ class PassSize:
 def accumulate(
     policy: Policy, rows: Any, terms: Callable[[Any], tuple[Tensor, dict[str, Tensor]]], size: PassSize
 ) -> dict[str, float]:
-    """Add the gradient of a batch to the policy's, and return the terms of its loss, summed over the passes.
+    """Add the gradient of a batch to the policy's, and return the terms of its loss, summed over
+    the passes.
 
-    `terms` gives, for some rows, their share of the loss and of each logged term, with denominators of the whole
-    batch, so that the size of a pass does not change the result. `rows`, a tensor or a list, are in order of
-    length: those of a pass are of similar length.
+    `terms` gives, for some rows, their share of the loss and of each logged term, with denominators
+    of the whole batch, so that the size of a pass does not change the result. `rows`, a tensor or a
+    list, are in order of length: those of a pass are of similar length.
     """
 
     def passes(rows_each: int) -> dict[str, float]:

@@ -1,12 +1,14 @@
-"""NL-gradient PPO (paper, section 3.5 and Algorithm 4): the method is `ppo_step`, and it reads top to bottom.
+"""NL-gradient PPO (paper, section 3.5 and Algorithm 4): the method is `ppo_step`, and it reads top
+to bottom.
 
-A step samples responses, has them critiqued, turns the spans into token rewards, subtracts the KL penalty,
-estimates advantages and takes a few clipped gradient steps. It cannot tell Text2Grad from scalar PPO: that
-difference is the credit scheme (`align.CreditSettings`). `train_ppo` repeats the step, with a folder and
-checkpoints around it (`durable`); `examples/minimal_loop.py` is the same method on one page.
+A step samples responses, has them critiqued, turns the spans into token rewards, subtracts the KL
+penalty, estimates advantages and takes a few clipped gradient steps. It cannot tell Text2Grad from
+scalar PPO: that difference is the credit scheme (`align.CreditSettings`). `train_ppo` repeats the
+step, with a folder and checkpoints around it (`durable`); `examples/minimal_loop.py` is the same
+method on one page.
 
-Left out on purpose: beams, reward clipping, sequence packing. A response is never re-tokenised, and one whose
-critique failed is masked out of the loss and counted.
+Left out on purpose: beams, reward clipping, sequence packing. A response is never re-tokenised, and
+one whose critique failed is masked out of the loss and counted.
 """
 
 from __future__ import annotations
@@ -79,9 +81,11 @@ def train_ppo(
     options: RunOptions,
     environment: MakeEnvironment | None = None,
 ) -> None:
-    """Train `policy` in place against `critic`; write metrics, samples and the policy to the run's folder.
+    """Train `policy` in place against `critic`; write metrics, samples and the policy to the run's
+    folder.
 
-    An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit.
+    An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit
+    for bit.
 
     Args:
         policy: what is trained.
@@ -91,12 +95,12 @@ def train_ppo(
         credit: how words become rewards.
         generation: how answers are sampled.
         options: the place and manner of the run.
-        environment: makes what answers the policy; a response is then an episode (`policy.episode`), and what the
-            environment says is in no loss and no mean.
+        environment: makes what answers the policy; a response is then an episode
+            (`policy.episode`), and what the environment says is in no loss and no mean.
 
     Raises:
-        UserError: no examples, a prompt that does not fit, too many failed critiques, a loss that is not
-            finite, a policy that has diverged, or what `durable.run.Run` refuses.
+        UserError: no examples, a prompt that does not fit, too many failed critiques, a loss that
+            is not finite, a policy that has diverged, or what `durable.run.Run` refuses.
     """
     if not examples:
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
@@ -151,7 +155,8 @@ def identity_of(policy: Policy, examples: Sequence[Example], critic: Critic) -> 
 
 
 def prompt_order(count: int, settings: PPOSettings, rng: random.Random) -> Iterator[list[int]]:
-    """Indices of the prompts of each step: every prompt once per pass, each `samples_per_prompt` times."""
+    """Indices of the prompts of each step: every prompt once per pass, each `samples_per_prompt`
+    times."""
     stream = itertools.chain.from_iterable(rng.sample(range(count), count) for _ in itertools.count())
     while True:
         chosen = list(itertools.islice(stream, settings.rollouts // settings.samples_per_prompt))

@@ -31,8 +31,8 @@ class Responses:
     """A batch of responses in words: prompts, samples, critiques, and the credit of each.
 
     `aligned`, `credits` and `labels` are of the policy's own tokens, one number for each.
-    `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique failed.
-    `critic_tokens`: tokens that the critic read and wrote. `texts`: what the critic was
+    `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique
+    failed. `critic_tokens`: tokens that the critic read and wrote. `texts`: what the critic was
     shown of each, a `Transcript` where others spoke.
     """
 
@@ -50,10 +50,11 @@ class Responses:
 class Rollout:
     """The same batch in numbers. All (B, T), response-aligned.
 
-    `learned`: the tokens that the loss is taken over. Those of failed critiques are never among them, nor what
-    `ppo.mask_truncated` or `ppo.drop_equal_groups` leaves out.
+    `learned`: the tokens that the loss is taken over. Those of failed critiques are never among
+    them, nor what `ppo.mask_truncated` or `ppo.drop_equal_groups` leaves out.
 
-    `ratio`: what `update` writes into it, pi now / `old_logp`'s in the last epoch; 0 where no pass has read.
+    `ratio`: what `update` writes into it, pi now / `old_logp`'s in the last epoch; 0 where no pass
+    has read.
     """
 
     batch: TokenBatch
@@ -84,7 +85,8 @@ def respond(
     make: MakeEnvironment | None = None,
     examples: Sequence[Example] = (),
 ) -> list[Sample]:
-    """One sampled response per prompt; `draws` as in `generate`. With `make` an episode for each of the examples.
+    """One sampled response per prompt; `draws` as in `generate`. With `make` an episode for each of
+    the examples.
 
     Raises:
         FloatingPointError: the policy's probabilities are not finite.
@@ -149,7 +151,8 @@ def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
 
 
 def refuse_diverged(rollout: Rollout, limit: float | None) -> None:
-    """Stop before an update on numbers that are not finite, or more than `limit` nats a token from the reference.
+    """Stop before an update on numbers that are not finite, or more than `limit` nats a token from
+    the reference.
 
     Raises:
         FloatingPointError: names the columns, or says how far.
@@ -168,8 +171,8 @@ def refuse_diverged(rollout: Rollout, limit: float | None) -> None:
 class PolicyStats(NamedTuple):
     """Policy and reference statistics of a batch, independent of the critic.
 
-    Log-probabilities of policy and reference, KL, entropy and values (B, T), 0 outside the mask, and the values
-    after the responses (B,).
+    Log-probabilities of policy and reference, KL, entropy and values (B, T), 0 outside the mask,
+    and the values after the responses (B,).
     """
 
     logp: Tensor
@@ -206,8 +209,8 @@ def measure(
 
 
 def gains_of(credits: Sequence[Credit], size: int) -> Tensor:
-    """(B,), what each response is worth beside the `size` to its prompt; NaN, which is compared with nothing,
-    where it has no verdict and another to that prompt has one."""
+    """(B,), what each response is worth beside the `size` to its prompt; NaN, which is compared
+    with nothing, where it has no verdict and another to that prompt has one."""
     gains = torch.tensor([item.group_score for item in credits])
     known = torch.tensor([item.verdict is not None for item in credits])
     beside = known.view(-1, size).any(dim=1, keepdim=True).expand(-1, size).reshape(-1)
@@ -217,7 +220,8 @@ def gains_of(credits: Sequence[Credit], size: int) -> Tensor:
 def score(
     batch: TokenBatch, responses: Responses, stats: PolicyStats, settings: PPOSettings, coefficient: float
 ) -> Rollout:
-    """Rewards and advantages of a batch under the policy that sampled it; `coefficient` is beta, of the KL."""
+    """Rewards and advantages of a batch under the policy that sampled it; `coefficient` is beta, of
+    the KL."""
     # (B,) each: whose critique failed, and who was cut at max_new_tokens.
     failed = torch.tensor([isinstance(j, Failure) for j in responses.judgements], device=batch.mask.device)
     cut = torch.tensor([sample.truncated for sample in responses.samples], device=batch.mask.device)
@@ -240,7 +244,8 @@ def score(
         normalisation=settings.normalisation,
         group=adv.GroupTerms(gains, words, by),
     )
-    # A truncated answer still counts in the mean of its group; here it leaves the loss and its token mean.
+    # A truncated answer still counts in the mean of its group; here it leaves the loss and its
+    # token mean.
     counted = torch.ones_like(cut)  # (B,)
     if settings.drop_equal_groups:
         counted &= adv.in_unequal_groups(gains, judged, settings.samples_per_prompt)
@@ -263,7 +268,8 @@ def score(
 
 
 def on_own_tokens(numbers: Sequence[NDArray[np.generic]], mask: Tensor) -> Tensor:
-    """One number for each of the policy's own tokens, put where these stand, float32 (B, T); 0 elsewhere.
+    """One number for each of the policy's own tokens, put where these stand, float32 (B, T); 0
+    elsewhere.
 
     Rows without numbers (labels of a failed critique) are 0.
 

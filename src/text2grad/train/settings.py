@@ -16,7 +16,8 @@ ADAMW = "adamw"
 
 
 class SupervisedSettings(Settings):
-    """Training on a fixed set of examples. What all of it shares is `durable.settings.CourseSettings`."""
+    """Training on a fixed set of examples. What all of it shares is
+    `durable.settings.CourseSettings`."""
 
     epochs: float = Field(default=2.0, gt=0, description="passes over the data")
     batch_size: int = Field(default=8, ge=1, description="sequences per optimizer step")
@@ -29,7 +30,8 @@ def _known_optimizer(name: str) -> str:
 
 
 class NextTokenSettings(SupervisedSettings):
-    """Masked next-token training: SFT on responses, and the reward model on z (paper, section 3.4)."""
+    """Masked next-token training: SFT on responses, and the reward model on z (paper, section
+    3.4)."""
 
     optimizer: Annotated[str, AfterValidator(_known_optimizer)] = Field(
         default=ADAMW, description="adamw, or module:name of a function (model, lr, weight_decay) -> optimizer"

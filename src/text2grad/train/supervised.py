@@ -1,4 +1,5 @@
-"""Supervised fine-tuning: next-token loss on the answer alone (paper, section 3.4 for the reward model).
+"""Supervised fine-tuning: next-token loss on the answer alone (paper, section 3.4 for the reward
+model).
 
 The same loop trains the SFT policy on responses and the reward model on z = [critique ; span map].
 """
@@ -48,8 +49,8 @@ DIVERGED = 2.0
 class Heads(NamedTuple):
     """What is learned beside the words (`policy.heads`), and saved with the policy.
 
-    `label_weight` is that of the label head's loss on marked texts; 0: no such head. `verdicts`: a head learns the
-    scores of the pairs. `spans`: the label head marks the spans.
+    `label_weight` is that of the label head's loss on marked texts; 0: no such head. `verdicts`: a
+    head learns the scores of the pairs. `spans`: the label head marks the spans.
     """
 
     label_weight: float = 0.0
@@ -71,7 +72,8 @@ def train_supervised(
 ) -> dict[str, float]:
     """Train in place and write the policy to the run's folder.
 
-    An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit.
+    An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit
+    for bit.
 
     Args:
         policy: what is trained.
@@ -86,8 +88,8 @@ def train_supervised(
         The last metrics.
 
     Raises:
-        UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that
-            of a model which has diverged, or what `durable.run.Run` refuses.
+        UserError: there is nothing to train on, a pair does not fit the context, the loss is not
+            finite or that of a model which has diverged, or what `durable.run.Run` refuses.
     """
     refuse_nothing(pairs, options)
     encoded = encode_pairs(policy, pairs)
@@ -129,10 +131,11 @@ def refuse_not_finite(metrics: dict[str, float]) -> None:
 class Objective(Generic[E]):
     """What a supervised run minimises, over batches of any kind.
 
-    `gradient` adds a batch's gradient to the policy's and returns its metrics, `loss` among them. `described` gives
-    the batch of a step as text, to be written when a number is not finite. `check` raises FloatingPointError for
-    metrics that forbid a step. `dropout`: whether it is on. `heads` are trained with the policy, each by its own
-    optimizer. `identity`: what the run depends on.
+    `gradient` adds a batch's gradient to the policy's and returns its metrics, `loss` among them.
+    `described` gives the batch of a step as text, to be written when a number is not finite.
+    `check` raises FloatingPointError for metrics that forbid a step. `dropout`: whether it is on.
+    `heads` are trained with the policy, each by its own optimizer. `identity`: what the run depends
+    on.
     """
 
     identity: Mapping[str, str]
@@ -152,10 +155,12 @@ def descend(
     section: str,
     stopping: LossFloor | None = None,
 ) -> dict[str, float]:
-    """One gradient step for each batch, in a run's folder; returns the last metrics. Changes the policy in place.
+    """One gradient step for each batch, in a run's folder; returns the last metrics. Changes the
+    policy in place.
 
     Raises:
-        UserError: the loss is not finite, the objective's check fails, or what `durable.run.Run` refuses.
+        UserError: the loss is not finite, the objective's check fails, or what `durable.run.Run`
+            refuses.
     """
     optimizers = [
         make_optimizer(policy, settings, options.course.weight_decay),
@@ -230,7 +235,8 @@ def refuse_nothing(data: Sequence[object], options: RunOptions) -> None:
 
 
 def refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
-    """Stop before a step on losses that are not finite, or far above that of `guessing` (nats a token)."""
+    """Stop before a step on losses that are not finite, or far above that of `guessing` (nats a
+    token)."""
     refuse_not_finite(metrics)
     if metrics["loss"] > DIVERGED * guessing:
         raise FloatingPointError(
@@ -241,7 +247,8 @@ def refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
 def in_words(
     policy: Policy, loss_of: Callable[[E], Tensor], step: int, batch: Sequence[E]
 ) -> Iterator[dict[str, Any]]:
-    """Each item of a batch as text, with its loss under the present weights; None: it is not finite."""
+    """Each item of a batch as text, with its loss under the present weights; None: it is not
+    finite."""
     for item in batch:
         with policy.evaluating():
             loss = float(loss_of(item))
@@ -252,10 +259,12 @@ def in_words(
 def accumulate_gradient(
     policy: Policy, batch: Sequence[Encoded], size: PassSize, label_weight: float = 0.0
 ) -> dict[str, float]:
-    """Add the gradient of the batch's (weighted) token-mean loss; returns it. Similar lengths share a pass.
+    """Add the gradient of the batch's (weighted) token-mean loss; returns it. Similar lengths share
+    a pass.
 
-    With `label_weight` the mean loss over labelled tokens of the prompts is added, and returned as `label_loss`;
-    where the policy has a score head that over the answers with a score, as `score_loss`.
+    With `label_weight` the mean loss over labelled tokens of the prompts is added, and returned as
+    `label_loss`; where the policy has a score head that over the answers with a score, as
+    `score_loss`.
     """
     ordered = sorted(batch, key=lambda item: item.tokens)
     # Denominators of the whole batch, so that the size of a pass changes nothing.
@@ -279,7 +288,8 @@ def accumulate_gradient(
 
 
 class _Sums(NamedTuple):
-    """Summed losses: of the answers' tokens, of the labels of the prompts' tokens, and of the scores."""
+    """Summed losses: of the answers' tokens, of the labels of the prompts' tokens, and of the
+    scores."""
 
     loss: Tensor
     labels: Tensor | None

@@ -1,4 +1,5 @@
-"""Gradient steps on one rollout: epochs of mini-batches on the clipped objective (paper, Algorithm 4)."""
+"""Gradient steps on one rollout: epochs of mini-batches on the clipped objective (paper, Algorithm
+4)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Rollout, take_rows
 
 CLIP, VALUE_CLIP, VALUE_COEFFICIENT = 0.2, 0.2, 0.1
-"""Epsilon of the policy ratio, the most a value may move in one batch, and the weight of the value loss (paper)."""
+"""Epsilon of the policy ratio, the most a value may move in one batch, and the weight of the value
+loss (paper)."""
 KL_HORIZON = 10_000
 """Responses over which the KL coefficient adapts."""
 
@@ -31,7 +33,8 @@ def update(
     warming: bool,
     size: PassSize | None = None,
 ) -> dict[str, float]:
-    """Epochs of mini-batches over one rollout; returns the mean terms of the loss, and fills `rollout.ratio`.
+    """Epochs of mini-batches over one rollout; returns the mean terms of the loss, and fills
+    `rollout.ratio`.
 
     While `warming`, only the value function learns.
 
@@ -63,7 +66,8 @@ def accumulate_gradient(
     warming: bool,
     size: PassSize | None = None,
 ) -> dict[str, float]:
-    """Add the gradient of one mini-batch, the responses `index`, to the policy's; the terms of its loss."""
+    """Add the gradient of one mini-batch, the responses `index`, to the policy's; the terms of its
+    loss."""
     learned = rollout.learned[index]  # (b, T)
     # The denominator of the loss, over the whole mini-batch: the size of a pass changes nothing.
     tokens = float(learned.sum())
@@ -88,7 +92,8 @@ def loss_terms(
     temperature: float,
     warming: bool = False,
 ) -> dict[str, Tensor]:
-    """The terms of the objective per token (B, T): policy and value, and what is recorded beside them.
+    """The terms of the objective per token (B, T): policy and value, and what is recorded beside
+    them.
 
     `policy` is a `Policy`, or reads a batch as one does.
     """
@@ -109,7 +114,8 @@ def loss_terms(
 
 
 def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings, warming: bool) -> float:
-    """Clip, step, clear; returns the norm before clipping. A gradient that is not finite changes nothing.
+    """Clip, step, clear; returns the norm before clipping. A gradient that is not finite changes
+    nothing.
 
     Raises:
         FloatingPointError: the gradient is not finite.
@@ -127,7 +133,8 @@ def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings
 
 
 def next_coefficient(coefficient: float, kl: float, settings: PPOSettings) -> float:
-    """The adaptive controller (Ziegler et al. 2019) on the mean KL of a sequence; fixed without a target."""
+    """The adaptive controller (Ziegler et al. 2019) on the mean KL of a sequence; fixed without a
+    target."""
     if settings.kl_target is None:
         return coefficient
     return adv.adaptive_kl(coefficient, kl, settings.kl_target, KL_HORIZON, settings.rollouts)

@@ -41,15 +41,17 @@ Item = str | dict[str, str | int | bool]
 
 
 def render(critique: Critique, response: str) -> str:
-    """Write a critique as z. `parse(render(c, r), r) == c` for spans in order (see `parse`) and no counts.
+    """Write a critique as z. `parse(render(c, r), r) == c` for spans in order (see `parse`) and no
+    counts.
 
     Args:
         critique: what is written.
         response: what it is about.
 
     Returns:
-        One JSON object. A quote is a plain string where that is unambiguous; otherwise an object says which turn or
-        occurrence is meant, whether it begins or ends inside a word, or why it was quoted.
+        One JSON object. A quote is a plain string where that is unambiguous; otherwise an object
+        says which turn or occurrence is meant, whether it begins or ends inside a word, or why it
+        was quoted.
 
     Raises:
         ValueError: a span does not quote the response.
@@ -98,9 +100,10 @@ def _item(quote: Quote, after: str | None, response: str) -> Item:
 def parse(z: str, response: str, tolerance: Tolerance = "exact") -> Critique | Failure:
     """Read a critic's answer about `response`.
 
-    Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes with several
-    candidates as `ambiguous`. What is right and could be better is a span with label 0. What a critic reasons
-    before its critique is not part of it. Spans come sorted by (start, end, good first), each once.
+    Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes
+    with several candidates as `ambiguous`. What is right and could be better is a span with label
+    0. What a critic reasons before its critique is not part of it. Spans come sorted by (start,
+       end, good first), each once.
 
     Args:
         z: the answer.
@@ -108,8 +111,8 @@ def parse(z: str, response: str, tolerance: Tolerance = "exact") -> Critique | F
         tolerance: how far a quote may be from the letter of the response.
 
     Returns:
-        The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of
-        refusal), "invalid" (anything else that has no single reading).
+        The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object,
+        words of refusal), "invalid" (anything else that has no single reading).
     """
     if len(z) > MOST_CHARACTERS:
         return Failure(kind="invalid", message=f"an answer of {len(z):,} characters", raw=storable(z[:_KEPT]))
@@ -125,7 +128,8 @@ def _critique(value: dict[str, Any], response: str, tolerance: Tolerance) -> Cri
     fields = _fields(value)
     good = resolve(_quotes(fields.get("good", [])), response, 1, tolerance)
     poor = resolve(_quotes(fields["poor"]), response, -1, tolerance)
-    # It pays nothing, so a quote of it that is not there costs no critique and is no reason to ask again.
+    # It pays nothing, so a quote of it that is not there costs no critique and is no reason to ask
+    # again.
     better = resolve(_quotes(fields.get("improvable") or []), response, 0, tolerance)
     return Critique(
         text=_string(fields["critique"], "the critique"),
@@ -151,7 +155,8 @@ def _fields(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _quotes(value: object) -> list[Quote]:
-    """The items of a span list: strings, objects with a quote, or phrases with reasons ({phrase: reason})."""
+    """The items of a span list: strings, objects with a quote, or phrases with reasons ({phrase:
+    reason})."""
     if isinstance(value, dict):
         return list(_phrases(value))
     if not isinstance(value, list):
@@ -237,9 +242,10 @@ def _turn_scores(value: object, turns: int) -> tuple[float | None, ...]:
 def json_schema(reasoning: bool = False, improvable: bool = False, turns: bool = False) -> dict[str, Any]:
     """The JSON schema of z, for servers that constrain their answers (`response_format`).
 
-    With `reasoning` the critic thinks first, in a key of its own; `improvable` is the list of code that works and
-    could be better; with `turns` a quote may name its turn, and a turn have a verdict of its own. Strict
-    servers want every key to be required; what may be left out may be null.
+    With `reasoning` the critic thinks first, in a key of its own; `improvable` is the list of code
+    that works and could be better; with `turns` a quote may name its turn, and a turn have a
+    verdict of its own. Strict servers want every key to be required; what may be left out may be
+    null.
     """
     text = {"type": "string"}
     number = {"type": ["integer", "null"]}

@@ -1,8 +1,8 @@
 """What in a response is most like a quote that is not there.
 
-The trigrams of a response's words are indexed once. Those of the quote that are rarest there vote for where it
-would begin, and only the places with the most votes are compared: the time for many quotes grows with their number,
-not with their number times the length of the response.
+The trigrams of a response's words are indexed once. Those of the quote that are rarest there vote
+for where it would begin, and only the places with the most votes are compared: the time for many
+quotes grows with their number, not with their number times the length of the response.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _trigrams(word: str) -> set[str]:
 
 
 def _beginnings(words: Sequence[str], there: _Words) -> list[tuple[int, float]]:
-    """The words of the text at which the quote most likely begins, likeliest first, with their votes (most: 1)."""
+    """The words of the text at which the quote most likely begins, likeliest first, with their
+    votes (most: 1)."""
     known = [
         (there.trigrams[trigram], offset)
         for offset, word in enumerate(words)

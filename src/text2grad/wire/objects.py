@@ -1,7 +1,8 @@
 """Find and read the one JSON object of an answer. Strict where leniency would be a guess.
 
-Read as meant: prose or a code fence around the object, raw newlines in strings, trailing commas, and a Python
-dictionary with single quotes. Everything else that is not JSON is refused with a reason.
+Read as meant: prose or a code fence around the object, raw newlines in strings, trailing commas,
+and a Python dictionary with single quotes. Everything else that is not JSON is refused with a
+reason.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def read_object(answer: str, response: str) -> dict[str, Any]:
     """Return the one object in `answer`, which judges `response`.
 
     Raises:
-        UnreadableError: there is none, it is cut, there are several, or it has more than one reading.
+        UnreadableError: there is none, it is cut, there are several, or it has more than one
+            reading.
     """
     answer = _without_thought(answer)
     first = answer.find("{")
@@ -88,8 +90,8 @@ def read_object(answer: str, response: str) -> dict[str, Any]:
 
 
 def _strict_object(answer: str, first: int, response: str) -> tuple[dict[str, Any], int] | None:
-    """The object at `first` and its end, where it is JSON to the letter with one reading: the usual answer, at a
-    third of the price. None: a closer look must say what it is.
+    """The object at `first` and its end, where it is JSON to the letter with one reading: the usual
+    answer, at a third of the price. None: a closer look must say what it is.
     """
     if _TWO_STRINGS.search(response):
         return None
@@ -142,7 +144,8 @@ def _tokens(answer: str, position: int) -> Iterator[Token]:
 
 
 def _refuse_neighbours(before: str, after: str) -> None:
-    """Only prose may surround the object: no second object, and no list or string that contains it."""
+    """Only prose may surround the object: no second object, and no list or string that contains
+    it."""
     if set("{}") & set(before + after):
         invalid("braces beside the object: more than one object?")
     if before.rstrip().endswith(("[", ",")) or after.lstrip().startswith(("]", ",")):
@@ -150,7 +153,8 @@ def _refuse_neighbours(before: str, after: str) -> None:
 
 
 def _refuse_split_quotes(tokens: Sequence[Token], python: bool, answer: str, response: str) -> None:
-    """Two strings that, with all between them, stand in the response may be one with its quotes unescaped."""
+    """Two strings that, with all between them, stand in the response may be one with its quotes
+    unescaped."""
     for left, comma, right in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if comma.text != "," or left.depth < 2 or not {left.kind, right.kind} <= {"single", "double"}:
             continue
@@ -221,8 +225,8 @@ def _as_json(token: Token, python: bool) -> str:
 def _python_string(literal: str) -> str:
     """The value of a Python string literal that has only one reading.
 
-    Python writes an escaped single quote only beside a double one. Alone, it may have been a double quote
-    of a JSON text whose quotes were all replaced.
+    Python writes an escaped single quote only beside a double one. Alone, it may have been a double
+    quote of a JSON text whose quotes were all replaced.
     """
     inside = literal[1:-1]
     if not _PYTHON_STRING.fullmatch(inside):

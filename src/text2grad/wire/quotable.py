@@ -1,7 +1,7 @@
 """Grounded answers: the grammar of every z whose quotes are pieces of one response.
 
-A grammar cannot count: it allows a plain quote that occurs twice, or its fifth occurrence. `keep_resolved` drops
-such quotes from a finished answer, so everything left resolves.
+A grammar cannot count: it allows a plain quote that occurs twice, or its fifth occurrence.
+`keep_resolved` drops such quotes from a finished answer, so everything left resolves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ NUMBER = r"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9
 """A verdict as Python prints a number from -1 to 1: small ones with an exponent, from e-05 on."""
 _LISTS: tuple[tuple[str, Label], ...] = (("good_spans", 1), ("poor_spans", -1), (IMPROVABLE, 0))
 
-# The shapes `render` writes: its separators, its order of keys, its escapes; numbers as Python prints them.
+# The shapes `render` writes: its separators, its order of keys, its escapes; numbers as Python
+# prints them.
 _GRAMMAR = r"""
 start: LEAD "{\"critique\": " STRING ", \"good_spans\": [" items "], \"poor_spans\": [" items "]" better? score? "}"
 better: ", \"improvable_spans\": [" items "]"
@@ -47,7 +48,8 @@ _TURN = r'(", \"turn\": " COUNT)? '
 
 
 class Quotable:
-    """What can be quoted of a response: phrases, which are runs of whole words of one turn, and parts of them.
+    """What can be quoted of a response: phrases, which are runs of whole words of one turn, and
+    parts of them.
 
     Of a response with half a surrogate pair, which no answer can hold, nothing can be quoted.
     """
@@ -87,7 +89,8 @@ class Quotable:
 
 
 def keep_resolved(z: str, response: str) -> str:
-    """Return a z of the grammar without the quotes that do not resolve; z itself if all of them do."""
+    """Return a z of the grammar without the quotes that do not resolve; z itself if all of them
+    do."""
     critique = parse(z, response)
     data = json.loads(z)
     spans = [span for name, label in _LISTS for span in _resolved(data.get(name, ()), response, label)]

@@ -93,7 +93,8 @@ assert sorted(BYTES.values()) == list(range(256))
 
 @given(data=st.data())
 def test_any_ids_are_aligned(data: st.DataObject, pair: Pair) -> None:
-    """Random ids: special tokens anywhere, characters cut anywhere, never what `encode` would give."""
+    """Random ids: special tokens anywhere, characters cut anywhere, never what `encode` would
+    give."""
     check(data.draw(st.lists(st.integers(0, len(pair[1]) - 1), max_size=24)), *pair)
 
 
@@ -342,7 +343,8 @@ def test_cancelled_and_uncovered_spans_are_counted() -> None:
 
 @pytest.mark.parametrize("weighting", ["token", "span", "balanced"])
 def test_what_could_be_better_pays_nothing(weighting: Any) -> None:
-    """Beside other spans, under them and alone: as if it were not there, but that it is not unlabelled."""
+    """Beside other spans, under them and alone: as if it were not there, but that it is not
+    unlabelled."""
     aligned = words(TEXT)
     plain = critique(TEXT, good=("The quick",), poor=("fox",), score=1.0)
     suggested = span(TEXT, " ".join(TEXT.split()[1:]), 0)

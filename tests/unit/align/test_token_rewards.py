@@ -1,4 +1,5 @@
-"""Token rewards for other trainers: exactly what our own trainer pays, and a line for everything that cannot be."""
+"""Token rewards for other trainers: exactly what our own trainer pays, and a line for everything
+that cannot be."""
 
 from __future__ import annotations
 

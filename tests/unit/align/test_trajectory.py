@@ -1,4 +1,5 @@
-"""Credit of trajectories: every paid token is the policy's own, every quoted character covered, nothing else."""
+"""Credit of trajectories: every paid token is the policy's own, every quoted character covered,
+nothing else."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ def blamed(quote: str, score: float | None = 1.0) -> Callable[[str], Judgement]:
 
 @pytest.fixture(scope="module")
 def tokenizers_made(tokenizer: Any, sentencepiece_tokenizer: Any, word_piece: Any) -> dict[str, Any]:
-    """Five kinds: byte-level BPE in two sizes, SentencePiece with byte fallback, WordPiece, and tokenizers' own."""
+    """Five kinds: byte-level BPE in two sizes, SentencePiece with byte fallback, WordPiece, and
+    tokenizers' own."""
     kinds = {"bytes": tokenizer, "few bytes": byte_level_tokenizer(300), "plain": tokenizer.backend_tokenizer}
     return {**kinds, "pieces": sentencepiece_tokenizer, "words": word_piece}
 
@@ -115,7 +117,8 @@ def test_one_answer_is_a_trajectory_of_one_turn(data: st.DataObject, tables: Tab
 
 @given(data=st.data())
 def test_a_turns_verdict_is_paid_within_its_turn(data: st.DataObject, tables: Tables) -> None:
-    """The oracle: what the whole is paid without turns' verdicts, and each of these at its turn's own ids."""
+    """The oracle: what the whole is paid without turns' verdicts, and each of these at its turn's
+    own ids."""
     table, trajectory = data.draw(trajectories(tables))
     scheme = data.draw(st.sampled_from(["spans", "last_token", "spread_score"]))
     settings = CreditSettings(scheme=scheme)
@@ -159,14 +162,16 @@ BETWEEN_SMOLLM2 = "<|im_end|>\n<|im_start|>tool\n{}<|im_end|>\n<|im_start|>assis
 
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[list[str], list[str]]:
-    """The words of some turns of the policy, and what a tool answered after each: often the same words."""
+    """The words of some turns of the policy, and what a tool answered after each: often the same
+    words."""
     words = st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join)
     count = draw(st.integers(1, 4))
     return tuple(draw(st.lists(words, min_size=count, max_size=count)) for _ in range(2))  # type: ignore[return-value]
 
 
 def sampled(tokenizer: Any, between: str, turns: list[str], tools: list[str]) -> Trajectory:
-    """A rollout: each turn encoded by itself, as it was sampled, and what the template writes `between` turns."""
+    """A rollout: each turn encoded by itself, as it was sampled, and what the template writes
+    `between` turns."""
     ids: list[int] = []
     mask: list[int] = []
 
@@ -185,7 +190,8 @@ def sampled(tokenizer: Any, between: str, turns: list[str], tools: list[str]) ->
 def test_what_a_critic_quotes_by_turn_is_paid_at_the_policys_own_tokens(
     data: st.DataObject, tokenizers_made: dict[str, Any], tables: Tables
 ) -> None:
-    """From z to tokens: every quoted character is covered by paid tokens of its turn, and nothing else is paid."""
+    """From z to tokens: every quoted character is covered by paid tokens of its turn, and nothing
+    else is paid."""
     kind = data.draw(st.sampled_from([*sorted(tables), "smollm2"]))
     name = "bytes" if kind == "smollm2" else kind
     turns, tools = data.draw(conversations())

@@ -1,4 +1,5 @@
-"""Errors of API servers: `api_errors.jsonl` has bodies in the shapes of their providers, and what they mean."""
+"""Errors of API servers: `api_errors.jsonl` has bodies in the shapes of their providers, and what
+they mean."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ ALONE = {"temperature", "json_schema"}
 
 
 def test_refused_capabilities_and_other_causes_are_recognised() -> None:
-    """Of the capabilities that a request uses: an error may name the alternative of a token limit, too.
+    """Of the capabilities that a request uses: an error may name the alternative of a token limit,
+    too.
 
     An error about a value, about something else, or that repeats the request refuses no capability.
     """

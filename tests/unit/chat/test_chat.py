@@ -1,4 +1,5 @@
-"""The chat client as a critic calls it; tests of `annotate` have what servers may answer (tests/unit/stages)."""
+"""The chat client as a critic calls it; tests of `annotate` have what servers may answer
+(tests/unit/stages)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A signal while requests are open: what is paid for is awaited as long as that is worth it, and kept."""
+"""A signal while requests are open: what is paid for is awaited as long as that is worth it, and
+kept."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ QUESTIONS = [[Message(role="user", content=f"q{n}")] for n in range(6)]
 
 
 class Signalling(ChatServer):
-    """Sends this process a signal when the second question is open; answers it when `late` is set."""
+    """Sends this process a signal when the second question is open; answers it when `late` is
+    set."""
 
     def __init__(self) -> None:
         self.late = Event()

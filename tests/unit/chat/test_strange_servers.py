@@ -1,4 +1,5 @@
-"""Servers that answer in another way than OpenAI: streams, character sets, reasons to end, no system role."""
+"""Servers that answer in another way than OpenAI: streams, character sets, reasons to end, no
+system role."""
 
 from __future__ import annotations
 

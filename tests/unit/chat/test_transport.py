@@ -42,7 +42,8 @@ def receive(peer: socket.socket) -> bytes:
 
 @pytest.fixture
 def answering() -> Iterator[Any]:
-    """`answering(data, size)`: a URL that answers one request with `data`, sent in pieces, then hangs up."""
+    """`answering(data, size)`: a URL that answers one request with `data`, sent in pieces, then
+    hangs up."""
     listeners: list[socket.socket] = []
     threads: list[Thread] = []
 
@@ -122,7 +123,8 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 
 @pytest.fixture
 def endless() -> Iterator[Any]:
-    """`endless(begin, piece, pause)`: a URL whose answer begins so, and then has pieces until nobody listens."""
+    """`endless(begin, piece, pause)`: a URL whose answer begins so, and then has pieces until
+    nobody listens."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def start(begin: bytes, piece: bytes, pause: float) -> Any:
@@ -194,7 +196,8 @@ def ask(server: ChatServer, url: str) -> None:
 
 
 def test_the_key_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a key none; Azure's also through a proxy, which gets the whole address: no name is looked up."""
+    """Without a key none; Azure's also through a proxy, which gets the whole address: no name is
+    looked up."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-secret")
     with servers_of(ChatServer) as start:

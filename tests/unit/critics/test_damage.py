@@ -1,4 +1,5 @@
-"""Answers spoiled on purpose: every record quotes itself, is poor as a whole or in a part, and is no answer."""
+"""Answers spoiled on purpose: every record quotes itself, is poor as a whole or in a part, and is
+no answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where the program of a response is, and which character of the response each of its characters is."""
+"""Where the program of a response is, and which character of the response each of its characters
+is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Probes beside a critic in training: what they measure, that they change nothing, and when hacking is named."""
+"""Probes beside a critic in training: what they measure, that they change nothing, and when hacking
+is named."""
 
 from __future__ import annotations
 

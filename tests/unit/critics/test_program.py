@@ -1,6 +1,8 @@
-"""Unit tests as a critic: the critiques of many programs, word by word, and the outcome of every kind of run.
+"""Unit tests as a critic: the critiques of many programs, word by word, and the outcome of every
+kind of run.
 
-`programs.yaml` has the responses and `critiques.json` their judgements; WRITE_GOLDEN=1 writes the second one.
+`programs.yaml` has the responses and `critiques.json` their judgements; WRITE_GOLDEN=1 writes the
+second one.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ def without_python(judgement: dict[str, Any]) -> dict[str, Any]:
 def judge(
     runner: Runner, name: str, response: str, reference: str = "", tests: str = TESTS, **options: Any
 ) -> dict[str, Any]:
-    """Return the judgement; spans as [start, label, quote, weight, reason], which must quote the response."""
+    """Return the judgement; spans as [start, label, quote, weight, reason], which must quote the
+    response."""
     [judgement] = ProgramCritic(runner, **options).critique([example(reference, tests)], [response])
     meta = {key: value for key, value in judgement.meta.items() if key not in ("tier", "test_output")}
     if not isinstance(judgement, Critique):

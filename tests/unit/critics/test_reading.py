@@ -1,4 +1,5 @@
-"""What `critics.prompted.Reader` makes of answers that are broken: a repair never changes what they say."""
+"""What `critics.prompted.Reader` makes of answers that are broken: a repair never changes what they
+say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The critic that compares with a person's line: what is praised, what is blamed, what is said to be missing."""
+"""The critic that compares with a person's line: what is praised, what is blamed, what is said to
+be missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A critic behind HTTP says what it says in this process, and what fails there is a failure here."""
+"""A critic behind HTTP says what it says in this process, and what fails there is a failure
+here."""
 
 from __future__ import annotations
 

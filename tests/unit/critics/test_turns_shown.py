@@ -1,4 +1,5 @@
-"""A prompted critic is shown a conversation where the response is one: turns numbered, others marked."""
+"""A prompted critic is shown a conversation where the response is one: turns numbered, others
+marked."""
 
 from __future__ import annotations
 

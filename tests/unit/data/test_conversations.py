@@ -1,4 +1,5 @@
-"""Conversations as others write them become records of several turns; what is not text is refused in one line."""
+"""Conversations as others write them become records of several turns; what is not text is refused
+in one line."""
 
 from __future__ import annotations
 

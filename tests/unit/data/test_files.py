@@ -1,4 +1,5 @@
-"""Files as they lie around: other kinds by name and content, tables of pandas and spreadsheets, folders."""
+"""Files as they lie around: other kinds by name and content, tables of pandas and spreadsheets,
+folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Langfuse: traces, observations and tables; scores, corrected outputs, and comments on ranges of an output."""
+"""Langfuse: traces, observations and tables; scores, corrected outputs, and comments on ranges of
+an output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Importers of one's own: how they are named, what is wrong with one in one line, and what the registry holds."""
+"""Importers of one's own: how they are named, what is wrong with one in one line, and what the
+registry holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows of published data sets become responses to judge, each with what it needs and nothing of another's."""
+"""Rows of published data sets become responses to judge, each with what it needs and nothing of
+another's."""
 
 from __future__ import annotations
 

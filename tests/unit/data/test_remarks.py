@@ -1,4 +1,5 @@
-"""Remarks as people write them: mark-up, quotes, columns of any name; every line that lost something is named."""
+"""Remarks as people write them: mark-up, quotes, columns of any name; every line that lost
+something is named."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Files of responses: every published shape, as JSON Lines, as a JSON list, by id, as a table; or one line that
-says what is wrong."""
+"""Files of responses: every published shape, as JSON Lines, as a JSON list, by id, as a table; or
+one line that says what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Exports of tools: scales that are declared or not, offsets in whatever counting, other texts, several people."""
+"""Exports of tools: scales that are declared or not, offsets in whatever counting, other texts,
+several people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Metrics in other places than metrics.jsonl: the packages are stood in for, as they are not installed here."""
+"""Metrics in other places than metrics.jsonl: the packages are stood in for, as they are not
+installed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The same steps by the local loop and by TRL's trainer: canned samples, plain SGD, and what each left behind."""
+"""The same steps by the local loop and by TRL's trainer: canned samples, plain SGD, and what each
+left behind."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ def with_sgd(make: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def canned_steps(batches: Sequence[Sequence[Sample]], advantages: list[Tensor]) -> Iterator[None]:
-    """Both loops take these samples, make the same mini-batches, step by SGD, and tell their advantages."""
+    """Both loops take these samples, make the same mini-batches, step by SGD, and tell their
+    advantages."""
 
     steps = iter(batches)
 

@@ -1,4 +1,5 @@
-"""`train --engine verl` where there is no verl: what is written for it, what is refused, and what comes back."""
+"""`train --engine verl` where there is no verl: what is written for it, what is refused, and what
+comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The recipes of docs/engines.md: every configuration is accepted by its engine, and is the example's."""
+"""The recipes of docs/engines.md: every configuration is accepted by its engine, and is the
+example's."""
 
 from __future__ import annotations
 

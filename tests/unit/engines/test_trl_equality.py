@@ -1,4 +1,5 @@
-"""TRL's trainer trains what the local loop trains: the same advantages, weights, metrics and strips."""
+"""TRL's trainer trains what the local loop trains: the same advantages, weights, metrics and
+strips."""
 
 from __future__ import annotations
 

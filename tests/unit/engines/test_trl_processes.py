@@ -39,8 +39,8 @@ def started(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def assert_as_alone(kind: str, folder: Path, launch: Sequence[str], stopped: bool = False) -> None:
-    """Processes that are launched so leave what one leaves: weights, metrics, token strips; also if one of them was
-    asked to stop in the first step, and all were started again."""
+    """Processes that are launched so leave what one leaves: weights, metrics, token strips; also if
+    one of them was asked to stop in the first step, and all were started again."""
     model = tiny_model(folder / "model")
     alone = two_processes.run(model, folder / "one", kind)
     command = (*launch, str(HERE / "two_processes.py"), str(model), str(folder / "two"), kind)

@@ -1,4 +1,5 @@
-"""`sft --engine trl`: the steps of the local loop by TRL's trainer, its folder, resuming, and what is refused."""
+"""`sft --engine trl`: the steps of the local loop by TRL's trainer, its folder, resuming, and what
+is refused."""
 
 from __future__ import annotations
 

@@ -184,7 +184,8 @@ def sampled(side: Any, config: Section, count: int = 4) -> list[Any]:
 
 
 def stored(side: Any, outputs: Sequence[Any], lost: Sequence[int] = ()) -> Any:
-    """Put them into verl's store, as its workers do, with log-probabilities; in another order, with padding."""
+    """Put them into verl's store, as its workers do, with log-probabilities; in another order, with
+    padding."""
     generator, rows = torch.Generator().manual_seed(0), side.transfer_queue.rows
     for row, output in enumerate(outputs):
         if row not in lost:

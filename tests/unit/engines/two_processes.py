@@ -1,4 +1,5 @@
-"""Canned steps by each process that torchrun started: `torchrun ... two_processes.py MODEL FOLDER KIND [stop]`."""
+"""Canned steps by each process that torchrun started:
+`torchrun ... two_processes.py MODEL FOLDER KIND [stop]`."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""A task and a critic for a model that is made in a moment: vowels are praised, other letters blamed."""
+"""A task and a critic for a model that is made in a moment: vowels are praised, other letters
+blamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The gate of a reward model: each reason by itself, what is only a caution, and the figures they are read from."""
+"""The gate of a reward model: each reason by itself, what is only a caution, and the figures they
+are read from."""
 
 from __future__ import annotations
 
@@ -149,7 +150,8 @@ def test_verdicts_count_only_where_they_are_paid() -> None:
 
 
 def test_verdicts_are_compared_with_those_of_the_annotations() -> None:
-    """By hand: gold -1, 0, 1 and -.5, said 1, 0, -1 and nothing: r is -1 over the three that have both."""
+    """By hand: gold -1, 0, 1 and -.5, said 1, 0, -1 and nothing: r is -1 over the three that have
+    both."""
     pairs = [(-1.0, 1.0), (0.0, 0.0), (1.0, -1.0), (-0.5, None)]
     scored = [
         case(GOLD.model_copy(update={"score": gold}), GOLD.model_copy(update={"score": said}))
@@ -187,7 +189,8 @@ def test_an_answer_of_which_a_part_is_blamed_is_not_rewarded_for_the_rest() -> N
 
 
 def test_verdicts_that_nobody_gave_are_measured_by_none() -> None:
-    """People gave no score; where the reward model mostly gives one, what is paid is known to nobody."""
+    """People gave no score; where the reward model mostly gives one, what is paid is known to
+    nobody."""
     scored = GOLD.model_copy(update={"score": 0.5})
     assert figures_of([case(GOLD, scored)] * 2 + [case(GOLD, GOLD)]).spread == 0.0
     assert figures_of([case(GOLD, scored), case(GOLD, GOLD)]).spread is None
@@ -195,7 +198,8 @@ def test_verdicts_that_nobody_gave_are_measured_by_none() -> None:
 
 
 def test_a_correction_is_faulted_by_what_is_paid() -> None:
-    """Poor words where spans are paid, a verdict below 0 where verdicts are; what cannot be read is not counted."""
+    """Poor words where spans are paid, a verdict below 0 where verdicts are; what cannot be read is
+    not counted."""
     poor, bad = critique(word_span(-1, 4, 5)), Critique(text="", score=-0.5)
     said = [poor, bad, Critique(text="", score=1.0), critique(word_span(1, 0, 2)), UNREADABLE]
     expected = {"spans": (4, 0.5), "last_token": (4, 0.25)}
@@ -207,7 +211,8 @@ def test_a_correction_is_faulted_by_what_is_paid() -> None:
 
 
 def test_a_verdict_of_chance_leaves_spans_that_are_fit() -> None:
-    """Twelve held-out answers with spans marked to the word, and verdicts that have nothing to do with the gold."""
+    """Twelve held-out answers with spans marked to the word, and verdicts that have nothing to do
+    with the gold."""
     golds, saids = [1.0, -1.0, 0.5] * 4, [0.5, 0.4, -0.5, 0.3] * 3
     cases = [
         case(GOLD.model_copy(update={"score": gold}), GOLD.model_copy(update={"score": said}))

@@ -1,4 +1,5 @@
-"""Answers before and after are compared by what people said, and nothing is credited that is not there."""
+"""Answers before and after are compared by what people said, and nothing is credited that is not
+there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Two critics, or two answers, before a judge: both orders, bias for a place, and judges and critics that fail."""
+"""Two critics, or two answers, before a judge: both orders, bias for a place, and judges and
+critics that fail."""
 
 from __future__ import annotations
 

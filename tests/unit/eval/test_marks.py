@@ -1,4 +1,5 @@
-"""Marks of people: shares over critiques, agreement between people, and files that cannot be right."""
+"""Marks of people: shares over critiques, agreement between people, and files that cannot be
+right."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from text2grad.eval.metrics import correlation, mean_with_interval, rouge
 
 
 def test_rouge_by_hand() -> None:
-    """3 of 4 and 3 of 3 words: P 1, R 3/4; bigrams 1 of 2 and of 3; longest common subsequence 3."""
+    """3 of 4 and 3 of 3 words: P 1, R 3/4; bigrams 1 of 2 and of 3; longest common subsequence
+    3."""
     scores = rouge(["the cat sat down"], ["the cat down"])
     assert scores == pytest.approx({"rouge1": 6 / 7, "rouge2": 2 / 5, "rouge_l": 6 / 7})
 
@@ -53,7 +54,8 @@ def test_interval_refuses_nothing_and_odd_confidence() -> None:
 
 
 def test_correlation_by_hand() -> None:
-    """Deviations (-1, 0, 1, 0) and (-1, 1, 1, -1): r = 2 / sqrt(8); with four pairs z has a standard error of 1."""
+    """Deviations (-1, 0, 1, 0) and (-1, 1, 1, -1): r = 2 / sqrt(8); with four pairs z has a
+    standard error of 1."""
     found = correlation([1.0, 2.0, 3.0, 2.0], [0.0, 2.0, 2.0, 0.0])
     assert found is not None and found.r == pytest.approx(2 / np.sqrt(8), abs=1e-12)
     z = np.arctanh(found.r)

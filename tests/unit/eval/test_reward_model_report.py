@@ -1,4 +1,5 @@
-"""The report on a reward model: quartiles, baselines, critiques; perfect, useless and unreadable critics."""
+"""The report on a reward model: quartiles, baselines, critiques; perfect, useless and unreadable
+critics."""
 
 from __future__ import annotations
 
@@ -115,7 +116,8 @@ def test_nothing_to_compare_is_not_a_score() -> None:
 def test_the_order_of_two_answers_is_that_of_their_verdicts(
     said: tuple[float | None, float | None], order: float
 ) -> None:
-    """Those of one question whose annotations differ; an answer to another question is compared with none."""
+    """Those of one question whose annotations differ; an answer to another question is compared
+    with none."""
 
     def to(question: str, gold: float | None, said: float | None) -> SpanCase:
         own, other = (Critique(text="", score=score) for score in (gold, said))

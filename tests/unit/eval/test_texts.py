@@ -35,7 +35,8 @@ def test_an_empty_reference_is_refused() -> None:
 
 
 def test_bleu_by_hand() -> None:
-    """4 of 4, 3 of 3, 2 of 2, 1 of 1 n-grams and 4 words of 5: only the brevity counts, exp(1 - 5 / 4)."""
+    """4 of 4, 3 of 3, 2 of 2, 1 of 1 n-grams and 4 words of 5: only the brevity counts, exp(1 - 5 /
+    4)."""
     pytest.importorskip("sacrebleu")
     found = bleu(["a b c d e", "x y"], ["a b c d", "x y"])
     assert found["bleu"] == pytest.approx(2.718281828 ** -(1 / 6), rel=1e-6), "6 words of 7"

@@ -1,4 +1,5 @@
-"""`text2grad mark` and `text2grad view` as they are typed: the address, and one line for whatever is wrong."""
+"""`text2grad mark` and `text2grad view` as they are typed: the address, and one line for whatever
+is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Marks: on disk before they are confirmed, never doubled or overwritten, and ready to be trained on."""
+"""Marks: on disk before they are confirmed, never doubled or overwritten, and ready to be trained
+on."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def measure(folder: Path, records: list[Feedback], canaries: Path | None = None)
 
 def test_figures(tmp_path: Path) -> None:
     figures = measure(tmp_path, RECORDS)
-    # 5 spans and 1 dropped, 2 ambiguous quotes: 8 found, one of them normalised; 2 of 10 quotes are absent.
+    # 5 spans and 1 dropped, 2 ambiguous quotes: 8 found, one of them normalised; 2 of 10 quotes are
+    # absent.
     counts = {"records": 5, "spans": 5, "exact": 7, "normalised": 1, "unmatched": 2, "ambiguous": 2}
     assert counts.items() <= figures.items()
     assert figures["unmatched_rate"] == 0.2 and figures["failed"] == {"invalid": 1, "refused": 1}

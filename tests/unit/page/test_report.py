@@ -1,4 +1,5 @@
-"""The page of a run: complete, self-contained, inert whatever a model wrote, patient with unfinished runs."""
+"""The page of a run: complete, self-contained, inert whatever a model wrote, patient with
+unfinished runs."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from text2grad.page.runs import read_run
 
 
 class Parsed(HTMLParser):
-    """The elements of a page with their attributes, its text, that of scripts and styles, and its data."""
+    """The elements of a page with their attributes, its text, that of scripts and styles, and its
+    data."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

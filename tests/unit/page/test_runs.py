@@ -1,4 +1,5 @@
-"""Reading run folders: damage is named, what is half written waits, several runs are laid over each other."""
+"""Reading run folders: damage is named, what is half written waits, several runs are laid over each
+other."""
 
 from __future__ import annotations
 

@@ -106,7 +106,8 @@ def test_escapes_are_spelled_out_or_removed_whole() -> None:
 
 
 def test_quotes_that_were_lost_are_shown() -> None:
-    """The critique blames `word`, misquoted: the token keeps a positive advantage, and a reader must see why."""
+    """The critique blames `word`, misquoted: the token keeps a positive advantage, and a reader
+    must see why."""
     view = sample_view(sound(lost=["wörd"], unmatched=2, ambiguous=1), "text2grad")
     assert view["lost"][0]["text"] == "wörd" and "not in the response" in view["lost"][0]["reason"]
     assert [each["reason"] for each in view["lost"][1:]] == [

@@ -1,4 +1,5 @@
-"""Who may speak to the page's server: the person who has the address, from the page itself, and nobody else."""
+"""Who may speak to the page's server: the person who has the address, from the page itself, and
+nobody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What one policy did on several tasks is kept side by side: in `evaluation`, in the report, in a model card."""
+"""What one policy did on several tasks is kept side by side: in `evaluation`, in the report, in a
+model card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Signs that a run goes wrong: at their thresholds, never where a figure is unknown, never on noise or learning."""
+"""Signs that a run goes wrong: at their thresholds, never where a figure is unknown, never on noise
+or learning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Results and judged answers on a terminal: coloured there, bracketed elsewhere, never a control character."""
+"""Results and judged answers on a terminal: coloured there, bracketed elsewhere, never a control
+character."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The logic of the pages, by node's own test runner; node is needed for these tests alone, not to use the pages."""
+"""The logic of the pages, by node's own test runner; node is needed for these tests alone, not to
+use the pages."""
 
 from __future__ import annotations
 

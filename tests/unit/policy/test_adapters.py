@@ -1,4 +1,5 @@
-"""What was trained is what the next stage gets, in half precision too: adapters are handed over as they are."""
+"""What was trained is what the next stage gets, in half precision too: adapters are handed over as
+they are."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ from tiny_runs import TEXTS, tiny_model
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LORA = LoraSettings(r=4, dropout=0.0, targets=LINEAR)
 SMALL = 1e-4
-"""How far training moves a weight of an adapter: far less than a bfloat16 weight of the base can show."""
+"""How far training moves a weight of an adapter: far less than a bfloat16 weight of the base can
+show."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""What stands between two turns of the policy: the ids that the chat template writes, whatever it is."""
+"""What stands between two turns of the policy: the ids that the chat template writes, whatever it
+is."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ WORDS = ("look up 12", "compute\n1 + 2", "<|im_end|> is text")
 REWRITING = {"qwen3", "qwen3-2507-thinking"}
 """Their answers begin with an empty block of reasoning, which earlier answers have not."""
 ENDS = {"gpt-oss": ("<|return|>", "<|end|>"), "glm-4.5": ("<eos>", ""), "glm-4.7": ("<eos>", "")}
-"""The token that ends an answer, and what stands there once it is answered, where that is another."""
+"""The token that ends an answer, and what stands there once it is answered, where that is
+another."""
 
 
 def said(role: str, *texts: str) -> list[Message]:
@@ -43,7 +45,8 @@ def transcript(role: str, words: Sequence[str] = WORDS) -> Transcript:
 @pytest.mark.parametrize("role", ["user", "tool"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_prompt_turn_and_answer_are_the_prompt_of_the_next_turn(name: str, role: str) -> None:
-    """At each of three turns the ids held are those of the conversation so far, and the own ones what they were."""
+    """At each of three turns the ids held are those of the conversation so far, and the own ones
+    what they were."""
     tokenizer, before = tokenizer_of(SHAPES[name]), [*ASKED]
     thread, own = Thread(tokenizer, ASKED), []
     for number, words in enumerate(WORDS):
@@ -72,7 +75,8 @@ def test_of_other_tokenizers_too(make: Any) -> None:
 def test_where_earlier_turns_are_rewritten_only_the_last_is_trained_and_one_line_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Reasoning that the template leaves out of earlier turns: they are read as it writes them, and not trained."""
+    """Reasoning that the template leaves out of earlier turns: they are read as it writes them, and
+    not trained."""
     errors.warn_once.cache_clear()
     tokenizer = tokenizer_of(SHAPES["phi-4"])
     tokenizer.chat_template = tokenizer.chat_template.replace(

@@ -1,4 +1,5 @@
-"""Conversations to ids: the end of a turn, text that spells control tokens, and answers behind their prompt."""
+"""Conversations to ids: the end of a turn, text that spells control tokens, and answers behind
+their prompt."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def with_controls(
 
 
 def metaspace_tokenizer(scheme: str, template: str) -> PreTrainedTokenizerFast:
-    """SentencePiece of newer conversions: the space comes before the first piece, or before every one."""
+    """SentencePiece of newer conversions: the space comes before the first piece, or before every
+    one."""
     made = copy.deepcopy(byte_fallback_tokenizer())
     made.backend_tokenizer.normalizer = None
     made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)

@@ -1,4 +1,5 @@
-"""Episodes: each turn is sampled behind the conversation so far, and the ids stay what they were."""
+"""Episodes: each turn is sampled behind the conversation so far, and the ids stay what they
+were."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def whole_episode(policy: Policy, sample: Sample) -> bool:
 
 
 def test_each_turn_is_sampled_behind_the_conversation_so_far(policy: Policy) -> None:
-    """Greedy episodes equal those played one turn at a time with `generate`, from the template's own prompt."""
+    """Greedy episodes equal those played one turn at a time with `generate`, from the template's
+    own prompt."""
     greedy = SETTINGS.model_copy(update={"temperature": 0.0})
     table = TokenTable(policy.tokenizer)
     for example, sample in zip(EXAMPLES, play(policy, EXAMPLES, Echo, greedy), strict=True):

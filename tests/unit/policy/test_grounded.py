@@ -1,4 +1,5 @@
-"""Grounded decoding: whatever a model would say, the answer ends in time, is readable, and quotes what is there."""
+"""Grounded decoding: whatever a model would say, the answer ends in time, is readable, and quotes
+what is there."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def test_random_scores_write_what_resolves(vocabulary: Vocabulary, room: int, te
 
 
 def test_random_scores_over_other_tokens(sentencepiece: Vocabulary) -> None:
-    """SentencePiece, and tokens of several brackets: an answer that is closed near the limit takes single ones."""
+    """SentencePiece, and tokens of several brackets: an answer that is closed near the limit takes
+    single ones."""
     made = make_tokenizer(["a}]b", "a[]b"] * 50, 320)
     brackets = Vocabulary(made, len(made))
     assert b"}]" in brackets.pieces and b"[]" in brackets.pieces
@@ -104,7 +106,8 @@ HALF = Critique(text="", spans=(Span(start=0, end=3, label=1, text=FAMILY[:3]),)
 def test_a_valid_answer_is_never_changed(
     request: pytest.FixtureRequest, kind: str, case: tuple[Critique, str], spare: int
 ) -> None:
-    """A model that is sure of a rendered critique writes it token by token, were the room hardly more than that."""
+    """A model that is sure of a rendered critique writes it token by token, were the room hardly
+    more than that."""
     critique, response = case
     z = render(critique, response)
     tokens: Vocabulary = request.getfixturevalue(kind)
@@ -182,7 +185,8 @@ def ask(text: str) -> list[Message]:
 
 
 def test_the_critic_hands_over_the_responses_and_counts_closed_answers(policy: Policy) -> None:
-    """An untrained model does not end by itself; a chat that cannot be grounded is asked as before."""
+    """An untrained model does not end by itself; a chat that cannot be grounded is asked as
+    before."""
     settings = GenerationSettings(max_new_tokens=64, temperature=0.0, batch_size=3)
     chat = LocalChat(policy, settings, "untrained", vocabulary_for(policy, "on"))
     example = Example(id="1", prompt=tuple(ask("?")))
@@ -196,7 +200,8 @@ def test_the_critic_hands_over_the_responses_and_counts_closed_answers(policy: P
 
 
 def test_an_untrained_model_answers_a_batch(policy: Policy) -> None:
-    """Rows of different lengths that end at different times; sampled, as a policy samples, and each as alone."""
+    """Rows of different lengths that end at different times; sampled, as a policy samples, and each
+    as alone."""
     sampled = GenerationSettings(max_new_tokens=96, temperature=1.0, batch_size=8)
     responses = list(HOSTILE.values())
     questions = [ask("?" * (1 + len(text) % 40)) for text in responses]

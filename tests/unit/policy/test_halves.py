@@ -1,4 +1,5 @@
-"""A model in two halves gives what the whole gives, whatever it does to its logits; else it is read whole."""
+"""A model in two halves gives what the whole gives, whatever it does to its logits; else it is read
+whole."""
 
 from __future__ import annotations
 
@@ -163,7 +164,8 @@ def test_a_state_space_model_is_refused_when_it_is_loaded(
 
 
 class Forgetful(LlamaForCausalLM):  # type: ignore[misc]
-    """Does something to its logits only where it reads tokens: its halves, which read states, do without."""
+    """Does something to its logits only where it reads tokens: its halves, which read states, do
+    without."""
 
     def finish(self, logits: torch.Tensor) -> torch.Tensor:
         return logits

@@ -1,4 +1,5 @@
-"""The policy: padding, log-probabilities and values, sampling, saving, adapters, and refused folders."""
+"""The policy: padding, log-probabilities and values, sampling, saving, adapters, and refused
+folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Answers behind one copy of their prompt are read as they are read apart; models that cannot are left alone."""
+"""Answers behind one copy of their prompt are read as they are read apart; models that cannot are
+left alone."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ APART: dict[str, tuple[type, dict[str, Any]]] = {
     "convolutions": (Lfm2Config, {**SHAPE, "layer_types": ["conv", "full_attention"]}),
     "alibi": (BloomConfig, {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.6}),
 }
-"""Models that read answers behind one copy of their prompt as they read them apart, and models that do not."""
+"""Models that read answers behind one copy of their prompt as they read them apart, and models that
+do not."""
 LONG, SHORT = [5, 6, 7, 8, 9, 10, 11, 12, 13], [14, 15, 16, 17, 18]
 PROMPTS = [LONG, SHORT, LONG, LONG, SHORT]
 ANSWERS = [[20, 21, 22], [23, 24], [25], [26, 27, 28, 29], [23, 30]]

@@ -1,4 +1,5 @@
-"""Every template begins answers in its own way: what is sampled and trained stands behind what it writes itself."""
+"""Every template begins answers in its own way: what is sampled and trained stands behind what it
+writes itself."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ ANSWERS = ("yes", "It is not.\n\nThat is all.", '{"a": 1}', "日本", "1")
 
 
 def finished(name: str, prompt: tuple[Message, ...], answer: str) -> str:
-    """The conversation with its answer, as the template writes it, up to the token that ends the answer."""
+    """The conversation with its answer, as the template writes it, up to the token that ends the
+    answer."""
     chat = [message.model_dump() for message in (*prompt, Message(role="assistant", content=answer))]
     whole = str(MADE[name].apply_chat_template(chat, tokenize=False))
     before, _, after = whole.rpartition(answer)
@@ -63,7 +65,8 @@ def test_prompt_and_answer_are_the_finished_conversation(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_the_template_begins_an_answer_with_is_neither_learned_nor_judged(name: str) -> None:
-    """White space at its ends is the answer's own: what was sampled is trained as it was sampled."""
+    """White space at its ends is the answer's own: what was sampled is trained as it was
+    sampled."""
     made = MADE[name]
     assert turn_end(made) == SHAPES[name].end
     prompt = made.decode(encode_prompt(made, turns("Say it.")), skip_special_tokens=False)

@@ -1,4 +1,5 @@
-"""A folder that does not hold its whole model, or holds another's parts, is one line that names what is wrong."""
+"""A folder that does not hold its whole model, or holds another's parts, is one line that names
+what is wrong."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ def job(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 @pytest.fixture(scope="session")
 def imported_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two files of people's feedback, and a run that has imported both. Do not write to it."""
+    """A folder with two files of people's feedback, and a run that has imported both. Do not write
+    to it."""
     folder = tmp_path_factory.mktemp("imported")
     config = small_config(folder / "run")
     run_import(config, corrected_file(folder / "dev_feedback.jsonl"), "auto", None)

@@ -1,4 +1,5 @@
-"""`annotate --responses` as typed, before a scripted server: each fault ends as a typed record, and counts."""
+"""`annotate --responses` as typed, before a scripted server: each fault ends as a typed record, and
+counts."""
 
 from __future__ import annotations
 
@@ -192,7 +193,8 @@ SAID_SO = '{"critique": "x", "good_spans": [], "poor_spans": ["answer"], "score"
 
 
 def test_anchoring_places_words_and_changes_nothing_else(job: Job) -> None:
-    """Only a person's comment without marks is sent, to the anchoring prompt; every other record stays."""
+    """Only a person's comment without marks is sent, to the anchoring prompt; every other record
+    stays."""
     turns = [{"role": "user", "content": "Why?"}]
     mark = {"start": 0, "end": 2, "label": 1, "text": "an", "reason": "short"}
 
@@ -252,7 +254,8 @@ TESTS = "from solution import double\n\ndef test_double():\n    assert double(2)
 
 
 def test_the_program_critic_says_what_it_has_no_reference_solution_for(job: Job) -> None:
-    """A feedback record of ours has none, and what is judged again is blamed more widely than at first."""
+    """A feedback record of ours has none, and what is judged again is blamed more widely than at
+    first."""
     row = {"prompt": "Double n.", "response": "def double(n):\n    return n + n + 1\n", "meta": {"tests": TESTS}}
     rows = [{"id": "a", **row}, {"id": "b", **row, "reference": "def double(n):\n    return n + n\n"}]
     file = job.folder / "r.jsonl"

@@ -28,7 +28,8 @@ FORTY = [f"n{n}" for n in range(40)]
 ONE = (1000 * 2.5 + 100 * 10) / 1e6
 """USD of one answer of `said`."""
 DEAREST = (1300 * 2.5 + 1024 * 10) / 1e6
-"""USD, at the least, of the dearest answer to one of these questions: 1,300 bytes and 1,024 tokens."""
+"""USD, at the least, of the dearest answer to one of these questions: 1,300 bytes and 1,024
+tokens."""
 
 
 def test_one_text_is_paid_for_once_however_often_it_stands_there(job: Job) -> None:
@@ -336,7 +337,8 @@ def poisoned(name: str) -> tuple[Reply, int]:
 
 @pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.nightly)])
 def test_killed_at_random_points_every_id_is_there_once(job: Job, kills: int) -> None:
-    """kill -9 while 500 records are judged, a fifth of them poisoned; each run resumes where the last one died."""
+    """kill -9 while 500 records are judged, a fifth of them poisoned; each run resumes where the
+    last one died."""
     server = job.serve(lambda name, turn, body: poisoned(name)[0])
     names = [f"n{n}" for n in range(500)]
     tries = {name: poisoned(name)[1] for name in names}
@@ -375,7 +377,8 @@ def _paid_twice(server: ChatServer, tries: Mapping[str, int]) -> int:
 
 
 def _forked(words: list[str]) -> Callable[[int], int]:
-    """Start the command in a fork of this process, which has everything imported: 50 starts take seconds."""
+    """Start the command in a fork of this process, which has everything imported: 50 starts take
+    seconds."""
 
     def start(server_socket: int) -> int:
         pid = os.fork()

@@ -1,4 +1,5 @@
-"""`annotate` at servers that refuse: what a model does not take is left out once, and no failing job goes on."""
+"""`annotate` at servers that refuse: what a model does not take is left out once, and no failing
+job goes on."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def test_a_refusal_is_met_once_for_each_journal_and_said_once(job: Job, monkeypa
 
 
 def test_a_model_that_takes_neither_is_asked_with_neither(job: Job) -> None:
-    """One refusal after the other, and the form of the answer on top; a fresh sample cannot be asked for."""
+    """One refusal after the other, and the form of the answer on top; a fresh sample cannot be
+    asked for."""
 
     def answer(name: str, turn: int, body: dict[str, Any]) -> Reply:
         if not only_new(body):

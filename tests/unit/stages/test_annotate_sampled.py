@@ -1,4 +1,5 @@
-"""`annotate` without a file: what the policy sampled, or the data set's own drafts, before a scripted server."""
+"""`annotate` without a file: what the policy sampled, or the data set's own drafts, before a
+scripted server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A run on token rewards that is below scalar PPO is named, beyond chance and for runs of PPO alone."""
+"""A run on token rewards that is below scalar PPO is named, beyond chance and for runs of PPO
+alone."""
 
 from __future__ import annotations
 

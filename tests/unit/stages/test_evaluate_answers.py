@@ -1,4 +1,5 @@
-"""`evaluate` of files of answers and of policies in words: figures, the judge, and what is refused."""
+"""`evaluate` of files of answers and of policies in words: figures, the judge, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -167,7 +168,8 @@ def test_nonsense_is_asked_once_more_and_then_counted(evaluated: Evaluation) -> 
 
 
 def test_a_judge_rates_by_the_papers_criteria(evaluated: Evaluation) -> None:
-    """E.1: 0 to 10 by criterion, each pair in both orders; of the policy, and of what it is compared with."""
+    """E.1: 0 to 10 by criterion, each pair in both orders; of the policy, and of what it is
+    compared with."""
     side = {"strengths": ["short"], "weaknesses": [], "completeness": 3, "conciseness": 10, "coherence": 9}
     rated = {"first": {**side, "score": 8, "accuracy": "7"}, "second": {**side, "score": 4, "accuracy": 5}}
     server = evaluated.serve(json.dumps(rated))

@@ -1,4 +1,5 @@
-"""Evaluating beyond greedy and sampled: the best temperature, variety, and questions with choices."""
+"""Evaluating beyond greedy and sampled: the best temperature, variety, and questions with
+choices."""
 
 from __future__ import annotations
 

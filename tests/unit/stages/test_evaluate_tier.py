@@ -1,4 +1,5 @@
-"""Evaluating a policy on code: each answer says what came of it and what protected the machine, the summary too."""
+"""Evaluating a policy on code: each answer says what came of it and what protected the machine, the
+summary too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The policy that a run hands over is the best on its held-out curve, also where it was stopped on the way."""
+"""The policy that a run hands over is the best on its held-out curve, also where it was stopped on
+the way."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Say:
 
 @dataclass
 class Script:
-    """The greedy measures of a run, in their order; an error in the place of one stops the run there."""
+    """The greedy measures of a run, in their order; an error in the place of one stops the run
+    there."""
 
     values: Iterator[float | type[BaseException]] = field(default_factory=lambda: iter(()))
     measures: bool = True

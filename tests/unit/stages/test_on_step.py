@@ -96,7 +96,8 @@ def test_policies_on_the_way_are_kept_under_names_of_their_own(tmp_path: Path, t
 def test_two_policies_on_the_way_are_compared_by_a_judge(
     tmp_path: Path, task: Lengths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for the paper's Figure 6: each is measured by its folder, the second against the answers of the first."""
+    """As for the paper's Figure 6: each is measured by its folder, the second against the answers
+    of the first."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(RunFolder, "task", lambda run: task)
     server = ChatServer(lambda name, turn, body: said("first"), last_message)

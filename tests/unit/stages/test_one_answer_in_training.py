@@ -1,4 +1,5 @@
-"""A policy that has one answer to each prompt has nothing to compare: said, and stopped, in the first step."""
+"""A policy that has one answer to each prompt has nothing to compare: said, and stopped, in the
+first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Probes while PPO runs: their metrics every so many steps, one line when hacking is seen, none without a probe."""
+"""Probes while PPO runs: their metrics every so many steps, one line when hacking is seen, none
+without a probe."""
 
 from __future__ import annotations
 

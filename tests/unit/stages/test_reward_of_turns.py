@@ -1,4 +1,5 @@
-"""A reward model taught from records of several turns: what it learns to write, and which tokens are whose."""
+"""A reward model taught from records of several turns: what it learns to write, and which tokens
+are whose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`text2grad serve`, started as a user starts it, and the critic that it holds in `annotate`, `train` and TRL."""
+"""`text2grad serve`, started as a user starts it, and the critic that it holds in `annotate`,
+`train` and TRL."""
 
 from __future__ import annotations
 

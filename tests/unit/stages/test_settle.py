@@ -1,4 +1,5 @@
-"""Settings that nobody set, in a run: told, kept, found again; nothing for a tiny model or a run begun without."""
+"""Settings that nobody set, in a run: told, kept, found again; nothing for a tiny model or a run
+begun without."""
 
 from __future__ import annotations
 
@@ -180,7 +181,8 @@ def test_sft_of_a_model_trains_at_what_was_derived(tmp_path: Path, folder: Path)
 def test_a_stage_trains_at_what_was_derived_for_it(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rate that nothing else has is planted: a stage that did not ask, or too late, would not train at it."""
+    """A rate that nothing else has is planted: a stage that did not ask, or too late, would not
+    train at it."""
 
     def planted(asked: Stage, config: Config, facts: Facts) -> dict[str, DerivedValue]:
         assert (asked, facts.model.adapters, facts.data.target_tokens > 0) == ("offline", True, True)

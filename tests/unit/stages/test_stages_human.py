@@ -1,4 +1,5 @@
-"""People's feedback through the stages: what is kept and left out, and no held-out question in any training."""
+"""People's feedback through the stages: what is kept and left out, and no held-out question in any
+training."""
 
 from __future__ import annotations
 
@@ -225,7 +226,8 @@ def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_fi
 def test_answers_that_come_while_the_others_are_written_are_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two processes that measure at once, the second may write its answers while the first gathers them."""
+    """Of two processes that measure at once, the second may write its answers while the first
+    gathers them."""
     example = Example.model_validate({"id": "0", "prompt": [{"role": "user", "content": "?"}]})
 
     def answered(name: str) -> None:

@@ -45,7 +45,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 def evaluated(
     folder: Path, others: Path | None = None, marks: Sequence[Mapping[str, Any]] = ()
 ) -> Mapping[str, Any]:
-    """The report on the reward model of a run in `folder`, with marks of people if there are some."""
+    """The report on the reward model of a run in `folder`, with marks of people if there are
+    some."""
     place = folder / "marks.jsonl"
     place.write_text("".join(json.dumps(mark) + "\n" for mark in marks), encoding="utf-8")
     config = load_config(PRESETS / "demo.yaml", ["--run.folder", str(folder), "--evaluate.judge", "judge"])

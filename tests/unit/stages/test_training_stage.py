@@ -1,4 +1,5 @@
-"""What training commands share: nothing is written too early, notes, seeds, rates, and what a run depends on."""
+"""What training commands share: nothing is written too early, notes, seeds, rates, and what a run
+depends on."""
 
 from __future__ import annotations
 

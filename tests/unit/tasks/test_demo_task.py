@@ -1,4 +1,5 @@
-"""The embedded task: an honest split, right references, tests that tell wrong programs, slips at their rates."""
+"""The embedded task: an honest split, right references, tests that tell wrong programs, slips at
+their rates."""
 
 from __future__ import annotations
 
@@ -113,7 +114,8 @@ def test_wrong_versions_fail_their_tests(runner: Runner) -> None:
 
 
 def slips_in(example: Example, parts: dict[str, Problem]) -> list[tuple[Part, bool]]:
-    """For each part of a demonstration: whether it was written wrong, read off the program's text."""
+    """For each part of a demonstration: whether it was written wrong, read off the program's
+    text."""
     problem = parts[example.id]
     choices = [[None, *range(len(part.wrong))] for part in problem.parts]
     found = [slips for slips in itertools.product(*choices) if problem.program(slips) == example.reference]

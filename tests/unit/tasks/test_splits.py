@@ -1,4 +1,5 @@
-"""Which questions a stage may learn from: shares that are disjoint and exact, and data sets' own held-out files."""
+"""Which questions a stage may learn from: shares that are disjoint and exact, and data sets' own
+held-out files."""
 
 from __future__ import annotations
 

@@ -50,7 +50,8 @@ def test_quotes_that_pay_nothing_are_no_part_of_the_share_that_is_lost() -> None
 
 
 def test_prompts_whose_answers_are_all_the_same() -> None:
-    """Two answers to each of two prompts, of which one has the same twice; and one answer to a third."""
+    """Two answers to each of two prompts, of which one has the same twice; and one answer to a
+    third."""
     examples = [Example(id=id, prompt=(Message(role="user", content=id),)) for id in ("a", "b", "a", "b", "c")]
     answers = [[1, 2], [1, 2], [1, 2], [3], [1, 2]]
     samples = [Sample(ids, False) for ids in answers]

@@ -1,4 +1,5 @@
-"""Random numbers that belong to a row: what probes draw, and how a token is chosen by one of them."""
+"""Random numbers that belong to a row: what probes draw, and how a token is chosen by one of
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Answers to one prompt against each other: the recipe `grpo` as its papers write it, and rewards by group."""
+"""Answers to one prompt against each other: the recipe `grpo` as its papers write it, and rewards
+by group."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class Verdicts:
 
 
 class Marked(Verdicts):
-    """Gives the same verdicts, and marks the first half of each answer: good where the verdict is."""
+    """Gives the same verdicts, and marks the first half of each answer: good where the verdict
+    is."""
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         verdicts = super().critique(examples, responses)
@@ -83,7 +85,8 @@ def rollout_of(
     critic: Critic | None = None,
     kl: float = 0.0,
 ) -> tuple[Policy, Responses, Rollout]:
-    """Answers of `LENGTHS` and `SCORES` to three prompts, with their advantages, `kl` at each token."""
+    """Answers of `LENGTHS` and `SCORES` to three prompts, with their advantages, `kl` at each
+    token."""
     policy = load_policy(PolicySettings(model=str(folder)))
     policy.freeze_reference()
     asked = [Example(id=str(n // 8), prompt=(Message(role="user", content=TEXTS[n // 8]),)) for n in range(24)]
@@ -124,7 +127,8 @@ def slow_kept() -> list[int]:
 
 
 def test_an_update_is_the_slow_formula(tmp_path: Path) -> None:
-    """A cut answer stays in the mean of its group; neither it nor an equal group is part of the token mean."""
+    """A cut answer stays in the mean of its group; neither it nor an equal group is part of the
+    token mean."""
     settings = SETTINGS.model_copy(update={"rollouts": 24, "micro_batch_size": 5})
     policy, answered, rollout = rollout_of(tiny_model(tmp_path), settings)
     got, slow = gradients(settings, policy, rollout)
@@ -152,7 +156,8 @@ def test_beside_its_group_an_answer_has_what_its_words_earned_and_the_verdict_on
 
 
 def test_an_answer_without_a_verdict_is_compared_with_none_that_has_one() -> None:
-    """Its words have another unit: a sum of them would be read as a verdict, and move the mean of its group."""
+    """Its words have another unit: a sum of them would be read as a verdict, and move the mean of
+    its group."""
     delta = np.array([-3.0, -4.0], np.float32)
     said = [Credit(delta, verdict=verdict) for verdict in (1.0, None, -1.0, 1.0, None, None, None, None)]
     gains = gains_of(said, 4)
@@ -165,7 +170,8 @@ def test_an_answer_without_a_verdict_is_compared_with_none_that_has_one() -> Non
 
 
 def test_answers_whose_prompt_has_but_one_verdict_are_left_out_of_returns_too(tmp_path: Path) -> None:
-    """Nothing else changes: what is learned from has the advantages that it has without the setting."""
+    """Nothing else changes: what is learned from has the advantages that it has without the
+    setting."""
     model, credits = tiny_model(tmp_path), load_config([find_config("demo")]).credit
     asked = {"advantage": "returns", "mask_truncated": False}
     settings = SETTINGS.model_copy(update={**asked, "drop_equal_groups": False})
@@ -179,7 +185,8 @@ def test_answers_whose_prompt_has_but_one_verdict_are_left_out_of_returns_too(tm
 
 
 def test_where_all_answers_to_a_prompt_fail_their_end_is_not_to_blame(tmp_path: Path) -> None:
-    """The middle group is paid for its words alone, which share -1; the others have a verdict at their end."""
+    """The middle group is paid for its words alone, which share -1; the others have a verdict at
+    their end."""
     model, credits = tiny_model(tmp_path), load_config([find_config("demo")]).credit
     asked = {"advantage": "returns", "mask_truncated": False, "drop_equal_groups": False, "kl_coefficient": 0.3}
     settings = SETTINGS.model_copy(update={**asked, "lost_groups": "paid"})
@@ -202,7 +209,8 @@ def test_where_all_answers_to_a_prompt_fail_their_end_is_not_to_blame(tmp_path: 
 
 
 def slow_returns(said: Judgement, length: int, answered: Responses, row: int) -> NDArray[np.float64]:
-    """What the tokens that a span touches earn, and those before them by 0.35 less a token; no verdict."""
+    """What the tokens that a span touches earn, and those before them by 0.35 less a token; no
+    verdict."""
     labels = np.zeros(length)
     if not isinstance(said, Failure):
         labels += token_labels(said.spans, answered.aligned[row])

@@ -1,4 +1,5 @@
-"""Heads of a reward model: token labels, the verdict and the tagger; what they are taught, and what they say."""
+"""Heads of a reward model: token labels, the verdict and the tagger; what they are taught, and what
+they say."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def record(
     score: float | None = 1.0,
     question: str = QUESTION,
 ) -> Feedback:
-    """A record whose critique marks the words of `marks`, by default what is good and poor in `SAID`."""
+    """A record whose critique marks the words of `marks`, by default what is good and poor in
+    `SAID`."""
     quotes = {"cat sat": 1, "mat": -1} if marks is None else marks
     starts = {words: response.find(words) for words in quotes}
     places = [
@@ -145,7 +147,8 @@ def words(policy: Policy, item: Encoded, label: int) -> str:
 def test_labels_fall_on_the_tokens_of_the_response_and_not_of_the_question(
     kind: str, policy: Policy, request: pytest.FixtureRequest
 ) -> None:
-    """Also where the response spells a control token of this tokenizer, which a prompt shows as it is."""
+    """Also where the response spells a control token of this tokenizer, which a prompt shows as it
+    is."""
     control = "<file_sep> " if kind == "control token" else ""
     own = copy.deepcopy(policy.tokenizer if control else request.getfixturevalue(kind))
     own.chat_template = policy.tokenizer.chat_template
@@ -163,7 +166,8 @@ def test_labels_fall_on_the_tokens_of_the_response_and_not_of_the_question(
 def test_what_has_no_labels(
     policy: Policy, speaking_word_piece: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a weight none is asked for; what would close the prompt's tag does not stand there to the letter."""
+    """Without a weight none is asked for; what would close the prompt's tag does not stand there to
+    the letter."""
     (unweighted_pair,) = pairs(RewardModelSettings(), record())
     assert unweighted_pair.marked == () and encode_pairs(policy, [unweighted_pair])[0].labels == []
     assert encode_pairs(policy, pairs(LABELLED, record("the cat sat </response> on the mat")))[0].labels == []
@@ -175,7 +179,8 @@ def test_what_has_no_labels(
     assert [words(policy, item, label).strip() for label in (1, -1)] == ["cat sat", "mat"], "a cut prompt has them"
 
 
-# Losses beside that of z, against an oracle that reads one pair at a time, token by token, without padding.
+# Losses beside that of z, against an oracle that reads one pair at a time, token by token, without
+# padding.
 
 
 def hidden_states(policy: Policy, ids: list[int]) -> Any:
@@ -259,7 +264,8 @@ def test_a_batch_without_labels_or_verdicts_teaches_a_head_nothing(policy: Polic
 
 
 def test_labels_are_as_likely_as_they_were() -> None:
-    """The oracle: where states say nothing, what is read are the shares of the labels in training."""
+    """The oracle: where states say nothing, what is read are the shares of the labels in
+    training."""
     head, shares = Head(4, LABEL), torch.tensor([3, 5, 2])
     labels = torch.repeat_interleave(torch.tensor([-1, 0, 1]), shares)[None]
     optimizer = torch.optim.SGD(head.parameters(), lr=0.05)
@@ -334,7 +340,8 @@ def test_the_score_is_taught_once(policy: Policy) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_verdict_is_that_of_its_own_prompt(policy: Policy, dtype: torch.dtype) -> None:
-    """In half precision, too, where a prompt is read once for all of its answers, and the longest comes first."""
+    """In half precision, too, where a prompt is read once for all of its answers, and the longest
+    comes first."""
     model = Policy(policy.model.to(dtype), policy.tokenizer)
     linear = learned_head(model, "score_head")
     assert model.reader.half == (dtype == torch.bfloat16)
@@ -386,7 +393,8 @@ def test_what_a_head_marks_is_not_written() -> None:
 
 
 def test_a_token_is_read_where_its_label_was_learned(policy: Policy) -> None:
-    """The oracle: one prompt alone, and the labels of training to say which of its tokens are the response's."""
+    """The oracle: one prompt alone, and the labels of training to say which of its tokens are the
+    response's."""
     learned_head(policy, "span_head")
     readings = Tagger(policy, 2).read([pair.prompt for pair in to_tag()], list(TAUGHT))
     for item, reading in zip(encode_pairs(policy, to_tag()), readings, strict=True):
@@ -400,7 +408,8 @@ def test_a_token_is_read_where_its_label_was_learned(policy: Policy) -> None:
 
 
 def test_a_mark_weighs_what_it_may_be_expected_to_pay(policy: Policy) -> None:
-    """Two poor neighbours share the mean; a token that is likelier neither is no mark; turns part marks."""
+    """Two poor neighbours share the mean; a token that is likelier neither is no mark; turns part
+    marks."""
     learned_head(policy, "span_head")
     places, turns = ((0, 3), (4, 7), (8, 11), (12, 15), (16, 19)), (0, 0, 0, 0, 1)
     chances = [[0.6, 0.2, 0.2], [0.8, 0.2, 0.0], [0.2, 0.6, 0.2], [0.4, 0.1, 0.5], [0.0, 0.0, 1.0]]
@@ -411,7 +420,8 @@ def test_a_mark_weighs_what_it_may_be_expected_to_pay(policy: Policy) -> None:
 
 
 def test_the_verdict_is_what_the_marks_come_to(policy: Policy) -> None:
-    """No words are written; blank tokens are in no mark; what is not there to the letter is a failure."""
+    """No words are written; blank tokens are in no mark; what is not there to the letter is a
+    failure."""
     learned_head(policy, "span_head")
     verdicts = []
     for said in judged(tagging(policy), list(TAUGHT)):
@@ -425,7 +435,8 @@ def test_the_verdict_is_what_the_marks_come_to(policy: Policy) -> None:
 
 
 def test_the_turns_of_a_conversation_are_marked_each_for_itself(policy: Policy) -> None:
-    """Not what a tool said between them, and no span is of two turns; the second turn repeats the first."""
+    """Not what a tool said between them, and no span is of two turns; the second turn repeats the
+    first."""
     said = [("assistant", "the cat"), ("tool", "the dog"), ("assistant", "the cat"), ("assistant", "sat")]
     response = Transcript.of_messages([Message(role=role, content=words) for role, words in said])
     with torch.no_grad():

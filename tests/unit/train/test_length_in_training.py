@@ -1,4 +1,5 @@
-"""That a run learns how long to answer is said once: by what people's labels did to a pretrained model."""
+"""That a run learns how long to answer is said once: by what people's labels did to a pretrained
+model."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import pytest
 from text2grad.train.watch.steps import learns_length, length_watched
 
 DENSE = [(95.5, -1.0), (71.0, -1.0), (56.2, -1.0), (27.6, -0.52), (34.0, -0.98), (27.5, -0.99)]
-"""Mean tokens of an answer and their correlation with the reward, step by step: lab/book, 2026-11-24."""
+"""Mean tokens of an answer and their correlation with the reward, step by step: lab/book,
+2026-11-24."""
 
 
 def test_it_is_said_once_at_the_first_step_where_both_hold(capsys: pytest.CaptureFixture[str]) -> None:

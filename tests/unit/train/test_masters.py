@@ -1,4 +1,5 @@
-"""Weights in a half type learn as float32 weights do: their float32 masters are stepped, and they follow."""
+"""Weights in a half type learn as float32 weights do: their float32 masters are stepped, and they
+follow."""
 
 from __future__ import annotations
 

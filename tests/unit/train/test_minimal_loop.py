@@ -32,7 +32,8 @@ def page() -> ModuleType:
 def test_its_first_step_is_that_of_train_ppo(
     page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the bit, where both add up the rows in one order: `train_ppo` shuffles them for its mini-batches."""
+    """To the bit, where both add up the rows in one order: `train_ppo` shuffles them for its
+    mini-batches."""
     monkeypatch.setattr(torch, "randperm", torch.arange)
     settings = PPOSettings(
         steps=1, rollouts=ROWS, epochs=page.EPOCHS, lr=page.LEARNING_RATE, advantage="returns", gamma=page.GAMMA,

@@ -27,7 +27,8 @@ from tiny_runs import tiny_model
 
 @pytest.mark.parametrize("from_base", [False, True])
 def test_a_shared_reward_model_is_an_adapter_beside_that_of_the_policy(tmp_path: Path, from_base: bool) -> None:
-    """It starts from the adapter of SFT or, where it names a model, from that; the policy always from SFT's."""
+    """It starts from the adapter of SFT or, where it names a model, from that; the policy always
+    from SFT's."""
     options = ("--policy.lora.r", "2", "--reward_model.shared", "true", "--ppo.value_warmup", "0")
     config = small_config(tmp_path / "run", *options)
     run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)

@@ -1,4 +1,5 @@
-"""Learning from logged answers: whose tokens count, with which sign, and what the policy is kept close to."""
+"""Learning from logged answers: whose tokens count, with which sign, and what the policy is kept
+close to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Learning from records of several turns: the policy's turns are trained, and what stands between them is read."""
+"""Learning from records of several turns: the policy's turns are trained, and what stands between
+them is read."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def policy(model: Path) -> Policy:
 
 
 def own_logps(policy: Policy, response: str) -> torch.Tensor:
-    """log p of each token of the policy's turns, from the model's own forward on each turn behind all before it."""
+    """log p of each token of the policy's turns, from the model's own forward on each turn behind
+    all before it."""
     said, found = [*ASK], []
     for turn in turns_of(response):
         said += turn.messages

@@ -1,4 +1,5 @@
-"""What is most like a missing quote: the same words as a comparison with every passage finds, in linear time."""
+"""What is most like a missing quote: the same words as a comparison with every passage finds, in
+linear time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The grammar of grounded answers, and what is dropped from one that the grammar alone could not prevent."""
+"""The grammar of grounded answers, and what is dropped from one that the grammar alone could not
+prevent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""z about a response of several turns: a quote names its turn, a turn may have a verdict, others are not quoted."""
+"""z about a response of several turns: a quote names its turn, a turn may have a verdict, others
+are not quoted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The answer format z: what is rendered is read back exactly, and nothing damaged is read as something else."""
+"""The answer format z: what is rendered is read back exactly, and nothing damaged is read as
+something else."""
 
 from __future__ import annotations
 
@@ -226,7 +227,8 @@ def test_what_could_be_better_is_a_span_without_a_sign(z: str, places_of_0: list
 
 
 def test_a_suggestion_is_the_reason_of_its_span_and_about_nothing_it_costs_no_critique() -> None:
-    """It pays nothing: what it quotes and is not there is lost, and no reason to ask again or to count."""
+    """It pays nothing: what it quotes and is not there is lost, and no reason to ask again or to
+    count."""
     vague = {"quote": "late", "reason": "vague", "suggestion": "when"}
     items = [{"quote": "art fair", "suggestion": "name it"}, vague]
     assert [span.reason for span in read(ask(improvable_spans=items)).spans] == ["name it", "vague; when"]

@@ -1,7 +1,9 @@
-"""A program as the critic of an agent: it names the wrong call, the wrong argument, the result that is not used.
+"""A program as the critic of an agent: it names the wrong call, the wrong argument, the result that
+is not used.
 
-Every turn is judged by what stood before it: a sum that is right for the number that was looked up is right, also
-where another number should have been looked up. The verdict is that of the answer alone.
+Every turn is judged by what stood before it: a sum that is right for the number that was looked up
+is right, also where another number should have been looked up. The verdict is that of the answer
+alone.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class _Reading:
             self.spans.append(Span(start=start, end=start + len(text), label=label, text=text, reason=reason))
 
     def compare(self, start: int, end: int, expected: str, reason: str = "") -> None:
-        """Praise the words that are expected and blame the others, or what stands where one is missing."""
+        """Praise the words that are expected and blame the others, or what stands where one is
+        missing."""
         places = [(start + found.start(), start + found.end()) for found in WORD.finditer(self.response[start:end])]
         words = [self.response[a:b] for a, b in places]
         for (first, last), wanted in zip(places, _wanted(words, WORD.findall(expected)), strict=True):
@@ -103,7 +106,8 @@ class _Reading:
 
 
 def _right_digits(word: str, wanted: str) -> int:
-    """How many digits of a wrong number are right before the first wrong one; 0 of what is no number."""
+    """How many digits of a wrong number are right before the first wrong one; 0 of what is no
+    number."""
     if not (word.isdigit() and wanted.isdigit()):
         return 0
     return next(
@@ -112,7 +116,8 @@ def _right_digits(word: str, wanted: str) -> int:
 
 
 def _wanted(words: Sequence[str], expected: Sequence[str]) -> list[str]:
-    """For each written word what should stand there, with what is missing in front of it; "" for nothing."""
+    """For each written word what should stand there, with what is missing in front of it; "" for
+    nothing."""
     if len(words) == len(expected):
         return list(expected)
     wanted: list[str] = []

@@ -1,4 +1,5 @@
-"""Problems of four parts from a seeded generator, and demonstrations by an agent that makes mistakes."""
+"""Problems of four parts from a seeded generator, and demonstrations by an agent that makes
+mistakes."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ SLOTS = (
         _part("first", "the number and the item", "{result} {item}", "{item} {result}", "rare"),
     ),
 )
-"""What is looked up, how it is multiplied, what is added, and how the answer is worded. `code` of a part is what
-the agent writes for it, `wrong` what it writes by mistake."""
+"""What is looked up, how it is multiplied, what is added, and how the answer is worded. `code` of a
+part is what the agent writes for it, `wrong` what it writes by mistake."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class Problem:
         return {"combination": self.combination, "item": self.item, "table": self.table, "plan": self.plan()}
 
     def transcript(self, slips: Sequence[bool] = (False,) * 4) -> Transcript:
-        """An episode as an agent plays it; `slips[i]` is True where it makes the mistake of part i."""
+        """An episode as an agent plays it; `slips[i]` is True where it makes the mistake of part
+        i."""
         plan, tools = self.plan(slips), Tools(self.table)
         call = f"lookup {plan['column']} of {self.item}"
         x = tools.said_to(call)
@@ -105,11 +107,11 @@ def make_table(rng: random.Random) -> Table:
 
 
 class LookupTask:
-    """Seeded problems whose numbers only the environment knows, flawed demonstrations, and a held-out split by
-    combination.
+    """Seeded problems whose numbers only the environment knows, flawed demonstrations, and a
+    held-out split by combination.
 
-    `examples("sft")` are demonstrations with mistakes; `"train"` and `"heldout"` carry a right transcript as
-    reference.
+    `examples("sft")` are demonstrations with mistakes; `"train"` and `"heldout"` carry a right
+    transcript as reference.
     """
 
     name = "lookup"
@@ -130,7 +132,8 @@ class LookupTask:
         return Tools()
 
     def examples(self, split: str) -> list[Example]:
-        """`train` and `heldout`: every combination once. `sft`: `task.limit` demonstrations of training problems.
+        """`train` and `heldout`: every combination once. `sft`: `task.limit` demonstrations of
+        training problems.
 
         Equal seeds give equal examples.
         """

@@ -1,4 +1,5 @@
-"""The environment of an episode: a table and a calculator, called in plain words, one call a turn."""
+"""The environment of an episode: a table and a calculator, called in plain words, one call a
+turn."""
 
 from __future__ import annotations
 

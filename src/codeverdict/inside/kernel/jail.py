@@ -32,8 +32,8 @@ _READABLE = (
 
 
 class Limits(NamedTuple):
-    """The limits of one process: seconds of processor time (the solution's, beyond its tests') and of the wall
-    clock (the whole job), and MiB of memory."""
+    """The limits of one process: seconds of processor time (the solution's, beyond its tests') and
+    of the wall clock (the whole job), and MiB of memory."""
 
     seconds: float
     wall: float
@@ -41,11 +41,12 @@ class Limits(NamedTuple):
 
 
 class Jail:
-    """What a server prepares once: descriptors of what may be read, the filter, the user programs run as."""
+    """What a server prepares once: descriptors of what may be read, the filter, the user programs
+    run as."""
 
     def __init__(self, protected: bool, user: int | None, libraries: list[str], kept: tuple[int, ...]) -> None:
-        """Raises OSError where the protection is not available; the server's own limits are lowered too. Every
-        process has the descriptors `kept`."""
+        """Raises OSError where the protection is not available; the server's own limits are lowered
+        too. Every process has the descriptors `kept`."""
         self._kept = kept
         self._protected = protected
         self._user = user
@@ -58,11 +59,13 @@ class Jail:
             self._rules = landlock.Rules(_allowed(libraries), landlock.WRITE)
 
     def limit_processes(self) -> None:
-        """Lower how many processes and threads the programs of this server may have; without effect for root."""
+        """Lower how many processes and threads the programs of this server may have; without effect
+        for root."""
         resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
 
     def rules(self, scratch: str) -> int:
-        """A descriptor of the rules of one job, which may write in the folder `scratch`; -1 without protection."""
+        """A descriptor of the rules of one job, which may write in the folder `scratch`; -1 without
+        protection."""
         if not self._protected:
             return -1
         own = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -74,9 +77,11 @@ class Jail:
     def enter(
         self, keep: tuple[int, ...], scratch: str, rules: int, limits: Limits, longest: int, server: int = 0
     ) -> None:
-        """Shut this process in: it may use the descriptors `keep`, and write files of `longest` bytes in `scratch`.
+        """Shut this process in: it may use the descriptors `keep`, and write files of `longest`
+        bytes in `scratch`.
 
-        It is killed when its parent, the process `server`, ends (0: what else ends with it sees to that).
+        It is killed when its parent, the process `server`, ends (0: what else ends with it sees to
+        that).
 
         Raises:
             OSError: a part of the protection was refused; nothing untrusted must run.
@@ -118,7 +123,8 @@ _SAME_FOR_ALL = (
 
 
 def _end_with(server: int) -> None:
-    """Have the kernel kill this process when its parent ends. After the change of user, which undoes it."""
+    """Have the kernel kill this process when its parent ends. After the change of user, which
+    undoes it."""
     system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:  # it ended before
         os._exit(1)

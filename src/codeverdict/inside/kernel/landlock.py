@@ -36,14 +36,17 @@ def abi() -> int:
 
 
 class Rules:
-    """The rules "nothing but these paths", to be made again and again, each time with one path more.
+    """The rules "nothing but these paths", to be made again and again, each time with one path
+    more.
 
-    Network and signals to other processes are refused too where the kernel knows how. All that can be is prepared:
-    a server makes rules for every job, and what it does between forks has it copy memory.
+    Network and signals to other processes are refused too where the kernel knows how. All that can
+    be is prepared: a server makes rules for every job, and what it does between forks has it copy
+    memory.
     """
 
     def __init__(self, paths: Iterable[tuple[int, int]], own: int) -> None:
-        """`paths`: (O_PATH descriptor of a file or folder, rights) pairs; `own`: the rights of the path to come."""
+        """`paths`: (O_PATH descriptor of a file or folder, rights) pairs; `own`: the rights of the
+        path to come."""
         version = abi()
         self._handled = (1 << _FILE_RIGHTS.get(version, 16)) - 1
         attributes = struct.pack("QQQ", self._handled, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)

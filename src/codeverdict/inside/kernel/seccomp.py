@@ -1,6 +1,8 @@
-"""The system calls a program may make: a filter in classic BPF, assembled here. Everything not named is refused.
+"""The system calls a program may make: a filter in classic BPF, assembled here. Everything not
+named is refused.
 
-Numbers from the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h).
+Numbers from the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl,
+include/uapi/asm-generic/unistd.h).
 """
 
 from __future__ import annotations
@@ -58,12 +60,13 @@ _SENDTO = (44, 206)
 _TERMINAL_QUESTIONS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _THREAD_NAMES = (15, 16, 0x53564D41)
 _FCNTL_COMMANDS = (0, 1, 2, 3, 5, 6, 7, 1030)
-"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC. Not those that have the kernel
-send signals (F_SETOWN, F_SETSIG, F_NOTIFY), which before Linux 6.12 reach every process of the same user, nor the
-one that holds up who opens a file (F_SETLEASE)."""
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC. Not those that
+have the kernel send signals (F_SETOWN, F_SETSIG, F_NOTIFY), which before Linux 6.12 reach every
+process of the same user, nor the one that holds up who opens a file (F_SETLEASE)."""
 _F_SETFL, _O_ASYNC = 4, 0x2000
 _THREADS = (0x3D0F00, 0x7D0F00)
-"""Flags of clone for a thread that shares all with its process, descriptors too: of glibc, and of musl."""
+"""Flags of clone for a thread that shares all with its process, descriptors too: of glibc, and of
+musl."""
 _AF_UNIX, _SOCK_STREAM_TYPES = 1, (1, 0x80001, 0x80801, 0x801)
 
 
@@ -84,7 +87,8 @@ class Filter:
         self._address = ctypes.addressof(self._header)
 
     def install(self, process: int) -> None:
-        """Put this process under it. `process` is its own number, the only one it may send signals to.
+        """Put this process under it. `process` is its own number, the only one it may send signals
+        to.
 
         Raises:
             OSError: refused.
@@ -102,8 +106,9 @@ def supported() -> bool:
 def assembled(machine: str, process: int) -> bytes:
     """The filter of one kind of machine, for the process of this number, as the kernel wants it.
 
-    A search tree over the numbers of the calls: the kernel translates the program, and tries it with every call
-    there is, each time it is installed, so a list of 115 comparisons takes .3 ms longer.
+    A search tree over the numbers of the calls: the kernel translates the program, and tries it
+    with every call there is, each time it is installed, so a list of 115 comparisons takes .3 ms
+    longer.
     """
     column = list(_ARCHITECTURES).index(machine)
     numbers = [each[column] for each in ALLOWED.values()]
@@ -125,7 +130,8 @@ def assembled(machine: str, process: int) -> bytes:
 
 
 def _tree(edges: list[int], leaves: list[bytes]) -> bytes:
-    """Find the leaf of a number by halving: `leaves[i]` is for numbers from `edges[i - 1]` to below `edges[i]`."""
+    """Find the leaf of a number by halving: `leaves[i]` is for numbers from `edges[i - 1]` to below
+    `edges[i]`."""
     if not edges:
         return leaves[0]
     middle = len(edges) // 2

@@ -1,4 +1,5 @@
-"""The few system calls the standard library does not offer, through ctypes. Linux on x86_64 and aarch64."""
+"""The few system calls the standard library does not offer, through ctypes. Linux on x86_64 and
+aarch64."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def drop_capabilities() -> None:
 
 
 def fork() -> int:
-    """fork(2) without Python's own work around it, which costs a millisecond: for a process of one thread only.
+    """fork(2) without Python's own work around it, which costs a millisecond: for a process of one
+    thread only.
 
     Raises:
         OSError: refused, BlockingIOError where there are too many processes at this moment.
@@ -79,7 +81,8 @@ _ITEMS = object.__basicsize__ + _POINTER  # where in a list the address of its i
 
 
 def same_items(one: list[Any], other: list[Any]) -> bool:
-    """True if the same objects are in two lists. A loop over 50,000 would take longer than a message."""
+    """True if the same objects are in two lists. A loop over 50,000 would take longer than a
+    message."""
     if len(one) != len(other):
         return False
     if len(one) < _SHORT:

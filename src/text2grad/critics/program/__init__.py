@@ -1,7 +1,8 @@
 """Unit tests as a critic: what failed, and where in the response, by which evidence.
 
-`extract` finds the program in a response, `reference` compares it with a solution, `suspects` finds the lines to
-blame without one, trying the edits of `expressions` and `statements`; `critique` puts it into words.
+`extract` finds the program in a response, `reference` compares it with a solution, `suspects` finds
+the lines to blame without one, trying the edits of `expressions` and `statements`; `critique` puts
+it into words.
 """
 
 from text2grad.critics.program.case import Attempt, run_attempts

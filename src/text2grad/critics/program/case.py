@@ -1,4 +1,5 @@
-"""One response to judge: the program in it, the result of running it, and how a piece of it becomes a span."""
+"""One response to judge: the program in it, the result of running it, and how a piece of it becomes
+a span."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Attempt:
 
 
 def run_attempts(runner: Runner, attempts: Sequence[Attempt], coverage: bool | None = None) -> list[Verdict]:
-    """What the tests say of each program, and of the reference where the program ends without a verdict."""
+    """What the tests say of each program, and of the reference where the program ends without a
+    verdict."""
     jobs = [(each.program.code, each.tests) for each in attempts]
     return runner.run_all(jobs, coverage=coverage, references=[each.reference for each in attempts])
 
@@ -89,7 +91,8 @@ class Case:
         return f"`{self.program.code[start:end]}`"
 
     def mark(self, start: int, end: int, label: Label, reason: str = "", weight: float = 1.0) -> tuple[Span, ...]:
-        """The span of code characters [start, end), without white space around it; none if nothing is left."""
+        """The span of code characters [start, end), without white space around it; none if nothing
+        is left."""
         text = self.program.code[start:end]
         left = start + len(text) - len(text.lstrip())
         right = left + len(text.strip())
@@ -105,7 +108,8 @@ class Case:
         return self.mark(*self.lines.extent(number), label, reason)
 
     def mark_indentation(self, number: int, label: Label, reason: str = "") -> tuple[Span, ...]:
-        """The span of the white space that a line (from 1) begins with; none if it begins with something else."""
+        """The span of the white space that a line (from 1) begins with; none if it begins with
+        something else."""
         (end, _), start = self.lines.extent(number), self.lines.starts[number - 1]
         return (self._span(start, end, label, reason),) if end > start else ()
 
@@ -125,7 +129,8 @@ def one_of(count: int) -> float:
 
 
 def praise(case: Case, text: str, reason: str = "") -> Critique:
-    """Critique of a passing program: executed statements are good; without coverage, all of them."""
+    """Critique of a passing program: executed statements are good; without coverage, all of
+    them."""
     run = set[int]().union(*(result.lines for result in case.verdict.results))
     extents = map(case.code.extent_of, case.code.statements()) if case.code else ()
     spans = [

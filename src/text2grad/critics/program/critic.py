@@ -1,4 +1,5 @@
-"""Unit tests as a critic: run the program, say which test failed, and point at the lines to blame."""
+"""Unit tests as a critic: run the program, say which test failed, and point at the lines to
+blame."""
 
 from __future__ import annotations
 
@@ -46,16 +47,18 @@ class ProgramSettings(Settings):
 
 
 class ProgramCritic:
-    """Judges a response by the tests in `example.meta["tests"]` and the program in `example.reference`.
+    """Judges a response by the tests in `example.meta["tests"]` and the program in
+    `example.reference`.
 
-    The verdict is +1 when all tests pass and -1 otherwise. Where a reference resembles the program, the blame is
-    the smallest expression that differs from it; otherwise it is what tracebacks, coverage and at most `repairs`
-    small edits, each run against the tests, point at. The critique says which evidence was used.
+    The verdict is +1 when all tests pass and -1 otherwise. Where a reference resembles the program,
+    the blame is the smallest expression that differs from it; otherwise it is what tracebacks,
+    coverage and at most `repairs` small edits, each run against the tests, point at. The critique
+    says which evidence was used.
 
-    With `brief`, the critique names what is wrong but not the inputs of the failing test, and nothing is run a
-    second time: a reward model learns to predict it without running the program. With `gate`, a task whose tests
-    pass for a program that solves nothing, or fail for its own reference, gives a `Failure` for every response
-    (outcome `weak_tests`).
+    With `brief`, the critique names what is wrong but not the inputs of the failing test, and
+    nothing is run a second time: a reward model learns to predict it without running the program.
+    With `gate`, a task whose tests pass for a program that solves nothing, or fail for its own
+    reference, gives a `Failure` for every response (outcome `weak_tests`).
 
     Args:
         runner: the sandbox that runs the programs.
@@ -116,13 +119,15 @@ def _run_some(runner: Runner, attempts: Sequence[Attempt], coverage: bool | None
 
 
 def run_outcomes(runner: Runner, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, str]]:
-    """The result of running the tests on each response (`outcome_meta`); nothing where there is nothing to run."""
+    """The result of running the tests on each response (`outcome_meta`); nothing where there is
+    nothing to run."""
     attempts = [Attempt(*pair) for pair in zip(examples, responses, strict=True)]
     return [outcome_meta(verdict) if verdict else {} for verdict in _run_some(runner, attempts)]
 
 
 def outcome_meta(verdict: Verdict) -> dict[str, str]:
-    """The result of a run, for the `meta` of its record: `outcome`, `tier`, `test_output` where tests failed."""
+    """The result of a run, for the `meta` of its record: `outcome`, `tier`, `test_output` where
+    tests failed."""
     wrong = [result for result in verdict.results if not result.passed]
     failed = [f"{result.name}: {operands_text(result) or result.error}" for result in wrong]
     shown = "\n".join([*([verdict.error] if verdict.error else []), *failed])

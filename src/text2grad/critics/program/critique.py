@@ -1,6 +1,8 @@
-"""The critique of a program: in full (which test failed and how, where the fault is, by which evidence) or brief.
+"""The critique of a program: in full (which test failed and how, where the fault is, by which
+evidence) or brief.
 
-A reward model learns from the brief one: what is wrong and what should be there, no inputs, no reasons.
+A reward model learns from the brief one: what is wrong and what should be there, no inputs, no
+reasons.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _WORDS: dict[Kind, str] = {
 
 
 def brief_critique(case: Case) -> Critique:
-    """Statement by statement against the reference; else the line of the traceback; else the whole program."""
+    """Statement by statement against the reference; else the line of the traceback; else the whole
+    program."""
     if case.verdict.passed:
         return praise(case, "Passes the tests.")
     late = case.verdict.outcome == "timeout"
@@ -68,7 +71,8 @@ def _wanted(piece: Difference) -> str:
 
 
 def full_critique(case: Case, try_all: TryAll, budget: int) -> Critique:
-    """The critique of a program by its tests; `budget` edits of it may be run to find the place of a fault."""
+    """The critique of a program by its tests; `budget` edits of it may be run to find the place of
+    a fault."""
     if case.verdict.passed:
         count = len(case.verdict.results)
         text = f"Passes all {count} tests." if count > 1 else "Passes the test."
@@ -152,8 +156,8 @@ def _difference_text(piece: Difference) -> str:
 
 
 def _by_evidence(case: Case, suspects: Sequence[Suspect]) -> Critique:
-    """The most suspicious line, and those as suspicious, each as sure as one of so many can be; an edit that makes
-    every test pass decides alone."""
+    """The most suspicious line, and those as suspicious, each as sure as one of so many can be; an
+    edit that makes every test pass decides alone."""
     if not suspects:
         return _critique(case, [], _nowhere(case), [])
     top = suspects[0]
@@ -185,7 +189,8 @@ def _reason(suspect: Suspect, case: Case) -> str:
 def _critique(
     case: Case, notes: Sequence[str], spans: Sequence[Span], kinds: Sequence[Kind], lines: Sequence[int] = ()
 ) -> Critique:
-    """What failed, where, and by which evidence; good spans are the lines that only passing tests run.
+    """What failed, where, and by which evidence; good spans are the lines that only passing tests
+    run.
 
     `lines` are those to blame, surest first, where that is not the order of the spans.
     """

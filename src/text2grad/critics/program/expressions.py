@@ -1,4 +1,5 @@
-"""Edits of the expressions of a program: operators, constants, names, arguments, one more or one less."""
+"""Edits of the expressions of a program: operators, constants, names, arguments, one more or one
+less."""
 
 from __future__ import annotations
 

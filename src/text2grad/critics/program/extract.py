@@ -31,7 +31,8 @@ class Program:
     closed: bool = True
 
     def place(self, start: int, end: int) -> tuple[int, int]:
-        """The characters of the response that hold the code's characters [start, end); end > start."""
+        """The characters of the response that hold the code's characters [start, end); end >
+        start."""
         return self._position(start), self._position(end - 1) + 1
 
     def line_at(self, position: int) -> int:
@@ -47,8 +48,9 @@ class Program:
 def extract_program(response: str, names: Sequence[str] = ()) -> Program:
     """The program in a response: of several fenced blocks the last that defines one of `names`.
 
-    If none does, the first Python block with a definition, else the first block. Without a fence it is the
-    whole response without lines of prose before and after it; if there is only prose, the code is "".
+    If none does, the first Python block with a definition, else the first block. Without a fence it
+    is the whole response without lines of prose before and after it; if there is only prose, the
+    code is "".
     """
     blocks = list(_blocks(response))
     if not blocks:
@@ -68,7 +70,8 @@ def defines(code: str, name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def wanted_names(tests: str, entry_point: str = "") -> tuple[str, ...]:
-    """What the tests expect of a solution: the entry point, and the names they import from `solution`."""
+    """What the tests expect of a solution: the entry point, and the names they import from
+    `solution`."""
     nodes = ast.walk(parsed(tests) or ast.Module([], []))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
     found = [alias.name for node in imports for alias in node.names if alias.name != "*"]
@@ -76,7 +79,8 @@ def wanted_names(tests: str, entry_point: str = "") -> tuple[str, ...]:
 
 
 def _blocks(response: str) -> Iterator[tuple[Program, str]]:
-    """Every fenced block with its language; a fence may be indented, and the last one may be open."""
+    """Every fenced block with its language; a fence may be indented, and the last one may be
+    open."""
     position = 0
     while opening := _OPENING.search(response, position):
         fence, language = opening.groups()
@@ -97,7 +101,8 @@ def _closing(response: str, start: int, fence: str) -> tuple[int, int, bool]:
 
 
 def _dedented(response: str, start: int, end: int, closed: bool) -> Program:
-    """A block without the white space that all its lines begin with: a fence inside a list is indented."""
+    """A block without the white space that all its lines begin with: a fence inside a list is
+    indented."""
     block = Lines.of(response[start:end])
     margins = [line[: len(line) - len(line.lstrip())] for line in block.lines if line.strip()]
     margin = min(margins, key=len, default="")
@@ -120,7 +125,8 @@ def _bare(response: str) -> Program:
 
 
 def _is_prose(line: str) -> bool:
-    """Blank, or a sentence that begins at the margin: what is indented belongs to a program, readable or not."""
+    """Blank, or a sentence that begins at the margin: what is indented belongs to a program,
+    readable or not."""
     words = line.split()
     if not words:
         return True
@@ -130,7 +136,8 @@ def _is_prose(line: str) -> bool:
 
 
 def _reads(text: str) -> bool:
-    """Whether Python can parse it; a plain word is taken for prose, and a single name is not a program."""
+    """Whether Python can parse it; a plain word is taken for prose, and a single name is not a
+    program."""
     match parsed(text):
         case None | ast.Module([ast.Expr(ast.Name())]):
             return False

@@ -1,4 +1,5 @@
-"""The difference to a reference solution, statement by statement and then down to the smallest expression."""
+"""The difference to a reference solution, statement by statement and then down to the smallest
+expression."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ TOO_SMALL = _WORDS | ast.operator | ast.unaryop | ast.cmpop | ast.boolop
 
 
 class Difference(NamedTuple):
-    """A piece of a program (characters), and the corresponding text of the reference ("" if missing).
+    """A piece of a program (characters), and the corresponding text of the reference ("" if
+    missing).
 
-    Where the piece is right but the statement before or after it is missing, `before` or `after` is that statement.
+    Where the piece is right but the statement before or after it is missing, `before` or `after` is
+    that statement.
     """
 
     start: int
@@ -27,7 +30,8 @@ class Difference(NamedTuple):
 
 
 def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Difference]]:
-    """Statements of `code` that the reference has too, and the smallest pieces that differ, both in order."""
+    """Statements of `code` that the reference has too, and the smallest pieces that differ, both in
+    order."""
     mine, theirs = list(code.statements()), list(reference.statements())
     matcher = SequenceMatcher(None, list(map(_shape, mine)), list(map(_shape, theirs)), autojunk=False)
     equal: list[Difference] = []
@@ -66,7 +70,8 @@ def _dump(value: Any) -> str:
 
 
 def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> Difference:
-    """Descend while exactly one child differs; stop before a bare name or number (a quote must say something)."""
+    """Descend while exactly one child differs; stop before a bare name or number (a quote must say
+    something)."""
     a: ast.AST = mine
     b: ast.AST = theirs
     while type(a) is type(b) and not isinstance(a, ast.JoinedStr):
@@ -83,7 +88,8 @@ def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> 
 
 
 def _children(a: ast.AST, b: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
-    """Pairs of children in which two nodes of one type differ; a difference elsewhere is a pair of its own."""
+    """Pairs of children in which two nodes of one type differ; a difference elsewhere is a pair of
+    its own."""
     elsewhere = [(ast.Load(), ast.Load())]
     found: list[tuple[ast.AST, ast.AST]] = []
     for name, left in header_fields(a):

@@ -1,4 +1,5 @@
-"""A program as text and as a tree, the character positions of its nodes and lines, and one small edit of it."""
+"""A program as text and as a tree, the character positions of its nodes and lines, and one small
+edit of it."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Lines:
         return self.starts[self.number_at(position) - 1]
 
     def extent(self, number: int) -> tuple[int, int]:
-        """Characters of a line (from 1) without the white space around it; (0, 0) if there is no such line."""
+        """Characters of a line (from 1) without the white space around it; (0, 0) if there is no
+        such line."""
         if not 1 <= number <= len(self.lines):
             return 0, 0
         line, start = self.lines[number - 1], self.starts[number - 1]
@@ -84,7 +86,8 @@ class Code(Lines):
         return self.text[start:end]
 
     def statements(self) -> Iterator[ast.stmt]:
-        """All statements in source order but the `def` lines themselves, which the question dictates."""
+        """All statements in source order but the `def` lines themselves, which the question
+        dictates."""
         waiting: list[ast.AST] = [self.tree]
         while waiting:
             node = waiting.pop()
@@ -94,7 +97,8 @@ class Code(Lines):
 
 
 def read_code(text: str) -> Code | None:
-    """`text` as a program; None if Python cannot read it, or if it is too long or too deep to be worked on."""
+    """`text` as a program; None if Python cannot read it, or if it is too long or too deep to be
+    worked on."""
     tree = parsed(text) if len(text) <= LONGEST else None
     if tree is None or _too_deep(tree):
         return None
@@ -144,8 +148,9 @@ def header_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
 class Edit:
     """Put `text` in place of the characters [start, end) of a program.
 
-    `line` is where it happens (from 1); `cost` is low for what programmers often get wrong; [low, high) is the
-    smallest expression or statement around it that says something when quoted. `kind` `missing` is a new line.
+    `line` is where it happens (from 1); `cost` is low for what programmers often get wrong; [low,
+    high) is the smallest expression or statement around it that says something when quoted. `kind`
+    `missing` is a new line.
     """
 
     start: int

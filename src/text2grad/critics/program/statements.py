@@ -1,4 +1,5 @@
-"""Edits of whole statements: left out, moved, filled in, and new ones where something may be missing."""
+"""Edits of whole statements: left out, moved, filled in, and new ones where something may be
+missing."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def _return_moved(code: Code, statement: ast.stmt, block: _Block) -> Iterator[Ed
 
 
 def _missing(code: Code, block: _Block) -> Iterator[Edit]:
-    """New lines before and after each statement of a block: counters, `return`, `append`, `break`."""
+    """New lines before and after each statement of a block: counters, `return`, `append`,
+    `break`."""
     for index, statement in enumerate(block.statements):
         if not _stands_alone(code, statement) and not hasattr(statement, "body"):
             continue

@@ -1,8 +1,9 @@
 """Fault localisation: several kinds of evidence combined into a ranking of lines.
 
-Tracebacks, the spectrum of the tests (Ochiai) and what can be read off the program order the lines; then small
-edits are tried, at the most suspicious lines first, and one that makes every test pass decides: an edit is never
-shown as more than "with this instead, all tests pass". Nothing is used but the program and its tests.
+Tracebacks, the spectrum of the tests (Ochiai) and what can be read off the program order the lines;
+then small edits are tried, at the most suspicious lines first, and one that makes every test pass
+decides: an edit is never shown as more than "with this instead, all tests pass". Nothing is used
+but the program and its tests.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _REPAIR = Clue("repair", 2.0, "an edit here makes all tests pass")
 class Suspect(NamedTuple):
     """A line (from 1) to blame, how surely (higher is surer), and by which evidence.
 
-    [start, end) are the characters to quote: the whole line, or of an `edit` the expression that it changes.
+    [start, end) are the characters to quote: the whole line, or of an `edit` the expression that it
+    changes.
     """
 
     line: int
@@ -57,7 +59,8 @@ Evidence = dict[int, list[Clue]]
 
 
 def localise(lines: Lines, verdict: Verdict, try_all: TryAll | None = None, budget: int = 0) -> list[Suspect]:
-    """The suspects, surest first; at most `budget` edits are tried, and none if the program does not finish."""
+    """The suspects, surest first; at most `budget` edits are tried, and none if the program does
+    not finish."""
     evidence = gather(lines, verdict)
     ranked = rank(lines, evidence)
     if not isinstance(lines, Code) or try_all is None or budget < 1 or verdict.outcome == "timeout":
@@ -93,8 +96,9 @@ def gather(lines: Lines, verdict: Verdict) -> Evidence:
 def ochiai(runs: Sequence[TestResult]) -> dict[int, float]:
     """Suspiciousness of every executed line, in [0, 1] (Ochiai; Abreu et al. 2007).
 
-    failed(line) / sqrt(failed * (failed(line) + passed(line))), where failed is the number of failing tests
-    and failed(line), passed(line) count those that execute the line. Without a failing test nothing is suspicious.
+    failed(line) / sqrt(failed * (failed(line) + passed(line))), where failed is the number of
+    failing tests and failed(line), passed(line) count those that execute the line. Without a
+    failing test nothing is suspicious.
     """
     failed = sum(not run.passed for run in runs)
     bad, good = (
@@ -112,7 +116,8 @@ def innocent_lines(runs: Sequence[TestResult]) -> list[int]:
 def _readings(
     code: Code, endless: bool, failed: Sequence[TestResult], run: frozenset[int]
 ) -> Iterator[tuple[int, float, str]]:
-    """Lines that look wrong given the failing tests' errors, with an amount of suspicion and a reason."""
+    """Lines that look wrong given the failing tests' errors, with an amount of suspicion and a
+    reason."""
     for name in sorted({undefined_name(result.error) for result in failed} - {""}):
         yield from ((place.lineno, 0.7, f"`{name}` has no value before it") for place in first_uses(code, name))
     if any(result.got == "None" and result.expected != "None" for result in failed):
@@ -138,7 +143,8 @@ def _loose_end(code: Code, function: Function) -> Iterator[tuple[int, float, str
 
 
 def rank(lines: Lines, evidence: Evidence) -> list[Suspect]:
-    """The lines by suspicion, without trying anything; of equals the one that computes more, then the later one."""
+    """The lines by suspicion, without trying anything; of equals the one that computes more, then
+    the later one."""
     computing = ast.BinOp | ast.Compare | ast.BoolOp | ast.Subscript | ast.Call | ast.AugAssign
     nodes = ast.walk(lines.tree) if isinstance(lines, Code) else ()
     weights = Counter(node.lineno for node in nodes if isinstance(node, computing))
@@ -152,7 +158,8 @@ def _suspect(lines: Lines, line: int, clues: Sequence[Clue], edit: Edit | None =
 
 
 def edits(code: Code, errors: Sequence[str] = ()) -> Iterator[Edit]:
-    """All edits of a program; `errors` are those of its failing tests ("NameError: name 'x' ...")."""
+    """All edits of a program; `errors` are those of its failing tests ("NameError: name 'x'
+    ...")."""
     yield from expression_edits(code)
     yield from statement_edits(code)
     for name in dict.fromkeys(filter(None, map(undefined_name, errors))):

@@ -1,7 +1,8 @@
 """The prompted critic: any chat model, asked for a critique and its spans in the format z.
 
-The annotator is a strong model with long instructions; the reward model (paper, section 3.4) is a local model
-fine-tuned on what the annotator wrote. Both are this class: they read `judge_messages` and write z.
+The annotator is a strong model with long instructions; the reward model (paper, section 3.4) is a
+local model fine-tuned on what the annotator wrote. Both are this class: they read `judge_messages`
+and write z.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ Pair = tuple[Example, str]
 class PromptedCritic:
     """A critic made of a chat model and a prompt.
 
-    `prompt` is the text of a prompt file (`tasks.base.read_prompt`), of the version in `source`, or a
-    `Prompt`, which may have an answer format of its own.
+    `prompt` is the text of a prompt file (`tasks.base.read_prompt`), of the version in `source`, or
+    a `Prompt`, which may have an answer format of its own.
     `tested` takes its place where `meta` of an example says what came of the response's tests,
     `anchor` where a person wrote about this very response: it finds the words the person means, and
-    the critique stays the person's, and has no score. Without them every response is judged with `prompt`. An
-    unreadable answer is a `Failure`; `annotator` and `verdict_only` say how answers are read (`Reader`). Where the
-    chat knows its limit, a prompt that is too long loses its middle.
+    the critique stays the person's, and has no score. Without them every response is judged with
+    `prompt`. An unreadable answer is a `Failure`; `annotator` and `verdict_only` say how answers
+    are read (`Reader`). Where the chat knows its limit, a prompt that is too long loses its middle.
 
     Raises:
         UserError: the prompt has an unknown placeholder, or no place for the response.
@@ -82,7 +83,8 @@ class PromptedCritic:
         """Ask for all critiques at once and read the answers.
 
         Raises:
-            UserError: what would fail every critique, or a budget that is reached (`chat.client.OpenAIChat`).
+            UserError: what would fail every critique, or a budget that is reached
+                (`chat.client.OpenAIChat`).
         """
         pairs = list(zip(examples, responses, strict=True))
         answers = self._answers(pairs)
@@ -102,8 +104,8 @@ class PromptedCritic:
     def question(self, example: Example, response: str) -> Question:
         """Return the question to an endpoint about one response.
 
-        Only the question to an annotator has the schema of the answer: it requires parts of z that a trained model
-        may never have seen.
+        Only the question to an annotator has the schema of the answer: it requires parts of z that
+        a trained model may never have seen.
         """
         assert isinstance(self.chat, OpenAIChat), "only an endpoint's answers have ids"
         prompt = self._prompt_for(example, response)
@@ -120,7 +122,8 @@ class PromptedCritic:
         return STATE_OF[kept.kind] if isinstance(kept, Failure) else "ok"
 
     def feedback(self, pairs: Iterable[Pair]) -> Iterator[Feedback]:
-        """The records of those pairs that an endpoint has answered, in their order; nothing is asked."""
+        """The records of those pairs that an endpoint has answered, in their order; nothing is
+        asked."""
         assert isinstance(self.chat, OpenAIChat), "only an endpoint has a journal"
         for pair in pairs:
             if (paid := self.chat.paid_answer(self.question(*pair))) is not None:
@@ -155,7 +158,8 @@ class PromptedCritic:
 
 
 class Tagger(Protocol):
-    """A model that labels responses where they stand in the judge's prompts (`policy.heads.tagger`)."""
+    """A model that labels responses where they stand in the judge's prompts
+    (`policy.heads.tagger`)."""
 
     overlap: Overlap
 
@@ -169,7 +173,8 @@ class Tagger(Protocol):
 
 
 class TaggerCritic:
-    """A reward model that writes nothing: spans from a head that reads the prompt, and the verdict from them."""
+    """A reward model that writes nothing: spans from a head that reads the prompt, and the verdict
+    from them."""
 
     def __init__(self, tagger: Tagger, prompt: str, source: Source) -> None:
         self.tagger, self.source = tagger, source
@@ -178,7 +183,8 @@ class TaggerCritic:
         self._prompt = prompt
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Return a critique without words of each response; one that cannot be read whole is a failure."""
+        """Return a critique without words of each response; one that cannot be read whole is a
+        failure."""
         pairs = zip(examples, responses, strict=True)
         asked = [fitted_messages(self._prompt, *pair, self.tagger.excess) for pair in pairs]
         return [self._judgement(*each) for each in zip(self.tagger.tag(asked, responses), responses, strict=True)]
@@ -197,7 +203,8 @@ def tokens_in(answer: Answer) -> dict[str, int]:
 
 
 def _lost_quotes(read: Judgement) -> dict[str, object]:
-    """Count the quotes of a critique that was refused for them, as those of all others are counted."""
+    """Count the quotes of a critique that was refused for them, as those of all others are
+    counted."""
     if isinstance(read, Failure):
         return {}
     return {"unmatched": read.quotes.unmatched, "dropped_spans": len(read.spans), "lost": list(read.lost)}

@@ -38,8 +38,9 @@ _SAYS_HOW = '"critique"'
 class AnswerFormat:
     """The form in which a critic answers.
 
-    `schema(prompt, turns)` returns the JSON schema that a server is given with the text of a prompt; with `turns`
-    the response is a `Transcript`. `parse(answer, response, tolerance)` reads an answer as `wire.parse` does.
+    `schema(prompt, turns)` returns the JSON schema that a server is given with the text of a
+    prompt; with `turns` the response is a `Transcript`. `parse(answer, response, tolerance)` reads
+    an answer as `wire.parse` does.
     """
 
     schema: Callable[[str, bool], dict[str, Any]]
@@ -71,7 +72,8 @@ PLACES = AnswerFormat(_schema_of_places, wire.parse)
 class Prompt:
     """What a critic is asked: the text of a prompt file, and the format of the answer.
 
-    Records and question ids name `version`; one that is loaded by name without a version gets `name@hash`.
+    Records and question ids name `version`; one that is loaded by name without a version gets
+    `name@hash`.
 
     Raises:
         UserError: the text has an unknown placeholder, or no place for the response.
@@ -91,7 +93,8 @@ class Prompt:
             raise UserError("the prompt has no {{response}}", "say where the response goes")
 
     def schema(self, turns: bool = False) -> str:
-        """The JSON schema of the answer it asks for, as JSON; with `turns`, about a `Transcript`."""
+        """The JSON schema of the answer it asks for, as JSON; with `turns`, about a
+        `Transcript`."""
         return _schema(self.format, self.text, turns)
 
 
@@ -103,13 +106,15 @@ def _schema(format: AnswerFormat, prompt: str, turns: bool) -> str:
 def judge_messages(prompt: str, example: Example, response: str) -> list[Message]:
     """The conversation that asks for a critique of `response`.
 
-    `prompt` is the text of a prompt file: parts under `=== system ===` and `=== user ===` headings (without
-    headings: one user turn; a note before the first heading is not sent), with {{prompt}}, {{response}},
-    {{reference}} and {{meta.key}} filled in one pass. What is filled in is data (`feedback.shown`): it cannot close
-    the tags it stands between, holds no control token of a chat model, and a placeholder in it stays as it is.
+    `prompt` is the text of a prompt file: parts under `=== system ===` and `=== user ===` headings
+    (without headings: one user turn; a note before the first heading is not sent), with {{prompt}},
+    {{response}}, {{reference}} and {{meta.key}} filled in one pass. What is filled in is data
+    (`feedback.shown`): it cannot close the tags it stands between, holds no control token of a chat
+    model, and a placeholder in it stays as it is.
 
-    A `Transcript` is shown as a conversation: the policy's turns with their numbers, and what others said between
-    them. A prompt that asks for z is followed by what to know of that (turns.txt).
+    A `Transcript` is shown as a conversation: the policy's turns with their numbers, and what
+    others said between them. A prompt that asks for z is followed by what to know of that
+    (turns.txt).
     """
     fill = _filler(example, response, tags_for(response, _tags(prompt)))
     messages = [
@@ -144,7 +149,8 @@ def _shown_turns(response: str, tags: frozenset[str]) -> str:
 
 @lru_cache(maxsize=16)
 def _turns(prompt: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    """The turns of a prompt's text: role, and pairs of fixed text and the placeholder after it ("": none)."""
+    """The turns of a prompt's text: role, and pairs of fixed text and the placeholder after it ("":
+    none)."""
     parts = _HEADING.split(prompt)
     turns = [("user", parts[0])] if len(parts) == 1 else list(zip(parts[1::2], parts[2::2], strict=True))
     split = [(role, [*_PLACEHOLDER.split(text.strip("\n")), ""]) for role, text in turns]
@@ -160,10 +166,11 @@ def _tags(prompt: str) -> frozenset[str]:
 def fitted_messages(
     prompt: str, example: Example, response: str, excess: Callable[[Sequence[Message]], int]
 ) -> list[Message]:
-    """`judge_messages` of an example whose longest message loses its middle until `excess` (in tokens) is gone.
+    """`judge_messages` of an example whose longest message loses its middle until `excess` (in
+    tokens) is gone.
 
-    That may be one of what others said in a `Transcript`. The policy's own words are never cut. What still does not
-    fit stays too long, and the caller refuses it.
+    That may be one of what others said in a `Transcript`. The policy's own words are never cut.
+    What still does not fit stays too long, and the caller refuses it.
     """
     messages = judge_messages(prompt, example, response)
     for _ in range(_ROUNDS):
@@ -177,8 +184,8 @@ def fitted_messages(
 
 
 def without_middle(example: Example, response: str, tokens: int) -> tuple[Example, str] | None:
-    """Both with about `tokens` tokens less in the middle of the longest message that is not the policy's own; None
-    if there is no more.
+    """Both with about `tokens` tokens less in the middle of the longest message that is not the
+    policy's own; None if there is no more.
 
     Assumes two characters per token: several short cuts are better than one that removes too much.
     """

@@ -28,9 +28,10 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
 class Reader:
     """Reads answers of a model that was trained to write z or, with `annotator`, of any other.
 
-    An annotator's invalid JSON is repaired, its quotes are located with tolerance, and an answer that quotes
-    what is not in the response is asked for once more and then refused. A trained model is read to the letter,
-    and keeps the spans that are there. With `verdict_only` nothing is read but the number that a head gives.
+    An annotator's invalid JSON is repaired, its quotes are located with tolerance, and an answer
+    that quotes what is not in the response is asked for once more and then refused. A trained model
+    is read to the letter, and keeps the spans that are there. With `verdict_only` nothing is read
+    but the number that a head gives.
     """
 
     annotator: bool = False
@@ -58,13 +59,15 @@ class Reader:
         return read.model_copy(update={"score": score, "forced": int(answer.forced)})
 
     def broken(self, judgement: Judgement) -> bool:
-        """True if a fresh sample is worth its price. A trained model gets one: its answer is its critique."""
+        """True if a fresh sample is worth its price. A trained model gets one: its answer is its
+        critique."""
         if isinstance(judgement, Failure):
             return self.annotator and judgement.kind in ("invalid", "truncated")
         return self.annotator and _count_absent(judgement) > 0
 
     def validated(self, judgement: Judgement) -> Judgement:
-        """Return the judgement, or a failure for an annotator's that quotes what is not in the response."""
+        """Return the judgement, or a failure for an annotator's that quotes what is not in the
+        response."""
         if isinstance(judgement, Failure) or not self.broken(judgement):
             return judgement
         message = f"{_count_absent(judgement)} of its quotes are not in the response"
@@ -77,8 +80,9 @@ class Reader:
     def _repaired(self, text: str, response: str, parse: Parse) -> Critique | None:
         """The result of json-repair, if each of its quotes occurs in the response, and only once.
 
-        A repair guesses where strings end; a wrong guess seldom quotes the response as whole words. It also takes
-        the last of two values of a key, which is why what gives a key twice is not repaired.
+        A repair guesses where strings end; a wrong guess seldom quotes the response as whole words.
+        It also takes the last of two values of a key, which is why what gives a key twice is not
+        repaired.
         """
         import json_repair
 
@@ -96,7 +100,8 @@ class Reader:
 
 
 def _count_absent(critique: Critique) -> int:
-    """Count the quotes that are neither in the response nor in what others said between its turns."""
+    """Count the quotes that are neither in the response nor in what others said between its
+    turns."""
     return critique.quotes.unmatched - critique.quotes.foreign
 
 
@@ -129,7 +134,8 @@ def _keys(value: Any) -> Iterator[str]:
 
 
 def _is_repairable(text: str) -> bool:
-    """Whether a repair ends soon: it takes longer than in proportion, above all where brackets are nested."""
+    """Whether a repair ends soon: it takes longer than in proportion, above all where brackets are
+    nested."""
     depth = deepest = 0
     for match in _BRACKET.finditer(text):
         depth = max(0, depth + (1 if match[0] in "([{" else -1))

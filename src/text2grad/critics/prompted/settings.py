@@ -1,4 +1,5 @@
-"""Settings of critics that are chat models: an endpoint with its prompt, and the trained reward model."""
+"""Settings of critics that are chat models: an endpoint with its prompt, and the trained reward
+model."""
 
 from __future__ import annotations
 

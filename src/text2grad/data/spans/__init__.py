@@ -1,1 +1,2 @@
-"""Words of a response that are good or poor: quoted in a comment, marked in a tool, or marked up in the text."""
+"""Words of a response that are good or poor: quoted in a comment, marked in a tool, or marked up in
+the text."""

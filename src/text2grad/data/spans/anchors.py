@@ -1,9 +1,10 @@
-"""Find the words of an answer that a comment quotes, where there is no doubt, without asking a model.
+"""Find the words of an answer that a comment quotes, where there is no doubt, without asking a
+model.
 
-Only words in quotation marks count that are once in the answer and are not what the comment proposes in its place.
-Words in parentheses, and words of a comment that are once in the answer and rare in all answers, were measured and
-are left out: people point at them in 0 of 12 and 108 of 202 cases (`benchmarks/improve.py`). Everything else that
-people wrote counts through its score.
+Only words in quotation marks count that are once in the answer and are not what the comment
+proposes in its place. Words in parentheses, and words of a comment that are once in the answer and
+rare in all answers, were measured and are left out: people point at them in 0 of 12 and 108 of 202
+cases (`benchmarks/improve.py`). Everything else that people wrote counts through its score.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ LONGEST = 400
 
 
 def criticises(comment: str, score: float | None) -> bool:
-    """True if a comment finds fault: by its score, or if it praises nothing, outside of what it quotes, and does
-    not go with the best score."""
+    """True if a comment finds fault: by its score, or if it praises nothing, outside of what it
+    quotes, and does not go with the best score."""
     return (score is not None and score <= 0) or (score != 1 and not PRAISES.search(QUOTED.sub("", comment)))
 
 

@@ -1,4 +1,5 @@
-"""Marks become spans, and so do the differences of a corrected text; marks that cannot are counted."""
+"""Marks become spans, and so do the differences of a corrected text; marks that cannot are
+counted."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _PIECE = re.compile(r"\r\n|[\s\S]")
 
 
 class Mark(NamedTuple):
-    """A marked interval: code points, end exclusive; `text` is what the annotator saw there, "" if unknown."""
+    """A marked interval: code points, end exclusive; `text` is what the annotator saw there, "" if
+    unknown."""
 
     start: int
     end: int
@@ -64,8 +66,8 @@ def _whole(value: Any) -> int | None:
 
 
 class Counting(NamedTuple):
-    """What one step of an offset is: a code point, or a UTF-16 unit; and whether a line end of two characters
-    (CRLF) is one step, as it is in a browser.
+    """What one step of an offset is: a code point, or a UTF-16 unit; and whether a line end of two
+    characters (CRLF) is one step, as it is in a browser.
     """
 
     utf16: bool = False
@@ -92,7 +94,8 @@ def _place(mark: Mark, steps: Mapping[int, int]) -> Place:
 
 
 def _fits(mark: Mark, text: str, steps: Mapping[int, int]) -> bool:
-    """True if its quote stands where a mark says; a mark without a quote begins and ends where words do."""
+    """True if its quote stands where a mark says; a mark without a quote begins and ends where
+    words do."""
     start, end = _place(mark, steps)
     if not 0 <= start < end:
         return False
@@ -102,12 +105,14 @@ def _fits(mark: Mark, text: str, steps: Mapping[int, int]) -> bool:
 
 
 def in_code_points(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
-    """The marks in code points of `text`, whatever their offsets count; -1 where that cannot be told.
+    """The marks in code points of `text`, whatever their offsets count; -1 where that cannot be
+    told.
 
-    What a mark quotes tells: its offsets are counted so that they have the quote, else it is the quote's only
-    place. Marks that quote nothing are counted as those of the same text are; if that leaves several ways, so that
-    they begin and end where words do, and else as the `tool` is known to count (of a browser's, a program may have
-    written the marks, too). What could still be one of several is nothing.
+    What a mark quotes tells: its offsets are counted so that they have the quote, else it is the
+    quote's only place. Marks that quote nothing are counted as those of the same text are; if that
+    leaves several ways, so that they begin and end where words do, and else as the `tool` is known
+    to count (of a browser's, a program may have written the marks, too). What could still be one of
+    several is nothing.
     """
     if not marks:
         return []
@@ -146,7 +151,8 @@ def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def fits(mark: Mark, text: str) -> bool:
-    """True if a mark's offsets, in one counting or another, have its quote; one without a quote, whole words."""
+    """True if a mark's offsets, in one counting or another, have its quote; one without a quote,
+    whole words."""
     return any(_fits(mark, text, _steps(text, counting)) for counting in COUNTINGS)
 
 
@@ -158,7 +164,8 @@ def _one_line(text: str) -> str:
 def spans_of(
     marks: Iterable[Mark], response: str, labels: Mapping[str, Label] = POLARITY
 ) -> tuple[tuple[Span, ...], list[tuple[str, Mark]]]:
-    """The spans of marks, in order, and the marks that gave none, each with why (a name of `QuoteCounts`).
+    """The spans of marks, in order, and the marks that gave none, each with why (a name of
+    `QuoteCounts`).
 
     `labels` are the names of labels in lower case.
     """
@@ -209,8 +216,9 @@ def subject_of(record: Feedback) -> object:
 
 
 def edits(response: str, corrected: str, reason: str = "") -> tuple[tuple[Span, ...], tuple[str, ...]]:
-    """What a person's corrected text says of the response: words they took out or replaced are poor spans, words
-    they only put in are omissions. Of scripts without spaces, characters are compared; composed or not is no edit.
+    """What a person's corrected text says of the response: words they took out or replaced are poor
+    spans, words they only put in are omissions. Of scripts without spaces, characters are compared;
+    composed or not is no edit.
     """
     before, after = list(units(response)), list(units(corrected))
     matcher = difflib.SequenceMatcher(

@@ -1,7 +1,8 @@
-"""Mark-up in a response: `due [-next week-]{the mail says Friday}`, `[+...+]` for praise, and corrections.
+"""Mark-up in a response: `due [-next week-]{the mail says Friday}`, `[+...+]` for praise, and
+corrections.
 
-`[-a-]{+b+}` says what should be there instead, as `git diff --word-diff` writes it, and `{+b+}` alone what is
-missing; `<bad>...</bad>` and `<good>...</good>` are marks as well.
+`[-a-]{+b+}` says what should be there instead, as `git diff --word-diff` writes it, and `{+b+}`
+alone what is missing; `<bad>...</bad>` and `<good>...</good>` are marks as well.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ _OTHERS = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _SPACE_BEFORE = (" ", ".", ",", ";", ":", "!", "?", "\n", "")
-"""What may follow a word that was taken out or put in, so that the text without it has no space there."""
+"""What may follow a word that was taken out or put in, so that the text without it has no space
+there."""
 
 
 @dataclass
 class MarkedText:
     """A text without its mark-up, and the intervals of it that were marked.
 
-    `corrected` is the text with all corrections made, "" if there are none or not all are known; `omissions` are
-    the words it has that replace nothing; `doubts` are what looks like mark-up and stays in the text.
+    `corrected` is the text with all corrections made, "" if there are none or not all are known;
+    `omissions` are the words it has that replace nothing; `doubts` are what looks like mark-up and
+    stays in the text.
     """
 
     text: str
@@ -57,7 +60,8 @@ class MarkedText:
             self.corrected = self.corrected[:-1]
 
     def insert(self, inner: str, following: str) -> None:
-        """Add words that are missing. Of the spaces on both sides of them the text itself had one."""
+        """Add words that are missing. Of the spaces on both sides of them the text itself had
+        one."""
         last = self.marks[-1].end if self.marks else 0
         if following in _SPACE_BEFORE and self.text.endswith(" ") and last < len(self.text):
             self.text = self.text[:-1]
@@ -68,8 +72,8 @@ class MarkedText:
 def read_markup(text: str) -> MarkedText:
     """Take the mark-up out of a text.
 
-    What is marked has as many opening as closing square brackets, so that `[+-]?[0-9+]` and `a[-1]` are no mark-up;
-    a reason is in balanced braces.
+    What is marked has as many opening as closing square brackets, so that `[+-]?[0-9+]` and `a[-1]`
+    are no mark-up; a reason is in balanced braces.
 
     Raises:
         ValueError: a reason is not closed, or a mark is inside another.
@@ -111,7 +115,8 @@ def has_markup(text: str) -> bool:
 
 
 def _inner(text: str, found: re.Match[str]) -> tuple[str, int]:
-    """What the mark that opens here encloses, and where the text goes on behind it; "" and 0: it opens none."""
+    """What the mark that opens here encloses, and where the text goes on behind it; "" and 0: it
+    opens none."""
     if found[0] == "{+":
         end = text.find("+}", found.end() + 1)
         return (text[found.end() : end], end + 2) if end >= 0 else ("", 0)
@@ -138,7 +143,8 @@ def _said(text: str, place: int, label: str) -> tuple[str, str | None, int]:
 
 
 def _enclosed(text: str, start: int, sign: str) -> str:
-    """What stands between an opening at `start` and the first closing after which brackets are balanced."""
+    """What stands between an opening at `start` and the first closing after which brackets are
+    balanced."""
     for end in every_place(f"{sign}]", text[start:]):
         inner = text[start : start + end]
         if all(depth >= 0 for depth in _depths(inner, "[]")) and inner.count("[") == inner.count("]"):
@@ -159,7 +165,8 @@ def _closing_brace(text: str, start: int) -> int:
 
 
 def write_markup(text: str, marks: Iterable[Mark]) -> str:
-    """A text with its marks written into it; `read_markup` takes them out unless text or marks are unlucky."""
+    """A text with its marks written into it; `read_markup` takes them out unless text or marks are
+    unlucky."""
     for start, end, label, _, reason, _ in sorted(marks, reverse=True):
         sign = "+" if label == "+1" else "-"
         why = f"{{{reason}}}" if reason else ""

@@ -1,7 +1,9 @@
-"""Propose what the columns of a table hold: by their names in several languages, then by what is in them.
+"""Propose what the columns of a table hold: by their names in several languages, then by what is in
+them.
 
-`columns.yaml` has the names and the words of ratings. A proposal is shown before anything is done with it, so it is
-no guess; where two columns, or two scales, may be meant, it names both and decides nothing.
+`columns.yaml` has the names and the words of ratings. A proposal is shown before anything is done
+with it, so it is no guess; where two columns, or two scales, may be meant, it names both and
+decides nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from text2grad.strict_yaml import parse_yaml
 
 TEXTS = ("response", "prompt", "corrected", "critique")
 EXACT, PHRASE, WORD, ENDING = 3.0, 2.0, 1.0, 0.5
-"""Weights of a known name that is all of a header, several words, one word, the end of one (`Kundenfrage`)."""
+"""Weights of a known name that is all of a header, several words, one word, the end of one
+(`Kundenfrage`)."""
 ALIKE, CLEARLY = 0.35, 0.2
-"""Words that a correction shares with the response at least, and by how much one candidate must lead."""
+"""Words that a correction shares with the response at least, and by how much one candidate must
+lead."""
 LOOKED_AT = 200
 LONGEST_RATING = 11
 """Different values of a rating at most: 0 to 10."""
@@ -57,7 +61,8 @@ class Profile(NamedTuple):
 
 @dataclass(frozen=True)
 class Doubt:
-    """A field for which several columns may be meant, or the scales that the column `rated` may have."""
+    """A field for which several columns may be meant, or the scales that the column `rated` may
+    have."""
 
     field: str
     candidates: tuple[str, ...]
@@ -82,10 +87,11 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Columns by our names, the scale of the rating ("": none is needed), what is not used, and what is in doubt.
+    """Columns by our names, the scale of the rating ("": none is needed), what is not used, and
+    what is in doubt.
 
-    `notes` says more of some columns, by their names; `talk` is the key of conversations, which hold what was asked
-    and, unless `columns` has a response, what was answered.
+    `notes` says more of some columns, by their names; `talk` is the key of conversations, which
+    hold what was asked and, unless `columns` has a response, what was answered.
     """
 
     columns: Mapping[str, str]
@@ -144,7 +150,8 @@ def _names() -> Mapping[str, Mapping[str, frozenset[str]]]:
 
 
 def fields_of(header: str) -> dict[str, tuple[float, frozenset[str]]]:
-    """Return the fields that a header may name -> how much of the header says so, and in which languages."""
+    """Return the fields that a header may name -> how much of the header says so, and in which
+    languages."""
     plain = plain_header(header)
     words = plain.split()
     matches: dict[str, tuple[float, frozenset[str]]] = {}
@@ -200,14 +207,16 @@ def likeness(rows: Sequence[Mapping[str, Any]], one: str, other: str) -> float:
 
 
 class Rating(NamedTuple):
-    """The scale of a column of ratings (`--scale`; "": its words say it themselves), or those that may be meant."""
+    """The scale of a column of ratings (`--scale`; "": its words say it themselves), or those that
+    may be meant."""
 
     scale: str
     candidates: tuple[str, ...] = ()
 
 
 def rating_of(header: str, values: Sequence[Any], language: str = "") -> Rating | None:
-    """Read a column as ratings: by its header ("Rating (1-5)", "1 = best"), else by the values that are there.
+    """Read a column as ratings: by its header ("Rating (1-5)", "1 = best"), else by the values that
+    are there.
 
     None: these are no ratings.
     """
@@ -249,7 +258,8 @@ def _declared(header: str) -> tuple[float, float] | None:
 
 
 def _turned(low: float, high: float, header: str, language: str) -> str:
-    """The scale, the worst first: turned where the header, or the language's way to grade, says that 1 is best."""
+    """The scale, the worst first: turned where the header, or the language's way to grade, says
+    that 1 is best."""
     best = {word.casefold() for word in _table()["best"]}
     for number, meaning in _MEANING.findall(header):
         if float(number) in (low, high):
@@ -294,9 +304,11 @@ def propose(
     talk: str = "",
     answered: bool = False,
 ) -> Proposal:
-    """Propose what each column holds. `given` columns are as the user says; with `scaled`, so is the scale.
+    """Propose what each column holds. `given` columns are as the user says; with `scaled`, so is
+    the scale.
 
-    `talk` is the column of conversations, which are `answered` in a column of its own or hold the answers, too.
+    `talk` is the column of conversations, which are `answered` in a column of its own or hold the
+    answers, too.
     """
     headers = list(dict.fromkeys(name for row in rows for name in row))
     profiles = {name: profile([row.get(name) for row in rows]) for name in headers}
@@ -324,7 +336,8 @@ def _order(chosen: Mapping[str, str], headers: Sequence[str]) -> list[str]:
 
 
 def _language(matches: Iterable[Mapping[str, tuple[float, frozenset[str]]]]) -> str:
-    """The language in which most headers are names that are known in no other, else in which most are."""
+    """The language in which most headers are names that are known in no other, else in which most
+    are."""
     counts: Counter[str] = Counter()
     for fields in matches:
         if fields:
@@ -339,7 +352,8 @@ def _is_unused(fields: Mapping[str, tuple[float, frozenset[str]]]) -> bool:
 
 @dataclass
 class _Draft:
-    """A proposal in the making: the columns that are `chosen` so far, by our names, and the doubts."""
+    """A proposal in the making: the columns that are `chosen` so far, by our names, and the
+    doubts."""
 
     rows: Sequence[Mapping[str, Any]]
     headers: Sequence[str]
@@ -353,13 +367,15 @@ class _Draft:
         return rating_of(name, self.profiles[name].values, self.language)
 
     def strengths(self, name: str, fields: Mapping[str, tuple[float, frozenset[str]]]) -> dict[str, float]:
-        """Return how surely a column's name says each field, without those that its content excludes."""
+        """Return how surely a column's name says each field, without those that its content
+        excludes."""
         content = self.profiles[name]
         longest = max(profile.characters for profile in self.profiles.values())
         rating = self.rating(name)
         strengths: dict[str, float] = {}
         for ours, (strength, languages) in fields.items():
-            # A name of the table's own language says more: "note" is a comment in English and a grade in German.
+            # A name of the table's own language says more: "note" is a comment in English and a
+            # grade in German.
             strength += 0.2 * (self.language in languages)
             if ours in TEXTS and (rating or content.words < 1.2) and not content.is_text:
                 continue
@@ -377,7 +393,8 @@ class _Draft:
         return strengths
 
     def assign_by_name(self, strengths: Mapping[str, Mapping[str, float]]) -> None:
-        """Give each field the column whose name says it most, the surest first; equals are in doubt."""
+        """Give each field the column whose name says it most, the surest first; equals are in
+        doubt."""
         pairs = [(strength, ours, name) for name in strengths for ours, strength in strengths[name].items()]
         taken = {*self.chosen.values()}
         for strength, ours, name in sorted(pairs, reverse=True):
@@ -430,7 +447,8 @@ class _Draft:
     def assign_by_content(self, names: Sequence[str]) -> None:
         """Give the fields that no name says to columns by what is in them.
 
-        A column of single words holds texts only where no other does and its name says so ("Answer": "Paris").
+        A column of single words holds texts only where no other does and its name says so
+        ("Answer": "Paris").
         """
         for ours, candidates in (
             ("response", self._responses),
@@ -456,14 +474,16 @@ class _Draft:
         return [name for name in names if name not in self.chosen.values() and self.profiles[name].is_text]
 
     def _take_named(self, ours: str, names: Sequence[str]) -> None:
-        """Give a field to a column of single words that are no ratings, if its name is exactly that."""
+        """Give a field to a column of single words that are no ratings, if its name is exactly
+        that."""
         for name in names if ours not in self.chosen else ():
             exact = fields_of(name).get(ours, (0.0,))[0] >= EXACT
             if exact and name not in self.chosen.values() and not self.rating(name):
                 self.chosen[ours] = name
                 return
 
-    # The columns that may hold a field, the likeliest first, and those among which the content does not decide.
+    # The columns that may hold a field, the likeliest first, and those among which the content does
+    # not decide.
 
     def _responses(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """The longest text, unless what is much like it (its correction) is there for more rows."""

@@ -1,8 +1,9 @@
-"""Workbooks of Excel and LibreOffice as tables: the cells of one sheet as text, formulas as their saved values.
+"""Workbooks of Excel and LibreOffice as tables: the cells of one sheet as text, formulas as their
+saved values.
 
-`python-calamine` reads .xlsx, .xlsm (its macros are not run), .xls and .ods. What could exhaust memory, or would be
-lost without a word, is refused before it sees the file: archives that unpack to too much, a cell far below or right
-of the others, formulas without a value, errors of formulas.
+`python-calamine` reads .xlsx, .xlsm (its macros are not run), .xls and .ods. What could exhaust
+memory, or would be lost without a word, is refused before it sees the file: archives that unpack to
+too much, a cell far below or right of the others, formulas without a value, errors of formulas.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from text2grad.data.spreadsheets.tables import WORKBOOKS, Line, bad_rows
 from text2grad.errors import UserError, first_line, warn_once
 
 MOST_BYTES, MOST_UNPACKED, MOST_CELLS = 64 << 20, 512 << 20, 10_000_000
-"""A workbook may have 64 MiB, unpack to 512 MiB (without its pictures), and have ten million cells in a sheet."""
+"""A workbook may have 64 MiB, unpack to 512 MiB (without its pictures), and have ten million cells
+in a sheet."""
 LEAST_UNPACKED, MOST_TIMES = 64 << 20, 200
 """A part may unpack to 64 MiB, or to 200 times its size."""
 TITLES = 10
@@ -46,7 +48,8 @@ _EXACT = 1e15
 
 @dataclass
 class _Cells:
-    """The extent of a sheet, and the places of errors and of formulas without a value, as its XML has them."""
+    """The extent of a sheet, and the places of errors and of formulas without a value, as its XML
+    has them."""
 
     rows: int = 0
     columns: int = 0
@@ -63,11 +66,13 @@ def is_workbook(path: Path, data: bytes) -> bool:
 
 
 def sheet_lines(path: Path, data: bytes, sheet: str = "") -> list[Line]:
-    """The rows of a sheet that are not blank, from its header on. Without a name, the only sheet that has a table
-    of answers. Rows above the header, and cells merged over several rows, are named on stderr.
+    """The rows of a sheet that are not blank, from its header on. Without a name, the only sheet
+    that has a table of answers. Rows above the header, and cells merged over several rows, are
+    named on stderr.
 
     Raises:
-        UserError: it is damaged, protected or too large, has no such sheet or several, or cells without a value.
+        UserError: it is damaged, protected or too large, has no such sheet or several, or cells
+            without a value.
     """
     if len(data) > MOST_BYTES:
         size = f"{len(data) >> 20} MiB, more than {MOST_BYTES >> 20}"
@@ -223,7 +228,8 @@ def _refuse_valueless(path: Path, name: str, cells: _Cells) -> None:
 
 @dataclass(frozen=True)
 class _Sheet:
-    """The rows of a sheet from its header on; `problem` says why they are no table, `notes` what was merged."""
+    """The rows of a sheet from its header on; `problem` says why they are no table, `notes` what
+    was merged."""
 
     lines: list[Line]
     problem: str = ""
@@ -283,7 +289,8 @@ def _text(cell: Any) -> str:
 
 
 def _header(rows: Sequence[Sequence[str]], filled: Sequence[int]) -> int | None:
-    """The first row that has at least half as many filled cells as the fullest one: above it are titles."""
+    """The first row that has at least half as many filled cells as the fullest one: above it are
+    titles."""
     counts = {number: sum(bool(cell.strip()) for cell in rows[number]) for number in filled}
     most = max(counts.values(), default=0)
     return next((number for number in filled[:TITLES] if counts[number] > 1 and 2 * counts[number] >= most), None)
@@ -301,8 +308,8 @@ def _no_header(row: Sequence[str]) -> str:
 def _spread(
     merged: Sequence[tuple[tuple[int, int], tuple[int, int]]], rows: list[list[str]], header: int
 ) -> tuple[str, list[str]]:
-    """Write what is merged over several rows of one column into each of them. Returns why other merged cells cannot
-    be read, and a note on each that was."""
+    """Write what is merged over several rows of one column into each of them. Returns why other
+    merged cells cannot be read, and a note on each that was."""
     notes: list[str] = []
     for (top, left), (bottom, right) in merged:
         if bottom < header or top >= len(rows):
@@ -333,7 +340,8 @@ def _letters(column: int) -> str:
 
 
 def _chosen(path: Path, sheets: Mapping[str, _Sheet], sheet: str) -> str:
-    """The one sheet that has a table of answers; its name and the rows above its header go to stderr.
+    """The one sheet that has a table of answers; its name and the rows above its header go to
+    stderr.
 
     Raises:
         UserError: no sheet is a table, or several may be meant.

@@ -1,8 +1,10 @@
-"""Tables as spreadsheets and people write them: cells with a header, or one line that says what is wrong and where.
+"""Tables as spreadsheets and people write them: cells with a header, or one line that says what is
+wrong and where.
 
-Commas, semicolons or tabs part the cells, as the header shows or `sep=;` in front of it says; a cell with one of
-them, a line break or a quotation mark in it stands in quotation marks. A file with tabs may quote nothing.
-Nothing is padded, cut or joined: a row without the header's number of cells is refused, all such rows at once.
+Commas, semicolons or tabs part the cells, as the header shows or `sep=;` in front of it says; a
+cell with one of them, a line break or a quotation mark in it stands in quotation marks. A file with
+tabs may quote nothing. Nothing is padded, cut or joined: a row without the header's number of cells
+is refused, all such rows at once.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ _SEPARATOR = re.compile(r"sep=([^\r\n])(?:\r\n|\r|\n)", re.IGNORECASE)
 
 
 class Line(NamedTuple):
-    """The cells of a row, its number in the spreadsheet (the header's is 1), and the line in which it begins."""
+    """The cells of a row, its number in the spreadsheet (the header's is 1), and the line in which
+    it begins."""
 
     row: int
     line: int
@@ -55,7 +58,8 @@ class Line(NamedTuple):
 
 
 def is_table(path: Path, text: str = "") -> bool:
-    """True for a table or workbook: by its suffix, or as Excel's "Unicode text" with tab-separated cells."""
+    """True for a table or workbook: by its suffix, or as Excel's "Unicode text" with tab-separated
+    cells."""
     suffix = _suffix(path)
     tabs = suffix == ".txt" and "\t" in text.partition("\n")[0] and not text.startswith(("{", "["))
     return tabs or suffix in (".csv", ".tsv", ".tab", *WORKBOOKS)
@@ -67,10 +71,12 @@ def _suffix(path: Path) -> str:
 
 
 def decode(path: Path, data: bytes) -> str:
-    """The text of a file in UTF-8, in UTF-16 or 32 where its first bytes say so, else in a code page.
+    """The text of a file in UTF-8, in UTF-16 or 32 where its first bytes say so, else in a code
+    page.
 
-    No file names its code page: Windows-1252 is taken where it gives the words of a Western language, else what
-    charset-normalizer finds. One line on stderr says which, with a word to look at.
+    No file names its code page: Windows-1252 is taken where it gives the words of a Western
+    language, else what charset-normalizer finds. One line on stderr says which, with a word to look
+    at.
 
     Raises:
         UserError: it is not text, or in no code page that is known.
@@ -97,7 +103,8 @@ def decode(path: Path, data: bytes) -> str:
 
 
 def _is_damaged_utf8(data: bytes) -> bool:
-    """True if most of what is beyond ASCII is UTF-8: two encodings in one file, or a byte that was lost."""
+    """True if most of what is beyond ASCII is UTF-8: two encodings in one file, or a byte that was
+    lost."""
     beyond = [character for character in data.decode("utf-8", "replace") if not character.isascii()]
     return beyond.count("\ufffd") < len(beyond) / 2
 
@@ -116,7 +123,8 @@ def _code_page(data: bytes) -> str:
 
 
 def _reads_as_western(text: str) -> bool:
-    """True if letters beyond ASCII are those of Western languages, among more of ASCII, and signs part words."""
+    """True if letters beyond ASCII are those of Western languages, among more of ASCII, and signs
+    part words."""
     letters = sum(map(str.isalpha, text))
     beyond = [character for character in text if not character.isascii()]
     likely = all(character in _WESTERN or character in _SIGNS for character in beyond)
@@ -133,7 +141,8 @@ def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a table that are not blank, each with its place.
 
     Raises:
-        UserError: the table cannot be read, a column is there twice, or rows have too many or few cells (which).
+        UserError: the table cannot be read, a column is there twice, or rows have too many or few
+            cells (which).
     """
     return line_rows(path, _delimited(path, text))
 
@@ -151,7 +160,8 @@ def line_rows(path: Path, lines: Sequence[Line]) -> Iterator[tuple[str, dict[str
 
 
 def as_cell(value: Any) -> Any:
-    """Return a cell that no spreadsheet runs as a formula: a text that begins as one gets an apostrophe in front.
+    """Return a cell that no spreadsheet runs as a formula: a text that begins as one gets an
+    apostrophe in front.
 
     `plain_cell` takes it off again, and so nothing changes on the way there and back.
     """
@@ -160,14 +170,16 @@ def as_cell(value: Any) -> Any:
 
 
 def plain_cell(cell: str) -> str:
-    """A cell without what keeps a spreadsheet from reading it as a number or formula: `="0012"`, `'=1+2`."""
+    """A cell without what keeps a spreadsheet from reading it as a number or formula: `="0012"`,
+    `'=1+2`."""
     if formula := _FORMULA_OF_TEXT.fullmatch(cell):
         return formula[1]
     return cell[1:] if cell.startswith("'") and as_cell(cell[1:]) == cell else cell
 
 
 def _without_qualtrics(path: Path, lines: Sequence[Line]) -> Sequence[Line]:
-    """The rows without the two below the header in which Qualtrics has its questions and their ids."""
+    """The rows without the two below the header in which Qualtrics has its questions and their
+    ids."""
     ids = [
         n for n, line in enumerate(lines[:3]) if n and line.cells and all(_IMPORT_ID.match(c) for c in line.cells)
     ]
@@ -177,7 +189,8 @@ def _without_qualtrics(path: Path, lines: Sequence[Line]) -> Sequence[Line]:
 
 
 def _refuse_artefacts(path: Path, lines: Sequence[Line], names: Mapping[int, str]) -> None:
-    """Refuse what a spreadsheet wrote in place of a person's words: errors of formulas, and shortened ids."""
+    """Refuse what a spreadsheet wrote in place of a person's words: errors of formulas, and
+    shortened ids."""
     bad = []
     for line in lines[1:]:
         for column, name in names.items():
@@ -191,7 +204,8 @@ def _refuse_artefacts(path: Path, lines: Sequence[Line], names: Mapping[int, str
 
 
 def bad_rows(path: str | Path, found: Sequence[tuple[str, str]], cure: str) -> UserError:
-    """One line that names all rows that cannot be used; `found` has the place of each and what is wrong there."""
+    """One line that names all rows that cannot be used; `found` has the place of each and what is
+    wrong there."""
     by_fault: dict[str, list[str]] = {}
     for place, fault in found:
         by_fault.setdefault(fault, []).append(place)
@@ -219,7 +233,8 @@ def _names(path: Path, lines: Sequence[Line]) -> dict[int, str]:
 
 
 def _refuse_ragged(path: Path, lines: Sequence[Line]) -> None:
-    """Refuse rows whose number of cells differs from the header's; trailing blank cells are ignored."""
+    """Refuse rows whose number of cells differs from the header's; trailing blank cells are
+    ignored."""
     width = len(lines[0].cells)
     bad = [
         (line.place, f"not as many cells as the header ({len(line.cells)}, not {width})")
@@ -248,8 +263,8 @@ def _delimited(path: Path, text: str) -> list[Line]:
 
 
 def _unquoted(text: str, before: int) -> list[Line]:
-    """The rows of a file with tabs that quotes nothing: all have as many cells, and a quotation mark that opens a
-    cell does not close it. Empty for any other file."""
+    """The rows of a file with tabs that quotes nothing: all have as many cells, and a quotation
+    mark that opens a cell does not close it. Empty for any other file."""
     split = [line.removesuffix("\r").split("\t") for line in text.split("\n")]
     lines = [Line(n, n + before, cells) for n, cells in enumerate(split, start=1) if any(map(str.strip, cells))]
     opened = [cell for line in lines for cell in line.cells if cell.startswith('"')]
@@ -279,7 +294,8 @@ def _quoted(path: Path, text: str, mark: str, before: int) -> Iterator[Line]:
 
 
 def _refuse_space(path: Path, text: str, mark: str, lines: Sequence[Line]) -> None:
-    """Refuse a space before a cell's opening quotation mark: it would make the mark part of the text."""
+    """Refuse a space before a cell's opening quotation mark: it would make the mark part of the
+    text."""
     without = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True)
     rows = (cells for cells in without if any(cell.strip() for cell in cells))
     for line, cells in islice(zip(lines, rows, strict=False), 1, None):  # the names are read without both

@@ -1,4 +1,5 @@
-"""The fields of TRL's `GRPOConfig`: what a user may pass on, what our settings say, and what is refused."""
+"""The fields of TRL's `GRPOConfig`: what a user may pass on, what our settings say, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ def refuse_unfit(given: Mapping[str, Any], settings: PPOSettings, generation: Ge
     """Refuse settings that only another engine has, and fields that may not be passed on.
 
     Raises:
-        UserError: one of them, with the engine that has it; or TRL is not installed, or of another version.
+        UserError: one of them, with the engine that has it; or TRL is not installed, or of another
+            version.
     """
     refuse_fields(given)
     if settings.valued:
@@ -107,7 +109,8 @@ def refuse_fields(given: Mapping[str, Any], set_by: Mapping[str, str] = SET_BY) 
 
     Raises:
         UsageError: the first of them.
-        UserError: TRL is not installed, or of another version, or the launcher started one process of several.
+        UserError: TRL is not installed, or of another version, or the launcher started one process
+            of several.
     """
     require("trl", TESTED, INSTALL)
     refuse_lost_launch()
@@ -130,7 +133,8 @@ def refuse_fields(given: Mapping[str, Any], set_by: Mapping[str, str] = SET_BY) 
 
 
 def shape_of(settings: PPOSettings, processes: int) -> Shape:
-    """Return how a step is cut: every pass of every process has as many rows, at most `ppo.micro_batch_size`.
+    """Return how a step is cut: every pass of every process has as many rows, at most
+    `ppo.micro_batch_size`.
 
     Raises:
         UserError: the rollouts cannot be shared evenly.

@@ -1,4 +1,5 @@
-"""A run of TRL's trainer in a run folder: the files of the local loop, transformers' checkpoints, and resuming."""
+"""A run of TRL's trainer in a run folder: the files of the local loop, transformers' checkpoints,
+and resuming."""
 
 from __future__ import annotations
 
@@ -52,14 +53,15 @@ def train_trl(
     *,
     fields: Mapping[str, Any],
 ) -> None:
-    """Train `policy` in place as `train.ppo.train_ppo` does, by TRL's trainer; `fields` are of its `GRPOConfig`.
+    """Train `policy` in place as `train.ppo.train_ppo` does, by TRL's trainer; `fields` are of its
+    `GRPOConfig`.
 
-    Each of several processes calls this with the same arguments; a step is that of all of them. The first one
-    writes. An unfinished run in the folder is resumed from its last checkpoint.
+    Each of several processes calls this with the same arguments; a step is that of all of them. The
+    first one writes. An unfinished run in the folder is resumed from its last checkpoint.
 
     Raises:
-        UserError: no examples, a prompt that does not fit, too many failed critiques, numbers that are not finite,
-            a policy that has diverged, or an unfinished run with other settings.
+        UserError: no examples, a prompt that does not fit, too many failed critiques, numbers that
+            are not finite, a policy that has diverged, or an unfinished run with other settings.
     """
     if not examples:
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
@@ -122,7 +124,8 @@ def refuse_lost_steps(policy: Policy, args: Any) -> None:
     """Refuse weights of a half type that are stepped themselves: small steps would be rounded away.
 
     Raises:
-        UserError: they are, or continuous batching would turn them into such, and no engine keeps float32 copies.
+        UserError: they are, or continuous batching would turn them into such, and no engine keeps
+            float32 copies.
     """
     half = any(weight.dtype in (torch.bfloat16, torch.float16) for weight in policy.policy_parameters())
     if half and (args.deepspeed_plugin is None or not args.bf16):
@@ -175,11 +178,12 @@ def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path 
 
 
 class EngineRun(TrainerCallback):
-    """A run of one of TRL's trainers in its folder: progress, checkpoints, signals, and at its end the policy.
+    """A run of one of TRL's trainers in its folder: progress, checkpoints, signals, and at its end
+    the policy.
 
-    A subclass writes each of the `total` steps and calls `end_step`; `state` is what it adds to a checkpoint, and
-    `take_over` takes that. `every`: steps between checkpoints. `show` names the metrics on the line of progress.
-    `cures` are of the section of the settings.
+    A subclass writes each of the `total` steps and calls `end_step`; `state` is what it adds to a
+    checkpoint, and `take_over` takes that. `every`: steps between checkpoints. `show` names the
+    metrics on the line of progress. `cures` are of the section of the settings.
     """
 
     def __init__(
@@ -204,10 +208,12 @@ class EngineRun(TrainerCallback):
         self.stopped = 0
 
     def train(self) -> None:
-        """Train, from the newest checkpoint if there is one, and write the policy; all processes must call.
+        """Train, from the newest checkpoint if there is one, and write the policy; all processes
+        must call.
 
         Raises:
-            UserError: out of memory, numbers that are not finite, or an unfinished run with other settings.
+            UserError: out of memory, numbers that are not finite, or an unfinished run with other
+                settings.
         """
         self.stop.hold()  # a step is finished before a signal is obeyed: all processes must stop at one place
         saved = agreed(lambda: newest_checkpoint(self.options, self.identity))
@@ -235,7 +241,8 @@ class EngineRun(TrainerCallback):
         self._say(f"resumes after step {self.done} of {self.total}")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Open other places for the metrics, where the run has some, and begin the choice of a policy."""
+        """Open other places for the metrics, where the run has some, and begin the choice of a
+        policy."""
         agreed(self._begin)
 
     def _begin(self) -> None:

@@ -1,4 +1,5 @@
-"""SFT by TRL's `SFTTrainer`: our ids, batches, optimizer and learning rates; TRL's passes, loss and processes."""
+"""SFT by TRL's `SFTTrainer`: our ids, batches, optimizer and learning rates; TRL's passes, loss and
+processes."""
 
 from __future__ import annotations
 
@@ -51,8 +52,9 @@ def train_sft_trl(
 ) -> dict[str, float]:
     """Train `policy` in place as `train.supervised.train_supervised` does, by TRL's trainer.
 
-    `fields` are of its `SFTConfig`; those of `GRPOConfig` alone, which say how to sample, are left out. Each of
-    several processes calls this with the same arguments; a step is that of all of them. The first one writes.
+    `fields` are of its `SFTConfig`; those of `GRPOConfig` alone, which say how to sample, are left
+    out. Each of several processes calls this with the same arguments; a step is that of all of
+    them. The first one writes.
 
     Returns:
         The last metrics.
@@ -88,15 +90,16 @@ def train_sft_trl(
 
 
 def sft_shape(settings: SFTSettings, processes: int) -> Shape:
-    """Return how a batch is cut: each process has as many passes, of at most `sft.micro_batch_size` rows."""
+    """Return how a batch is cut: each process has as many passes, of at most `sft.micro_batch_size`
+    rows."""
     share = math.ceil(settings.batch_size / processes)
     passes = math.ceil(share / settings.micro_batch_size)
     return Shape(math.ceil(share / passes), passes)
 
 
 def rows_of(batches: Sequence[Sequence[Encoded]], places: Mapping[int, int], size: int) -> Iterator[int]:
-    """Yield the places of the pairs of each batch, short ones first, and the place behind the last until it has
-    `size` rows: a row that nothing is learned from."""
+    """Yield the places of the pairs of each batch, short ones first, and the place behind the last
+    until it has `size` rows: a row that nothing is learned from."""
     for batch in batches:
         ordered = sorted(batch, key=lambda item: item.tokens)
         yield from (places[id(item)] for item in ordered)
@@ -115,9 +118,11 @@ def as_rows(encoded: Sequence[Encoded], pad: int) -> Dataset:
 
 
 class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
-    """TRL's trainer, which makes the steps of `train.supervised.descend`. `policy` is trained in place.
+    """TRL's trainer, which makes the steps of `train.supervised.descend`. `policy` is trained in
+    place.
 
-    `shares` are of the loss of the step in progress, one a pass; `terms` are the metrics of the last one.
+    `shares` are of the loss of the step in progress, one a pass; `terms` are the metrics of the
+    last one.
     """
 
     optimizer: Any
@@ -158,7 +163,8 @@ class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
         return self.lr_scheduler
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """Return this pass's share of the mean over the learned tokens of the batch, times the processes."""
+        """Return this pass's share of the mean over the learned tokens of the batch, times the
+        processes."""
         loss = super().compute_loss(*args, **kwargs)
         self._metrics["train"].clear()  # nothing reads TRL's own
         self.shares.append(loss.detach())
@@ -168,7 +174,8 @@ class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
         """Check loss and gradient before an optimizer step.
 
         Raises:
-            FloatingPointError: loss or gradient forbid the step. DeepSpeed's engine has made it by then.
+            FloatingPointError: loss or gradient forbid the step. DeepSpeed's engine has made it by
+                then.
         """
         norm = as_number(super()._get_grad_norm(model, grad_norm=grad_norm))
         mine, self.shares = float(torch.stack(self.shares).sum()), []

@@ -1,9 +1,10 @@
-"""A `GRPOTrainer` that trains as `train.ppo` does: TRL samples and reads, everything between is ours.
+"""A `GRPOTrainer` that trains as `train.ppo` does: TRL samples and reads, everything between is
+ours.
 
-TRL's part is what needs an engine: `_generate_single_turn` (transformers, vLLM, continuous batching),
-`_get_per_token_logps_and_entropies`, and transformers' loop around DDP, FSDP and DeepSpeed. Credit, rewards,
-advantages and loss are the functions of the local loop, on the batch of all processes, so that nothing depends on
-how it was shared.
+TRL's part is what needs an engine: `_generate_single_turn` (transformers, vLLM, continuous
+batching), `_get_per_token_logps_and_entropies`, and transformers' loop around DDP, FSDP and
+DeepSpeed. Credit, rewards, advantages and loss are the functions of the local loop, on the batch of
+all processes, so that nothing depends on how it was shared.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ class Recipe:
 class Step:
     """One step: its batch, of all processes, and what its updates have counted so far.
 
-    `coefficient` is beta, of the KL. `watch` has the seconds of its phases. `tokens` are the learned ones of each
-    mini-batch in this epoch, `passes` the rows of each of this process's passes over them.
+    `coefficient` is beta, of the KL. `watch` has the seconds of its phases. `tokens` are the
+    learned ones of each mini-batch in this epoch, `passes` the rows of each of this process's
+    passes over them.
     """
 
     number: int
@@ -92,7 +94,8 @@ class Step:
 
 
 class PromptOrder(Sampler[int]):
-    """The rows of each step as `train.ppo.prompt_order` draws them, repeated for each of its passes.
+    """The rows of each step as `train.ppo.prompt_order` draws them, repeated for each of its
+    passes.
 
     transformers fetches a batch for each pass, and TRL takes the first one of a step.
     """
@@ -151,7 +154,8 @@ class WholeWeights:
         return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
     def gathered_weights(self) -> Any:
-        """Return all weights, in the first process, where no process has them all, else None; all must call."""
+        """Return all weights, in the first process, where no process has them all, else None; all
+        must call."""
         return self.accelerator.get_state_dict(self.model_wrapped) if self.split else None
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
@@ -191,7 +195,8 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         return self.recipe.settings.epochs * self.recipe.settings.mini_batches
 
     def _prepare_reference(self) -> None:
-        """Place a frozen copy of the model as TRL places its own; a reference of adapters is in the model."""
+        """Place a frozen copy of the model as TRL places its own; a reference of adapters is in the
+        model."""
         assert self.recipe.policy.reference is not None
         model = self.recipe.policy.reference.model
         if model is self.recipe.policy.model:
@@ -213,7 +218,8 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
     # One step -----------------------------------------------------------------------------------
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
-        """Begin a step with its first pass, an epoch with the first pass of each; the rows of this pass."""
+        """Begin a step with its first pass, an epoch with the first pass of each; the rows of this
+        pass."""
         passes = self.args.steps_per_generation
         if self._step % (passes * self.recipe.settings.epochs) == 0:
             self.step = self._begin([record["row"] for record in generation_batch])
@@ -251,7 +257,8 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
     def _sample(
         self, examples: Sequence[Example], prompts: list[list[int]]
     ) -> tuple[list[Sample], list[Any] | None]:
-        """Sample with TRL; return the samples, and their log-probabilities where another program says them."""
+        """Sample with TRL; return the samples, and their log-probabilities where another program
+        says them."""
         recipe = self.recipe
         if recipe.environment is not None:
             return play(recipe.policy, examples, recipe.environment, recipe.generation, turns=self._turns), None
@@ -296,7 +303,8 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
     # Its updates --------------------------------------------------------------------------------
 
     def _shuffle(self, step: Step, epoch: int) -> None:
-        """Draw the mini-batches of an epoch, and this process's passes over each: short responses first."""
+        """Draw the mini-batches of an epoch, and this process's passes over each: short responses
+        first."""
         rollout, processes = step.rollout, self.accelerator.num_processes
         rollout.ratio.zero_()
         step.tokens, step.passes = [], []
@@ -308,7 +316,8 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
             step.passes += torch.split(mine, self.args.per_device_train_batch_size)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Return this pass's share of the loss of its mini-batch; all shares add up to the local loop's loss."""
+        """Return this pass's share of the loss of its mini-batch; all shares add up to the local
+        loop's loss."""
         step, settings, processes = self.step, self.recipe.settings, self.accelerator.num_processes
         assert step is not None
         rows, tokens = step.passes[inputs["pass"]], self._learned_tokens(inputs["pass"])
@@ -334,7 +343,8 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         return self.step.tokens[place // int(self.args.gradient_accumulation_steps)]
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Check the gradient before an optimizer step; a mini-batch without learned tokens changes nothing.
+        """Check the gradient before an optimizer step; a mini-batch without learned tokens changes
+        nothing.
 
         DeepSpeed's engine has made the step by then.
 
@@ -354,7 +364,8 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         return norm
 
     def means_of_step(self) -> dict[str, float]:
-        """Return the mean terms of a finished step's updates, and fill its ratios from all processes; all call."""
+        """Return the mean terms of a finished step's updates, and fill its ratios from all
+        processes; all call."""
         step = self.step
         assert step is not None
         if self.accelerator.num_processes > 1:
@@ -388,7 +399,8 @@ def gather_rows(
 
 
 def joined_rows(parts: Sequence[Tensor], width: int) -> Tensor:
-    """Return rows of several processes under each other: (B, T) padded with 0 to a common width, or (B,)."""
+    """Return rows of several processes under each other: (B, T) padded with 0 to a common width, or
+    (B,)."""
     if parts[0].ndim == 1:
         return torch.cat(list(parts))
     return torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in parts])

@@ -1,4 +1,5 @@
-"""The gate: whether a reward model is fit to train against, with reasons, from measured figures. No torch."""
+"""The gate: whether a reward model is fit to train against, with reasons, from measured figures. No
+torch."""
 
 from __future__ import annotations
 
@@ -15,16 +16,18 @@ from text2grad.eval.metrics import mean
 from text2grad.feedback import Critique, Failure, Judgement
 
 MOST_LOST = MOST_UNREADABLE = MOST_PRAISED = 0.5
-"""Shares of quotes that are lost, of critiques that cannot be read, and of spoiled answers that are rewarded."""
+"""Shares of quotes that are lost, of critiques that cannot be read, and of spoiled answers that are
+rewarded."""
 MOST_FORCED, MOST_CUT = 0.1, 0.5
-"""Shares of critiques that the token limit closes: from the first on a caution, from the second on a reason."""
+"""Shares of critiques that the token limit closes: from the first on a caution, from the second on
+a reason."""
 MOST_FAULTED, MOST_FAULTED_OF_FEW, FEWEST_CORRECTED = 0.25, 0.5, 4
 """Shares of people's own corrections that are faulted, of at least so many and of fewer."""
 LEAST_SPREAD = 0.01
 """Standard deviation of verdicts; below it they are one and the same."""
 FEW, FEWEST_SPOILED = 20, 4
-"""Held-out critiques below which the interval says more than the figure, and readable critiques of spoiled answers
-below which nothing is concluded from them."""
+"""Held-out critiques below which the interval says more than the figure, and readable critiques of
+spoiled answers below which nothing is concluded from them."""
 
 Paid = tuple[Judgement, Aligned]
 """A reward model's judgement of an answer, and the answer's tokens."""
@@ -34,16 +37,17 @@ Paid = tuple[Judgement, Aligned]
 class GateFigures:
     """What was measured; None where it could not be.
 
-    `f1` is the mean over the labels that the annotations use, `random_f1` that of as many spans at random places,
-    `neutral_f1` that of a critic that marks nothing; `f1_low` and `f1_high` are the means of the labels' own 95 %
-    bounds, a little wider than those of the mean. `lost` is a share of quotes, `unreadable` and `forced` (closed
-    by the token limit) of critiques, `spoiled_paid` of spoiled answers with more praise than blame,
-    `fresh_paid` the same of the policy's own answers, both of those (`spoiled`, `fresh`) whose critique can be
-    read, as the others are not trained on. `spread`, `gold_spread`: standard deviations of the verdicts;
-    `verdict_r` (`_low`, `_high`): their correlation, with Fisher's 95 % bounds. `by_label`: F1, and
-    that of random spans. `corrected`: answers as people corrected them, held out, whose critique can be read;
-    `corrected_faulted`: the share in which it marks something poor, or that it gives a verdict below 0 where
-    verdicts are paid. `pays_spans`, `pays_verdict`: what the run's credit pays.
+    `f1` is the mean over the labels that the annotations use, `random_f1` that of as many spans at
+    random places, `neutral_f1` that of a critic that marks nothing; `f1_low` and `f1_high` are the
+    means of the labels' own 95 % bounds, a little wider than those of the mean. `lost` is a share
+    of quotes, `unreadable` and `forced` (closed by the token limit) of critiques, `spoiled_paid` of
+    spoiled answers with more praise than blame, `fresh_paid` the same of the policy's own answers,
+    both of those (`spoiled`, `fresh`) whose critique can be read, as the others are not trained on.
+    `spread`, `gold_spread`: standard deviations of the verdicts; `verdict_r` (`_low`, `_high`):
+    their correlation, with Fisher's 95 % bounds. `by_label`: F1, and that of random spans.
+    `corrected`: answers as people corrected them, held out, whose critique can be read;
+    `corrected_faulted`: the share in which it marks something poor, or that it gives a verdict
+    below 0 where verdicts are paid. `pays_spans`, `pays_verdict`: what the run's credit pays.
     """
 
     heldout: int = 0
@@ -73,7 +77,8 @@ class GateFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """The verdict on a reward model: `reasons` why it is not fit to train against, `cautions` where it is.
+    """The verdict on a reward model: `reasons` why it is not fit to train against, `cautions` where
+    it is.
 
     `spans_alone`: that on the same reward model where its spans are paid and its verdict is not.
     """
@@ -85,7 +90,8 @@ class Gate:
     spans_alone: Gate | None = None
 
     def unfit_reason(self, credit: CreditSettings) -> str:
-        """The first reason why the reward model is unfit where these settings pay its judgements; "" if it is fit.
+        """The first reason why the reward model is unfit where these settings pay its judgements;
+        "" if it is fit.
 
         Where the score is not paid, the verdict on its spans alone counts.
         """
@@ -101,8 +107,8 @@ class Gate:
 
 @dataclass(frozen=True)
 class GateJudgements:
-    """A reward model's judgements of held-out records, of fresh and of spoiled answers, and of held-out answers as
-    people corrected them."""
+    """A reward model's judgements of held-out records, of fresh and of spoiled answers, and of
+    held-out answers as people corrected them."""
 
     cases: Sequence[SpanCase] = ()
     fresh: Sequence[Paid] = ()
@@ -154,8 +160,8 @@ def _pays_verdict(settings: CreditSettings) -> bool:
 def _rewarded(answers: Sequence[Paid], settings: CreditSettings) -> list[bool]:
     """True for an answer with more praise than blame, of those whose critique can be read.
 
-    What `credit.unlabelled` pays to tokens without a mark is neither: it would praise an answer whose few wrong
-    lines are marked.
+    What `credit.unlabelled` pays to tokens without a mark is neither: it would praise an answer
+    whose few wrong lines are marked.
     """
     settings = settings.model_copy(update={"unlabelled": 0.0})
     read = [(critique, aligned) for critique, aligned in answers if isinstance(critique, Critique)]
@@ -193,7 +199,8 @@ def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: 
 
 
 def _verdict_figures(cases: Sequence[SpanCase]) -> dict[str, float]:
-    """The spread of the verdicts, where they are mostly given, and their correlation with the gold ones."""
+    """The spread of the verdicts, where they are mostly given, and their correlation with the gold
+    ones."""
     gold = [case.gold.score for case in cases if case.gold.score is not None]
     read = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
     given = [critique.score for critique in read if critique.score is not None]

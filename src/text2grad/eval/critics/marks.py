@@ -1,4 +1,5 @@
-"""People's marks of critiques by an annotator or a reward model: correct or not (paper, Tables 16 and 19)."""
+"""People's marks of critiques by an annotator or a reward model: correct or not (paper, Tables 16
+and 19)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ Length = Callable[[Feedback, Span], int]
 
 
 class Mark(Record):
-    """One person's verdict on one critique, on the spans of it, or, with `start` and `end`, on one of them."""
+    """One person's verdict on one critique, on the spans of it, or, with `start` and `end`, on one
+    of them."""
 
     id: str
     correct: bool
@@ -47,7 +49,8 @@ def read_marks(path: Path) -> list[Mark]:
     """Read a JSON Lines file of marks.
 
     Raises:
-        UserError: it cannot be read, holds no marks, a line is not a mark, or one person marked a thing twice.
+        UserError: it cannot be read, holds no marks, a line is not a mark, or one person marked a
+            thing twice.
     """
     marks = list(read_jsonl(path, Mark))
     if not marks:
@@ -63,10 +66,11 @@ def agreement(marks: Sequence[Mark], known: Collection[str]) -> dict[str, Any]:
     """Share of critiques that people call correct, for each aspect they marked.
 
     Returns:
-        For `critique`, `spans` (all spans of a critique at once) and `single_spans`, where people marked these:
-        `accuracy` (mean over critiques, or over single spans, of the share of their marks that say correct), its
-        bootstrap `interval`, their `count`, the number of `marks`, and, where several people marked the same,
-        `between_people`: the share of pairs of them who agree.
+        For `critique`, `spans` (all spans of a critique at once) and `single_spans`, where people
+        marked these: `accuracy` (mean over critiques, or over single spans, of the share of their
+        marks that say correct), its bootstrap `interval`, their `count`, the number of `marks`,
+        and, where several people marked the same, `between_people`: the share of pairs of them who
+        agree.
 
     Raises:
         UserError: a mark is of a critique that is not among the `known`.
@@ -92,10 +96,11 @@ def _agreement(marks: Sequence[Mark]) -> dict[str, Any]:
 
 
 def people(path: Path, records: Iterable[Feedback], length: Length) -> dict[str, Any]:
-    """Read a file of marks, and return their `agreement` on records, by label and length for single spans.
+    """Read a file of marks, and return their `agreement` on records, by label and length for single
+    spans.
 
-    `good` and `poor` in `single_spans` count the correct spans of each label. The second record of an
-    id is marked as `id#2`.
+    `good` and `poor` in `single_spans` count the correct spans of each label. The second record of
+    an id is marked as `id#2`.
 
     Raises:
         UserError: see `read_marks` and `agreement`; a mark names a span that is not in its record.
@@ -119,8 +124,9 @@ def numbered(records: Iterable[Feedback]) -> Iterator[Feedback]:
 
 
 def by_label(marks: Sequence[Mark], records: Mapping[str, Feedback], length: Length) -> dict[str, Any]:
-    """Of the spans of each label that marks name: how many `spans`, the share that is correct (`accuracy`, a mean
-    over spans), and the same by quartile of length in tokens, shortest first (`by_length`; paper, Table 19)."""
+    """Of the spans of each label that marks name: how many `spans`, the share that is correct
+    (`accuracy`, a mean over spans), and the same by quartile of length in tokens, shortest first
+    (`by_length`; paper, Table 19)."""
     verdicts: dict[tuple[str, int], list[bool]] = {}
     for mark in marks:
         if mark.start is not None:

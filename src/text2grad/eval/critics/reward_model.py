@@ -1,4 +1,5 @@
-"""A reward model measured against annotations and the baselines it must beat; its rewards in numbers. No torch."""
+"""A reward model measured against annotations and the baselines it must beat; its rewards in
+numbers. No torch."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ PLACEMENTS, DRAWS = 20, 4000
 
 
 def reward_model_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, Any]:
-    """Every figure of the paper's Tables 1, 6, 7, 15 and 19 for one critic, JSON-ready; see docs/metrics.md.
+    """Every figure of the paper's Tables 1, 6, 7, 15 and 19 for one critic, JSON-ready; see
+    docs/metrics.md.
 
     Raises:
         ValueError: nothing to compare.
@@ -66,7 +68,8 @@ def verdicts(cases: Sequence[SpanCase]) -> Correlation | None:
 
 
 def verdict_order(cases: Sequence[SpanCase]) -> float | None:
-    """The share of two answers to one question, which the annotations tell apart, that the verdicts order alike.
+    """The share of two answers to one question, which the annotations tell apart, that the verdicts
+    order alike.
 
     Equal verdicts, and one that is missing, count one half. None: there are no such answers.
     """
@@ -88,7 +91,8 @@ def _ahead(one: Judgement, other: Judgement) -> int:
 
 
 def accuracy_by_length(cases: Sequence[SpanCase], label: Label) -> list[dict[str, float]]:
-    """Share of the tokens of gold spans that got their label, by quartile of span length in tokens (`by_length`).
+    """Share of the tokens of gold spans that got their label, by quartile of span length in tokens
+    (`by_length`).
 
     Spans without a token are skipped.
     """
@@ -112,10 +116,12 @@ def critique_rouge(cases: Sequence[SpanCase]) -> dict[str, float]:
 
 
 def baselines(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, Any]:
-    """The scores of critics that know nothing: `always_neutral`, `always_good`, `always_poor`, and `random_spans`.
+    """The scores of critics that know nothing: `always_neutral`, `always_good`, `always_poor`, and
+    `random_spans`.
 
-    The last marks random places with as many spans as a randomly chosen annotation of these records has, of the
-    same labels and lengths in tokens; the rates are over 20 draws for each response (fewer for many responses).
+    The last marks random places with as many spans as a randomly chosen annotation of these records
+    has, of the same labels and lengths in tokens; the rates are over 20 draws for each response
+    (fewer for many responses).
     """
     known: dict[str, dict[str, float]] = {}
     for label, name in ((0, "neutral"), *LABEL_NAMES.items()):
@@ -160,16 +166,17 @@ def _scattered(shape: Sequence[tuple[Label, int]], aligned: Aligned, rng: np.ran
 def reward_report(
     judgements: Sequence[Judgement], aligned: Sequence[Aligned], settings: CreditSettings
 ) -> dict[str, float]:
-    """What a reward model gives a policy's answers: means over those it could read; see docs/metrics.md.
+    """What a reward model gives a policy's answers: means over those it could read; see
+    docs/metrics.md.
 
     Returns:
-        `token_reward`: mean delta of a token (all tokens of all answers alike), the verdict's share included;
-        `span_reward`: the same of the spans alone, without the verdict;
+        `token_reward`: mean delta of a token (all tokens of all answers alike), the verdict's share
+        included; `span_reward`: the same of the spans alone, without the verdict;
         `answer_reward`: mean over answers of their summed delta;
         `good_tokens`, `poor_tokens`: shares of the tokens that belong to a good, a poor span;
-        `verdict`: mean score; `length`: mean tokens of an answer (the first four fall or rise with it);
-        `critic_failed`: share of answers whose critique could not be read, which the others leave out;
-        `unmatched`: quotes an answer that are not in it.
+        `verdict`: mean score; `length`: mean tokens of an answer (the first four fall or rise with
+        it); `critic_failed`: share of answers whose critique could not be read, which the others
+        leave out; `unmatched`: quotes an answer that are not in it.
 
     Raises:
         ValueError: nothing was judged.

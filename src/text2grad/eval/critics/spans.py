@@ -1,10 +1,11 @@
-"""Span metrics of a critic against a gold critic: by token, by character, by span, and by kind of error.
+"""Span metrics of a critic against a gold critic: by token, by character, by span, and by kind of
+error.
 
-The tokens are those the policy sampled and a label is a position, so a word that occurs twice is two
-chances to be right or wrong, and a perfect prediction scores exactly 1. No torch.
+The tokens are those the policy sampled and a label is a position, so a word that occurs twice is
+two chances to be right or wrong, and a perfect prediction scores exactly 1. No torch.
 
-Every rate is a quotient of sums over the responses (`tally` counts one of them), so that resampling responses
-is resampling rows: `intervals`.
+Every rate is a quotient of sums over the responses (`tally` counts one of them), so that resampling
+responses is resampling rows: `intervals`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ UNITS = {"token": "", "character": "character_"}  # and how the names of rates c
 
 
 class SpanCase(NamedTuple):
-    """One response: the gold critique, the critic's judgement, the response's tokens, and what it answers."""
+    """One response: the gold critique, the critic's judgement, the response's tokens, and what it
+    answers."""
 
     gold: Critique
     predicted: Judgement
@@ -38,27 +40,27 @@ class SpanCase(NamedTuple):
 def span_report(cases: Sequence[SpanCase]) -> dict[str, float]:
     """All rates of one critic, flat and JSON-ready; see docs/metrics.md.
 
-    Counts are summed over all responses before dividing. An unreadable prediction marks nothing: everything that
-    should have been marked is missed. Of a label that neither side uses precision, recall and F1 are 1; of one that
-    only one side uses they are 0.
+    Counts are summed over all responses before dividing. An unreadable prediction marks nothing:
+    everything that should have been marked is missed. Of a label that neither side uses precision,
+    recall and F1 are 1; of one that only one side uses they are 0.
 
     Returns:
-        `good_*`, `poor_*`: `precision`, `recall` and `f1` of the tokens with the label (paper, Table 1), and the
-        same over characters (`character_*`), to compare critics of policies whose tokens differ;
-        `overlap_index`: the share of the characters with the label on either side that have it on both (the
-        paper's Table 6 gives such an index without its formula);
-        `wrong_sign_rate`: the share of the tokens the critic labelled whose gold label is the opposite one, the
-        reward that would push the wrong way;
-        `span_exact_*`: precision, recall and F1 of spans with the same label, first and last character;
-        `span_partial_*`: the same, where sharing one character is enough;
-        `span_iou`: mean over the gold spans of the best intersection over union with a predicted span
-        (0 when there is none; 1 when there are no gold spans and none was predicted);
-        for each label (`improvable_` too, where there are such spans) `iou`, and `exact`, `partial`, `nearly`: the
-        share of its gold spans that were found to the character, by one character, with 90 % of the longer of the
-        two shared (paper, Tables 6 and 7);
+        `good_*`, `poor_*`: `precision`, `recall` and `f1` of the tokens with the label (paper,
+        Table 1), and the same over characters (`character_*`), to compare critics of policies whose
+        tokens differ; `overlap_index`: the share of the characters with the label on either side
+        that have it on both (the paper's Table 6 gives such an index without its formula);
+        `wrong_sign_rate`: the share of the tokens the critic labelled whose gold label is the
+        opposite one, the reward that would push the wrong way;
+        `span_exact_*`: precision, recall and F1 of spans with the same label, first and last
+        character; `span_partial_*`: the same, where sharing one character is enough;
+        `span_iou`: mean over the gold spans of the best intersection over union with a predicted
+        span (0 when there is none; 1 when there are no gold spans and none was predicted);
+        for each label (`improvable_` too, where there are such spans) `iou`, and `exact`,
+        `partial`, `nearly`: the share of its gold spans that were found to the character, by one
+        character, with 90 % of the longer of the two shared (paper, Tables 6 and 7);
         `unreadable`: share of answers that are a `Failure`;
-        `unmatched`, `ambiguous`: shares of all quotes in the readable answers that are not in the response
-        (paper, Table 15), or that occur more than once and do not say which;
+        `unmatched`, `ambiguous`: shares of all quotes in the readable answers that are not in the
+        response (paper, Table 15), or that occur more than once and do not say which;
         `forced`: share of answers that grounded decoding had to close at the token limit.
 
     Raises:

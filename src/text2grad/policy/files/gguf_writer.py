@@ -29,7 +29,8 @@ SPLITS: dict[str, list[dict[str, Any]]] = {
     "llama-bpe": [{**PIECES, "pattern": {"Regex": rf"{LETTERS}|\p{{N}}{{1,3}}|{OTHERS}"}}, UNSPLIT],
     "qwen2": [{**PIECES, "pattern": {"Regex": rf"{LETTERS}|\p{{N}}|{OTHERS}"}}, UNSPLIT],
 }
-"""`tokenizer.ggml.pre`, and the steps in which such a tokenizer splits text (llama.cpp, llama-vocab.cpp)."""
+"""`tokenizer.ggml.pre`, and the steps in which such a tokenizer splits text (llama.cpp,
+llama-vocab.cpp)."""
 
 
 def find_obstacle(model: Any, tokenizer: Any) -> str | None:
@@ -47,7 +48,8 @@ def find_obstacle(model: Any, tokenizer: Any) -> str | None:
 
 
 def _split_of(tokenizer: Any) -> str | None:
-    """Return llama.cpp's name of the way in which a byte-level BPE splits text before its merges."""
+    """Return llama.cpp's name of the way in which a byte-level BPE splits text before its
+    merges."""
     core = json.loads(tokenizer.backend_tokenizer.to_str())
     model, split = core["model"], core["pre_tokenizer"] or {}
     steps = split.get("pretokenizers", [split])
@@ -60,7 +62,8 @@ def _split_of(tokenizer: Any) -> str | None:
 
 
 def write_gguf(model: Any, tokenizer: Any, folder: Path, file: Path) -> None:
-    """Write a model, with the tokenizer that was saved in `folder`, to one GGUF file in the type of its weights.
+    """Write a model, with the tokenizer that was saved in `folder`, to one GGUF file in the type of
+    its weights.
 
     Raises:
         MissingPackageError: the package gguf is not installed.
@@ -128,7 +131,8 @@ def _rope_divisors(config: Any, frequencies: Tensor) -> Tensor:
 
 
 def _as_pairs(name: str, weight: Tensor, config: Any) -> Tensor:
-    """Put the rows of a Llama's queries and keys in the order of llama.cpp, which rotates pairs, not halves."""
+    """Put the rows of a Llama's queries and keys in the order of llama.cpp, which rotates pairs,
+    not halves."""
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     count = heads.get(name.split(".")[-2])
     if config.model_type != "llama" or count is None:

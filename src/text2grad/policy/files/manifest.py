@@ -1,4 +1,5 @@
-"""Manifests: the SHA-256 of every file in a folder, so that a byte that changed is noticed before it is used."""
+"""Manifests: the SHA-256 of every file in a folder, so that a byte that changed is noticed before
+it is used."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def write_manifest(folder: Path) -> None:
 
 
 def damage_of(folder: Path) -> str:
-    """Describe the damage of a folder; empty if the files of its manifest are as they were saved."""
+    """Describe the damage of a folder; empty if the files of its manifest are as they were
+    saved."""
     try:
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         damaged = [name for name, saved in files.items() if sha256(folder / name) != saved]
@@ -37,7 +39,8 @@ def damage_of(folder: Path) -> str:
 
 
 def refuse_damaged(folder: Path) -> None:
-    """Refuse a model whose files are not those of its manifest; a model without a manifest is somebody else's.
+    """Refuse a model whose files are not those of its manifest; a model without a manifest is
+    somebody else's.
 
     Raises:
         UserError: a file is damaged, missing or was changed.

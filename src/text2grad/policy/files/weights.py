@@ -1,6 +1,8 @@
-"""Refuse files that do not hold the model: weights that are missing, left over, of another shape or not finite.
+"""Refuse files that do not hold the model: weights that are missing, left over, of another shape or
+not finite.
 
-Hugging Face initialises missing weights at random and drops those left over, with a table that is lost in a log.
+Hugging Face initialises missing weights at random and drops those left over, with a table that is
+lost in a log.
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ def load_whole(name: str, dtype: str) -> Any:
     """Load the model of a folder or hub name; all its weights come from its files.
 
     Raises:
-        UserError: its configuration is wrong, it is quantised, takes no cache, or a weight is missing, of another
-            shape, not finite, or of a layer that the configuration does not have.
+        UserError: its configuration is wrong, it is quantised, takes no cache, or a weight is
+            missing, of another shape, not finite, or of a layer that the configuration does not
+            have.
         OSError, ValueError, SafetensorError: as of `from_pretrained`.
     """
     _refuse_quantised(name, read_config(name))
@@ -116,8 +119,8 @@ def refuse_not_finite(name: str, named: Iterable[tuple[str, Tensor]]) -> None:
 def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
     """Refuse a tokenizer with tokens that the model does not embed.
 
-    A special token that the template never writes and that ends no turn does no harm. (transformers gives the
-    tokenizer of a GGUF file such a one.)
+    A special token that the template never writes and that ends no turn does no harm. (transformers
+    gives the tokenizer of a GGUF file such a one.)
 
     Raises:
         UserError: names tokens without an embedding.

@@ -1,7 +1,7 @@
 """A cache of keys and values with room to grow.
 
-Hugging Face's dynamic cache copies itself for every token, a third of the time of sampling on a CPU. Here a layer
-keeps spare columns and is copied once in `SPARE` tokens.
+Hugging Face's dynamic cache copies itself for every token, a third of the time of sampling on a
+CPU. Here a layer keeps spare columns and is copied once in `SPARE` tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ SPARE = 64
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """A layer of full attention whose `keys` and `values` (B, heads, L, head size) are views of longer buffers."""
+    """A layer of full attention whose `keys` and `values` (B, heads, L, head size) are views of
+    longer buffers."""
 
     _layer_type = None  # not registered: Hugging Face's own caches do not use it
 
@@ -64,7 +65,8 @@ def _written(buffer: Tensor, start: int, states: Tensor) -> Tensor:
 
 
 def make_cache(model: Any) -> DynamicCache:
-    """An empty cache for a model; layers of other kinds (sliding windows, linear attention) are Hugging Face's."""
+    """An empty cache for a model; layers of other kinds (sliding windows, linear attention) are
+    Hugging Face's."""
     cache = DynamicCache(config=model.config)
     cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
@@ -78,8 +80,8 @@ def can_drop_rows(cache: DynamicCache) -> bool:
 def refuse_uncached(model: Any) -> None:
     """Refuse a model that keeps its past elsewhere, such as a state-space model.
 
-    Such a model ignores the cache and would continue from the last token alone, or reads the padding of a batch,
-    without an error.
+    Such a model ignores the cache and would continue from the last token alone, or reads the
+    padding of a batch, without an error.
 
     Raises:
         UserError: the model's forward does not take a cache of keys and values.

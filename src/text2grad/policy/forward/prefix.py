@@ -1,8 +1,8 @@
 """Prompts shared by several answers are read once.
 
-A row holds a prompt and then all its answers. The mask hides the answers from each other, and the positions of each
-continue from the end of the prompt, so that every token sees what it would see in a row of its own. In sampling,
-different prompts may share their beginnings (`share_beginnings`).
+A row holds a prompt and then all its answers. The mask hides the answers from each other, and the
+positions of each continue from the end of the prompt, so that every token sees what it would see in
+a row of its own. In sampling, different prompts may share their beginnings (`share_beginnings`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ WORTH = 0.9
 IMPLEMENTATIONS = ("sdpa", "eager")
 """Implementations of attention that take a mask of four axes."""
 MISSED = 0.25
-"""The error of shared prompts on a few tokens, as a share of that with a wrong mask or wrong positions."""
+"""The error of shared prompts on a few tokens, as a share of that with a wrong mask or wrong
+positions."""
 TRIED = (([3, 1, 4, 1, 5, 9, 2, 6], [[5, 3, 5, 8, 9], [7, 9, 3], [2, 3, 8, 4]]), ([2, 7, 1, 8], [[2, 8], [1, 8]]))
-"""Prompts and answers for testing whether a model can share, in tenths of its vocabulary: on the lowest ids, which
-are often special tokens, half precision is too coarse."""
+"""Prompts and answers for testing whether a model can share, in tenths of its vocabulary: on the
+lowest ids, which are often special tokens, half precision is too coarse."""
 
 
 class Packed(NamedTuple):
-    """G rows of L tokens: `inputs` for a trunk, with a mask (G, 1, L, L) that is added to attention scores.
+    """G rows of L tokens: `inputs` for a trunk, with a mask (G, 1, L, L) that is added to attention
+    scores.
 
-    `places` (B, T+1): the index in the flattened rows of the state before and after each response token.
+    `places` (B, T+1): the index in the flattened rows of the state before and after each response
+    token.
     """
 
     inputs: dict[str, Tensor]
@@ -59,7 +62,8 @@ def _packed(
     longest: int,
     dtype: torch.dtype,
 ) -> Packed:
-    """The rows, made on the CPU. `owner` (G, L) is 0 for the prompt, n for its n-th answer, -1 for padding."""
+    """The rows, made on the CPU. `owner` (G, L) is 0 for the prompt, n for its n-th answer, -1 for
+    padding."""
     ids = torch.zeros(len(groups), longest, dtype=torch.long)
     positions, owner = torch.zeros_like(ids), torch.full_like(ids, -1)
     places = torch.zeros(len(lengths), batch.width + 1, dtype=torch.long)  # (B, T+1)
@@ -75,7 +79,8 @@ def _packed(
             ids[line, here] = responses[row, :length]
             positions[line, here] = torch.arange(len(prompt), len(prompt) + length)  # as if it stood alone
             owner[line, here] = number
-            # The state before an answer's first token is that of the prompt's last one, which all answers share.
+            # The state before an answer's first token is that of the prompt's last one, which all
+            # answers share.
             places[row, 1 : length + 1] = torch.arange(end, end + length)
             places[row, 0] = len(prompt) - 1
             places[row, length + 1 :] = places[row, length]  # padding repeats the last state, unread
@@ -87,14 +92,16 @@ def _packed(
 
 
 def _mask(owner: Tensor, dtype: torch.dtype) -> Tensor:
-    """(G, L) -> (G, 1, L, L): 0 where a token reads the prompt or its own answer so far, else the lowest number."""
+    """(G, L) -> (G, 1, L, L): 0 where a token reads the prompt or its own answer so far, else the
+    lowest number."""
     earlier = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool).tril()  # (L, L), causal
     seen = earlier & ((owner[:, None, :] == 0) | (owner[:, None, :] == owner[:, :, None]))
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
 class Beginnings(NamedTuple):
-    """Prompts in two parts: prompt i is `beginnings[of_prompt[i]]` and then `rests[i]`, of one token at least."""
+    """Prompts in two parts: prompt i is `beginnings[of_prompt[i]]` and then `rests[i]`, of one
+    token at least."""
 
     beginnings: list[tuple[int, ...]]
     rests: list[tuple[int, ...]]
@@ -104,7 +111,8 @@ class Beginnings(NamedTuple):
 def share_beginnings(prompts: Sequence[tuple[int, ...]], worth: float = WORTH) -> Beginnings | None:
     """Split prompts into shared beginnings and own rests; None where that saves too little.
 
-    A prompt shares a beginning that is at least half of it, as questions about answers to one prompt do.
+    A prompt shares a beginning that is at least half of it, as questions about answers to one
+    prompt do.
     """
     found = Beginnings([], [()] * len(prompts), [0] * len(prompts))
     for place in sorted(range(len(prompts)), key=prompts.__getitem__):  # those alike are neighbours
@@ -131,9 +139,9 @@ def _common(first: Sequence[int], second: Sequence[int]) -> int:
 def can_share(model: Any, states_of: Callable[[dict[str, Any]], Tensor]) -> bool:
     """Whether a model reads shared prompts as it reads them apart, tested on a few tokens.
 
-    `states_of` gives its last hidden states (B, L, H) for a trunk's inputs. If the model ignores the mask or the
-    positions, the error is as large as with wrong ones. Models with attention windows never share: they need masks
-    of their own.
+    `states_of` gives its last hidden states (B, L, H) for a trunk's inputs. If the model ignores
+    the mask or the positions, the error is as large as with wrong ones. Models with attention
+    windows never share: they need masks of their own.
     """
     config = model.config.get_text_config()
     layers = make_cache(model).layers

@@ -1,7 +1,8 @@
-"""A causal language model in two halves: a trunk that returns hidden states, a head that returns logits.
+"""A causal language model in two halves: a trunk that returns hidden states, a head that returns
+logits.
 
-The head is the model's own forward with its trunk replaced by given hidden states, so that everything a model does
-to its logits (a soft cap, a scale, adapters on the head) is done here too.
+The head is the model's own forward with its trunk replaced by given hidden states, so that
+everything a model does to its logits (a soft cap, a scale, adapters on the head) is done here too.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ ROUNDINGS = 2
 class Reading(NamedTuple):
     """The states that a model computes for a batch, response-aligned.
 
-    `hidden` (B, T+1, H): the states before and after every response token. `view`: the input of its head.
-    `layers` (B, P+T, H): the embeddings and what each layer writes, if asked for.
+    `hidden` (B, T+1, H): the states before and after every response token. `view`: the input of its
+    head. `layers` (B, P+T, H): the embeddings and what each layer writes, if asked for.
     """
 
     hidden: Tensor
@@ -38,10 +39,12 @@ class Reading(NamedTuple):
 
 
 class Reader:
-    """Runs a model, or copies of it, on batches: in two halves where it splits, else by its own forward.
+    """Runs a model, or copies of it, on batches: in two halves where it splits, else by its own
+    forward.
 
-    In half precision (`half`) equal prompts of a batch are read once if the model allows it (`shares`), and the
-    weights of a plain linear head are part of the view. In float32 results are bit for bit those of the model.
+    In half precision (`half`) equal prompts of a batch are read once if the model allows it
+    (`shares`), and the weights of a plain linear head are part of the view. In float32 results are
+    bit for bit those of the model.
     """
 
     def __init__(self, model: Any) -> None:
@@ -52,7 +55,8 @@ class Reader:
         self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
     def __call__(self, model: Any, batch: TokenBatch, every: bool = False) -> Reading:
-        """Read a batch in one pass; with `every` also return the states of all tokens in all layers."""
+        """Read a batch in one pass; with `every` also return the states of all tokens in all
+        layers."""
         keep = batch.width + 1  # the last state of the prompt, and T of the response
         inputs = {
             "input_ids": batch.input_ids,
@@ -61,7 +65,8 @@ class Reader:
         }
         if not self.in_halves:
             whole = model(**inputs, output_hidden_states=True, logits_to_keep=keep, use_cache=False)
-            # Its logits are those of tokens already: the view has them as states, and a head that does nothing.
+            # Its logits are those of tokens already: the view has them as states, and a head that
+            # does nothing.
             view = View(lambda logits: logits, whole.logits[:, -keep:-1][batch.mask], self._vocabulary)
             return Reading(whole.hidden_states[-1][:, -keep:], view, whole.hidden_states)
         layers: tuple[Tensor, ...] = ()
@@ -88,7 +93,8 @@ class Reader:
 
 
 def hidden_states(model: Any, inputs: dict[str, Any]) -> Tensor:
-    """Return the input of the head (B, L, H): the trunk's last hidden states, after its last norm."""
+    """Return the input of the head (B, L, H): the trunk's last hidden states, after its last
+    norm."""
     states: Tensor = _trunk(_unwrapped(model))(**inputs, use_cache=False).last_hidden_state
     return states
 
@@ -102,7 +108,8 @@ def logits_of(model: Any, states: Tensor) -> Tensor:
 
 
 def _head_is_linear(model: Any) -> bool:
-    """True if logits are the head's weights times the states and nothing else, tested on large states."""
+    """True if logits are the head's weights times the states and nothing else, tested on large
+    states."""
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or head.bias is not None:
         return False
@@ -133,8 +140,9 @@ def _agree(model: Any, ids: Tensor) -> bool:
     expected = whole.flatten(0, 1).flip(0)[::2]
     if halves.shape != expected.shape:
         return False
-    # The states are the same. What may differ is the order of the head's sums, in float32, and their rounding: so a
-    # logit must be as near as its own size rounds, and not that of the largest.
+    # The states are the same. What may differ is the order of the head's sums, in float32, and
+    # their rounding: so a # logit must be as near as its own size rounds, and not that of the
+    # largest.
     rounded = ROUNDINGS * torch.finfo(model.dtype).eps * (expected.abs() + expected.pow(2).mean().sqrt())
     summed = 100 * torch.finfo(torch.float32).eps * expected.abs().max()
     return bool(((halves - expected).abs() <= rounded + summed).all())

@@ -1,8 +1,9 @@
-"""A reward model that writes nothing: a head labels the response where it stands in the judge's prompt.
+"""A reward model that writes nothing: a head labels the response where it stands in the judge's
+prompt.
 
 One pass over the prompt gives the label of each token of the response, off a layer below the last
-(`policy.heads.head`), and the verdict is what the labels come to. Results are in characters of the response, since
-the policy in training may have another tokenizer.
+(`policy.heads.head`), and the verdict is what the labels come to. Results are in characters of the
+response, since the policy in training may have another tokenizer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ CHANGED = Failure(kind="unsupported", message="the response is not in the judge'
 
 
 def shown_at(message: str, response: str) -> list[tuple[int, Place]]:
-    """The character of a judge's last message at which each turn of a response begins, and the turn's place in it.
+    """The character of a judge's last message at which each turn of a response begins, and the
+    turn's place in it.
 
     None at all if a tag in one was changed.
     """
@@ -48,7 +50,8 @@ def shown_at(message: str, response: str) -> list[tuple[int, Place]]:
 
 
 def place_in(aligned: Aligned, message: str, start: int, text: str) -> int | None:
-    """The character of a tokenised prompt at which `text` begins, which stands at `start` of its last message.
+    """The character of a tokenised prompt at which `text` begins, which stands at `start` of its
+    last message.
 
     None if the tokenizer changes the text that it reads.
     """
@@ -58,15 +61,15 @@ def place_in(aligned: Aligned, message: str, start: int, text: str) -> int | Non
 
 
 def balance(marks: Sequence[LabelledPlace]) -> float:
-    """The verdict that marks come to, -1 to 1: characters praised less those blamed, as a share of both; 0 where
-    nothing is marked."""
+    """The verdict that marks come to, -1 to 1: characters praised less those blamed, as a share of
+    both; 0 where nothing is marked."""
     sizes = [mark.label * (mark.end - mark.start) for mark in marks]
     return sum(sizes) / max(1, sum(map(abs, sizes)))
 
 
 class Question(NamedTuple):
-    """A judge's prompt as ids, and the N tokens of the response in it that are not blank: their indices in the
-    prompt, characters in the response, and turns."""
+    """A judge's prompt as ids, and the N tokens of the response in it that are not blank: their
+    indices in the prompt, characters in the response, and turns."""
 
     ids: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -75,7 +78,8 @@ class Question(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Logits (N, 3) of N places in a response, as if a poor token had counted once in training, and their turns."""
+    """Logits (N, 3) of N places in a response, as if a poor token had counted once in training, and
+    their turns."""
 
     places: tuple[Place, ...]
     turns: tuple[int, ...]
@@ -83,7 +87,8 @@ class Reading(NamedTuple):
 
 
 class Tagger:
-    """Labels the tokens of responses in judges' prompts; those of similar length are read together."""
+    """Labels the tokens of responses in judges' prompts; those of similar length are read
+    together."""
 
     def __init__(self, policy: Policy, batch_size: int) -> None:
         self.policy, self.batch_size = policy, batch_size
@@ -96,7 +101,8 @@ class Tagger:
         return 0 if limit is None else len(encode_prompt(self.policy.tokenizer, conversation)) - limit
 
     def tag(self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]) -> list[Completion | Failure]:
-        """The labelled places of each response `texts[i]` and the verdict they come to, without words.
+        """The labelled places of each response `texts[i]` and the verdict they come to, without
+        words.
 
         A failure stands for a response that cannot be read whole, or whose numbers are not finite.
         """
@@ -156,8 +162,8 @@ class Tagger:
     def marks(self, reading: Reading) -> tuple[LabelledPlace, ...]:
         """The good and poor places, those of neighbouring tokens of a turn as one.
 
-        A token's label is the likeliest, and its weight what it may be expected to pay: the probability of good
-        less that of poor. Neighbours share the mean.
+        A token's label is the likeliest, and its weight what it may be expected to pay: the
+        probability of good less that of poor. Neighbours share the mean.
         """
         labels = likeliest_labels(reading.logits).tolist()
         chances = reading.logits.softmax(dim=-1)  # (N, 3) of poor, neither and good

@@ -57,10 +57,11 @@ _NAMES = {
 
 
 class ReadableChat:
-    """A chat model of which only `readable` answers count: another is asked for once, and then kept as it is.
+    """A chat model of which only `readable` answers count: another is asked for once, and then kept
+    as it is.
 
-    What was answered is in the journal, so that the same questions, asked again, cost nothing; those that had no
-    answer at all are sent again.
+    What was answered is in the journal, so that the same questions, asked again, cost nothing;
+    those that had no answer at all are sent again.
     """
 
     def __init__(self, chat: OpenAIChat, readable: Callable[[Answer], bool]) -> None:
@@ -85,7 +86,8 @@ class ReadableChat:
 
 @dataclass(frozen=True)
 class Judge:
-    """The configured judge (`evaluate.judge`): its endpoint and journal, its prompt, and which answers count."""
+    """The configured judge (`evaluate.judge`): its endpoint and journal, its prompt, and which
+    answers count."""
 
     endpoint: EndpointSettings
     journal: Path
@@ -94,7 +96,8 @@ class Judge:
 
     @staticmethod
     def of(config: Config, prompt: str, readable: Callable[[Answer], bool], longest: int) -> Judge:
-        """The judge of a configuration, whose answers have at most `longest` tokens unless it says otherwise."""
+        """The judge of a configuration, whose answers have at most `longest` tokens unless it says
+        otherwise."""
         settings, limit = config.evaluate, config.judge.max_tokens or longest
         endpoint = EndpointSettings(model=settings.judge, base_url=settings.judge_url, max_tokens=limit)
         return Judge(endpoint, RunFolder.of(config).evaluation / "judge.journal", prompt, readable)
@@ -142,7 +145,8 @@ def judge_of_answers(config: Config) -> Judge:
 
 
 def judged_against(judge: Judge, against: str, pairs: Sequence[AnswerPair]) -> dict[str, float | str]:
-    """Return the figures `judge_*` of a judge that compares pairs of answers (`eval.judge.compare_answers`)."""
+    """Return the figures `judge_*` of a judge that compares pairs of answers
+    (`eval.judge.compare_answers`)."""
     with judge.open() as chat:
         figures = compare_answers(chat, judge.prompt, pairs)
     named = {"judge_model": judge.endpoint.model, "judge_against": Path(against).name}
@@ -162,13 +166,15 @@ class AnswersSummary(Summary):
 
 
 def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | None = None) -> AnswersSummary:
-    """Measure files of answers, and have each compared with `against`: a file like them, or "references".
+    """Measure files of answers, and have each compared with `against`: a file like them, or
+    "references".
 
     Figures are written to `evaluation/<task>/<file's name>.json` of the run.
 
     Raises:
         UsageError: two files of one name, or a comparison without a judge.
-        UserError: a file cannot be read, a column is missing, a reference is empty, answers of another task.
+        UserError: a file cannot be read, a column is missing, a reference is empty, answers of
+            another task.
     """
     names = [name_of(file) for file in files]
     if repeated := next((name for name in names if names.count(name) > 1), None):
@@ -227,7 +233,8 @@ def _figures(each: SystemAnswers) -> dict[str, Any]:
 
 
 def _written(run: RunFolder, file: Path, each: SystemAnswers, figures: Mapping[str, Any]) -> Path | None:
-    """Write the figures, and return their file; None for answers of an evaluation, which has its own figures."""
+    """Write the figures, and return their file; None for answers of an evaluation, which has its
+    own figures."""
     if file.absolute().is_relative_to(run.evaluation.absolute()):
         return None
     rows = [

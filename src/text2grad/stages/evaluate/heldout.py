@@ -1,8 +1,10 @@
-"""The held-out curve of a run (`ppo.heldout_every`), and the best policy on it, which is handed over.
+"""The held-out curve of a run (`ppo.heldout_every`), and the best policy on it, which is handed
+over.
 
 The best policy has the highest main measure of greedy answers; of equals it is the earliest, and
 the policy before training counts too. Until the run ends it is in `best/<steps>`. A resumed run may
-repeat steps that were measured after its checkpoint, so the best policy up to each checkpoint stays.
+repeat steps that were measured after its checkpoint, so the best policy up to each checkpoint
+stays.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class HeldoutCurve:
         return HeldoutCurve(policy, exam, folder, config.ppo.heldout_every, config.ppo.steps)
 
     def begin(self, step: int) -> None:
-        """Measure the policy before the first step; a resumed run reads its measurements up to `step`."""
+        """Measure the policy before the first step; a resumed run reads its measurements up to
+        `step`."""
         if step == 0:
             shutil.rmtree(self.folder / BEST, ignore_errors=True)
             self._take(0)

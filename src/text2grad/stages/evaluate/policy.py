@@ -52,8 +52,8 @@ from text2grad.tasks.base import Task, environment_of, question_of, words_of
 
 
 def below_scalar(run: RunFolder, name: str) -> Iterator[str]:
-    """The signs (`page.signs`) that a run on token rewards is below scalar PPO, sampled, beyond chance; of the
-    pairs of runs that `name` is one of."""
+    """The signs (`page.signs`) that a run on token rewards is below scalar PPO, sampled, beyond
+    chance; of the pairs of runs that `name` is one of."""
     place = run.results
     runs = [each.parent for each in sorted(run.path.glob("ppo/*/config.yaml"))]
     kinds = {each.name: _kind(each) for each in runs if (place / f"{each.name}{SCORES}").is_file()}
@@ -81,12 +81,14 @@ def _kind(run: Path) -> str:
 
 
 def _apart(place: Path, own: str, other: str) -> list[float]:
-    """Return the lead of the other policy on each problem that both answered, sampled, by the main measure."""
+    """Return the lead of the other policy on each problem that both answered, sampled, by the main
+    measure."""
     return [theirs - ours for ours, theirs in _paired_values(place, own, other)[1]]
 
 
 def _paired_values(place: Path, own: str, other: str) -> tuple[str, list[tuple[float, float]]]:
-    """Return the main measure of sampled answers, and both policies' values of it on each problem they share."""
+    """Return the main measure of sampled answers, and both policies' values of it on each problem
+    they share."""
     ours, theirs = (
         json.loads((place / f"{run}{SCORES}").read_text(encoding="utf-8")).get("sampled", {})
         for run in (own, other)
@@ -100,11 +102,12 @@ def _paired_values(place: Path, own: str, other: str) -> tuple[str, list[tuple[f
 
 
 def compared(run: RunFolder, name: str) -> dict[str, Any] | None:
-    """Compare a policy of the run with the one its training started from; None: no measurements of it.
+    """Compare a policy of the run with the one its training started from; None: no measurements of
+    it.
 
     Returns:
-        The name of the other policy (`against`), the `measure`, the number of `prompts`, the means of
-        both (`value`, `other`), and the 95 % `interval` of their difference, paired by prompt.
+        The name of the other policy (`against`), the `measure`, the number of `prompts`, the means
+        of both (`value`, `other`), and the 95 % `interval` of their difference, paired by prompt.
     """
     starts = {SFT: [BASE]} | {path.parent.name: [SFT, BASE] for path in run.path.glob("ppo/*/policy")}
     other = next((start for start in starts.get(name, []) if (run.results / f"{start}{SCORES}").is_file()), None)
@@ -127,8 +130,9 @@ TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySummary(Summary):
-    """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`; `tier` protected the machine
-    from its programs. `signs`: warnings that a run is below scalar PPO. `compared`: see the function."""
+    """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`; `tier`
+    protected the machine from its programs. `signs`: warnings that a run is below scalar PPO.
+    `compared`: see the function."""
 
     prompts: float
     samples: float
@@ -140,7 +144,8 @@ class PolicySummary(Summary):
 
 
 class PolicyResults(NamedTuple):
-    """A policy's figures, its greedy answers, and of each way to answer the means of every problem by its id."""
+    """A policy's figures, its greedy answers, and of each way to answer the means of every problem
+    by its id."""
 
     summary: PolicySummary
     answers: list[Row]
@@ -162,7 +167,8 @@ Figures = Callable[[Answers], dict[str, float]]
 
 @dataclass(frozen=True)
 class Exam:
-    """A measurement of policies on prompts: by a measure, greedily and by `samples` answers to each prompt.
+    """A measurement of policies on prompts: by a measure, greedily and by `samples` answers to each
+    prompt.
 
     With `validation` prompts the best of `temperatures` is chosen on them.
     """
@@ -178,7 +184,8 @@ class Exam:
     def answers(
         self, policy: Policy, temperature: float, samples: int, prompts: Sequence[Example] | None = None
     ) -> Answers:
-        """Sample answers to each prompt, by default to those of the exam; in an environment, episodes."""
+        """Sample answers to each prompt, by default to those of the exam; in an environment,
+        episodes."""
         examples = [example for example in prompts or self.prompts for _ in range(samples)]
         generation = self.generation.model_copy(update={"temperature": temperature})
         environment = environment_of(self.measure.task)
@@ -193,7 +200,8 @@ class Exam:
 def run_evaluate(config: Config, target: str, against: str | None = None) -> PolicySummary:
     """Measure a policy (a name of this run, a folder, or a hub name) on held-out prompts.
 
-    With `against` a judge compares its greedy answers with those in that file, or with the "references".
+    With `against` a judge compares its greedy answers with those in that file, or with the
+    "references".
     """
     judge = judge_of_answers(config) if against is not None else None
     prepare(config)
@@ -249,7 +257,8 @@ def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
 
 
 def validation_prompts(task: Task, count: int) -> list[Example]:
-    """The prompts on which the temperature is chosen: the last `count` of the training prompts. None is held out.
+    """The prompts on which the temperature is chosen: the last `count` of the training prompts.
+    None is held out.
 
     Raises:
         UserError: the task has no training prompts.
@@ -265,7 +274,8 @@ def validation_prompts(task: Task, count: int) -> list[Example]:
 
 
 def further_figures(policy: Policy, critic: Critic | None, credit: CreditSettings) -> Figures:
-    """Figures beside those of the task: answers in words compared with references, and a critic's token rewards."""
+    """Figures beside those of the task: answers in words compared with references, and a critic's
+    token rewards."""
 
     def figures(answers: Answers) -> dict[str, float]:
         words = word_figures(answers.examples, answers.texts)
@@ -280,7 +290,8 @@ def further_figures(policy: Policy, critic: Critic | None, credit: CreditSetting
 
 
 def evaluate_policy(policy: Policy, exam: Exam, further: Figures | None = None) -> PolicyResults:
-    """Greedy once and sampled `exam.samples` times; the mean of every measure, and the greedy answers.
+    """Greedy once and sampled `exam.samples` times; the mean of every measure, and the greedy
+    answers.
 
     Where the exam has validation prompts, answers are sampled at the best of its temperatures too.
     """
@@ -321,7 +332,8 @@ def figures_of(answers: Answers, further: Figures | None) -> dict[str, float]:
 
 
 def try_temperatures(policy: Policy, exam: Exam) -> dict[float, float]:
-    """The mean of the task's main measure (`pass`, else `rouge_l`, else its first) at each temperature.
+    """The mean of the task's main measure (`pass`, else `rouge_l`, else its first) at each
+    temperature.
 
     Raises:
         UserError: the task has no measure of its own.
@@ -340,7 +352,8 @@ def write_before_after(run: RunFolder, heldout: Sequence[Example]) -> None:
     """Greedy answers of every policy measured so far side by side, SFT first, for the report.
 
     Those to the prompts of other tasks stay in the file. Where policies are
-    measured side by side, the last to write has read all: each writes again while there are new answers.
+    measured side by side, the last to write has read all: each writes again while there are new
+    answers.
     """
     read: dict[Path, int] = {}
     while read != (there := {file: file.stat().st_mtime_ns for file in run.results.glob(f"*{ANSWERS}")}):

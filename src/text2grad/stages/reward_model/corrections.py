@@ -8,11 +8,13 @@ from text2grad.data.spans.marks import edits
 from text2grad.feedback import Critique, Example, Feedback, Span, Transcript, key_of, turns_of
 
 PRAISE, QUOTED_WHOLE = "Right as it is.", 60
-"""What the reward model learns to say of an answer that people corrected, and up to how many words it quotes it."""
+"""What the reward model learns to say of an answer that people corrected, and up to how many words
+it quotes it."""
 
 
 def corrections(records: Sequence[Feedback]) -> list[tuple[Feedback, str]]:
-    """Each record that people corrected, with the answer as they corrected it (of several turns the last), once."""
+    """Each record that people corrected, with the answer as they corrected it (of several turns the
+    last), once."""
     answers: dict[tuple[object, str], tuple[Feedback, str]] = {}
     for record in records:
         text = str(record.meta.get("corrected") or "")
@@ -32,10 +34,11 @@ def _ending_in(response: str, text: str) -> str:
 
 
 def with_corrections(records: Sequence[Feedback]) -> list[Feedback]:
-    """The records, and after them praise of every answer as people corrected it, where no record has that answer.
+    """The records, and after them praise of every answer as people corrected it, where no record
+    has that answer.
 
-    Of an answer too long to be quoted whole, what was put in is praised. The verdict is the best one where people
-    gave verdicts at all.
+    Of an answer too long to be quoted whole, what was put in is praised. The verdict is the best
+    one where people gave verdicts at all.
     """
     known = {(record.prompt, key_of(record.response).strip()) for record in records}
     score = 1.0 if any(record.score is not None for record in records) else None

@@ -1,4 +1,5 @@
-"""The data that a reward model is trained and measured on: records of the run, as training pairs and as cases."""
+"""The data that a reward model is trained and measured on: records of the run, as training pairs
+and as cases."""
 
 from __future__ import annotations
 
@@ -39,10 +40,11 @@ FEW_RECORDS, DAMAGED_OF_FEW = 500, 0.5
 
 
 def reward_data(run: RunFolder) -> tuple[list[Feedback], list[Feedback]]:
-    """Training and held-out records: no question is in both, and none held out by the task is trained on.
+    """Training and held-out records: no question is in both, and none held out by the task is
+    trained on.
 
-    What `annotate` sampled was split by the task already; what people wrote is split here, by the same rule. With
-    `task.split`, feedback on the questions of the other shares is left out.
+    What `annotate` sampled was split by the task already; what people wrote is split here, by the
+    same rule. With `task.split`, feedback on the questions of the other shares is left out.
     """
     records, heldout, settings = run.feedback(), run.heldout_feedback(), run.task_settings
     known, sampled_apart = splits_of_task(run), bool(heldout)
@@ -63,7 +65,8 @@ def reward_data(run: RunFolder) -> tuple[list[Feedback], list[Feedback]]:
 
 
 def splits_of_task(run: RunFolder) -> dict[str, Split]:
-    """Question -> split, where it takes the task's data to tell: with `task.split` or `task.heldout_data`."""
+    """Question -> split, where it takes the task's data to tell: with `task.split` or
+    `task.heldout_data`."""
     if run.task_settings.split is None and not run.task_settings.heldout_data:
         return {}
     return splits_of(run.task(), run.task_settings)
@@ -76,7 +79,8 @@ def splits_of(task: Task, settings: TaskSettings) -> dict[str, Split]:
 
 
 def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
-    """(judge's conversation, z) of one record; None for a failed critique, which teaches nothing."""
+    """(judge's conversation, z) of one record; None for a failed critique, which teaches
+    nothing."""
     judgement = record.judgement()
     if isinstance(judgement, Failure):
         return None
@@ -88,8 +92,8 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
 
 
 def _marked(record: Feedback, messages: Sequence[Message]) -> tuple[MarkedText, ...]:
-    """The position of each turn of the response in the judge's prompt, with its spans; none if a tag in one had to
-    be changed."""
+    """The position of each turn of the response in the judge's prompt, with its spans; none if a
+    tag in one had to be changed."""
     found = []
     for at, (start, end) in shown_at(messages[-1].content, record.response):
         own = (span for span in record.spans if start <= span.start < end)
@@ -101,8 +105,9 @@ def _marked(record: Feedback, messages: Sequence[Message]) -> tuple[MarkedText, 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
     """The part of a critique that the reward model learns to write: nothing, of a tagger.
 
-    What is missing from an answer is said in the critique's words, and turns get no verdicts of their own:
-    grounded decoding has no list for either. A score is rounded to one digit: extra digits invite memorisation.
+    What is missing from an answer is said in the critique's words, and turns get no verdicts of
+    their own: grounded decoding has no list for either. A score is rounded to one digit: extra
+    digits invite memorisation.
     """
     if settings.tags:
         return Critique(text="")
@@ -120,7 +125,8 @@ def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
 def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed: int) -> list[Feedback]:
     """The records, and after them spoiled answers as `reward_model.damaged` asks for.
 
-    A few critiques are all of answers worth a remark: a model trained on them alone may praise what is no answer.
+    A few critiques are all of answers worth a remark: a model trained on them alone may praise what
+    is no answer.
     """
     few = DAMAGED_OF_FEW if len(records) < FEW_RECORDS else 0.0
     share = few if settings.damaged is None else settings.damaged
@@ -132,8 +138,8 @@ def fitting(
 ) -> list[tuple[Feedback, Pair]]:
     """The readable records that fit the model, with their training pairs.
 
-    A prompt that is too long loses its middle, the response and z nothing: half a critique would teach to stop
-    half-way. What still does not fit is left out. Both are reported on stderr.
+    A prompt that is too long loses its middle, the response and z nothing: half a critique would
+    teach to stop half-way. What still does not fit is left out. Both are reported on stderr.
     """
     limit = policy.context
     readable = [(record, pair) for record in records if (pair := reward_pair(record, settings)) is not None]

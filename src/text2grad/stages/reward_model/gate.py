@@ -1,4 +1,5 @@
-"""The gate behind `train-reward`: what a reward model says of fresh and of spoiled answers, and the verdict on it.
+"""The gate behind `train-reward`: what a reward model says of fresh and of spoiled answers, and the
+verdict on it.
 
 The verdict is written beside the reward model, and `train` reads it.
 """
@@ -43,7 +44,8 @@ SPLITS: tuple[Split, ...] = ("heldout", "train")
 
 
 def gate_file(run: RunFolder) -> Path:
-    """The verdict beside the reward model, which is critic.reward_model.folder or this run's own."""
+    """The verdict beside the reward model, which is critic.reward_model.folder or this run's
+    own."""
     return run.reward_model_folder.parent / GATE_FILE
 
 
@@ -54,11 +56,12 @@ def check_reward_model(
     credit: CreditSettings,
     seed: int,
 ) -> Gate:
-    """The verdict on a reward model that is paid by these settings, given its critiques of held-out records.
+    """The verdict on a reward model that is paid by these settings, given its critiques of held-out
+    records.
 
-    Has it judge answers that the policy samples now, corrupted answers, and held-out answers as people corrected
-    them. Writes the verdict to `reward_model/gate.json` and the critiques of the fresh answers to
-    `evaluation/reward_model.fresh.jsonl`.
+    Has it judge answers that the policy samples now, corrupted answers, and held-out answers as
+    people corrected them. Writes the verdict to `reward_model/gate.json` and the critiques of the
+    fresh answers to `evaluation/reward_model.fresh.jsonl`.
     """
     run = trained.run
     train, heldout = reward_data(run)
@@ -100,7 +103,8 @@ def release() -> None:
 
 
 class Answer(NamedTuple):
-    """An answer to be judged, with its token ids if it was sampled here; of an episode the ids of each turn."""
+    """An answer to be judged, with its token ids if it was sampled here; of an episode the ids of
+    each turn."""
 
     example: Example
     text: str
@@ -108,9 +112,11 @@ class Answer(NamedTuple):
 
 
 def _fresh_answers(run: RunFolder, generation: GenerationSettings, records: Sequence[Feedback]) -> list[Answer]:
-    """Sample the policy's answers to the first `ANSWERS` of these prompts that leave room for an answer.
+    """Sample the policy's answers to the first `ANSWERS` of these prompts that leave room for an
+    answer.
 
-    Where the task has an environment these are episodes, of the records whose question is one of the task's.
+    Where the task has an environment these are episodes, of the records whose question is one of
+    the task's.
     """
     policy, task = run.load_policy(), run.task()
     examples, environment = [example_of(record) for record in records], environment_of(task)

@@ -49,8 +49,8 @@ JUDGE_PROMPT = "compare_critiques"
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelSummary(Summary):
-    """Records, pairs trained on, how many of them praise people's corrections and how many are spoiled answers, the
-    last metrics, the rates on held-out records, and the verdict.
+    """Records, pairs trained on, how many of them praise people's corrections and how many are
+    spoiled answers, the last metrics, the rates on held-out records, and the verdict.
     """
 
     records: int
@@ -71,8 +71,8 @@ class RewardModelEvaluation(Summary):
 
 
 def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
-    """Train the reward model on z and check it; writes `reward_model/policy`, `reward_model/gate.json` and
-    `evaluation/reward_model.json`.
+    """Train the reward model on z and check it; writes `reward_model/policy`,
+    `reward_model/gate.json` and `evaluation/reward_model.json`.
     """
     summary = train_reward_model(prepare_training(config, "reward_model", "reward_model", resume, "reward model"))
     release()  # what was trained is gone before the model that was written is loaded
@@ -154,7 +154,8 @@ def learner_settings(run: RunFolder, settings: RewardModelSettings) -> PolicySet
 
 
 def measure_reward_model(run: RunFolder, cases: Sequence[SpanCase]) -> dict[str, float]:
-    """The rates of the reward model on held-out records, for the report; empty if there are none."""
+    """The rates of the reward model on held-out records, for the report; empty if there are
+    none."""
     if not cases:
         return {}
     order = verdict_order(cases)
@@ -169,11 +170,12 @@ def run_evaluate_reward_model(
 ) -> RewardModelEvaluation:
     """The full report on the reward model on held-out records, with baselines that know nothing.
 
-    The judge, if there is one, compares its critiques with those in `against`, by default the annotations. `marks`
-    is a file of people's marks of its critiques.
+    The judge, if there is one, compares its critiques with those in `against`, by default the
+    annotations. `marks` is a file of people's marks of its critiques.
 
-    Writes to `evaluation/`: the rates of each for the report, everything in `reward_model.full.json`, and the
-    critiques of the reward model in `reward_model.said.jsonl`, for people to mark.
+    Writes to `evaluation/`: the rates of each for the report, everything in
+    `reward_model.full.json`, and the critiques of the reward model in `reward_model.said.jsonl`,
+    for people to mark.
 
     Raises:
         UserError: there are no held-out records, or the judge's prompt cannot be used.
@@ -207,7 +209,8 @@ def run_evaluate_reward_model(
 def measured_critiques(
     model: RewardModel, judged: Sequence[tuple[Feedback, SpanCase]], seed: int
 ) -> tuple[dict[str, Any], list[Feedback], list[Feedback]]:
-    """The report on a reward model's critiques of held-out records, those records, and the critiques as records.
+    """The report on a reward model's critiques of held-out records, those records, and the
+    critiques as records.
 
     Writes the rates, those of the baselines, and the critiques.
     """
@@ -240,11 +243,11 @@ def _say_signs(report: Mapping[str, Any]) -> None:
 def compared(
     path: Path | None, prompt: str, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]
 ) -> dict[str, float]:
-    """The judge's verdicts on the reward model's critiques compared with those of `path`, else `gold`: of the same
-    response to the same prompt, however many a prompt has.
+    """The judge's verdicts on the reward model's critiques compared with those of `path`, else
+    `gold`: of the same response to the same prompt, however many a prompt has.
 
-    A response that has no critique there, for its annotation failed in that run, is left out and counted
-    (`left_out`).
+    A response that has no critique there, for its annotation failed in that run, is left out and
+    counted (`left_out`).
 
     Raises:
         UserError: the other critiques are of other responses.
@@ -274,7 +277,8 @@ def _about(record: Feedback) -> tuple[str, str]:
 
 
 def heldout_cases(trained: RewardModel) -> list[tuple[Feedback, SpanCase]]:
-    """The held-out records that fit the model, with what the reward model says of them, token by token."""
+    """The held-out records that fit the model, with what the reward model says of them, token by
+    token."""
     _, heldout = reward_data(trained.run)
     if not heldout:
         return []

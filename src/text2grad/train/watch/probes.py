@@ -1,7 +1,7 @@
 """A few training prompts, answered anew every so many steps, so that there is an answer to follow.
 
-Only the policy changes between two answers to one of them. Training does not notice: nothing is learned from these
-answers, and no random generator is moved.
+Only the policy changes between two answers to one of them. Training does not notice: nothing is
+learned from these answers, and no random generator is moved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ FREE = ("program", "reward_model")
 
 
 class Probes:
-    """The prompts that are followed, and the random numbers of their answers, the same every time."""
+    """The prompts that are followed, and the random numbers of their answers, the same every
+    time."""
 
     def __init__(
         self, learner: Learner, examples: Sequence[Example], prompts: Sequence[Sequence[int]], seed: int
@@ -39,7 +40,8 @@ class Probes:
         self.prompts = [prompts[row] for row in rows]
 
     def answers(self, step: int, beta: float) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """Return the policy's answers at the beginning of a step, as records, and `seconds_probes`; or nothing.
+        """Return the policy's answers at the beginning of a step, as records, and `seconds_probes`;
+        or nothing.
 
         They have critiques where asking costs nothing. Raises what the critic raises.
         """

@@ -1,4 +1,5 @@
-"""Look at each step of a run: keep policies on the way, warn, and end a run that would learn nothing more."""
+"""Look at each step of a run: keep policies on the way, warn, and end a run that would learn
+nothing more."""
 
 from __future__ import annotations
 
@@ -15,11 +16,14 @@ from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.settings import SFTSettings
 
 LENGTHS_APART, MOST_CORRELATION = 2.0, 0.8
-"""How many times as long or short answers are, and how well their length tells their reward, before a warning."""
+"""How many times as long or short answers are, and how well their length tells their reward, before
+a warning."""
 LEAST_ENTROPY = 0.05
-"""Nats a token below which a policy whose answers to a prompt are all the same will hardly ever write another."""
+"""Nats a token below which a policy whose answers to a prompt are all the same will hardly ever
+write another."""
 PART_OF_PASS = 0.25
-"""The part of a pass over which a loss is averaged: forty short answers are learned within one pass."""
+"""The part of a pass over which a loss is averaged: forty short answers are learned within one
+pass."""
 
 
 def combined(*hooks: OnStep | None) -> OnStep | None:
@@ -34,8 +38,8 @@ def combined(*hooks: OnStep | None) -> OnStep | None:
 
 
 def kept_policies(every: int | None, policy: Policy, folder: Path) -> OnStep | None:
-    """Write the policy every so many steps (`ppo.keep_every`): `folder/<its name>-step-<steps>`, which `evaluate`
-    takes as any other policy."""
+    """Write the policy every so many steps (`ppo.keep_every`): `folder/<its name>-step-<steps>`,
+    which `evaluate` takes as any other policy."""
     if every is None:
         return None
 
@@ -47,7 +51,8 @@ def kept_policies(every: int | None, policy: Policy, folder: Path) -> OnStep | N
 
 
 def length_watched() -> OnStep:
-    """Warn once that a run learns how long to answer, compared with its first step since it was started."""
+    """Warn once that a run learns how long to answer, compared with its first step since it was
+    started."""
     first: list[float] = []
     named: list[str] = []
 
@@ -64,10 +69,11 @@ def length_watched() -> OnStep:
 
 
 def learns_length(before: float, now: float, correlation: float) -> str:
-    """Return a warning if the policy learns the length of its answers instead of their content, else "".
+    """Return a warning if the policy learns the length of its answers instead of their content,
+    else "".
 
-    `before` and `now` are mean lengths in tokens; `correlation` is that of the summed token rewards with the
-    length, -1 to 1.
+    `before` and `now` are mean lengths in tokens; `correlation` is that of the summed token rewards
+    with the length, -1 to 1.
     """
     shorter = correlation <= -MOST_CORRELATION and now * LENGTHS_APART <= before
     longer = correlation >= MOST_CORRELATION and now >= before * LENGTHS_APART
@@ -79,10 +85,12 @@ def learns_length(before: float, now: float, correlation: float) -> str:
 
 
 def variety_watched(settings: PPOSettings) -> OnStep:
-    """Inspect the answers of the first step: if those to a prompt are identical, there is nothing to compare.
+    """Inspect the answers of the first step: if those to a prompt are identical, there is nothing
+    to compare.
 
     Raises:
-        UserError: they are the same because the policy is sure of every token, so that no step would change it.
+        UserError: they are the same because the policy is sure of every token, so that no step
+            would change it.
     """
 
     def look(step: int, metrics: dict[str, float]) -> None:
@@ -97,7 +105,8 @@ def variety_watched(settings: PPOSettings) -> OnStep:
 
 
 def says_one_thing(metrics: Mapping[str, float], answers: int) -> str:
-    """Return a warning if all answers to each prompt are identical, or if a single answer is certain; else ""."""
+    """Return a warning if all answers to each prompt are identical, or if a single answer is
+    certain; else ""."""
     entropy = f"entropy {metrics['entropy']:.3f} nats a token"
     if "same_answers" not in metrics:
         sure = metrics["entropy"] < LEAST_ENTROPY / 5
@@ -107,11 +116,12 @@ def says_one_thing(metrics: Mapping[str, float], answers: int) -> str:
 
 
 class LossFloor:
-    """Says when to stop: once the mean training loss of the last `window` steps is below `least`, nats a token.
+    """Says when to stop: once the mean training loss of the last `window` steps is below `least`,
+    nats a token.
 
-    A loss of .1 is a chance of 9 in 10 for each token of the answers that were learned. The entropy of what is
-    sampled falls with it, and where samples are all alike there is little to compare. A part of
-    `durable.state.Training`.
+    A loss of .1 is a chance of 9 in 10 for each token of the answers that were learned. The entropy
+    of what is sampled falls with it, and where samples are all alike there is little to compare. A
+    part of `durable.state.Training`.
     """
 
     @classmethod

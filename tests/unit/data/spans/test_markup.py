@@ -1,4 +1,5 @@
-"""Mark-up in responses: marks, reasons and corrections; what is none stays, and what may be some is named."""
+"""Mark-up in responses: marks, reasons and corrections; what is none stays, and what may be some is
+named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Columns are proposed by their names in several languages, then by what is in them; what is unclear is named."""
+"""Columns are proposed by their names in several languages, then by what is in them; what is
+unclear is named."""
 
 from __future__ import annotations
 

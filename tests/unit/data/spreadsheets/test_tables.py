@@ -1,4 +1,5 @@
-"""Tables as spreadsheets and people write them: right, or one line that names the place and the cure."""
+"""Tables as spreadsheets and people write them: right, or one line that names the place and the
+cure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Workbooks and code pages: what people save is read, and what cannot be is one line with its cure."""
+"""Workbooks and code pages: what people save is read, and what cannot be is one line with its
+cure."""
 
 from __future__ import annotations
 
