@@ -8,7 +8,7 @@ answer is invalid unless it ends in time, `wire.parse` reads it, and every quote
 
     python benchmarks/grounded.py [--rounds 5] [--draws 1000]
 
-The last line of stdout is one JSON object. Wanted: ratio >= .70, invalid 0 of 1000 draws.
+The last line of stdout is one JSON object. Wanted: ratio >= 0.70, invalid 0 of 1000 draws.
 """
 
 from __future__ import annotations

@@ -8,13 +8,12 @@ and people mended, the lines of the poor spans (tests alone) are held against th
 person changed, took away, or put new lines before.
 
     python benchmarks/localise.py [--mutants 510] [--repairs 40] [--seed 0] [--workers 2] [--notes
-    FILE]
+        FILE]
 
-The last line of stdout is one JSON object. Wanted: top1_without_reference .70, top1_with_reference
-.95. `top1_without_repairs` is what tracebacks, coverage and reading alone give: the edits that the
+The last line of stdout is one JSON object. Wanted: top1_without_reference 0.70, top1_with_reference
+0.95. `top1_without_repairs` is what tracebacks, coverage and reading alone give: the edits that the
 critic tries are of the same nature as the planted faults, so that figure shows how much the other
-one owes to that.
-"""
+one owes to that."""
 
 from __future__ import annotations
 

@@ -4,27 +4,31 @@ Lines are those of code: no blank lines, comments or docstrings, imports counted
 share (`plugins/credit.py`, and `plugins/landing.py` for their tests) is counted as `shared_lines`.
 
     OMP_NUM_THREADS=1 python benchmarks/plugins.py [--seeds 3 4 5] [--folder .venv-plugins] [--out
-    runs/trl]
+        runs/trl]
 
 `--seeds` without a number leaves TRL's comparison out (the lab's `experiments.trl_words`, 20
-minutes of one core). What needs an engine that is neither installed here nor in --folder
-(`make test-plugins`) is null.
+minutes of one core). What needs an engine that is neither installed here nor in --folder (`make
+test-plugins`) is null.
 
 The last line of stdout is one JSON object, of each engine what is `installed` and its `glue_lines`,
 and
 
     trl         `text2grad` and `grpo`: sampled held-out pass@1 on the embedded task, the mean of
-    the seeds tinker      `tokens_moved_as_paid`: the share of paid tokens whose log-probability a
-    step moves with their sign;
+                the seeds
+    tinker      `tokens_moved_as_paid`: the share of paid tokens whose log-probability a step moves
+                with their sign;
                 the step is that of the protocol's `importance_sampling`, written here, on a random
-                model; `server_moved_as_paid`: the same by SkyRL's own server and its Adam, on
-                adapters of a random model
+                model;
+                `server_moved_as_paid`: the same by SkyRL's own server and its Adam, on adapters of
+                a random model
     verl        `max_abs_difference`: between its advantages and our loop's of the same rollouts,
-    over GAE and
+                over GAE and
                 REINFORCE++; `reward_first`, `reward_last`: the mean reward of an answer to 32
-                held-out prompts before and after 20 steps of its own trainer on a CPU
-                (`tests/engines/verl_run.py`: an agent of two turns with a tool, a random policy, 16
-                tokens of -1 to 1 and a verdict; 2 minutes when idle)
+                held-out prompts
+                before and after 20 steps of its own trainer on a CPU (`tests/engines/verl_run.py`:
+                an agent of
+                two turns with a tool, a random policy, 16 tokens of -1 to 1 and a verdict; 2
+                minutes when idle)
 """
 
 from __future__ import annotations

@@ -8,14 +8,13 @@ moments are drawn from a fixed seed: seconds since the process took the run's lo
 between, and the interpreter ends.
 
     OMP_NUM_THREADS=1 python benchmarks/stop.py [--points 20] [--within 20] [--folder RUN] [--
-    SETTINGS ...]
+        SETTINGS ...]
 
 Without `--folder`, a run with an SFT policy, a tiny one is made first. SETTINGS are those of
 `train`: the demo's by default, with the program critic. The last line of stdout is one JSON object:
 signals, seconds_median, seconds_max, cpu_max (processor seconds of the process after the signal: on
 busy cores that is what matters), in_step (signals that came while a step was unfinished), equal (to
-the bit), load (of the last minute, others' work). Wanted: seconds_max at most 15; equal true.
-"""
+the bit), load (of the last minute, others' work). Wanted: seconds_max at most 15; equal true."""
 
 from __future__ import annotations
 

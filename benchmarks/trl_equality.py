@@ -6,13 +6,12 @@ on the first run (some 1.5 GB, minutes) and kept. This script then starts itself
 that holds the settings they read.
 
     python benchmarks/trl_equality.py [--python PATH_TO_AN_INTERPRETER_WITH_TRL] [--folder WHERE]
-    [--cases 50]
+        [--cases 50]
 
 The last line of stdout is one JSON object: the largest absolute difference per quantity over all
 cases, in float64 and in float32 (what training sees). Equal formulas differ by rounding only; in
 float64 the variance, and what is whitened by it, differ by 1e-7, because TRL's Bessel factor is a
-quotient of integers in float32.
-"""
+quotient of integers in float32."""
 
 from __future__ import annotations
 

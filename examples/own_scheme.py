@@ -1,8 +1,7 @@
 """A credit scheme of your own: a function that turns a critique into a number for each token.
 
 python examples/own_scheme.py
-PYTHONPATH=examples text2grad train --credit.scheme own_scheme:first_fault    # the command line
-takes it by name
+PYTHONPATH=examples text2grad train --credit.scheme own_scheme:first_fault
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A task of your own: a class that says what is asked and how answers are measured.
 
 python examples/own_task.py
-PYTHONPATH=examples text2grad sft --task.name own_task:Capitals    # the command line takes it by
-name
+PYTHONPATH=examples text2grad sft --task.name own_task:Capitals
 """
 
 import text2grad as t2g

@@ -82,7 +82,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """(N, A, B) -> (N, A, B): the same singular vectors, singular values near 1 (between about .7
+    """(N, A, B) -> (N, A, B): the same singular vectors, singular values near 1 (between about 0.7
     and 1.2).
 
     Newton-Schulz iteration of the quintic of Jordan et al.; float32 on a CPU, bfloat16 elsewhere.

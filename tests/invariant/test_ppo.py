@@ -275,7 +275,7 @@ def test_warm_up_moves_the_value_function_alone(policy: Policy) -> None:
 
 
 def test_values_are_not_clipped_while_the_value_function_warms_up(policy: Policy) -> None:
-    """A new head is far from its returns; held to .2 a batch it would need hundreds of batches."""
+    """A new head is far from its returns; held to 0.2 a batch it would need hundreds of batches."""
     torch.nn.init.zeros_(policy.value_head.outer.weight)
     settings = PPOSettings(advantage="gae", gamma=1.0, lam=1.0, rollouts=8, value_lr=0.05, epochs=100)
     _, rollout = collect(policy, settings, CreditSettings(scheme="spread_score"))

@@ -428,7 +428,7 @@ def test_group_advantages_are_those_of_the_slow_formula_failed_critiques_left_ou
 
 
 def test_sums_that_differ_by_rounding_alone_are_equal() -> None:
-    """Ten tokens of .1 do not add up to 1 in float32."""
+    """Ten tokens of 0.1 do not add up to 1 in float32."""
     shares = torch.tensor([[0.1] * 10, [1.0] + [0.0] * 9, [0.3, 0.3, 0.4] + [0.0] * 7, [0.7, 0.3] + [0.0] * 8])
     every = torch.ones(4, 10, dtype=torch.bool)
     got = advantage.group_advantages(shares.sum(dim=1), shares, every, advantage.Grouping(4, 0.0))

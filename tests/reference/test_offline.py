@@ -28,7 +28,7 @@ def test_the_loss_by_hand() -> None:
     logp = chance.log().requires_grad_()
     loss = offline.offline_loss(logp, start.log(), weights, mask, 10.0)
     expected = torch.tensor([[2.772589, 0.173287, 0.111572, 0.767528, 0.0, 6.931472, 0.0]], dtype=torch.float64)
-    torch.testing.assert_close(loss.detach(), expected, rtol=0, atol=2e-5)  # .693147 x 10, and not x 19
+    torch.testing.assert_close(loss.detach(), expected, rtol=0, atol=2e-5)  # 0.693147 x 10, and not x 19
     loss.sum().backward()
     slope = torch.tensor([[-2.0, 0.25, 0.125, 3.0, 0.0, 10.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(logp.grad, slope, rtol=0, atol=5e-5)

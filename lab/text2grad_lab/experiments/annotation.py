@@ -9,13 +9,13 @@ on held-out records that did not change:
     flip_20           20 % of the spans have the other label
     displace_20       20 % of the spans are of the same length elsewhere in the answer
     irrelevant_20     20 % of the answers have the critique of an answer to another problem: its
-    words, its
+                      words, its
                       verdict, and those of its quotes that happen to occur in this answer too
     teacher_tests     a smaller teacher, which judges the same answers without the solution: it can
-    say that tests
+                      say that tests
                       fail, and blames the line of a traceback or the whole program
     teacher_one_test  a smaller teacher that looks at the first of the tests alone, and praises what
-    passes it
+                      passes it
 
 Arms in --policies also train a policy with that reward model in the loop, --steps steps. Rows in
 --out/results.jsonl that were made with the same settings are not made again.
@@ -27,8 +27,7 @@ from.
 
 The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `poor_f1`,
 `wrong_sign` and more, each with its mean and its value on every seed) and `policy` (arm -> held-out
-pass@1 `greedy` and `sampled`; `sft` is the start).
-"""
+pass@1 `greedy` and `sampled`; `sft` is the start)."""
 
 from __future__ import annotations
 

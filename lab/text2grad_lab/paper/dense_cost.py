@@ -9,12 +9,11 @@ common.
 
     text2grad sft && text2grad annotate
     python -m text2grad_lab.paper.dense_cost runs/demo/feedback.jsonl [--prompt code_plain]
-    [--tokenizer FILE]
+        [--tokenizer FILE]
 
 The last line of stdout is one JSON object: `records`, mean tokens of `span_prompt`, `span_answer`,
 `span_map`, `dense_prompt`, `dense_answer`, and the ratios dense : span of the answers
-(`answer_ratio`, `map_ratio`) and of prompt and answer together (`ratio`).
-"""
+(`answer_ratio`, `map_ratio`) and of prompt and answer together (`ratio`)."""
 
 from __future__ import annotations
 

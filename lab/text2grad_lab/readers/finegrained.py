@@ -5,7 +5,7 @@ Every error span is poor; text outside is neutral, since good text was not marke
 characters of "prediction 1", as published. The verdict is `span_score`.
 
     text2grad import dev_feedback.json --kind text2grad_lab.readers.finegrained:FINEGRAINED --config
-    human_qa
+        human_qa
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ or criticism (`polarity`). Everything that yields no span is counted. The verdic
 overall rating.
 
     text2grad import all-responses.jsonl --kind text2grad_lab.readers.squality:SQUALITY --config
-    human_qa
+        human_qa
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The openai SDK's client over connections whose answers end in time and in size.
 
-Nothing is followed, retried or decompressed. The SDK takes .4 s of CPU to import: only what asks a
+Nothing is followed, retried or decompressed. The SDK takes 0.4 s of CPU to import: only what asks a
 server imports this module.
 """
 

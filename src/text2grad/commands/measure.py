@@ -48,8 +48,8 @@ class Evaluate(Stage, ConfiguredAsRun):
       text2grad evaluate text2grad --config mine.yaml --evaluate.temperatures "[0.3, 0.5, 0.7, 1.0]"
       text2grad evaluate --task reward-model --config mine.yaml
       text2grad evaluate --task summarization --answers gpt-4o.jsonl --json
-      text2grad evaluate --task qa --answers ours.jsonl --against theirs.jsonl --evaluate.judge
-      gpt-4o
+      text2grad evaluate --task qa --answers ours.jsonl --against theirs.jsonl \\
+        --evaluate.judge gpt-4o
     """
 
     target: str = argument(

@@ -48,8 +48,9 @@ FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
 (lab/book)."""
 LEAST_LOSS = 0.1
 """Nats a token at which SFT ends where `train` samples from it. Of 48 short answers the loss falls
-from .35 to .015 within 7 updates; 14 leave one answer to nearly every prompt, and 100 would follow
-(lab/book). Of fewer than `FEW_ANSWERS` nothing is sampled: they are for `train --offline`."""
+from 0.35 to 0.015 within 7 updates; 14 leave one answer to nearly every prompt, and 100 would
+follow (lab/book). Of fewer than `FEW_ANSWERS` nothing is sampled: they are for
+`train --offline`."""
 PPO_LR = 3e-4
 """Of adapters on the same model; measured."""
 MEASURED_ON = 135e6
@@ -58,7 +59,7 @@ SHRINKS, OF_ALL_WEIGHTS = 0.4, 0.1
 """A rate falls with this power of the size; that of all weights is this share of the adapters'."""
 UPDATES_OF_TAGGER = 300
 """Of a reward model whose head marks the answer. Measured on 134 critiques, two seeds: after 100
-updates it finds 0 and .22 of the good tokens, after 300 .19 and .62 (lab/book)."""
+updates it finds 0 and 0.22 of the good tokens, after 300 0.19 and 0.62 (lab/book)."""
 ACTIVATIONS = 24
 """Numbers of 4 bytes that a layer keeps for the backward pass, for each token and each of its
 `width`."""

@@ -19,7 +19,7 @@ Grounding = Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_word)]
 
 
 class LoraSettings(Settings):
-    """Low-rank adapters (the paper's Table 9: r 16, alpha 32, dropout .1 on q_proj and v_proj)."""
+    """Low-rank adapters (the paper's Table 9: r 16, alpha 32, dropout 0.1 on q_proj and v_proj)."""
 
     r: int = Field(default=16, ge=1, description="rank; new adapters have alpha 2 r, so they are scaled by 2")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)

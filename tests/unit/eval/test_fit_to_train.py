@@ -150,7 +150,7 @@ def test_verdicts_count_only_where_they_are_paid() -> None:
 
 
 def test_verdicts_are_compared_with_those_of_the_annotations() -> None:
-    """By hand: gold -1, 0, 1 and -.5, said 1, 0, -1 and nothing: r is -1 over the three that have
+    """By hand: gold -1, 0, 1 and -0.5, said 1, 0, -1 and nothing: r is -1 over the three that have
     both."""
     pairs = [(-1.0, 1.0), (0.0, 0.0), (1.0, -1.0), (-0.5, None)]
     scored = [

@@ -63,7 +63,7 @@ def test_correlation_by_hand() -> None:
 
 
 def test_the_interval_of_a_correlation_covers_the_true_one_as_often_as_it_says() -> None:
-    """2,000 samples of 30 pairs with r = .6: 95 % of the intervals hold it."""
+    """2,000 samples of 30 pairs with r = 0.6: 95 % of the intervals hold it."""
     rng, r, covered = np.random.default_rng(3), 0.6, 0
     for _ in range(2000):
         x, e = rng.standard_normal((2, 30))
@@ -75,7 +75,7 @@ def test_the_interval_of_a_correlation_covers_the_true_one_as_often_as_it_says()
 def test_what_has_no_correlation() -> None:
     assert correlation([], []) is None and correlation([1.0], [2.0]) is None
     assert correlation([1.0, 1.0, 1.0], [0.0, 1.0, 2.0]) is None
-    assert correlation([float(n) for n in range(60)], [-0.6] * 60) is None  # whose mean is not -.6 to the last bit
+    assert correlation([float(n) for n in range(60)], [-0.6] * 60) is None  # whose mean is not -0.6 to the last bit
     assert correlation([0.0, 1.0, 2.0], [2.0, 1.0, 0.0]) == pytest.approx((-1.0, -1.0, 1.0))
     assert correlation([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]) == pytest.approx((1.0, 1.0, 1.0))
     with pytest.raises(ValueError, match="2 values and 1"):

@@ -73,7 +73,7 @@ def test_baselines_know_nothing() -> None:
 
 
 def test_one_label_for_every_token_is_right_as_often_as_tokens_have_it() -> None:
-    """Two of ten tokens are poor: marked all over, precision .2 and recall 1."""
+    """Two of ten tokens are poor: marked all over, precision 0.2 and recall 1."""
     found = baselines([case(critique(word_span(-1, 4, 5)), critique())] * 3)
     always = found["always_poor"]
     assert (always["poor_precision"], always["poor_recall"]) == (approx(0.2), 1.0)

@@ -46,7 +46,7 @@ TEMPERATURES = ["--evaluate.temperatures", "[0.3, 0.7, 1.0]", "--evaluate.valida
 
 
 class Sampler:
-    """Scores .9 at .7 on training prompts and at 1 on held-out ones; notes what it is asked."""
+    """Scores 0.9 at 0.7 on training prompts and at 1 on held-out ones; notes what it is asked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[float, list[str]]] = []

@@ -218,7 +218,7 @@ def slow_returns(said: Judgement, length: int, answered: Responses, row: int) ->
 
 
 def test_a_token_may_grow_up_to_the_upper_clip_alone(tmp_path: Path) -> None:
-    """All ratios are 1.25: with .2 above, what was praised stops there; with .28 it does not."""
+    """All ratios are 1.25: with 0.2 above, what was praised stops there; with 0.28 it does not."""
     policy, _, rollout = rollout_of(tiny_model(tmp_path), SETTINGS)
     moved = replace(rollout, old_logp=rollout.old_logp - math.log(1.25))
     praised = rollout.learned & (rollout.advantages > 0)

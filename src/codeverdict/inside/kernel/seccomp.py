@@ -107,7 +107,7 @@ def assembled(machine: str, process: int) -> bytes:
     """The filter of one kind of machine, for the process of this number, as the kernel wants it.
 
     A search tree over the numbers of the calls: the kernel translates the program, and tries it
-    with every call there is, each time it is installed, so a list of 115 comparisons takes .3 ms
+    with every call there is, each time it is installed, so a list of 115 comparisons takes 0.3 ms
     longer.
     """
     column = list(_ARCHITECTURES).index(machine)

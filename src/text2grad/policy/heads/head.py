@@ -25,7 +25,7 @@ STEP, STEP_OF_VERDICTS, STEP_OF_LABELS = 0.1, 0.3, 2.0
 """About what one AdamW step may add to an output: the learning rate of the map is this over its
 width.
 
-`STEP` is for heads that are all that a model says. Of verdicts on 200 critiques .1 learns too
+`STEP` is for heads that are all that a model says. Of verdicts on 200 critiques 0.1 learns too
 little in 100 steps, and 1 overfits them.
 """
 UNLABELLED = -100

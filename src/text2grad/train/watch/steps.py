@@ -119,9 +119,9 @@ class LossFloor:
     """Says when to stop: once the mean training loss of the last `window` steps is below `least`,
     nats a token.
 
-    A loss of .1 is a chance of 9 in 10 for each token of the answers that were learned. The entropy
-    of what is sampled falls with it, and where samples are all alike there is little to compare. A
-    part of `durable.state.Training`.
+    A loss of 0.1 is a chance of 9 in 10 for each token of the answers that were learned. The
+    entropy of what is sampled falls with it, and where samples are all alike there is little to
+    compare. A part of `durable.state.Training`.
     """
 
     @classmethod
