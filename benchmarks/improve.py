@@ -33,8 +33,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from feedback_files import ENGLISH, GERMAN, MIXED, shop_rows, write_table  # noqa: E402
 from text2grad.config import find_config, load_config  # noqa: E402
-from text2grad.data.spans.anchors import anchors  # noqa: E402
-from text2grad.data.spans.marks import edits  # noqa: E402
+from text2grad.data.spans.anchors import find_anchors  # noqa: E402
+from text2grad.data.spans.marks import diff_spans  # noqa: E402
 from text2grad.errors import UserError  # noqa: E402
 from text2grad.stages.improve import ImproveOptions, read_source, run_improve  # noqa: E402
 from workbook_files import write_ods, write_xlsx  # noqa: E402
@@ -95,14 +95,14 @@ def pointed_at(data: Path) -> Iterator[bool]:
         row = json.loads(line)
         for span in row["spans"]:
             if span["start"] is not None:
-                for start, end in anchors(" ".join(span["comment"]), row["response"]):
+                for start, end in find_anchors(" ".join(span["comment"]), row["response"]):
                     yield start < span["end"] and span["start"] < end
     for part in ("train", "val", "test"):
         for line in (data / "defacto" / f"{part}.jsonl").read_text("utf-8").splitlines():
             row = json.loads(line)
             feedback = row["feedback"] if isinstance(row["feedback"], dict) else {}
-            spans, _ = edits(row["candidate"], feedback.get("summary") or row["candidate"])
-            for start, end in anchors(feedback.get("explanation") or "", row["candidate"]) if spans else ():
+            spans, _ = diff_spans(row["candidate"], feedback.get("summary") or row["candidate"])
+            for start, end in find_anchors(feedback.get("explanation") or "", row["candidate"]) if spans else ():
                 yield any(start < span.end and span.start < end for span in spans)
 
 

@@ -29,10 +29,10 @@ def opinions(row: dict[str, Any], id: str, names: Names) -> Iterator[Opinion]:
     """What the customer of a ticket said of the reply."""
     opinion = Opinion(str(row["ticket"]), row["reply"], row["asked"])
     opinion.marks = [
-        Mark.of(flag, start="from", end="to", label="kind", reason="why") for flag in row.get("flags", [])
+        Mark.parse(flag, start="from", end="to", label="kind", reason="why") for flag in row.get("flags", [])
     ]
-    opinion.answer("remark", row.get("remark"), names)
-    opinion.answer("stars", row["stars"], names)
+    opinion.add_answer("remark", row.get("remark"), names)
+    opinion.add_answer("stars", row["stars"], names)
     yield opinion
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from places import DATA
-from text2grad.data.export import export, pairs_of
+from text2grad.data.export import build_pairs, export
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, Transcript
 from text2grad.jsonl import write_jsonl
@@ -93,7 +93,7 @@ def test_exported_feedback_is_read_back_and_feedback_itself_is_not(tmp_path: Pat
     ]
     export(records, "preference", tmp_path / "pairs.jsonl")
     found = read_pairs(str(tmp_path / "pairs.jsonl")).pairs
-    assert found == pairs_of(records).pairs and found[0].chosen == talk
+    assert found == build_pairs(records).pairs and found[0].chosen == talk
     write_jsonl(tmp_path / "feedback.jsonl", records)
     with pytest.raises(UserError, match=r"export .* --as preference"):
         read_pairs(str(tmp_path / "feedback.jsonl"))

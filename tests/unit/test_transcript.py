@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from text2grad.critics.human import HumanCritic
-from text2grad.data.records import merged, write_feedback
+from text2grad.data.records import merge_feedback, write_feedback
 from text2grad.data.responses import read_items
 from text2grad.errors import UserError
 from text2grad.feedback import (
@@ -119,7 +119,7 @@ def test_transcripts_are_told_apart_by_what_others_said(tmp_path: Path) -> None:
     assert other != TALK and len({other, TALK}) == 2 and key_of(other) != key_of(TALK) != TALK
     assert looked_up("20 miles") == TALK and key_of(str(TALK)) == TALK
     records = [feedback(TALK, critique="one"), feedback(other, critique="two")]
-    assert merged(records, records) == records
+    assert merge_feedback(records, records) == records
     assert write_feedback(tmp_path / "f.jsonl", records) == (2, 0)
     assert write_feedback(tmp_path / "f.jsonl", records[:1]) == (1, 1)
     (known, unknown) = HumanCritic(records[:1]).critique([EXAMPLE] * 2, [TALK, other])

@@ -13,7 +13,7 @@ from rouge_score.tokenizers import DefaultTokenizer
 
 from text2grad.critics.damage import DAMAGE, spoiled
 from text2grad.critics.reference import ReferenceCritic
-from text2grad.data.spans.marks import edits
+from text2grad.data.spans.marks import diff_spans
 from text2grad.eval.metrics import rouge
 from text2grad.eval.texts import text_figures
 from text2grad.feedback import Critique, Example, Feedback, Message, Source
@@ -149,14 +149,14 @@ def test_bleu_of_scripts_without_spaces(text: str) -> None:
 def test_a_correction_is_poor_where_it_differs(said: Words) -> None:
     """Another composition of the same text is none; what it puts in is an omission."""
     response, corrected, wrong = said
-    spans, omissions = edits(response, corrected)
+    spans, omissions = diff_spans(response, corrected)
     assert "".join(span.text for span in spans) in "".join(wrong) and spans
     assert all(response[span.start : span.end] == span.text and span.label == -1 for span in spans)
     assert not any(len(each) > len(corrected) / 2 for each in omissions)
     for text in (response, corrected):
         apart = unicodedata.normalize("NFD", text)
-        assert edits(text, apart) == edits(apart, text) == ((), ())
-    assert edits("会议在周五。", "会议改在周五下午。") == ((), ("改", "下午"))
+        assert diff_spans(text, apart) == diff_spans(apart, text) == ((), ())
+    assert diff_spans("会议在周五。", "会议改在周五下午。") == ((), ("改", "下午"))
 
 
 # --- damage, steps, content words, counts

@@ -85,7 +85,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     revisions = revise(chat, revision_prompt(), asked)
     refused: Counter[str] = Counter(revision.refused for revision in revisions if revision.refused)
     pairs = zip(asked, revisions, strict=True)
-    items = [Item(case.example, revision.text, ours=True) for case, revision in pairs if not revision.refused]
+    items = [Item(case.example, revision.text, shares_id=True) for case, revision in pairs if not revision.refused]
     if not items:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
         raise UserError(f"no revision of {len(revisions)} is usable: {reasons}", "take a stronger policy, --from")

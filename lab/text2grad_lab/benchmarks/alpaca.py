@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from text2grad.config import Config
-from text2grad.data.files import Row, load_rows, optional_text, text_of
-from text2grad.data.published import Shape, one_turn, read_examples
+from text2grad.data.files import Row, load_rows, optional_text, required_text
+from text2grad.data.published import Shape, read_examples, single_turn_example
 from text2grad.feedback import Example
 from text2grad.stages.run_folder import (
     ANSWERS,
@@ -48,8 +48,8 @@ class AlpacaEval(Benchmark):
 
 def _instruction(row: Row, fallback_id: str) -> Example:
     meta = {DATASET: optional_text(row, DATASET)}
-    return one_turn(
-        str(row.get("id") or fallback_id), text_of(row, "instruction"), optional_text(row, "output"), meta
+    return single_turn_example(
+        str(row.get("id") or fallback_id), required_text(row, "instruction"), optional_text(row, "output"), meta
     )
 
 

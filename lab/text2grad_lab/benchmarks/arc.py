@@ -6,8 +6,8 @@ the policy scores each answer.
 
 from __future__ import annotations
 
-from text2grad.data.files import Row, text_of
-from text2grad.data.published import Shape, one_turn, read_examples
+from text2grad.data.files import Row, required_text
+from text2grad.data.published import Shape, read_examples, single_turn_example
 from text2grad.feedback import Example
 from text2grad.tasks.base import TaskSettings
 from text2grad_lab.benchmarks import Benchmark
@@ -35,27 +35,29 @@ def _question(id: str, question: str, options: list[Row], key: str) -> Example:
         ValueError: no option has that label, or one has no text.
     """
     labels = [str(option["label"]) for option in options]
-    texts = [text_of(option, "text").strip() for option in options]
+    texts = [required_text(option, "text").strip() for option in options]
     if key not in labels:
         raise ValueError(f"the answer {key!r} is not one of {', '.join(labels)}")
     answer = labels.index(key)
-    example = one_turn(id, f"Question: {question.strip()}\nAnswer:", texts[answer], {"question": question})
+    example = single_turn_example(
+        id, f"Question: {question.strip()}\nAnswer:", texts[answer], {"question": question}
+    )
     return example.model_copy(update={"meta": {**example.meta, CHOICES: texts, ANSWER: answer}})
 
 
 def _of_the_hub(row: Row, id: str) -> Example:
     choices = row["choices"]
     options = [{"label": a, "text": b} for a, b in zip(choices["label"], choices["text"], strict=True)]
-    return _question(str(row.get("id", id)), text_of(row, "question"), options, str(row["answerKey"]))
+    return _question(str(row.get("id", id)), required_text(row, "question"), options, str(row["answerKey"]))
 
 
 def _as_published(row: Row, id: str) -> Example:
     asked = row["question"]
-    return _question(str(row.get("id", id)), text_of(asked, "stem"), asked["choices"], str(row["answerKey"]))
+    return _question(str(row.get("id", id)), required_text(asked, "stem"), asked["choices"], str(row["answerKey"]))
 
 
 def _with_options(row: Row, id: str) -> Example:
-    return _question(str(row.get("id", id)), text_of(row, "question"), row["options"], str(row["answer"]))
+    return _question(str(row.get("id", id)), required_text(row, "question"), row["options"], str(row["answer"]))
 
 
 SHAPES = (

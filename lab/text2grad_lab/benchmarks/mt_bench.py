@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from text2grad.data.files import Row, convert_rows, read_rows, text_of
+from text2grad.data.files import Row, convert_rows, read_rows, required_text
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
 from text2grad.tasks.base import TaskSettings
@@ -91,7 +91,7 @@ def _references(path: Path) -> dict[str, list[str]]:
 
 
 def _question(row: Row, references: Mapping[str, list[str]]) -> Example:
-    id, turns, category = str(row["question_id"]), _texts(row["turns"], None), text_of(row, "category")
+    id, turns, category = str(row["question_id"]), _texts(row["turns"], None), required_text(row, "category")
     right = references.get(id, []) if category in WITH_REFERENCE else []
     if category in WITH_REFERENCE and len(right) < len(turns):
         raise ValueError(f"question {id} ({category}) needs a reference answer in {REFERENCE_FILE}")

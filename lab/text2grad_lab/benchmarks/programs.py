@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from text2grad.data.files import Row, optional_text, text_of
-from text2grad.data.published import Shape, one_turn, python_lines, read_examples
+from text2grad.data.files import Row, optional_text, required_text
+from text2grad.data.published import Shape, python_lines, read_examples, single_turn_example
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
 from text2grad.tasks.base import TaskSettings
@@ -69,7 +69,7 @@ def in_mbpp_split(examples: Iterable[Example], split: str) -> list[Example]:
 
 
 def _mbpp(row: Row, fallback_id: str) -> Example:
-    checks, solution = row["test_list"], python_lines(text_of(row, "code"))
+    checks, solution = row["test_list"], python_lines(required_text(row, "code"))
     if not isinstance(checks, list) or not checks or not all(isinstance(check, str) for check in checks):
         raise ValueError("test_list is not a list of assertions")
     setup = "\n".join([*row.get("test_imports", []), optional_text(row, "test_setup_code")]).strip()
@@ -78,7 +78,7 @@ def _mbpp(row: Row, fallback_id: str) -> Example:
         # Imported inside the test: some solutions are named test_..., and would be collected as
         # tests.
         parts.append(as_test(f"test_{number}", f"{import_line(check, solution)}\n{check}"))
-    question = text_of(row, "prompt", "text")
+    question = required_text(row, "prompt", "text")
     # As in MBPP's own evaluation, one assertion shows the name and the arguments.
     content = f"{question}\n\nYour code must satisfy:\n{checks[0]}"
     called = names_defined(solution) & names_used(parse_module(checks[0]))
@@ -87,25 +87,25 @@ def _mbpp(row: Row, fallback_id: str) -> Example:
         "tests": "\n".join(filter(None, parts)),
         "entry_point": called.pop() if len(called) == 1 else "",
     }
-    return one_turn(f"mbpp-{row.get('task_id', fallback_id)}", content, solution, meta)
+    return single_turn_example(f"mbpp-{row.get('task_id', fallback_id)}", content, solution, meta)
 
 
 def _humaneval(row: Row, fallback_id: str) -> Example:
-    start, entry_point = text_of(row, "prompt"), text_of(row, "entry_point")
-    tests = check_module(text_of(row, "test"), entry_point, start)
+    start, entry_point = required_text(row, "prompt"), required_text(row, "entry_point")
+    tests = check_module(required_text(row, "test"), entry_point, start)
     return _completion(row, fallback_id, start, entry_point, tests)
 
 
 def _completion(row: Row, fallback_id: str, start: str, entry_point: str, tests: str) -> Example:
     content = f"Complete this function. Answer with all of it.\n\n```python\n{start.rstrip()}\n```"
     meta = {"question": start, "tests": tests, "entry_point": entry_point, "completes": start}
-    solution = start + text_of(row, "canonical_solution")
-    return one_turn(str(row.get("task_id") or fallback_id), content, solution, meta)
+    solution = start + required_text(row, "canonical_solution")
+    return single_turn_example(str(row.get("task_id") or fallback_id), content, solution, meta)
 
 
 def _plus(row: Row, fallback_id: str) -> Example:
-    start, entry_point = text_of(row, "prompt"), text_of(row, "entry_point")
-    tests = plus_module(row, start + text_of(row, "canonical_solution"))
+    start, entry_point = required_text(row, "prompt"), required_text(row, "entry_point")
+    tests = plus_module(row, start + required_text(row, "canonical_solution"))
     example = _completion(row, fallback_id, start, entry_point, tests)
     if not example.id.startswith("Mbpp/"):
         return example

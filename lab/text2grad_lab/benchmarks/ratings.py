@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.chat import Answer, Chat, Completion
-from text2grad.data.files import Row, convert_rows, read_rows, text_of
+from text2grad.data.files import Row, convert_rows, read_rows, required_text
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example, Message
@@ -42,7 +42,11 @@ def read_prompts(folder: Path) -> dict[str, JudgePrompt]:
     keys = frozenset({"name", "system_prompt", "prompt_template"})
 
     def convert(row: Row, _: str) -> list[JudgePrompt]:
-        return [JudgePrompt(text_of(row, "name"), str(row["system_prompt"]), text_of(row, "prompt_template"))]
+        return [
+            JudgePrompt(
+                required_text(row, "name"), str(row["system_prompt"]), required_text(row, "prompt_template")
+            )
+        ]
 
     rows = convert_rows(read_rows(folder / PROMPTS), folder / PROMPTS, keys, convert, "judge prompt")
     found = {prompt.name: prompt for prompt in rows}

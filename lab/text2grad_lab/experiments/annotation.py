@@ -181,7 +181,7 @@ def taught_by(seen: Callable[[Example], Example], config: Config, records: Seque
     leaves."""
     task = RunFolder.of(config).task()
     examples = {example.id: seen(example) for example in task.examples(feedback_split(config.task))}
-    items = [Item(examples[record.id], record.response, ours=True) for record in records]
+    items = [Item(examples[record.id], record.response, shares_id=True) for record in records]
     target = config.run.folder / TRAIN
     with critic_factory(config, "program") as factory, factory.open() as critic:
         criticise(critic, lambda: items, target)

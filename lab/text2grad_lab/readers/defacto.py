@@ -12,23 +12,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from text2grad.data.files import Row, optional_text, text_of
+from text2grad.data.files import Row, optional_text, required_text
 from text2grad.data.opinions import NO_ERROR, Importer, Names, Opinion
-from text2grad.data.spans.marks import edits, without_empty
+from text2grad.data.spans.marks import diff_spans, drop_empty
 from text2grad_lab.readers.finegrained import span_score
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """The opinion on a summary."""
     feedback: Mapping[str, Any] = row["feedback"] if isinstance(row["feedback"], dict) else {}
-    response, article = text_of(row, "candidate"), text_of(row, "article")
+    response, article = required_text(row, "candidate"), required_text(row, "article")
     explanation, instruction, corrected, evidence = (
         optional_text(feedback, name) for name in ("explanation", "instruction", "summary", "evidence")
     )
     has_error = bool(row["has_error"])
     changed = has_error and bool(corrected)
-    spans, omissions = edits(response, corrected, instruction or explanation) if changed else ((), ())
-    meta = without_empty(
+    spans, omissions = diff_spans(response, corrected, instruction or explanation) if changed else ((), ())
+    meta = drop_empty(
         has_error=has_error,
         errors=", ".join(name for name in ("intrinsic_error", "extrinsic_error") if row.get(name)),
         evidence=evidence,

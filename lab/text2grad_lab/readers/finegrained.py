@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from text2grad.data.files import Row, optional_text, text_of
+from text2grad.data.files import Row, optional_text, required_text
 from text2grad.data.opinions import NO_ERROR, Importer, Names, Opinion
 from text2grad.feedback import Example, Message, Span
 
@@ -36,13 +36,13 @@ SENTENCES = {
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """The opinion on a published answer."""
     example = finegrained_example(row, fallback_id, names.context_characters)
-    response, passages = text_of(row, "prediction 1"), row["passages"]
+    response, passages = required_text(row, "prediction 1"), row["passages"]
     errors, missing = (_objects(row["feedback"], key) for key in ("errors", "missing-info"))
     spans = sorted((_span(error, response, passages) for error in errors), key=lambda span: span.start)
     left_out = [passage_sentence(passages, item) for item in missing]
     sentences = [_sentence(span.reason.partition(":")[0], shortened(span.text)) for span in spans]
     for item, text in zip(missing, left_out, strict=True):
-        sentences.append(_sentence(text_of(item, "error type"), shortened(text, 30)))
+        sentences.append(_sentence(required_text(item, "error type"), shortened(text, 30)))
     yield Opinion(
         fallback_id,
         response,
@@ -81,7 +81,7 @@ def _span(error: Mapping[str, Any], response: str, passages: Sequence[Sequence[s
     start, end = error.get("start"), error.get("end")
     if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start < end <= len(response):
         raise ValueError(f"error span [{start}, {end}) is not inside the {len(response)} characters")
-    kind, explanation = text_of(error, "error type"), str(error.get("explanation", ""))
+    kind, explanation = required_text(error, "error type"), str(error.get("explanation", ""))
     evidence = " ".join(explanation.split())
     if explanation.startswith("{"):  # of wrong grounding, a pointer to the sentence that is right
         try:
@@ -112,7 +112,7 @@ def finegrained_example(row: Row, fallback_id: str, context_characters: int | No
     The reference is the answer as people corrected it. Where they left nothing of it (13 of the 500
     in dev_feedback.json), it is the human-written gold answer.
     """
-    question = text_of(row, "question")
+    question = required_text(row, "question")
     feedback = row["feedback"]
     if not isinstance(feedback, dict):
         raise ValueError("feedback is not an object")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from text2grad.data.files import Row, optional_text, text_of
+from text2grad.data.files import Row, optional_text, required_text
 from text2grad.data.opinions import Importer, Names, Opinion
-from text2grad.data.published import Shape, one_turn, python_lines
+from text2grad.data.published import Shape, python_lines, single_turn_example
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example
 from text2grad_lab.benchmarks.checks import check_module
 
@@ -22,19 +22,21 @@ CORRECTED = "unedited_annotator_completion"
 def problem(row: Row, fallback_id: str) -> Example:
     """The problem of a row with its tests; the reference is the corrected program, `draft` the
     model's."""
-    start = text_of(row, "prompt")
+    start = required_text(row, "prompt")
     declared = re.findall(r"^def[ \t]+(\w+)", start, re.M)  # Python cannot parse the beginning of a program
     if not declared:
         raise ValueError("the prompt declares no function")
     content = f"Complete this program. Answer with all of it.\n\n```python\n{start.rstrip()}\n```"
     meta = {
         "question": start,
-        "tests": check_module(text_of(row, "test"), declared[-1]),
+        "tests": check_module(required_text(row, "test"), declared[-1]),
         "entry_point": declared[-1],
-        DRAFT: text_of(row, "original_model_completion"),
+        DRAFT: required_text(row, "original_model_completion"),
         HUMAN_FEEDBACK: optional_text(row, "Feedback"),
     }
-    return one_turn(f"mbpp-{row.get('task_id', fallback_id)}", content, python_lines(text_of(row, CORRECTED)), meta)
+    return single_turn_example(
+        f"mbpp-{row.get('task_id', fallback_id)}", content, python_lines(required_text(row, CORRECTED)), meta
+    )
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from text2grad.data.export import Pairs
-from text2grad.data.files import Row, convert_rows, load_rows, text_of
+from text2grad.data.files import Row, convert_rows, load_rows, required_text
 from text2grad.data.published import Response, responses_of
 from text2grad.data.records import OWN_KEYS
 from text2grad.data.spans.marks import as_turns
@@ -65,7 +65,7 @@ def _pair(row: Row, fallback_id: str) -> Preference:
     if before != other:
         raise ValueError("'chosen' and 'rejected' answer different prompts")
     id = row.get("prompt_id") or row.get("id") or fallback_id
-    prompt = before or _turns(row.get("prompt")) or as_turns(text_of(row, "prompt"))
+    prompt = before or _turns(row.get("prompt")) or as_turns(required_text(row, "prompt"))
     return Preference(id=str(id), prompt=prompt, chosen=chosen, rejected=rejected, meta=row.get("meta") or {})
 
 

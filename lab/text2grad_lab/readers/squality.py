@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from text2grad.data.files import Row, optional_text, read_rows, text_of
+from text2grad.data.files import Row, optional_text, read_rows, required_text
 from text2grad.data.opinions import Importer, Names, Opinion
-from text2grad.data.spans.marks import without_empty
+from text2grad.data.spans.marks import drop_empty
 from text2grad.errors import UserError
 from text2grad.feedback import QuoteCounts, Span
 from text2grad_lab.readers.finegrained import shortened
@@ -50,8 +50,10 @@ def find(selection: str, response: str) -> list[tuple[int, int]]:
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """The opinion of each review of a row. The published rows have no question texts:
-    `names.beside` has them."""
-    return (_opinion(each, names.beside) for each in (_reviews(row, names.beside) if _is_nested(row) else [row]))
+    `names.companion` has them."""
+    return (
+        _opinion(each, names.companion) for each in (_reviews(row, names.companion) if _is_nested(row) else [row])
+    )
 
 
 def _is_nested(row: Row) -> bool:
@@ -62,8 +64,8 @@ def _opinion(row: Row, questions: Mapping[tuple[str, str], Question]) -> Opinion
     """The opinion of one review. `row["spans"]`: what was highlighted, and the comment on it."""
     place = [str(row[key]) for key in ("passage_id", "question_index", "system", "worker_id")]
     story, index, system, worker = place
-    words, references = questions.get((story, index), (text_of(row, "question"), ()))
-    question, response = f"{words} (story {story})", text_of(row, "response")
+    words, references = questions.get((story, index), (required_text(row, "question"), ()))
+    question, response = f"{words} (story {story})", required_text(row, "response")
     marks = [(mark["selection"], " ".join(" ".join(mark["comment"]).split())) for mark in row["spans"]]
     ratings = {name: row[name] for name in RATINGS}
     for name, value in ratings.items():
@@ -80,7 +82,7 @@ def _opinion(row: Row, questions: Mapping[tuple[str, str], Question]) -> Opinion
         spans=spans,
         counts=counts,
         score=round(ratings["overall"] / 50 - 1, 2),  # a model has to learn to write it
-        meta=without_empty(
+        meta=drop_empty(
             question=question, gold="".join(references[:1]), system=system, worker=worker, ratings=ratings
         ),
     )
@@ -135,17 +137,17 @@ def read_names(path: Path, rows: Sequence[Row]) -> Names:
         raise UserError(f"{path} has no question texts", f"put {beside.name} or {published.name} beside it")
     questions: dict[tuple[str, str], Question] = {}
     for row in read_rows(source) if source else ():
-        story = optional_text(row, "passage_id") or text_of(row["metadata"], "passage_id")
+        story = optional_text(row, "passage_id") or required_text(row["metadata"], "passage_id")
         for index, question in enumerate(row["questions"]):
             answers = (response["response_text"] for response in question.get("responses", []))
             references = tuple(question.get("references") or answers)
-            questions[story, str(index)] = text_of(question, "question_text"), references
-    return Names(beside=questions)
+            questions[story, str(index)] = required_text(question, "question_text"), references
+    return Names(companion=questions)
 
 
 SQUALITY = Importer(
     "squality",
     opinions,
-    known=lambda row: row.keys() >= NESTED_KEYS or row.keys() >= FLAT_KEYS,
+    accepts=lambda row: row.keys() >= NESTED_KEYS or row.keys() >= FLAT_KEYS,
     names=read_names,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from text2grad.data.published import one_turn
+from text2grad.data.published import single_turn_example
 from text2grad.feedback import Example
 from text2grad.tasks.function_summaries import FunctionSummariesTask, shorten
 from text2grad.tasks.library import DocumentedFunction
@@ -27,7 +27,9 @@ class DocstringsTask(FunctionSummariesTask):
         signature = shorten(function.signature.replace("_", " "), SIGNATURE)
         rest = shorten(function.rest, REST if room is None else room)
         content = f"{in_words(function.name)} {signature}\n{rest}"
-        return one_turn(function.place, content.lower(), function.summary.lower(), {"package": function.package})
+        return single_turn_example(
+            function.place, content.lower(), function.summary.lower(), {"package": function.package}
+        )
 
 
 def in_words(name: str) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from text2grad.data.published import one_turn
+from text2grad.data.published import single_turn_example
 from text2grad.feedback import Example
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, refuse_shares
@@ -133,7 +133,7 @@ class ExtractionTask:
         document = FORMS[kind.form](kind, values, rng)
         content = ASKED.format(keys=", ".join(keys), of=f", of {which}" if which else "", document=document)
         reference = "{" + ", ".join(f"{json.dumps(key)}: {values[key].answer}" for key in keys) + "}"
-        return one_turn(id, content, reference, {"kind": kind.kind})
+        return single_turn_example(id, content, reference, {"kind": kind.kind})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """`fields`: share of the fields that are right; `exact`: all are; `valid`: JSON with

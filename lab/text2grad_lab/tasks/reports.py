@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from text2grad.data.published import one_turn
+from text2grad.data.published import single_turn_example
 from text2grad.errors import UserError
 from text2grad.feedback import Example, conversation_text
 from text2grad.strict_yaml import parse_yaml
@@ -215,7 +215,9 @@ class ReportsTask:
         content = ASKED.format(about=table.about, rows="\n".join(shown))
         kept = {name: facts[name] for name in chosen}
         meta = {"table": table.table, "facts": [asdict(fact) for fact in kept.values()]}
-        return Example(**{**dict(one_turn(id, content, demonstration(table, kept, rng), {})), "meta": meta})
+        return Example(
+            **{**dict(single_turn_example(id, content, demonstration(table, kept, rng), {})), "meta": meta}
+        )
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """`covered`: share of the facts that are stated; `invented`: 1 where every number is in the

@@ -103,12 +103,12 @@ class Export(Stage):
 
     def export(self) -> dict[str, Any]:
         """Write the file."""
-        from text2grad.data.export import export, left_out
+        from text2grad.data.export import count_left_out, export
         from text2grad.feedback import Feedback
         from text2grad.jsonl import read_jsonl
 
         rows = export(read_jsonl(self.source, Feedback), self.kind, self.out, self.pairs_per_prompt)
-        return {"rows": rows, **left_out(read_jsonl(self.source, Feedback), self.kind), "out": str(self.out)}
+        return {"rows": rows, **count_left_out(read_jsonl(self.source, Feedback), self.kind), "out": str(self.out)}
 
 
 @command("feedback-report")

@@ -69,11 +69,11 @@ class AssistantTurn(NamedTuple):
     calls: Sequence[Mapping[str, Any]]
 
 
-Write = Callable[[AssistantTurn], str]
+TurnWriter = Callable[[AssistantTurn], str]
 """A turn as the policy writes it."""
 
 
-def by_default(said: AssistantTurn, cure: str = "the policy's own way: --policy.model NAME") -> str:
+def default_turn_text(said: AssistantTurn, cure: str = "the policy's own way: --policy.model NAME") -> str:
     """A turn in the frames that most open models are trained on, Qwen's among them; stderr says so,
     once.
 
@@ -103,11 +103,11 @@ class Exchange:
     prompt: tuple[Message, ...]
     response: str | None
     is_turn: bool
-    others: Row
-    asks: str = ""
+    extra: Row
+    prompt_key: str = ""
 
 
-def read_exchange(row: Row, write: Write = by_default, literal: bool = False) -> Exchange:
+def read_exchange(row: Row, write: TurnWriter = default_turn_text, literal: bool = False) -> Exchange:
     """Read prompt and response of a row. A `literal` response is text, also where it looks like
     turns as JSON.
 
@@ -117,24 +117,24 @@ def read_exchange(row: Row, write: Write = by_default, literal: bool = False) ->
     """
     refuse_telemetry(row)
     cells = {name: _loaded(row[name]) for name in TALKS if isinstance(row.get(name), str)}  # a table has JSON there
-    row = _run_of_a_model({**row, **{name: value for name, value in cells.items() if is_talk(value)}})
+    row = _run_of_a_model({**row, **{name: value for name, value in cells.items() if is_conversation(value)}})
     prompt, used = read_prompt(row, write)
     answers = [name for name in ANSWERS if _is_said(row.get(name)) and (name != "output" or _goes_with(row))]
     if len(answers) > 1:
         raise RowError(f"both a {answers[1]} and a {answers[0]}", "leave out the one that is not meant")
     answer = row[answers[0]] if answers else row.get("response")
     is_text = answer is None or (literal and isinstance(answer, str))
-    turns = [] if is_text else list(turns_of(answer, "response", write))
+    turns = [] if is_text else list(parse_turns(answer, "response", write))
     response = None if turns or answer is None else cell_text({"response": answer}, "response")
-    talk = next((name for name in TALKS if is_talk(row.get(name))), "")
+    talk = next((name for name in TALKS if is_conversation(row.get(name))), "")
     before: list[Message] = []
     if not (talk or answers or "prompt" in row):
         for name in TALKS:
-            messages_of(row[name] if isinstance(row.get(name), list) else (), write)  # says what is wrong there
+            parse_messages(row[name] if isinstance(row.get(name), list) else (), write)  # says what is wrong there
     if talk and not answers:
-        turns = messages_of(row[talk], write)
+        turns = parse_messages(row[talk], write)
     elif talk:
-        before = messages_of(row[talk], write)
+        before = parse_messages(row[talk], write)
         if before[-1].role == "assistant" and before[-1].content in (response, turns[-1].content if turns else ""):
             before.pop()
         if before and before[-1].role == "assistant":
@@ -152,12 +152,12 @@ def read_exchange(row: Row, write: Write = by_default, literal: bool = False) ->
     if before:
         used = [*used, talk]
         prompt = _same_prompt(prompt, tuple(before))
-    shown, used = with_system(row, prompt, used)
+    shown, used = add_system_message(row, prompt, used)
     others = {name: value for name, value in row.items() if name not in (*used, *answers, talk)}
     return Exchange(shown, response, bool(turns), others, "" if before else next(iter(used), ""))
 
 
-def read_record(row: Row, write: Write = by_default) -> Feedback:
+def read_record(row: Row, write: TurnWriter = default_turn_text) -> Feedback:
     """Read a record of ours; of structured messages as its response, the turns are read.
 
     Raises:
@@ -165,7 +165,7 @@ def read_record(row: Row, write: Write = by_default) -> Feedback:
     """
     if is_structured(row.get("response")):
         exchange = read_exchange(row, write)
-        row = {**exchange.others, "prompt": exchange.prompt, "response": exchange.response}
+        row = {**exchange.extra, "prompt": exchange.prompt, "response": exchange.response}
     return Feedback.model_validate(row)
 
 
@@ -184,19 +184,19 @@ def _is_said(value: Any) -> bool:
 
 
 def read_prompt(
-    row: Row, write: Write = by_default, names: Sequence[str] = PROMPTS, every: bool = False
+    row: Row, write: TurnWriter = default_turn_text, names: Sequence[str] = PROMPTS, every: bool = False
 ) -> tuple[tuple[Message, ...], list[str]]:
     """The prompt under the first of `names` (or under `every` one), as turns, and the keys that
     hold it; without a `system` of the row.
     """
     there = [name for name in names if _is_said(row.get(name))]
-    asks = [name for name in there if name == "prompt" or isinstance(row[name], str) or is_talk(row[name])]
+    asks = [name for name in there if name == "prompt" or isinstance(row[name], str) or is_conversation(row[name])]
     used = asks if every else asks[:1]
     if used == ["instruction"] and isinstance(row.get("input"), str) and row["input"].strip():
         used.append("input")
     if not used:
         return (), []
-    if turns := turns_of(row[used[0]], "prompt", write):
+    if turns := parse_turns(row[used[0]], "prompt", write):
         return turns, used[:1]
     text = "\n\n".join(cell_text(row, name, "prompt") for name in used)
     return (Message(role="user", content=text),), used
@@ -214,7 +214,9 @@ def _same_prompt(prompt: tuple[Message, ...], before: tuple[Message, ...]) -> tu
     return max(prompt, before, key=len)
 
 
-def with_system(row: Row, prompt: tuple[Message, ...], used: list[str]) -> tuple[tuple[Message, ...], list[str]]:
+def add_system_message(
+    row: Row, prompt: tuple[Message, ...], used: list[str]
+) -> tuple[tuple[Message, ...], list[str]]:
     """The prompt after the system message of a row, if it has one, and the keys of both.
 
     Raises:
@@ -232,7 +234,7 @@ def with_system(row: Row, prompt: tuple[Message, ...], used: list[str]) -> tuple
 def _goes_with(row: Row) -> bool:
     """True if `output` is an answer: beside an instruction, or as messages. Others may hold a
     tool's words."""
-    return isinstance(row.get("instruction"), str) or is_talk(row["output"])
+    return isinstance(row.get("instruction"), str) or is_conversation(row["output"])
 
 
 def _run_of_a_model(row: Row) -> Row:
@@ -240,23 +242,23 @@ def _run_of_a_model(row: Row) -> Row:
     row as it is."""
     if row.get("run_type") in ("llm", "chat_model"):
         sides = {"prompt": "inputs", "response": "outputs"}
-    elif is_talk(row.get("output")) and "input" in row and not {*PROMPTS, *TALKS} & row.keys():
+    elif is_conversation(row.get("output")) and "input" in row and not {*PROMPTS, *TALKS} & row.keys():
         sides = {"prompt": "input", "response": "output", "system": "instructions"}
     else:
         return row
-    texts = {ours: messages_in(row[name]) or row[name] for ours, name in sides.items() if row.get(name)}
+    texts = {ours: find_messages(row[name]) or row[name] for ours, name in sides.items() if row.get(name)}
     return {**{name: value for name, value in row.items() if name not in sides.values()}, **texts}
 
 
-def messages_in(value: Any) -> list[Any]:
+def find_messages(value: Any) -> list[Any]:
     """The messages in the input or output of a run, however deep: the first list of some, or the
     only one."""
     if isinstance(value, dict) and _role(value):
         return [value]
-    if is_talk(value):
+    if is_conversation(value):
         return list(value)
     inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next(filter(None, map(messages_in, inner)), [])
+    return next(filter(None, map(find_messages, inner)), [])
 
 
 def repeats_prompt(row: Mapping[str, Any]) -> bool:
@@ -274,7 +276,7 @@ def is_structured(messages: object) -> bool:
     return any(item.keys() - {"role", "content"} or not isinstance(item.get("content"), str) for item in objects)
 
 
-def turns_of(value: Any, name: str, write: Write = by_default) -> tuple[Message, ...]:
+def parse_turns(value: Any, name: str, write: TurnWriter = default_turn_text) -> tuple[Message, ...]:
     """The chat turns of a cell that has some: a list of them, one alone, or a list as JSON text;
     empty: it is text.
 
@@ -289,10 +291,10 @@ def turns_of(value: Any, name: str, write: Write = by_default) -> tuple[Message,
         value = listed if all(map(is_turn, listed)) else None
     if isinstance(value, dict):
         value = [{"role": "assistant", **value} if name != "prompt" and "content" in value else value]
-    if isinstance(value, list) and value and not is_talk(value):
+    if isinstance(value, list) and value and not is_conversation(value):
         shape = '{"role": "assistant", "content": "..."}'
         raise ValueError(f"the {name} is neither text nor a list of turns such as {shape}: {str(value[0])[:40]!r}")
-    return tuple(messages_of(value, write)) if isinstance(value, list) else ()
+    return tuple(parse_messages(value, write)) if isinstance(value, list) else ()
 
 
 def is_turn(value: Any) -> bool:
@@ -303,14 +305,14 @@ def is_turn(value: Any) -> bool:
 # Messages.
 
 
-def is_talk(value: Any) -> bool:
+def is_conversation(value: Any) -> bool:
     """True if this is a list of messages, or of items of the responses API."""
     items = value if isinstance(value, list) else []
     typed = all(isinstance(item, dict) and (_role(item) or "type" in item) for item in items)
     return typed and any(map(_role, items))
 
 
-def messages_of(value: Iterable[Any], write: Write = by_default) -> list[Message]:
+def parse_messages(value: Iterable[Any], write: TurnWriter = default_turn_text) -> list[Message]:
     """Messages as plain text, under the roles of those who wrote them.
 
     Raises:
@@ -357,7 +359,7 @@ def _inner(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return inner if isinstance(inner, dict) else message
 
 
-def plain_messages(message: Mapping[str, Any], write: Write = by_default) -> list[Message]:
+def plain_messages(message: Mapping[str, Any], write: TurnWriter = default_turn_text) -> list[Message]:
     """A message as plain text: one message, or one for each result of a tool in it and for what
     stands between.
 

@@ -10,13 +10,13 @@ from decimal import Decimal
 from itertools import islice, product
 from pathlib import Path
 
-from text2grad.data.conversations import turns_of
+from text2grad.data.conversations import parse_turns
 from text2grad.data.files import Row
 from text2grad.data.opinions import Importer
-from text2grad.data.records import record_of
+from text2grad.data.records import build_record
 from text2grad.data.remarks import AS_IT_IS, COLUMNS, DECLARED, NO_SPANS, read_row
 from text2grad.data.scale import Scales
-from text2grad.data.spans.marks import LABELS, Mark, without_empty
+from text2grad.data.spans.marks import LABELS, Mark, drop_empty
 from text2grad.data.spans.markup import write_markup
 from text2grad.data.spreadsheets.tables import as_cell
 from text2grad.errors import UsageError, UserError
@@ -92,7 +92,7 @@ def _response(response: str) -> str:
 def _named(quote: Quote, label: Label) -> Row:
     """A quote as an entry of the spans of a row."""
     named = {"turn": quote.turn, "occurrence": quote.occurrence, "reason": quote.reason}
-    return {"text": quote.text, "label": LABELS.get(label, ""), **without_empty(**named)}
+    return {"text": quote.text, "label": LABELS.get(label, ""), **drop_empty(**named)}
 
 
 def _is_read_back(row: Row, record: Feedback) -> bool:
@@ -102,7 +102,7 @@ def _is_read_back(row: Row, record: Feedback) -> bool:
         return False
     if opinion.losses or opinion.skipped:
         return False
-    read = record_of(TABLE, opinion, Scales({}), {})
+    read = build_record(TABLE, opinion, Scales({}), {})
     if any(getattr(read, name) != getattr(record, name) for name in _SAME):
         return False
     invented = read.meta.get("omissions", []) not in ([], record.meta.get("omissions"))
@@ -118,7 +118,7 @@ def _prompt(prompt: tuple[Message, ...]) -> str:
     text = prompt[0].content
     plain = len(prompt) == 1 and prompt[0].role == "user" and bool(text.strip())
     try:
-        plain = plain and not turns_of(text, "prompt")
+        plain = plain and not parse_turns(text, "prompt")
     except ValueError:
         plain = False
     return text if plain else to_json([turn.model_dump() for turn in prompt])
@@ -135,7 +135,7 @@ class Pairs:
     left_out: Mapping[str, int]
 
 
-def pairs_of(records: Iterable[Feedback], most: int = 1) -> Pairs:
+def build_pairs(records: Iterable[Feedback], most: int = 1) -> Pairs:
     """What people corrected over the response; of several scored responses to one prompt, the
     better over the worse (programs that pass and that fail: paper, appendix N), at most `most`
     pairs.
@@ -202,7 +202,7 @@ def preference_row(pair: Preference) -> Row:
 
 WRITERS: Mapping[str, Callable[[Iterable[Feedback], int], Iterator[Row]]] = {
     "csv": lambda records, _: (table_row(record) for record in records if record.error is None),
-    "preference": lambda records, most: map(preference_row, pairs_of(records, most).pairs),
+    "preference": lambda records, most: map(preference_row, build_pairs(records, most).pairs),
 }
 MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_per_prompt 4"
 
@@ -254,10 +254,10 @@ def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
             file.writelines(to_json(row) + "\n" for row in rows)
 
 
-def left_out(records: Iterable[Feedback], kind: str) -> dict[str, Mapping[str, int]]:
+def count_left_out(records: Iterable[Feedback], kind: str) -> dict[str, Mapping[str, int]]:
     """What was not written, by the reason: records that gave no preference pair, else spans without
     a sign."""
     if kind == "preference":
-        return {"left_out": pairs_of(records).left_out}
+        return {"left_out": build_pairs(records).left_out}
     count = sum(not span.label for record in records for span in record.spans)
     return {"left_out": {"improvable_spans": count}} if count else {}

@@ -24,7 +24,7 @@ from text2grad.jsonl import json_lines, reading
 from text2grad.unicode_words import pieces
 
 Row = dict[str, Any]
-Placed = tuple[str, Row]
+LocatedRow = tuple[str, Row]
 """A row behind its place in the file: `line 3`, `record 3` of a .json file, `row 3` of a table."""
 T = TypeVar("T")
 _LINES = "to_json('{path}.jsonl', orient='records', lines=True)"
@@ -119,10 +119,10 @@ def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]
 
 def read_rows(path: Path, sheet: str = "") -> Iterator[Row]:
     """The rows of a file without their places; see `rows`."""
-    return (row for _, row in rows(path, sheet))
+    return (row for _, row in read_located_rows(path, sheet))
 
 
-def rows(path: Path, sheet: str = "") -> Iterator[Placed]:
+def read_located_rows(path: Path, sheet: str = "") -> Iterator[LocatedRow]:
     """The rows of JSON Lines (packed or not), of JSON with a list of objects or objects by id, or
     of a table with a header, each with its place. Of a workbook, those of the `sheet`, or of the
     only one with a table of answers.
@@ -168,7 +168,7 @@ def _has_data_set(folder: Path) -> bool:
     return any(path.suffix == ".arrow" or path.name == "dataset_dict.json" for path in folder.iterdir())
 
 
-def files_in(folder: Path) -> tuple[list[Path], list[str]]:
+def list_files(folder: Path) -> tuple[list[Path], list[str]]:
     """The files of a folder that may have feedback, and the names of others: half a download, an
     editor's lock.
 
@@ -291,11 +291,11 @@ def convert_rows(
         UserError: rows are no records of `noun`: all of them, and why.
     """
     placed = ((f"record {number}", row) for number, row in enumerate(rows, start=1))
-    return (item for _, item in convert_placed(placed, data, keys, convert, noun))
+    return (item for _, item in convert_located_rows(placed, data, keys, convert, noun))
 
 
-def convert_placed(
-    rows: Iterable[Placed],
+def convert_located_rows(
+    rows: Iterable[LocatedRow],
     data: str | Path,
     keys: frozenset[str],
     convert: Callable[[Row, str], Iterable[T]],
@@ -338,7 +338,7 @@ def bad_record(data: str | Path, number: int, error: ValueError) -> UserError:
 # Texts in a row.
 
 
-def text_of(row: Mapping[str, Any], *keys: str) -> str:
+def required_text(row: Mapping[str, Any], *keys: str) -> str:
     """The first of `keys` that holds non-empty text.
 
     Raises:
@@ -359,7 +359,7 @@ def holds_text(value: Any) -> bool:
     return len(list(islice((word for word in words if any(map(str.isalpha, word))), 2))) == 2
 
 
-def texts_in(row: Mapping[str, Any], known: Collection[str] = ()) -> Row:
+def find_texts(row: Mapping[str, Any], known: Collection[str] = ()) -> Row:
     """The texts of several words in a row, without the keys that are `known`."""
     texts = {name: value for name, value in row.items() if name not in known and isinstance(value, str)}
     return {name: text for name, text in texts.items() if holds_text(text)}
@@ -376,10 +376,12 @@ def cell_text(row: Mapping[str, Any], name: str, ours: str = "") -> str:
         return value
     if not is_filled(value):
         return ""
-    raise ValueError(f"the {ours or name} is {kind_of(value)}, not text; write it as text, in quotation marks")
+    raise ValueError(
+        f"the {ours or name} is {describe_kind(value)}, not text; write it as text, in quotation marks"
+    )
 
 
-def kind_of(value: Any) -> str:
+def describe_kind(value: Any) -> str:
     """The kind of a value of JSON, in words."""
     if isinstance(value, bool):
         return f"the value {str(value).lower()}"
@@ -401,7 +403,7 @@ def optional_text(row: Mapping[str, Any], *keys: str) -> str:
     return next((text for key in keys if isinstance(text := row.get(key), str) and text.strip()), "")
 
 
-def reference_of(row: Mapping[str, Any], *keys: str) -> str:
+def find_reference(row: Mapping[str, Any], *keys: str) -> str:
     """The reference answer under the first of `keys` with text or a list of one text; else "".
 
     Raises:

@@ -18,15 +18,15 @@ from typing import Any
 from text2grad.data.conversations import (
     PROMPTS,
     Exchange,
-    Write,
-    by_default,
+    TurnWriter,
+    add_system_message,
+    default_turn_text,
     is_turn,
+    parse_turns,
     read_prompt,
-    turns_of,
-    with_system,
 )
-from text2grad.data.files import Placed, Row, RowError, convert_placed, name_text
-from text2grad.data.scale import Scale, verdict
+from text2grad.data.files import LocatedRow, Row, RowError, convert_located_rows, name_text
+from text2grad.data.scale import Scale, score_word
 from text2grad.data.spans.marks import HUMAN, POLARITY, Counting, Mark
 from text2grad.feedback import Label, Message, QuoteCounts, Source, Span
 
@@ -54,20 +54,20 @@ class Names:
     tools, and `no_prompt` says that records may say nothing of what was asked.
     """
 
-    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    mapped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     scales: Mapping[str, Scale] = field(default_factory=dict)
     options: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    written: frozenset[str] = frozenset()
+    free_text: frozenset[str] = frozenset()
     source: str = ""
-    beside: Mapping[Any, Any] = field(default_factory=dict)
+    companion: Mapping[Any, Any] = field(default_factory=dict)
     context_characters: int | None = None
-    write: Write = by_default
+    write: TurnWriter = default_turn_text
     no_prompt: bool = False
 
     def key(self, row: Mapping[str, Any], ours: str, keys: Sequence[str]) -> str:
         """The key of `row` that has this text; "" if there is none."""
-        names = self.chosen.get(ours, keys)
+        names = self.mapped.get(ours, keys)
         return next((name for name in names if isinstance(row.get(name), str) and row[name]), "")
 
     def response(self, row: Mapping[str, Any], keys: Sequence[str] = RESPONSE_KEYS) -> str:
@@ -78,37 +78,37 @@ class Names:
         """
         if key := self.key(row, "response", keys):
             return key
-        names = ", ".join(map(repr, self.chosen.get("response", keys)))
+        names = ", ".join(map(repr, self.mapped.get("response", keys)))
         texts = ", ".join(str(name) for name, text in row.items() if isinstance(text, str))[:200] or "none"
         raise RowError(f"no text in {names}", f"say which it is: --map response=KEY; texts there: {texts}")
 
     def exchange(self, row: Row, response: str) -> Exchange:
         """The response under a key of a row, and the row's prompt, of all keys of `--map`."""
-        names = [name for name in self.chosen.get("prompt", PROMPT_KEYS) if name != response]
-        prompt, used = with_system(row, *read_prompt(row, self.write, names, every="prompt" in self.chosen))
+        names = [name for name in self.mapped.get("prompt", PROMPT_KEYS) if name != response]
+        prompt, used = add_system_message(row, *read_prompt(row, self.write, names, every="prompt" in self.mapped))
         others = {name: value for name, value in row.items() if name not in (response, *used)}
         return Exchange(prompt, row[response], False, others, next(iter(used), ""))
 
     def is_comment(self, question: str) -> bool:
         """True if the answer to a question is a critique in words."""
-        return question in self.chosen.get("critique", COMMENT_KEYS) or question in self.written
+        return question in self.mapped.get("critique", COMMENT_KEYS) or question in self.free_text
 
     def is_corrected(self, question: str) -> bool:
         """True if the answer to a question is the response as it should be."""
-        return question in self.chosen.get("corrected", CORRECTED_KEYS)
+        return question in self.mapped.get("corrected", CORRECTED_KEYS)
 
-    def about(self, question: str, texts: Mapping[str, str], response: str) -> str:
+    def target_text(self, question: str, texts: Mapping[str, str], response: str) -> str:
         """The text that the marks of a question (or tag) are on: as the file or `--map` says, else
         the only text; "" if nothing tells.
         """
         if question in self.texts:
             return self.texts[question]
-        return response if len(texts) == 1 or "response" in self.chosen else ""
+        return response if len(texts) == 1 or "response" in self.mapped else ""
 
     def labels(self) -> dict[str, Label]:
         """The labels that praise and blame, in lower case."""
-        good: dict[str, Label] = {name.casefold(): 1 for name in self.chosen.get("good", ())}
-        return {**POLARITY, **good, **{name.casefold(): -1 for name in self.chosen.get("poor", ())}}
+        good: dict[str, Label] = {name.casefold(): 1 for name in self.mapped.get("good", ())}
+        return {**POLARITY, **good, **{name.casefold(): -1 for name in self.mapped.get("poor", ())}}
 
 
 @dataclass
@@ -140,14 +140,14 @@ class Opinion:
     spans: tuple[Span, ...] = ()
     counts: QuoteCounts = NO_COUNTS
     omissions: Sequence[str] = ()
-    lost: Sequence[str] = ()
+    missing_quotes: Sequence[str] = ()
     corrected: str = ""
     meta: Mapping[str, object] = field(default_factory=dict)
     source: Source = HUMAN
     part: str | None = None
     aside: dict[str, object] = field(default_factory=dict)
     unread: Mapping[str, object] = field(default_factory=dict)
-    asks: str = ""
+    prompt_key: str = ""
     failure: str = ""
     skipped: str = ""
     misplaced: Counter[str] = field(default_factory=Counter)
@@ -156,18 +156,18 @@ class Opinion:
     place: str = ""
 
     @property
-    def says_something(self) -> bool:
+    def has_content(self) -> bool:
         """True if there is anything in it."""
         content = (self.marks, self.spans, self.comments, self.ratings, self.aside, self.corrected, self.failure)
         return any(content) or self.score is not None
 
-    def misplace(self, about: str) -> None:
+    def count_misplaced(self, about: str) -> None:
         """Count a mark that is on the text `about`, or ("") that may be on any."""
         why = f"on {about!r} and not on the response" if about else "that may be on any of several texts"
         cure = "" if about else " (if they are on the response, name it: --map response=KEY)"
         self.misplaced[why + cure] += 1
 
-    def answer(self, question: str, value: object, names: Names) -> None:
+    def add_answer(self, question: str, value: object, names: Names) -> None:
         """Add the answer to a question: words of a comment, a correction, a rating, or something
         aside."""
         single = value[0] if isinstance(value, list) and len(value) == 1 else value
@@ -185,7 +185,7 @@ class Opinion:
             self.aside[question] = value
 
 
-def skip(id: str, why: str) -> Opinion:
+def skipped_opinion(id: str, why: str) -> Opinion:
     """An entry of a file that is not an opinion."""
     return Opinion(id, skipped=why)
 
@@ -193,7 +193,7 @@ def skip(id: str, why: str) -> Opinion:
 def _is_label(value: str) -> bool:
     """True if a text names a choice or a rating: a verdict, one word, or figures (`4/5`)."""
     word = value.strip()
-    return verdict(word) is not None or bool(_LABEL.fullmatch(word))
+    return score_word(word) is not None or bool(_LABEL.fullmatch(word))
 
 
 @dataclass(frozen=True)
@@ -209,13 +209,13 @@ class Importer:
     name: str
     opinions: Callable[[Row, str, Names], Iterable[Opinion]]
     keys: frozenset[str] = frozenset()
-    known: Callable[[Row], bool] = lambda row: True
+    accepts: Callable[[Row], bool] = lambda row: True
     names: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names()
     counting: Counting | None = None
 
-    def knows(self, row: Row) -> bool:
+    def recognises(self, row: Row) -> bool:
         """True if a row is of this kind."""
-        return self.keys <= row.keys() and self.known(row)
+        return self.keys <= row.keys() and self.accepts(row)
 
     def read(self, row: Row, fallback_id: str, names: Names) -> list[Opinion]:
         """Read the opinions of a row; several that judge one response get ids of their own.
@@ -223,7 +223,7 @@ class Importer:
         Raises:
             ValueError: the row is of another kind, or cannot be read.
         """
-        if not self.knows(row):
+        if not self.recognises(row):
             raise RowError(f"not a record of {self.name}", "leave --kind out, or fix the file")
         opinions = list(self.opinions(row, fallback_id, names))
         if odd := [opinion for opinion in opinions if not isinstance(opinion, Opinion)]:
@@ -236,14 +236,16 @@ class Importer:
         return opinions
 
 
-def opinions(importer: Importer, path: Path, rows: Sequence[Placed], names: Names) -> list[Opinion]:
+def read_opinions(importer: Importer, path: Path, rows: Sequence[LocatedRow], names: Names) -> list[Opinion]:
     """All opinions of a file, each with the place of its row.
 
     Raises:
         UserError: rows cannot be read (which, and why).
     """
     noun = f"record of {importer.name}"
-    placed = list(convert_placed(rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun))
+    placed = list(
+        convert_located_rows(rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun)
+    )
     for place, opinion in placed:
         opinion.place = place
     return [opinion for _, opinion in placed]
@@ -255,9 +257,9 @@ def last_turn(row: Row) -> Row:
     talks = [value for value in row.values() if isinstance(value, list) and value and all(map(is_turn, value))]
     if len(talks) != 1 or talks[0][-1]["role"] != "assistant" or any(key in row for key in RESPONSE_KEYS[:3]):
         return row
-    return {**row, "prompt": talks[0][:-1], "response": turns_of(talks[0], "conversation")[-1].content}
+    return {**row, "prompt": talks[0][:-1], "response": parse_turns(talks[0], "conversation")[-1].content}
 
 
-def text_in(row: Mapping[str, Any], *keys: str) -> str:
+def find_text(row: Mapping[str, Any], *keys: str) -> str:
     """The first of `keys` that holds text, or a whole number as text; else ""."""
     return next(filter(None, (name_text(row.get(key)) for key in keys)), "")

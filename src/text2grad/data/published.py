@@ -14,9 +14,17 @@ from typing import Any
 
 from pydantic import Field
 
-from text2grad.data.conversations import SYSTEMS, read_prompt, repeats_prompt, with_system
-from text2grad.data.files import Row, convert_rows, load_rows, optional_text, reference_of, text_of, texts_in
-from text2grad.data.opinions import Importer, Names, Opinion, text_in
+from text2grad.data.conversations import SYSTEMS, add_system_message, read_prompt, repeats_prompt
+from text2grad.data.files import (
+    Row,
+    convert_rows,
+    find_reference,
+    find_texts,
+    load_rows,
+    optional_text,
+    required_text,
+)
+from text2grad.data.opinions import Importer, Names, Opinion, find_text
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import (
     DRAFT,
@@ -95,7 +103,7 @@ def refuse_shared_ids(examples: Iterable[Example], source: str) -> None:
             )
 
 
-def one_turn(id: str, content: str, reference: str, meta: Mapping[str, str]) -> Example:
+def single_turn_example(id: str, content: str, reference: str, meta: Mapping[str, str]) -> Example:
     """An example that is one user turn; of `meta`, what is empty is left out."""
     kept = {name: text for name, text in meta.items() if text}
     return Example(id=id, prompt=(Message(role="user", content=content),), reference=reference, meta=kept)
@@ -105,14 +113,14 @@ def one_turn(id: str, content: str, reference: str, meta: Mapping[str, str]) -> 
 
 
 def _slf5k(row: Row, fallback_id: str) -> Example:
-    title, post = optional_text(row, "title"), text_of(row, "post")
+    title, post = optional_text(row, "title"), required_text(row, "post")
     return _post(str(row.get("id") or row.get("idx") or fallback_id), title, post, row)
 
 
 def _slf5k_of_paper(row: Row, fallback_id: str) -> Example:
     """The input file of the paper's own code: post and generated summary by post id, no
     reference."""
-    return _post(str(row.get("id") or fallback_id), "", text_of(row, "Post"), row)
+    return _post(str(row.get("id") or fallback_id), "", required_text(row, "Post"), row)
 
 
 def _post(id: str, title: str, post: str, row: Row) -> Example:
@@ -120,7 +128,7 @@ def _post(id: str, title: str, post: str, row: Row) -> Example:
     content = f"Write a short summary of this post.\n\n{heading}{post}"
     feedback, draft = optional_text(row, "feedback"), optional_text(row, "generated_summary_for_feedback")
     reference = optional_text(row, "ideal_human_summary", "tldr_human_reference_summary")
-    return one_turn(id, content, reference, {HUMAN_FEEDBACK: feedback, DRAFT: draft})
+    return single_turn_example(id, content, reference, {HUMAN_FEEDBACK: feedback, DRAFT: draft})
 
 
 SLF5K = (
@@ -148,7 +156,7 @@ def _imported(row: Row, fallback_id: str) -> Example:
 
 
 def _binarized(row: Row, fallback_id: str) -> Example:
-    *prompt, answer = conversation(row["chosen"], "chosen")
+    *prompt, answer = parse_conversation(row["chosen"], "chosen")
     return _example(row, fallback_id, prompt, answer.content)
 
 
@@ -156,14 +164,14 @@ def question_example(row: Row, fallback_id: str) -> Example:
     """A question, as text or chat turns, with its reference answer: `reference`, else `response`
     where nothing is said against it, else as it was corrected.
     """
-    prompt, _ = with_system(row, *read_prompt(row))
+    prompt, _ = add_system_message(row, *read_prompt(row))
     if not prompt:
         raise ValueError("no text in 'prompt'")
-    for name in texts_in(row, _OF_A_QUESTION):
+    for name in find_texts(row, _OF_A_QUESTION):
         warn_once(f"{name!r} holds text that is no part of the prompt: what counts of it belongs there")
     turns = isinstance(row.get("response"), list) and any(isinstance(each, dict) for each in row["response"])
     plain = () if turns or any(row.get(name) for name in REMARKED) else ("response",)
-    return _example(row, fallback_id, prompt, reference_of(row, "reference", "corrected", *plain))
+    return _example(row, fallback_id, prompt, find_reference(row, "reference", "corrected", *plain))
 
 
 def _turns_of_paper(row: Row, fallback_id: str) -> Example:
@@ -171,7 +179,7 @@ def _turns_of_paper(row: Row, fallback_id: str) -> Example:
     answer."""
     if not repeats_prompt(row):
         return question_example(row, fallback_id)
-    *prompt, answer = conversation(row["response"], "response")
+    *prompt, answer = parse_conversation(row["response"], "response")
     return _example(row, fallback_id, prompt, answer.content if row.get("is_chosen") else "")
 
 
@@ -181,11 +189,11 @@ def _ultrafeedback(row: Row, fallback_id: str) -> Example:
     completions = [completion for completion in row["completions"] if isinstance(completion, dict)]
     scored = [completion for completion in completions if isinstance(completion.get("overall_score"), int | float)]
     best = max(scored, key=lambda completion: float(completion["overall_score"]), default={})
-    prompt = [Message(role="user", content=text_of(row, "instruction"))]
+    prompt = [Message(role="user", content=required_text(row, "instruction"))]
     return _example(row, fallback_id, prompt, optional_text(best, "response"))
 
 
-def conversation(value: Any, key: str) -> list[Message]:
+def parse_conversation(value: Any, key: str) -> list[Message]:
     """The turns of a conversation that ends with an answer; `key` is where it stands.
 
     Raises:
@@ -200,7 +208,7 @@ def conversation(value: Any, key: str) -> list[Message]:
 
 
 def _example(row: Row, fallback_id: str, prompt: Sequence[Message], reference: str) -> Example:
-    id = text_in(row, "prompt_id", "id") or fallback_id
+    id = find_text(row, "prompt_id", "id") or fallback_id
     return Example(id=id, prompt=tuple(prompt), reference=reference)
 
 
@@ -217,14 +225,14 @@ QUESTIONS = (
 
 
 def _kodcode(row: Row, fallback_id: str) -> Example:
-    tests = text_of(row, "test", "test_code")
+    tests = required_text(row, "test", "test_code")
     entry_point, declaration = _entry_point(row)
-    question = text_of(row, "question").rstrip()
+    question = required_text(row, "question").rstrip()
     # The question often leaves the function's name open; the tests do not.
     if declaration:
         question += f"\n\nStart from this declaration: `{declaration}`"
-    meta = {"question": text_of(row, "question"), "tests": tests, "entry_point": entry_point}
-    return one_turn(
+    meta = {"question": required_text(row, "question"), "tests": tests, "entry_point": entry_point}
+    return single_turn_example(
         optional_text(row, "question_id", "conversation_id") or fallback_id,
         question,
         python_lines(optional_text(row, "solution")),
@@ -317,7 +325,7 @@ def _response(example: Example, suffix: str, text: str, known: Mapping[str, Any]
 
 def _draft(*keys: str) -> Callable[[Mapping[str, Any]], Answers]:
     """The data set's own draft: what its human feedback is about."""
-    return lambda row: iter([("", text_of(row, *keys), {})])
+    return lambda row: iter([("", required_text(row, *keys), {})])
 
 
 def _completions(row: Mapping[str, Any]) -> Answers:
@@ -330,7 +338,7 @@ def _completions(row: Mapping[str, Any]) -> Answers:
 
 def _pair(row: Mapping[str, Any]) -> Answers:
     for name in ("chosen", "rejected"):
-        yield name, conversation(row[name], name)[-1].content, {}
+        yield name, parse_conversation(row[name], name)[-1].content, {}
 
 
 def _turns(row: Mapping[str, Any]) -> Answers:
@@ -338,7 +346,7 @@ def _turns(row: Mapping[str, Any]) -> Answers:
     chosen = row.get("is_chosen")
     suffix = {True: "chosen", False: "rejected"}.get(chosen, "") if isinstance(chosen, bool) else ""
     known = {"overall_score": row["score"]} if row.get("score") is not None else {}
-    yield suffix, conversation(row["response"], "response")[-1].content, known
+    yield suffix, parse_conversation(row["response"], "response")[-1].content, known
 
 
 def _programs(row: Mapping[str, Any]) -> Answers:
@@ -350,7 +358,7 @@ def _programs(row: Mapping[str, Any]) -> Answers:
         model = name.removesuffix("_solution")
         yield model, row[name], {"model": model}
     if not found:
-        yield "", text_of(row, "solution"), {}
+        yield "", required_text(row, "solution"), {}
 
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answers]] = {

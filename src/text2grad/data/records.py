@@ -20,18 +20,25 @@ from text2grad.data import published, remarks
 from text2grad.data.conversations import (
     ANSWERS,
     TALKS,
-    Write,
-    by_default,
+    TurnWriter,
+    default_turn_text,
     is_structured,
     read_record,
     refuse_telemetry,
 )
-from text2grad.data.files import Placed, Row, RowError, bad_record, files_in, rows, texts_in
-from text2grad.data.opinions import COMMENT_KEYS, CORRECTED_KEYS, Importer, Names, Opinion, opinions
-from text2grad.data.paths import paths_in, with_paths
+from text2grad.data.files import LocatedRow, Row, RowError, bad_record, find_texts, list_files, read_located_rows
+from text2grad.data.opinions import COMMENT_KEYS, CORRECTED_KEYS, Importer, Names, Opinion, read_opinions
+from text2grad.data.paths import expand_paths, list_paths
 from text2grad.data.remarks import RATINGS, SAYS, parse_map, plain_name
 from text2grad.data.scale import Scale, Scales, parse_scales
-from text2grad.data.spans.marks import as_turns, human_record, in_code_points, spans_of, subject_of, without_empty
+from text2grad.data.spans.marks import (
+    as_turns,
+    build_human_record,
+    drop_empty,
+    id_subject,
+    resolve_marks,
+    to_code_points,
+)
 from text2grad.data.spreadsheets.tables import bad_rows, is_table
 from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
 from text2grad.data.tools import PAIRS_CURE
@@ -50,7 +57,7 @@ KINDS = ("auto", "feedback", *dict.fromkeys(importer.name for importer in IMPORT
 MAPPED = ("response", "prompt", "score", "critique", "corrected", "good", "poor")
 """What `--map` may name in the files of tools: fields, questions, and (good, poor) labels."""
 NO_PROMPT = "if nobody knows what was asked: --no-prompt"
-DECLARED = ("texts", "scales", "options", "written", "source", "beside")
+DECLARED = ("texts", "scales", "options", "free_text", "source", "companion")
 """Fields of `Names` that a file declares."""
 OWN_KEYS = frozenset({"id", "prompt", "response", "source"})
 """Every record of our own has these."""
@@ -102,7 +109,7 @@ def import_feedback(
     context_characters: int | None = None,
     names: Sequence[str] = (),
     scales: Sequence[str] = (),
-    write: Write = by_default,
+    write: TurnWriter = default_turn_text,
     no_prompt: bool = False,
     sheet: str = "",
     skip: bool = False,
@@ -138,13 +145,13 @@ def import_feedback(
     options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
     if kind not in KINDS and not is_own_name(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
-    placed = [] if kind == "feedback" else list(rows(path, sheet))
+    placed = [] if kind == "feedback" else list(read_located_rows(path, sheet))
     if not placed and kind == "auto":
         problem = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {problem}", "check that it is the right file")
     read_as = _kind_of(placed, path, bool(names)) if kind == "auto" else _asked_for(kind, placed)
     if read_as in REMARKS:
-        return _import_remarks(path, str(read_as), placed, replace(options, chosen=parse_map(names)), given, skip)
+        return _import_remarks(path, str(read_as), placed, replace(options, mapped=parse_map(names)), given, skip)
     if read_as == "feedback" or read_as in DATA_SETS:
         option = "--map" if names else "--scale" if scales else ""
         if option:
@@ -152,7 +159,7 @@ def import_feedback(
             why = f"{option} is for tables and remarks, and for tools, not for {name}"
             raise UsageError(why, "leave it out")
     if isinstance(read_as, Importer):
-        return _import_rows(path, read_as, placed, replace(options, chosen=parse_map(names, MAPPED)), given)
+        return _import_rows(path, read_as, placed, replace(options, mapped=parse_map(names, MAPPED)), given)
     own = list(_own(path, placed, write))
     if not own:
         raise UserError(f"{path} has no records", "check that it is the right file")
@@ -166,7 +173,7 @@ def import_feedback(
 
 def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> ImportResult:
     """All records of the files in a folder; lines on them begin with the file's name."""
-    files, others = files_in(folder)
+    files, others = list_files(folder)
     results = [(file.name, read(file)) for file in files]
     all_records = [record for _, result in results for record in result.records]
 
@@ -187,23 +194,23 @@ def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> Import
 
 
 def _import_rows(
-    path: Path, importer: Importer, placed: list[Placed], options: Names, given: Mapping[str, Scale]
+    path: Path, importer: Importer, placed: list[LocatedRow], options: Names, given: Mapping[str, Scale]
 ) -> ImportResult:
     """The records that an importer makes of a file. `options` are those of the command."""
     try:
         declared = importer.names(path, [row for _, row in placed])
     except (AttributeError, KeyError, TypeError, ValueError):  # a bad row, which is named when it is read
         declared = Names()
-    chosen = options.chosen
+    chosen = options.mapped
     names = replace(options, **{name: getattr(declared, name) for name in DECLARED})
-    found = opinions(importer, path, placed, names)
+    found = read_opinions(importer, path, placed, names)
     meant = [opinion for opinion in found if not opinion.skipped]
     values: dict[str, list[object]] = {}
     for question, value in ((q, v) for opinion in meant for q, v in opinion.ratings.items()):
         values.setdefault(question, []).append(value)
     main = next(iter(chosen.get("score", ())), "")
     scales = Scales.of(values, given, names.scales, main, names.options)
-    kept, losses = records(path, importer, found, scales, names)
+    kept, losses = build_records(path, importer, found, scales, names)
     losses += [*_left(found), *_unlabelled(meant, names.labels()), *scales.problems]
     if not kept:
         why = f"{path}: nobody's opinion is in it: {'; '.join(losses)}" if losses else f"{path} has no records"
@@ -211,23 +218,23 @@ def _import_rows(
     return ImportResult(
         records=kept,
         report=_report(importer.name, kept),
-        unscored=scales.lost,
+        unscored=scales.unscored,
         scales=scales.lines,
         losses=tuple(losses),
     )
 
 
 def _import_remarks(
-    path: Path, kind: str, placed: list[Placed], options: Names, given: Mapping[str, Scale], skip: bool
+    path: Path, kind: str, placed: list[LocatedRow], options: Names, given: Mapping[str, Scale], skip: bool
 ) -> ImportResult:
     """The records of a file of remarks; with `skip`, of those rows that can be used."""
-    columns = {ours: theirs[-1] for ours, theirs in options.chosen.items()}
-    inside = [(place, with_paths(row, options.chosen)) for place, row in placed]
+    columns = {ours: theirs[-1] for ours, theirs in options.mapped.items()}
+    inside = [(place, expand_paths(row, options.mapped)) for place, row in placed]
     importer = Importer(kind, lambda row, id, names: ())
 
-    def converted(part: Sequence[Placed]) -> tuple[remarks.Remarks, list[Feedback], list[str]]:
+    def converted(part: Sequence[LocatedRow]) -> tuple[remarks.Remarks, list[Feedback], list[str]]:
         read = remarks.remarks(path, part, columns, given, options.write)
-        return read, *records(path, importer, read.opinions, read.scales, options)
+        return read, *build_records(path, importer, read.opinions, read.scales, options)
 
     left_out: list[str] = []
     try:
@@ -242,7 +249,7 @@ def _import_remarks(
     return ImportResult(
         records=kept,
         report=_report(kind, kept),
-        unscored=read.scales.lost,
+        unscored=read.scales.unscored,
         scales=read.lines,
         anchored=tuple(anchored),
         losses=tuple(losses),
@@ -251,8 +258,8 @@ def _import_remarks(
 
 
 def _usable(
-    path: Path, placed: Sequence[Placed], convert: Callable[[Sequence[Placed]], object]
-) -> tuple[list[Placed], list[str]]:
+    path: Path, placed: Sequence[LocatedRow], convert: Callable[[Sequence[LocatedRow]], object]
+) -> tuple[list[LocatedRow], list[str]]:
     """The rows that can be converted alone, and a line on each other one; if none can, all of
     them."""
     names = dict.fromkeys(name for _, row in placed for name in row)
@@ -270,7 +277,7 @@ def _usable(
 # The third pass.
 
 
-def records(
+def build_records(
     path: Path, importer: Importer, opinions: Sequence[Opinion], scales: Scales, names: Names
 ) -> tuple[list[Feedback], list[str]]:
     """The records of all opinions of a file, and lines on what of them is not used.
@@ -295,7 +302,7 @@ def records(
         lines = opinion.losses
         if not opinion.skipped:
             try:
-                record = record_of(importer, opinion, scales, labels)
+                record = build_record(importer, opinion, scales, labels)
             except InvalidFields as error:
                 bad.append((opinion.place, error.problem))
                 continue
@@ -312,32 +319,32 @@ def records(
     return kept, losses
 
 
-def record_of(importer: Importer, opinion: Opinion, scales: Scales, labels: Mapping[str, Label]) -> Feedback:
+def build_record(importer: Importer, opinion: Opinion, scales: Scales, labels: Mapping[str, Label]) -> Feedback:
     """The record of an opinion."""
-    answers = without_empty(corrected=opinion.corrected, ratings=opinion.ratings, aside=opinion.aside)
-    meta = {**without_empty(dataset=importer.name, annotator=opinion.annotator), **answers, **opinion.meta}
+    answers = drop_empty(corrected=opinion.corrected, ratings=opinion.ratings, aside=opinion.aside)
+    meta = {**drop_empty(dataset=importer.name, annotator=opinion.annotator), **answers, **opinion.meta}
     judgement: Critique | Failure = Failure(kind="unsupported", message=opinion.failure)
     if not opinion.failure:
-        marks = in_code_points(opinion.marks, opinion.response, importer.counting)
-        spans, lost = spans_of(marks, opinion.response, labels)
+        marks = to_code_points(opinion.marks, opinion.response, importer.counting)
+        spans, lost = resolve_marks(marks, opinion.response, labels)
         counts = Counter(why for why, _ in lost) + Counter(unmatched=opinion.misplaced.total())
         judgement = Critique(
             text="\n".join(opinion.comments),
             spans=opinion.spans or spans,
             score=scales.score(opinion.ratings) if opinion.score is None else opinion.score,
             quotes=opinion.counts + QuoteCounts(**counts),
-            lost=tuple(opinion.lost),
+            lost=tuple(opinion.missing_quotes),
             omissions=tuple(opinion.omissions),
         )
-    return human_record(opinion.id, opinion.prompt, opinion.response, judgement, meta, opinion.source)
+    return build_human_record(opinion.id, opinion.prompt, opinion.response, judgement, meta, opinion.source)
 
 
 def _faults(record: Feedback, place: str, subjects: dict[str, tuple[object, str]]) -> Iterator[str]:
     """The faults of a record's id; `subjects` holds the text of every id so far, and its place."""
-    subject, first = subjects.setdefault(record.id, (subject_of(record), place))
+    subject, first = subjects.setdefault(record.id, (id_subject(record), place))
     if escapes_folder(record.id):
         yield f"the id {record.id[:60]!r} leads out of its folder"
-    if subject != subject_of(record):
+    if subject != id_subject(record):
         yield f"the id {record.id[:60]!r} is that of another text in {first}"
 
 
@@ -366,7 +373,7 @@ def _left(opinions: Sequence[Opinion]) -> Iterator[str]:
         yield f"{name}: kept in meta.aside, as no verdict on the response: {count}{cure}"
     yield from (f"marks {reason}: {count}" for reason, count in misplaced.items())
     yield from _unread(opinions)
-    if empty := sum(not (opinion.skipped or opinion.says_something) for opinion in opinions):
+    if empty := sum(not (opinion.skipped or opinion.has_content) for opinion in opinions):
         yield f"records in which nothing was marked, rated or written: {empty}"
 
 
@@ -387,7 +394,7 @@ def _is_asked(item: Opinion | Feedback) -> bool:
 
 def _no_prompt(path: Path, unasked: Sequence[Opinion], none_asks: bool) -> UserError:
     """The line on opinions without a prompt, with the texts that may be it."""
-    texts = [name for opinion in unasked for name in texts_in(opinion.unread)]
+    texts = [name for opinion in unasked for name in find_texts(opinion.unread)]
     shown = shlex.quote(f"prompt={next(iter(texts), 'KEY')}")
     cure = f"say which it is: --map {shown}" if none_asks else "of merged cells, only the first holds the text"
     places = [(opinion.place, "the prompt is empty") for opinion in unasked]
@@ -396,8 +403,8 @@ def _no_prompt(path: Path, unasked: Sequence[Opinion], none_asks: bool) -> UserE
 
 def _unread(opinions: Sequence[Opinion]) -> Iterator[str]:
     """A line for each key whose text was not read, with the option that reads it."""
-    counts = Counter(name for opinion in opinions for name in texts_in(opinion.unread))
-    asks = next((opinion.asks for opinion in opinions if opinion.asks), "")
+    counts = Counter(name for opinion in opinions for name in find_texts(opinion.unread))
+    asks = next((opinion.prompt_key for opinion in opinions if opinion.prompt_key), "")
     for name, count in counts.items():
         corrects = name in (*CORRECTED_KEYS, "reference")
         ours = "critique" if name in COMMENT_KEYS else "corrected" if corrects else f"prompt={asks},prompt"
@@ -409,13 +416,13 @@ def _unread(opinions: Sequence[Opinion]) -> Iterator[str]:
 # The kind of a file.
 
 
-def knows_itself(row: Row) -> bool:
+def has_known_format(row: Row) -> bool:
     """True if a row is of a format whose keys say what they hold: a record of ours, a tool's, a
     published set's."""
-    return row.keys() >= OWN_KEYS or any(importer.knows(row) for importer in IMPORTERS)
+    return row.keys() >= OWN_KEYS or any(importer.recognises(row) for importer in IMPORTERS)
 
 
-def _asked_for(kind: str, placed: Sequence[Placed]) -> Importer | str:
+def _asked_for(kind: str, placed: Sequence[LocatedRow]) -> Importer | str:
     """The importer of a kind; of several that share a name, the one that knows a row."""
     if is_own_name(kind):
         own = load_named("importer", kind, kinds=(object,))
@@ -424,11 +431,11 @@ def _asked_for(kind: str, placed: Sequence[Placed]) -> Importer | str:
             raise UserError(f"--kind {kind}: it is {type(own).__name__}, and no Importer", cure)
         return own
     named = [importer for importer in IMPORTERS if importer.name == kind]
-    knowing = (importer for importer in named if any(importer.knows(row) for _, row in placed))
+    knowing = (importer for importer in named if any(importer.recognises(row) for _, row in placed))
     return next(knowing, named[0]) if named else kind
 
 
-def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | str:
+def _kind_of(placed: Sequence[LocatedRow], path: Path, mapped: bool) -> Importer | str:
     """The importer that knows the first row; else `feedback`, `csv` or `remarks`. What is `mapped`
     is never read as one of the kinds that take no names.
     """
@@ -439,7 +446,7 @@ def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | s
         refuse_telemetry(first)
     except RowError as error:
         raise bad_rows(path, [(placed[0][0], str(error))], error.cure) from error
-    importer = next((importer for importer in IMPORTERS if not own and importer.knows(first)), None)
+    importer = next((importer for importer in IMPORTERS if not own and importer.recognises(first)), None)
     if importer and not (mapped and importer in DATA_SETS):
         return importer
     if own and not mapped:
@@ -450,12 +457,12 @@ def _kind_of(placed: Sequence[Placed], path: Path, mapped: bool) -> Importer | s
         return "remarks"
     if {"chosen", "rejected"} <= first.keys() or {"preferred_output", "non_preferred_output"} <= first.keys():
         raise UserError(f"{path}: these are pairs of answers, and no feedback on one", PAIRS_CURE)
-    texts = ", ".join(paths_in(first))[:300]
+    texts = ", ".join(list_paths(first))[:300]
     cure = f"say where what is: --map response=KEY,critique=KEY (or prompt, score, corrected); keys: {texts}"
     raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
 
 
-def _own(path: Path, placed: Sequence[Placed], write: Write) -> Iterator[Feedback]:
+def _own(path: Path, placed: Sequence[LocatedRow], write: TurnWriter) -> Iterator[Feedback]:
     """Records of our own: as they are written, or with turns that were read off structured
     messages."""
     if not any(is_structured(row.get("response")) for _, row in placed):
@@ -471,7 +478,7 @@ def _own(path: Path, placed: Sequence[Placed], write: Write) -> Iterator[Feedbac
 # Files of records.
 
 
-def merged(existing: Iterable[Feedback], new: Iterable[Feedback]) -> list[Feedback]:
+def merge_feedback(existing: Iterable[Feedback], new: Iterable[Feedback]) -> list[Feedback]:
     """Both, in their order; what the same person said about the same response before is replaced in
     its place.
 

@@ -22,16 +22,16 @@ from text2grad.data.conversations import (
     PROMPTS,
     SYSTEMS,
     TALKS,
-    Write,
-    by_default,
+    TurnWriter,
+    default_turn_text,
+    parse_turns,
     read_exchange,
-    turns_of,
 )
-from text2grad.data.files import Placed, Row, RowError, cell_text, kind_of, name_text
-from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, opinions
-from text2grad.data.scale import Scale, Scales, is_rated, number_of
-from text2grad.data.spans.anchors import anchors, criticises
-from text2grad.data.spans.marks import LABELS, POLARITY, Mark, as_turns, edits, spans_of
+from text2grad.data.files import LocatedRow, Row, RowError, cell_text, describe_kind, name_text
+from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, read_opinions
+from text2grad.data.scale import Scale, Scales, is_rated, parse_number
+from text2grad.data.spans.anchors import criticises, find_anchors
+from text2grad.data.spans.marks import LABELS, POLARITY, Mark, as_turns, diff_spans, resolve_marks
 from text2grad.data.spans.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.errors import UsageError, UserError
@@ -90,7 +90,7 @@ def parse_map(words: Sequence[str], fields: Sequence[str] = FIELDS) -> dict[str,
     return chosen
 
 
-def our_names(path: Path, rows: Sequence[Placed], names: Mapping[str, str]) -> dict[str, str]:
+def map_columns(path: Path, rows: Sequence[LocatedRow], names: Mapping[str, str]) -> dict[str, str]:
     """The columns of a file -> our names: by `names` (ours -> theirs), else as they are written.
 
     Raises:
@@ -124,7 +124,7 @@ def _column(path: Path, name: str, columns: Sequence[str]) -> str:
     raise UserError(f"{path}: no column {name!r}", hint)
 
 
-def _check_names(path: Path, rows: Sequence[Placed], guess: bool) -> None:
+def _check_names(path: Path, rows: Sequence[LocatedRow], guess: bool) -> None:
     """Check that columns say what was answered and what is said of it. With `guess`, a name may be
     mistyped.
 
@@ -209,14 +209,16 @@ def _lines(value: Any, name: str) -> list[str]:
     items = lines_of(value) if isinstance(value, str) else value if isinstance(value, list) else [value]
     items = [item for item in items if (item.strip() if isinstance(item, str) else is_filled(item))]
     if odd := [item for item in items if not isinstance(item, str)]:
-        raise ValueError(f"{name} has {kind_of(odd[0])} and no quote: {str(odd[0])[:40]}; spans go into 'spans'")
+        raise ValueError(
+            f"{name} has {describe_kind(odd[0])} and no quote: {str(odd[0])[:40]}; spans go into 'spans'"
+        )
     return items
 
 
 # Scores.
 
 
-def scales_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scales:
+def read_scales(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scales:
     """The reading of a file's scores: of `score` on its scale from -1 to 1, or of the first rating
     with a scale in `given` ("" or its name).
 
@@ -240,7 +242,7 @@ def _score(row: Row, scales: Scales) -> float | None:
     score = scales.score({scales.main: value}) if is_rated(value) else None
     if score is None and scales.main == "score" and is_rated(value):
         shown = str(value).strip()[:20]
-        if number_of(value) is not None:
+        if parse_number(value) is not None:
             cure = "of another scale, say it from worst to best: --scale 1..5"
             raise RowError(f"the score {shown} is not between -1 and 1", cure)
         raise ValueError(f"the score {shown!r} is not a number (none: leave the cell empty)")
@@ -270,10 +272,10 @@ class Remarks:
 
 def remarks(
     path: Path,
-    rows: Sequence[Placed],
+    rows: Sequence[LocatedRow],
     names: Mapping[str, str],
     given: Mapping[str, Scale],
-    write: Write = by_default,
+    write: TurnWriter = default_turn_text,
 ) -> Remarks:
     """All remarks of a file. `names` are columns by our names, `given` scales of ratings ("": of
     the score).
@@ -281,11 +283,13 @@ def remarks(
     Raises:
         UserError: no column is the response, or rows cannot be read (all of them are named).
     """
-    ours = our_names(path, rows, names)
+    ours = map_columns(path, rows, names)
     rows = [(place, {ours[str(name)]: value for name, value in row.items()}) for place, row in rows]
     if rows:
         _check_names(path, rows, guess=not names)
-    scales = scales_of([row for _, row in rows], {ours.get(name, plain_name(name)): given[name] for name in given})
+    scales = read_scales(
+        [row for _, row in rows], {ours.get(name, plain_name(name)): given[name] for name in given}
+    )
     others = [name for name in ("score", *RATINGS) if name != scales.main]
     ignored = [name for name in others if any(is_filled(row.get(name)) for _, row in rows)]
 
@@ -293,7 +297,7 @@ def remarks(
         opinion = read_row(row, _score(row, scales), write)
         yield from [opinion] if opinion.losses or not opinion.skipped else []
 
-    found = opinions(Importer("remarks", read), path, rows, Names())
+    found = read_opinions(Importer("remarks", read), path, rows, Names())
     if all(opinion.skipped for opinion in found):
         losses = [f"{opinion.place}: {loss}" for opinion in found for loss in opinion.losses]
         raise UserError(f"{path}: {[*scales.problems, *losses, 'no row says anything of a response'][0]}")
@@ -301,7 +305,7 @@ def remarks(
     return Remarks(found, scales, (*unread, *ignored))
 
 
-def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinion:
+def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_text) -> Opinion:
     """Read the opinion of a row; one that is skipped for a row that says nothing.
 
     A critique that is left out is made of the reasons. Without marks, the differences of a
@@ -335,7 +339,7 @@ def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinio
     # A response with offsets, a turn, or quoted brackets is text as it stands.
     marked = MarkedText(text) if exact or asked.is_turn or placed or has_brackets else read_markup(text)
     opinion = Opinion("", marked.text, prompt, _text(row, "annotator"), score=score, omissions=marked.omissions)
-    others, opinion.asks = asked.others.items(), asked.asks
+    others, opinion.prompt_key = asked.extra.items(), asked.prompt_key
     opinion.unread = {name: value for name, value in others if name not in FIELDS and is_filled(value)}
     reasons = [line for label in LABELS for line in _add_quotes(opinion, quotes, label)]
     opinion.losses += map(_no_label, unlabelled)
@@ -343,11 +347,11 @@ def read_row(row: Row, score: float | None, write: Write = by_default) -> Opinio
     opinion.counts += QuoteCounts(no_polarity=len(unlabelled))
     stays = "stays in the response as text; marks are written [-next week-]{why}"
     opinion.losses += [f"{_short(doubt)} {stays}" for doubt in marked.doubts]
-    turns = () if exact else turns_of(row.get("corrected"), "corrected")
+    turns = () if exact else parse_turns(row.get("corrected"), "corrected")
     opinion.corrected = turns[-1].content if turns else _text(row, "corrected") or marked.corrected
     is_marked = exact or quotes or unlabelled or placed or marked.marks
     if opinion.corrected and not (is_marked or opinion.omissions):
-        opinion.spans, opinion.omissions = edits(opinion.response, opinion.corrected)
+        opinion.spans, opinion.omissions = diff_spans(opinion.response, opinion.corrected)
     critique = _text(row, "critique")
     literal = exact and critique.startswith(AS_IT_IS)
     written = critique.removeprefix(AS_IT_IS) if literal else critique or "\n".join(dict.fromkeys(reasons))
@@ -376,7 +380,7 @@ def _add_quotes(opinion: Opinion, quotes: Iterable[tuple[Quote, Label]], label: 
     resolved = resolve(bare, text, label, AS_PEOPLE_QUOTE)
     opinion.spans = in_order([*opinion.spans, *resolved.spans])
     opinion.counts += resolved.counts
-    opinion.lost = [*opinion.lost, *resolved.lost]
+    opinion.missing_quotes = [*opinion.missing_quotes, *resolved.lost]
     for quote in resolved.lost:
         if is_foreign(quote, text):
             loss = "was said by a tool or a user: quote the turns that are judged"
@@ -399,7 +403,7 @@ def _add_marks(opinion: Opinion, marks: Sequence[Mark]) -> list[str]:
     """Add the spans of marks with offsets; return a line with the reason of each, for the
     critique."""
     text = opinion.response
-    spans, unplaced = spans_of(marks, text)
+    spans, unplaced = resolve_marks(marks, text)
     opinion.spans = in_order([*opinion.spans, *spans])
     opinion.counts += QuoteCounts(**Counter(why for why, _ in unplaced))
     for why, (start, end, label, quote, *_) in unplaced:
@@ -416,7 +420,7 @@ def _add_marks(opinion: Opinion, marks: Sequence[Mark]) -> list[str]:
 def _add_anchors(opinion: Opinion, comment: str) -> None:
     """Mark as poor what a comment that finds fault quotes of the response."""
     text = opinion.response
-    places = anchors(comment, text)
+    places = find_anchors(comment, text)
     reason = " ".join(comment.split())
     opinion.spans = tuple(Span(start=s, end=e, label=-1, text=text[s:e], reason=reason) for s, e in places)
     opinion.anchored = [text[start:end] for start, end in places]
@@ -436,7 +440,7 @@ def _label_name(span: Mapping[str, Any]) -> str:
 
 def _mark(span: Mapping[str, Any]) -> Mark:
     weight = span.get("weight")
-    return Mark.of({**span, "label": _label_name(span)})._replace(weight=1.0 if weight is None else weight)
+    return Mark.parse({**span, "label": _label_name(span)})._replace(weight=1.0 if weight is None else weight)
 
 
 def _quotes(

@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from text2grad.data.conversations import Exchange, Write, by_default, read_exchange, read_record
-from text2grad.data.files import holds_text, name_text, rows
+from text2grad.data.conversations import Exchange, TurnWriter, default_turn_text, read_exchange, read_record
+from text2grad.data.files import holds_text, name_text, read_located_rows
 from text2grad.data.published import Response, responses_of
 from text2grad.data.spreadsheets.tables import is_table
 from text2grad.errors import InvalidFields, UserError, first_error, warn_once
@@ -49,32 +49,34 @@ class Item:
 
     example: Example
     response: str
-    ours: bool = False
-    said: Feedback | None = None
+    shares_id: bool = False
+    original: Feedback | None = None
 
     @property
-    def words(self) -> str:
+    def comment(self) -> str:
         """Return the words of a person about the response, which are to be placed in it."""
         return human_feedback_on(self.example, self.response).strip()
 
-    def placed(self, judged: Feedback) -> Feedback:
+    def with_spans(self, judged: Feedback) -> Feedback:
         """Return the record of a person's words with their places; in one that was given, nothing
         else changes."""
-        if self.said is None:
+        if self.original is None:
             return judged
         if judged.error is not None:
-            return self.said
+            return self.original
         details = {name: judged.meta[name] for name in OF_A_JUDGEMENT & judged.meta.keys()}
-        source = self.said.source.model_copy(update={"prompt_version": judged.source.prompt_version})
+        source = self.original.source.model_copy(update={"prompt_version": judged.source.prompt_version})
         update = {"spans": judged.spans, "source": source, "usage": judged.usage}
-        return self.said.model_copy(update={**update, "meta": {**details, **self.said.meta}})
+        return self.original.model_copy(update={**update, "meta": {**details, **self.original.meta}})
 
 
 Items = Callable[[], Iterable[Item]]
 """Items, from the start at each call: they are read more than once and never all held."""
 
 
-def read_items(path: Path, anchor: bool = False, write: Write = by_default, sheet: str = "") -> Iterator[Item]:
+def read_items(
+    path: Path, anchor: bool = False, write: TurnWriter = default_turn_text, sheet: str = ""
+) -> Iterator[Item]:
     """The items of a file, in order.
 
     With `anchor`, what a person wrote in a record of ours without spans is feedback on its
@@ -115,7 +117,7 @@ def check_items(items: Iterable[Item], longest: int = MOST_CHARACTERS) -> int:
         if not id.isprintable() or len(id) > 500:
             raise UserError(f"the id {shown} is not a name", "at most 500 printable characters")
         key = blake2b(id.encode(), digest_size=16).digest()
-        if key in seen and not item.ours:
+        if key in seen and not item.shares_id:
             raise UserError(f"the id {shown} occurs twice", "give each response its own id")
         seen.add(key)
         if size > longest:
@@ -128,7 +130,10 @@ def _rows(path: Path, sheet: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the rows with their places: of JSON Lines one line at a time, of other files all at
     once."""
     if is_table(path):
-        yield from ((place, {name: cell for name, cell in row.items() if cell}) for place, row in rows(path, sheet))
+        yield from (
+            (place, {name: cell for name, cell in row.items() if cell})
+            for place, row in read_located_rows(path, sheet)
+        )
         return
     with reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line.strip() for line in file if line.strip()), "")
@@ -136,10 +141,10 @@ def _rows(path: Path, sheet: str = "") -> Iterator[tuple[str, Any]]:
         with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
             yield from ((f"line {number}", row) for number, row in json_lines(file, path))
     else:
-        yield from rows(path)
+        yield from read_located_rows(path)
 
 
-def _items(row: dict[str, Any], fallback_id: str, anchor: bool, write: Write) -> Iterator[Item]:
+def _items(row: dict[str, Any], fallback_id: str, anchor: bool, write: TurnWriter) -> Iterator[Item]:
     if "source" in row and "response" in row:
         yield _of_feedback(read_record(row, write), anchor)
         return
@@ -148,7 +153,7 @@ def _items(row: dict[str, Any], fallback_id: str, anchor: bool, write: Write) ->
         return
     asked = read_exchange(row, write)
     _check_columns(asked)
-    others = {name: asked.others[name] for name in KNOWN if name in asked.others}
+    others = {name: asked.extra[name] for name in KNOWN if name in asked.extra}
     if asked.is_turn:  # others use these names for other things
         kinds = {"id": str | int, "reference": str, "feedback": str, "meta": dict}
         others = {name: value for name, value in others.items() if isinstance(value, kinds[name])}
@@ -164,7 +169,7 @@ def _check_columns(asked: Exchange) -> None:
     Raises:
         ValueError: there is no prompt or response, or another column.
     """
-    for name, value in asked.others.items():
+    for name, value in asked.extra.items():
         if name in (*KNOWN, "prompt", "response"):
             continue
         if not asked.is_turn:
@@ -188,11 +193,13 @@ def _of_row(row: Response, fallback_id: str) -> Item:
 
 def _of_feedback(record: Feedback, anchor: bool) -> Item:
     if not anchor:
-        return Item(record.example(), record.response, ours=True)
+        return Item(record.example(), record.response, shares_id=True)
     meta = {name: value for name, value in record.meta.items() if name != HUMAN_FEEDBACK}
     if record.source.kind == "human" and record.critique.strip() and not record.spans:
         meta = _with_feedback(meta, record.critique)
-    return Item(record.example().model_copy(update={"meta": meta}), record.response, ours=True, said=record)
+    return Item(
+        record.example().model_copy(update={"meta": meta}), record.response, shares_id=True, original=record
+    )
 
 
 def _with_feedback(meta: dict[str, Any], words: str) -> dict[str, Any]:

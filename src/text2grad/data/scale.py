@@ -83,8 +83,8 @@ class Scale:
 
     def _place(self, value: object) -> float | None:
         if not self.words:
-            part, most = share_of(value) or (0.0, None)
-            return part if most == self.high else number_of(value)
+            part, most = parse_share(value) or (0.0, None)
+            return part if most == self.high else parse_number(value)
         word = str(value).strip().casefold()
         return float(self.words.index(word)) if word in self.words else None
 
@@ -101,7 +101,7 @@ def parse_scale(text: str) -> Scale:
         UsageError: it is written otherwise, or has one value alone.
     """
     low, dots, high = text.strip().partition("..")
-    ends = (number_of(low), number_of(high))
+    ends = (parse_number(low), parse_number(high))
     words = tuple(word.strip().casefold() for word in text.split(","))
     if dots and ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
         return Scale(ends[0], ends[1], BY_OPTION)
@@ -128,7 +128,7 @@ def parse_scales(options: Sequence[str]) -> dict[str, Scale]:
 
 def scale_of_numbers(options: Iterable[object], declared: str = BY_FILE) -> Scale | None:
     """The scale that the possible answers of a question declare, where all are numbers."""
-    numbers = [number_of(str(option)) for option in options]
+    numbers = [parse_number(str(option)) for option in options]
     known = [number for number in numbers if number is not None]
     if len(known) < 2 or len(known) < len(numbers) or min(known) == max(known):
         return None
@@ -140,7 +140,7 @@ def is_rated(value: object) -> bool:
     return is_filled(value) and str(value).strip().casefold() not in NO_RATING
 
 
-def number_of(value: object) -> float | None:
+def parse_number(value: object) -> float | None:
     """A finite number, or a text that is one: `4`, `4.0`, `0,5`, `4 stars`, `4 - good`, `★★★★☆`.
     None for anything else, True and False included.
     """
@@ -153,7 +153,7 @@ def number_of(value: object) -> float | None:
     return None
 
 
-def share_of(value: object) -> tuple[float, float] | None:
+def parse_share(value: object) -> tuple[float, float] | None:
     """The part and the maximum of a text that says both: `4/5`, `4 of 5`, `80 %` (of 100)."""
     share = _SHARE.fullmatch(_plain(value)) if isinstance(value, str) else None
     return share and ((float(share[3]), 100.0) if share[3] else (float(share[1]), float(share[2])))
@@ -166,14 +166,14 @@ def _plain(text: str) -> str:
     return text if _THOUSANDS.search(text) else re.sub(r"(?<=\d),(?=\d)|(?<![^+-]),(?=\d)", ".", text)
 
 
-def verdict(word: object) -> float | None:
+def score_word(word: object) -> float | None:
     """The score of an unmistakable word of praise or blame (`VERDICTS`); None for anything else."""
     if not isinstance(word, str):
         return None
     return VERDICTS.get(re.sub(r"[\s_-]+", " ", word.strip(" \t\n.!").casefold()))
 
 
-class Reading:
+class RatingReader:
     """The reading of one question's values: on its declared scale, by their own maximum, or word by
     word.
 
@@ -201,7 +201,7 @@ class Reading:
         on_scale = self.scale.score(value) if self.scale else None
         if on_scale is not None or self.graded or (self.scale and self.scale.words):
             return on_scale
-        if not self.open and (share := share_of(value)):
+        if not self.open and (share := parse_share(value)):
             part, most = share
             return round(2 * part / most - 1, 6) if most and 0 <= part <= most else None
         words = value if isinstance(value, list) else [value]
@@ -211,8 +211,8 @@ class Reading:
     def _verdict(self, word: object) -> float | None:
         """The score of a word, or of one that the question's name makes clear: the "down" of
         "thumbs"."""
-        score = verdict(word)
-        return verdict(f"{self.name} {word}") if score is None and isinstance(word, str) else score
+        score = score_word(word)
+        return score_word(f"{self.name} {word}") if score is None and isinstance(word, str) else score
 
     @property
     def loses(self) -> bool:
@@ -226,7 +226,7 @@ class Reading:
         scale = self.scale
         on_scale = {value for value in self._scored if scale and scale.score(value) is not None}
         others = {value: score for value, score in self._scored.items() if value not in on_scale}
-        shares = [value for value in others if share_of(value)]
+        shares = [value for value in others if parse_share(value)]
         pairs = [f"{word!r} read as {score:g}" for word, score in others.items() if word not in shares]
         pairs += [
             f"{value} read as {others[value]:g}: of 0 to its own maximum (1 is worst: --scale 1..5)"
@@ -258,7 +258,7 @@ class Reading:
 
 def _is_figure(value: object) -> bool:
     """True if it is a number, or text that has figures and no letters."""
-    return number_of(value) is not None or (isinstance(value, str) and bool(_FIGURES.fullmatch(value.strip())))
+    return parse_number(value) is not None or (isinstance(value, str) and bool(_FIGURES.fullmatch(value.strip())))
 
 
 def _parts(value: object) -> list[str]:
@@ -274,7 +274,7 @@ def _is_graded(words: Iterable[str], alone: bool) -> bool:
     of its side, or three and more, one to a response, of which only one side is known (of meh,
     good, superb, good is the middle).
     """
-    scores = {word.casefold(): verdict(word) for word in words if number_of(word) is None}
+    scores = {word.casefold(): score_word(word) for word in words if parse_number(word) is None}
     known = {word: score for word, score in scores.items() if score}
     beside = any(word in DEGREES and list(known.values()).count(score) > 1 for word, score in known.items())
     return beside or (alone and len(scores) > 2 and len(set(known.values())) == 1)
@@ -291,7 +291,7 @@ class Scales:
     """The readings of all questions of a file, and `main`: the question whose answer is the
     verdict."""
 
-    readings: Mapping[str, Reading]
+    readings: Mapping[str, RatingReader]
     main: str = ""
     problem: str = ""
 
@@ -319,7 +319,7 @@ class Scales:
                 there = ", ".join(values)[:200] or "none"
                 raise UsageError(f"the file has no rating {name!r}", f"ratings there: {there}")
         readings = {
-            name: Reading(name, answers, given.get(name) or declared.get(name), (options or {}).get(name, ()))
+            name: RatingReader(name, answers, given.get(name) or declared.get(name), (options or {}).get(name, ()))
             for name, answers in values.items()
         }
         rated, problem = [name for name, reading in readings.items() if reading.rates], ""
@@ -332,7 +332,7 @@ class Scales:
         if not main and "" in given and len(values) == 1:
             main = next(iter(values))
         if main and main not in given and "" in given:
-            readings[main] = Reading(main, values[main], given[""])
+            readings[main] = RatingReader(main, values[main], given[""])
         for reading in (readings[name] for name in (*given, main) if name):
             if reading.scale and reading.scale.declared == BY_OPTION and reading.problem:
                 raise UsageError(reading.problem, "give a scale that has them all, or correct these ratings")
@@ -352,7 +352,7 @@ class Scales:
         return tuple(filter(None, [self.readings[self.main].line, aside if others else ""]))
 
     @property
-    def lost(self) -> tuple[str, ...]:
+    def unscored(self) -> tuple[str, ...]:
         """Return the `problems` that lose ratings which a scale, or the name of the verdict, would
         save."""
         main = self.readings.get(self.main)

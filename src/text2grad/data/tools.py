@@ -17,11 +17,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from text2grad.data.conversations import PROMPTS, Exchange, messages_in, read_exchange
-from text2grad.data.files import Row, RowError, texts_in
-from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, last_turn, skip, text_in
-from text2grad.data.scale import Scale, number_of, scale_of_numbers, verdict
-from text2grad.data.spans.marks import BROWSER, CODE_POINTS, HUMAN, LABELS, Counting, Mark, fits, in_code_points
+from text2grad.data.conversations import PROMPTS, Exchange, find_messages, read_exchange
+from text2grad.data.files import Row, RowError, find_texts
+from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, find_text, last_turn, skipped_opinion
+from text2grad.data.scale import Scale, parse_number, scale_of_numbers, score_word
+from text2grad.data.spans.marks import (
+    BROWSER,
+    CODE_POINTS,
+    HUMAN,
+    LABELS,
+    Counting,
+    Mark,
+    fits_text,
+    to_code_points,
+)
 from text2grad.errors import UserError
 from text2grad.feedback import Source
 from text2grad.json_text import from_json
@@ -50,7 +59,7 @@ class Tool:
     """
 
     name: str
-    known: Callable[[Row], bool]
+    accepts: Callable[[Row], bool]
     texts: Callable[[Row, Names], Exchange]
     reads: tuple[str, ...] = ()
     id: tuple[str, ...] = ("id",)
@@ -68,7 +77,9 @@ class Tool:
 
 def importer(tool: Tool) -> Importer:
     """The importer that reads by an entry of the table."""
-    return Importer(tool.name, partial(_opinions, tool), known=tool.known, names=tool.names, counting=tool.counting)
+    return Importer(
+        tool.name, partial(_opinions, tool), accepts=tool.accepts, names=tool.names, counting=tool.counting
+    )
 
 
 def _opinions(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
@@ -80,22 +91,22 @@ def _opinions(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[
 def _opinions_on(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """The opinions on one answer: one for each person where there are names, else one."""
     known = _with_meta(row)
-    id = text_in(known, *tool.id) or fallback_id
+    id = find_text(known, *tool.id) or fallback_id
     if tool.answers and not (row[tool.answers.list] or row.get("comments")):
-        yield skip(id, "runs without feedback")
+        yield skipped_opinion(id, "runs without feedback")
         return
     if row.get("answer") == "ignore":
-        yield skip(id, "answers 'ignore'")
+        yield skipped_opinion(id, "answers 'ignore'")
         return
     asked = tool.texts(row, names)
-    who = text_in(known, *tool.annotator) or _file_of_a_user(row, fallback_id)
+    who = find_text(known, *tool.annotator) or _file_of_a_user(row, fallback_id)
     opinion = Opinion(id, asked.response or "", asked.prompt, who)
-    reads = {*tool.reads, *tool.id, *tool.annotator, *tool.marks, *tool.comments, *sum(names.chosen.values(), ())}
-    opinion.unread, opinion.asks = texts_in(asked.others, reads), asked.asks
+    reads = {*tool.reads, *tool.id, *tool.annotator, *tool.marks, *tool.comments, *sum(names.mapped.values(), ())}
+    opinion.unread, opinion.prompt_key = find_texts(asked.extra, reads), asked.prompt_key
     for key in tool.marks:
         _add_marks(opinion, key, row.get(key), names)
     for comment in (comment for key in tool.comments for comment in row.get(key) or ()):
-        text = comment if isinstance(comment, str) else text_in(comment, "text", "comment")
+        text = comment if isinstance(comment, str) else find_text(comment, "text", "comment")
         opinion.comments += filter(None, [text])
     for key in tool.aside:
         opinion.aside |= {key: row[key]} if row.get(key) else {}
@@ -128,15 +139,15 @@ def _add_marks(opinion: Opinion, key: str, value: Any, names: Names) -> None:
     opinion.marks += [_entity(entry) for entry in entries if isinstance(entry, dict | list) and entry]
     words = [entry for entry in entries if isinstance(entry, str)]
     for word in words if any(" " in word for word in words) else [words]:
-        opinion.answer(key, word, names)
+        opinion.add_answer(key, word, names)
 
 
 def _entity(value: Any) -> Mark:
     if isinstance(value, dict):
         start, end = (value.get(f"{name}_offset", value.get(name)) for name in ("start", "end"))
-        return Mark.of({"start": start, "end": end, "label": value.get("label")})
+        return Mark.parse({"start": start, "end": end, "label": value.get("label")})
     start, end, label = value
-    return Mark.of({"start": start, "end": end, "label": label})
+    return Mark.parse({"start": start, "end": end, "label": label})
 
 
 def _add_columns(opinion: Opinion, tool: Tool, row: Row, names: Names) -> None:
@@ -149,7 +160,7 @@ def _add_columns(opinion: Opinion, tool: Tool, row: Row, names: Names) -> None:
         if part == "explanation" and value:
             opinion.comments.append(str(value))
         elif part == "label" or (part == "score" and row.get(f"{question}.label") in (None, "")):
-            opinion.answer(question.partition(".")[2], value, names)
+            opinion.add_answer(question.partition(".")[2], value, names)
 
 
 def _answered(opinion: Opinion, answers: Answers, row: Row, names: Names) -> Iterator[Opinion]:
@@ -157,30 +168,30 @@ def _answered(opinion: Opinion, answers: Answers, row: Row, names: Names) -> Ite
     people: dict[str, Opinion] = {}
     for answer in row[answers.list]:
         if "elsewhere" in answer:
-            yield skip(opinion.id, "scores and comments on observations that are not in the file")
+            yield skipped_opinion(opinion.id, "scores and comments on observations that are not in the file")
             continue
         person = _person(people, opinion, answer, answers)
         value = next((answer[key] for key in answers.value if answer.get(key) is not None), None)
         if answer.get("dataType") == "CORRECTION":
             person.corrected, value = str(value), None
-        person.answer(text_in(answer, answers.question) or answers.list, value, names)
-        person.comments += filter(None, [text_in(answer, "comment")])
+        person.add_answer(find_text(answer, answers.question) or answers.list, value, names)
+        person.comments += filter(None, [find_text(answer, "comment")])
         if isinstance(answer.get("correction"), dict):
             person.corrected = _only_text(answer["correction"], names, "corrected")
     for comment in row.get("comments") or ():
-        if isinstance(comment, dict) and text_in(comment, "content"):
+        if isinstance(comment, dict) and find_text(comment, "content"):
             _add_comment(_person(people, opinion, comment, answers), comment, row)
     yield from people.values()
 
 
 def _person(people: dict[str, Opinion], opinion: Opinion, answer: Row, answers: Answers) -> Opinion:
     """The opinion of the person who gave an answer; a judge of the tool's own is a model."""
-    who = text_in(answer, *answers.who)
+    who = find_text(answer, *answers.who)
     by_model = answer.get("source") == "EVAL"
-    source = Source(kind="llm", model=text_in(answer, answers.question)) if by_model else HUMAN
+    source = Source(kind="llm", model=find_text(answer, answers.question)) if by_model else HUMAN
     part = source.model if by_model else who
     fresh = Opinion(opinion.id, opinion.response, opinion.prompt, who, source=source, part=part or None)
-    fresh.unread, fresh.asks = opinion.unread, opinion.asks
+    fresh.unread, fresh.prompt_key = opinion.unread, opinion.prompt_key
     return people.setdefault(part, fresh)
 
 
@@ -192,18 +203,20 @@ def _within(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
         ValueError: no text is the response.
     """
     output, given = _decoded(row[outputs]), _decoded(row.get(inputs))
-    response = ([] if "response" in names.chosen else messages_in(output)) or _only_text(output, names, "response")
+    response = ([] if "response" in names.mapped else find_messages(output)) or _only_text(
+        output, names, "response"
+    )
     if not response:
         key = next(iter(output or ()), "KEY") if isinstance(output, dict) else "KEY"
         raise RowError(f"no text, or several, in {outputs!r}", f"say which: --map response={key}")
-    prompt: Any = [] if "prompt" in names.chosen else messages_in(given)
+    prompt: Any = [] if "prompt" in names.mapped else find_messages(given)
     inner = given if isinstance(given, dict) and not prompt else {}
     texts = {name: text for name, text in inner.items() if isinstance(text, str) and text}
-    keys = [name for name in names.chosen.get("prompt", ("question", "input", "prompt")) if name in texts]
-    keys = keys if "prompt" in names.chosen else keys[:1] or list(texts) * (len(texts) == 1)
+    keys = [name for name in names.mapped.get("prompt", ("question", "input", "prompt")) if name in texts]
+    keys = keys if "prompt" in names.mapped else keys[:1] or list(texts) * (len(texts) == 1)
     prompt = prompt or "\n\n".join(texts[name] for name in keys) or (given if isinstance(given, str) else "")
     asked = read_exchange({"prompt": prompt, "response": response}, names.write)
-    return replace(asked, others=texts_in(texts, keys), asks=next(iter(keys), ""))
+    return replace(asked, extra=find_texts(texts, keys), prompt_key=next(iter(keys), ""))
 
 
 def _only_text(value: Any, names: Names, ours: str) -> str:
@@ -238,24 +251,24 @@ def _judge_prodigy(opinion: Opinion, row: Row, names: Names) -> None:
     A rejected label is the opposite of an accepted one. Rejected spans, or a rejected choice, are a
     failure: the annotator does not say what is right instead.
     """
-    mapped = [name for chosen in names.chosen.values() for name in chosen]
+    mapped = [name for chosen in names.mapped.values() for name in chosen]
     for key in dict.fromkeys([*_PRODIGY_WRITTEN, *mapped]):
         if row.get(key) != opinion.response:
-            opinion.answer(key, row.get(key), names)
+            opinion.add_answer(key, row.get(key), names)
     others = [key for key in row if key.startswith(("field_", "relations")) and key not in opinion.ratings]
     opinion.aside |= {key: row[key] for key in others}
     accepted = row["answer"] == "accept"
     if label := row.get("label"):
         sign = names.labels().get(str(label).strip().casefold())
         opposite = f"not {label}" if sign is None else LABELS[-sign]
-        opinion.answer("label", label, names) if accepted else opinion.ratings.update(label=opposite)
+        opinion.add_answer("label", label, names) if accepted else opinion.ratings.update(label=opposite)
         return
     if "options" in row:
         texts = {str(option.get("id")): option.get("text") or option.get("id") for option in row["options"]}
         picked = [texts.get(str(choice), choice) for choice in row.get("accept") or ()]
-        opinion.answer("choice", picked if accepted else None, names)
+        opinion.add_answer("choice", picked if accepted else None, names)
     if row.get("spans") is not None:
-        opinion.marks = list(map(Mark.of, row["spans"])) if accepted else []
+        opinion.marks = list(map(Mark.parse, row["spans"])) if accepted else []
     elif "options" not in row and not opinion.comments and not opinion.ratings:
         opinion.ratings["answer"] = row["answer"]
         return
@@ -320,17 +333,17 @@ def _objects(value: Any) -> list[Row]:
 def _add_comment(opinion: Opinion, comment: Row, row: Row) -> None:
     """Add a comment, and its ranges as marks: praise or criticism only where its words are a
     verdict."""
-    words = text_in(comment, "content")
+    words = find_text(comment, "content")
     ranges = [_values(comment.get(name)) for name in ("path", "rangeStart", "rangeEnd")]
-    label = words.strip() if verdict(words) else "comment"
+    label = words.strip() if score_word(words) else "comment"
     quotes = []
     for path, start, end in zip(*ranges, strict=True):
-        text = _at_path(row.get(text_in(comment, "dataField") or "output"), path)
+        text = _at_path(row.get(find_text(comment, "dataField") or "output"), path)
         if comment.get("dataField", "output") != "output" or text != opinion.response:
-            opinion.misplace(f"{comment.get('dataField')} {path}")
+            opinion.count_misplaced(f"{comment.get('dataField')} {path}")
             continue
-        mark = Mark.of({"start": start, "end": end, "label": label, "reason": words})
-        (placed,) = in_code_points([mark], text, BROWSER)
+        mark = Mark.parse({"start": start, "end": end, "label": label, "reason": words})
+        (placed,) = to_code_points([mark], text, BROWSER)
         quotes.append(text[placed.start : placed.end] if placed.start >= 0 else "")
         opinion.marks.append(mark)
     opinion.comments.append(f"{', '.join(map(repr, filter(None, quotes)))}: {words}" if any(quotes) else words)
@@ -465,36 +478,42 @@ def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]
     skipped."""
     row = _nested(row)
     fields = last_turn(row["fields"])
-    field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
+    field, id = names.response(fields), find_text(row, "external_id", "id") or fallback_id
     texts = {name: text for name, text in fields.items() if isinstance(text, str)}
     asked = names.exchange(fields, field)
-    unread = texts_in(asked.others)
+    unread = find_texts(asked.extra)
     people: dict[str, Opinion] = {}
     answers = [(question, answer) for question, given in (row["responses"] or {}).items() for answer in given or ()]
     for question, answer in answers:
         who, status = str(answer.get("user_id") or ""), answer.get("status") or "submitted"
         if status == "submitted":
             opinion = people.setdefault(who, Opinion(id, texts[field], asked.prompt, who, part=who, unread=unread))
-            opinion.asks = asked.asks
-            _add_argilla(opinion, question, answer.get("value"), names.about(question, texts, field), field, names)
+            opinion.prompt_key = asked.prompt_key
+            _add_argilla(
+                opinion, question, answer.get("value"), names.target_text(question, texts, field), field, names
+            )
     yield from people.values()
     statuses = [answer.get("status") or "submitted" for _, answer in answers]
-    yield from (skip(id, f"answers with the status {other!r}") for other in statuses if other != "submitted")
+    yield from (
+        skipped_opinion(id, f"answers with the status {other!r}") for other in statuses if other != "submitted"
+    )
     if not answers:
-        yield skip(id, f"records {'with suggestions alone' if row.get('suggestions') else 'that nobody answered'}")
+        yield skipped_opinion(
+            id, f"records {'with suggestions alone' if row.get('suggestions') else 'that nobody answered'}"
+        )
 
 
 def _add_argilla(opinion: Opinion, question: str, value: Any, about: str, field: str, names: Names) -> None:
     """Add an answer: spans of the text `about`, or a value."""
     if not (isinstance(value, list) and any(isinstance(entry, dict) for entry in value)):
-        opinion.answer(question, value, names)
+        opinion.add_answer(question, value, names)
     elif not all("start" in entry for entry in value):
         opinion.aside[question] = value
     elif about == field:
-        opinion.marks += map(Mark.of, value)
+        opinion.marks += map(Mark.parse, value)
     else:
         for _ in value:
-            opinion.misplace(about)
+            opinion.count_misplaced(about)
 
 
 def _argilla_names(path: Path, rows: Sequence[Row]) -> Names:
@@ -513,7 +532,7 @@ def _argilla_names(path: Path, rows: Sequence[Row]) -> Names:
     for row in map(_nested, rows):
         texts = {name: text for name, text in row["fields"].items() if isinstance(text, str)}
         for question, mark in _argilla_marks(row):
-            fitting = {name for name, text in texts.items() if fits(mark, text)}
+            fitting = {name for name, text in texts.items() if fits_text(mark, text)}
             possible[question] = possible.get(question, fitting) & fitting
     texts = {question: next(iter(fitting)) for question, fitting in possible.items() if len(fitting) == 1}
     return Names(texts=texts)
@@ -523,7 +542,9 @@ def _argilla_marks(row: Row) -> Iterator[tuple[str, Mark]]:
     for question, answers in (row["responses"] or {}).items():
         for value in (answer.get("value") for answer in answers or ()):
             spans = value if isinstance(value, list) else []
-            yield from ((question, Mark.of(span)) for span in spans if isinstance(span, dict) and "start" in span)
+            yield from (
+                (question, Mark.parse(span)) for span in spans if isinstance(span, dict) and "start" in span
+            )
 
 
 def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Names:
@@ -546,7 +567,7 @@ def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Na
             choices[name] = list(map(str, values))
         if settings.get("type") == "text":
             written.add(name)
-    return Names(texts=fields, scales=scales, options=choices, written=frozenset(written), source=source)
+    return Names(texts=fields, scales=scales, options=choices, free_text=frozenset(written), source=source)
 
 
 # Label Studio: labelled regions of a text, choices, ratings and comments, as JSON, JSON-MIN, CSV
@@ -573,10 +594,10 @@ def _read_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     id = str(data.get("id") or row.get("id") or fallback_id)
     annotations = row.get("annotations") or []
     meant = [entry for entry in annotations if not entry.get("was_cancelled")]
-    yield from (skip(id, "annotations that were cancelled") for _ in annotations[len(meant) :])
-    yield from (skip(id, "predictions of a model") for _ in row.get("predictions") or ())
+    yield from (skipped_opinion(id, "annotations that were cancelled") for _ in annotations[len(meant) :])
+    yield from (skipped_opinion(id, "predictions of a model") for _ in row.get("predictions") or ())
     if not annotations and not row.get("predictions"):
-        yield skip(id, "tasks without an annotation")
+        yield skipped_opinion(id, "tasks without an annotation")
     for number, annotation in enumerate(meant, start=1):
         results = [result for result in annotation.get("result", []) if isinstance(result, dict)]
         opinion = _annotation(id, data, results, annotation.get("completed_by"), names)
@@ -591,7 +612,7 @@ def _annotation(id: str, data: Row, results: Sequence[Result], who: Any, names: 
     annotator = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
     asked = names.exchange(data, field)
     opinion = Opinion(id, texts[field], asked.prompt, "" if annotator is None else str(annotator))
-    opinion.unread, opinion.asks = texts_in(asked.others, ["critique"]), asked.asks
+    opinion.unread, opinion.prompt_key = find_texts(asked.extra, ["critique"]), asked.prompt_key
     # A result without an id stands alone.
     results = [{"id": f"result-{number}", **result} for number, result in enumerate(results)]
     groups = _regions(results)
@@ -599,7 +620,7 @@ def _annotation(id: str, data: Row, results: Sequence[Result], who: Any, names: 
         if (about := _region_text(region, texts, field, names)) == field:
             _add_region(opinion, region, others, names)
         else:
-            opinion.misplace(about)
+            opinion.count_misplaced(about)
     for result in results:
         if str(result.get("id")) not in groups:
             _add_result(opinion, result, texts, field, names)
@@ -638,15 +659,15 @@ def _region_text(region: Result, texts: Mapping[str, str], field: str, names: Na
         return source
     if len(texts) > 1 and isinstance(quote, str) and quote:
         mark = _region_mark(region, "", quote)
-        fitting = [name for name, text in texts.items() if fits(mark, text)] or [
-            name for name, text in texts.items() if in_code_points([mark], text, BROWSER)[0].start >= 0
+        fitting = [name for name, text in texts.items() if fits_text(mark, text)] or [
+            name for name, text in texts.items() if to_code_points([mark], text, BROWSER)[0].start >= 0
         ]
         return fitting[0] if len(fitting) == 1 else ""
-    return names.about(tag, texts, field)
+    return names.target_text(tag, texts, field)
 
 
 def _region_mark(region: Result, label: str, quote: str, reason: str = "") -> Mark:
-    return Mark.of(_value(region))._replace(label=label, text=quote, reason=reason)
+    return Mark.parse(_value(region))._replace(label=label, text=quote, reason=reason)
 
 
 def _add_region(opinion: Opinion, region: Result, others: Sequence[Result], names: Names) -> None:
@@ -657,7 +678,7 @@ def _add_region(opinion: Opinion, region: Result, others: Sequence[Result], name
     choices = [word for result in (region, *others) for word in _words(_value(result).get("choices"))]
     known, labels = names.labels(), _labels(region)
     if not any(label.strip().casefold() in known for label in labels):
-        labels = [word for word in choices if verdict(word)] or labels or [""]
+        labels = [word for word in choices if score_word(word)] or labels or [""]
     unused = [word for word in choices if word not in labels]
     reason = " ".join([*_words(note), *(word for area in areas for word in _words(area)), *unused])
     quote = _value(region).get("text")
@@ -684,7 +705,7 @@ def _add_result(opinion: Opinion, result: Result, texts: Mapping[str, str], fiel
         opinion.aside[f"{name} of {about}"] = value
         return
     for answer in ("rating", "number", "choices"):
-        opinion.answer(name, value.get(answer), names)
+        opinion.add_answer(name, value.get(answer), names)
     words = _words(value.get("text")) if kind in ("textarea", "") else []
     if words and names.is_corrected(name):
         opinion.corrected = "\n".join(words)
@@ -723,8 +744,8 @@ def _flat_results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any
             yield {**common, "type": "textarea" if set(entry) == {"text"} else "", "value": entry}
         elif isinstance(entry, str) and (names.is_comment(name) or names.is_corrected(name)):
             yield {**common, "type": "textarea", "value": {"text": [entry]}}
-        elif isinstance(entry, str) and number_of(entry) is None and entry:
-            chosen = name in (*names.texts, *names.chosen.get("score", ())) or verdict(entry) is not None
+        elif isinstance(entry, str) and parse_number(entry) is None and entry:
+            chosen = name in (*names.texts, *names.mapped.get("score", ())) or score_word(entry) is not None
             yield {**common, "type": "choices" if chosen else "text", "value": {"choices": [entry]}}
         elif entry not in (None, ""):
             yield {**common, "type": "number", "value": {"number": entry}}
@@ -775,15 +796,15 @@ def _studio_configuration(view: ElementTree.Element, source: str) -> Names:
 
 
 IMPORTERS = (
-    Importer("label_studio", _read_studio, known=_is_studio, names=_studio_names, counting=BROWSER),
+    Importer("label_studio", _read_studio, accepts=_is_studio, names=_studio_names, counting=BROWSER),
     Importer(
         "label_studio",
         _read_flat_studio,
-        known=lambda row: row.keys() >= _FLAT_COLUMNS,
+        accepts=lambda row: row.keys() >= _FLAT_COLUMNS,
         names=_studio_names,
         counting=BROWSER,
     ),
-    Importer("argilla", _read_argilla, known=_is_argilla, names=_argilla_names),
+    Importer("argilla", _read_argilla, accepts=_is_argilla, names=_argilla_names),
     *map(importer, TOOLS),
 )
 """In the order in which a row is tried."""

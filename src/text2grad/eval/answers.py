@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from text2grad.data.conversations import Exchange, read_exchange
-from text2grad.data.files import Row, bad_record, load_rows, name_text, reference_of, texts_in
+from text2grad.data.files import Row, bad_record, find_reference, find_texts, load_rows, name_text
 from text2grad.data.published import refuse_shared_ids
 from text2grad.data.spans.marks import as_turns
 from text2grad.errors import UserError, warn_once
@@ -59,7 +59,7 @@ def read_answers(file: Path, known: Known) -> SystemAnswers:
             asked = _read(row)
             texts.append(asked.response or "")
             examples.append(
-                _own_example(asked, f"{file.stem}-{number}") if own else _known_example(asked.others, known())
+                _own_example(asked, f"{file.stem}-{number}") if own else _known_example(asked.extra, known())
             )
         except ValueError as error:
             raise bad_record(file, number, error) from error
@@ -90,16 +90,16 @@ def _read(row: Row) -> Exchange:
     asked = read_exchange({"response": row["output"], **others} if "output" in row else row)
     if asked.response is None:
         raise ValueError("no column 'response'")
-    for name in texts_in(asked.others, ("id", "reference")):
+    for name in find_texts(asked.extra, ("id", "reference")):
         warn_once(f"{name!r} holds text that is not read: what was asked belongs into the prompt")
     return asked
 
 
 def _own_example(asked: Exchange, fallback: str) -> Example:
-    reference = reference_of(asked.others, "reference")
+    reference = find_reference(asked.extra, "reference")
     if not reference:
         raise ValueError("the reference is empty")
-    id = name_text(asked.others.get("id")) or fallback
+    id = name_text(asked.extra.get("id")) or fallback
     return Example(id=id, prompt=as_turns(asked.prompt), reference=reference)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from text2grad.align.rewards import Rewards, ScoredTrajectory, TokenCredit
 from text2grad.align.trajectory import Trajectory
-from text2grad.data.conversations import by_default, messages_of
+from text2grad.data.conversations import default_turn_text, parse_messages
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Example, Failure, Message
 
@@ -107,7 +107,7 @@ def read_messages(turns: Iterable[Any]) -> list[Message]:
         UserError: one holds what is no text.
     """
     try:
-        return messages_of(turns, partial(by_default, cure="to the critic alone: ids stay as they are"))
+        return parse_messages(turns, partial(default_turn_text, cure="to the critic alone: ids stay as they are"))
     except ValueError as error:
         problem = f"a message that no critic can read: {error}"
         raise UserError(problem, getattr(error, "cure", "write it as text")) from error

@@ -123,7 +123,7 @@ def annotate_file(
         return islice(read_items(responses, options.anchor, write, options.sheet), options.limit)
 
     refuse_none(items)
-    if options.anchor and not any(item.words for item in items()):
+    if options.anchor and not any(item.comment for item in items()):
         raise UserError(
             f"{responses} has no person's comment without marked words", "leave out --anchor to judge it"
         )

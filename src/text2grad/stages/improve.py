@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from text2grad.config import TINY, Config, dump_config
 from text2grad.config.derive import FEW_ANSWERS
 from text2grad.config.estimate import Estimate, estimate
-from text2grad.data.files import Placed, rows
-from text2grad.data.paths import answers_apart, flat_rows
-from text2grad.data.records import ImportResult, import_feedback, knows_itself
+from text2grad.data.files import LocatedRow, read_located_rows
+from text2grad.data.paths import flatten_rows, has_separate_answers
+from text2grad.data.records import ImportResult, has_known_format, import_feedback
 from text2grad.data.remarks import parse_map
 from text2grad.data.spreadsheets.columns import Proposal, propose
 from text2grad.errors import UsageError, UserError
@@ -137,10 +137,10 @@ def read_source(config: Config, path: Path, options: ImproveOptions, choose: Cho
         UserError: it cannot be read, or nobody can be asked: names both and the options that
             decide.
     """
-    placed = list(rows(path, options.sheet))
+    placed = list(read_located_rows(path, options.sheet))
     if not placed:
         raise UserError(f"{path} has no rows", "check that it is the right file")
-    proposal = None if knows_itself(placed[0][1]) else _proposed(placed, options)
+    proposal = None if has_known_format(placed[0][1]) else _proposed(placed, options)
     while proposal is not None and proposal.doubts and choose is not None:
         doubt = proposal.doubts[0]
         value = doubt.values[doubt.options.index(choose(f"{path}: the {doubt.subject}", doubt.options))]
@@ -165,11 +165,11 @@ def read_source(config: Config, path: Path, options: ImproveOptions, choose: Cho
     return Source(path, len(placed), proposal, imported, options)
 
 
-def _proposed(placed: Sequence[Placed], options: ImproveOptions) -> Proposal:
+def _proposed(placed: Sequence[LocatedRow], options: ImproveOptions) -> Proposal:
     given = {ours: theirs[-1] for ours, theirs in parse_map(options.names).items()}
     plain = [row for _, row in placed]
-    flat, talk = flat_rows(plain)
-    answered = bool(talk) and answers_apart(plain, talk)
+    flat, talk = flatten_rows(plain)
+    answered = bool(talk) and has_separate_answers(plain, talk)
     return propose(flat, given, bool(options.scales), talk, answered)
 
 
@@ -178,9 +178,9 @@ def _refuse_doubts(path: Path, proposal: Proposal) -> None:
         doubt = proposal.doubts[0]
         problem = f"{path}: the {doubt.subject} may be {' or '.join(map(repr, doubt.candidates))}"
         raise UsageError(problem, f"say which: {' or '.join(doubt.options)}")
-    if "response" not in proposal.columns and not proposal.talk:
+    if "response" not in proposal.columns and not proposal.conversation:
         raise UserError(f"{path}: no column has answers", "say which it is: --map response=COLUMN")
-    if "prompt" not in proposal.columns and not proposal.talk:
+    if "prompt" not in proposal.columns and not proposal.conversation:
         raise UserError(f"{path}: no column has what was asked", "say which it is: --map prompt=COLUMN")
 
 

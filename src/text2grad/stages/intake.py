@@ -56,7 +56,7 @@ def run_import(
     them. Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the
     report.
     """
-    from text2grad.data.records import import_feedback, merged, reports_by_data_set
+    from text2grad.data.records import import_feedback, merge_feedback, reports_by_data_set
 
     run = RunFolder.of(config)
     write = run.turn_writer()
@@ -66,7 +66,7 @@ def run_import(
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     existing = list(read_jsonl(target, Feedback)) if target.is_file() else []
-    records = merged(existing, imported.records)
+    records = merge_feedback(existing, imported.records)
     write_jsonl(target, records)
     added = len(records) - len(existing)
     held = reports_by_data_set(records)

@@ -164,7 +164,7 @@ class PaidJob:
 
     def _asked(self, items: Items) -> Iterator[Item]:
         """Return the items to ask about: with `--anchor`, those with a person's words to place."""
-        return (item for item in items() if item.words or not self.options.anchor)
+        return (item for item in items() if item.comment or not self.options.anchor)
 
     def _questions(self, critic: PromptedCritic, items: Items) -> Iterator[Question]:
         return (critic.question(item.example, item.response) for item in self._asked(items))
@@ -173,11 +173,11 @@ class PaidJob:
         """Yield the records of the answers so far, in the order of the items; others of a file are
         unchanged."""
         for item in items():
-            is_asked = item.words or not self.options.anchor
+            is_asked = item.comment or not self.options.anchor
             judged = list(critic.feedback([(item.example, item.response)])) if is_asked else []
-            yield from map(item.placed, judged)
-            if item.said is not None and not judged:
-                yield item.said
+            yield from map(item.with_spans, judged)
+            if item.original is not None and not judged:
+                yield item.original
 
     def _annotate(
         self, items: Items, target: Path, canaries: Mapping[str, Any] | None = None, add_requests: bool = False

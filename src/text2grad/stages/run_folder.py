@@ -185,10 +185,10 @@ class RunFolder:
     def turn_writer(self) -> Callable[[AssistantTurn], str]:
         """Return what writes a turn that calls tools or reasons: the policy's chat template, where
         one is known."""
-        from text2grad.data.conversations import by_default
+        from text2grad.data.conversations import default_turn_text
 
         if self.base.model == TINY:
-            return by_default
+            return default_turn_text
 
         @cache
         def tokenizer() -> Any:
@@ -201,7 +201,7 @@ class RunFolder:
 
             text = written_turn(tokenizer(), *turn)
             cure = f"the chat template of {self.base.model} does not write it"
-            return by_default(turn, cure) if text is None else text
+            return default_turn_text(turn, cure) if text is None else text
 
         return write
 

@@ -99,7 +99,7 @@ def planned_items(examples: Sequence[Example], samples: int, tokens: int) -> lis
 
 def drafted_items(examples: Sequence[Example]) -> list[Item]:
     """The data set's own drafts that people wrote about: only for these do their words hold."""
-    drafted = [Item(example, str(example.meta.get(DRAFT, "")), ours=True) for example in examples]
+    drafted = [Item(example, str(example.meta.get(DRAFT, "")), shares_id=True) for example in examples]
     return [
         item
         for item in drafted
@@ -113,4 +113,4 @@ def _sampled(example: Example, response: str) -> Item:
     """
     meta = {name: value for name, value in example.meta.items() if name not in ("outcome", "test_output")}
     unknown = {DRAFT: ""} if HUMAN_FEEDBACK in meta and DRAFT not in meta else {}
-    return Item(example.model_copy(update={"meta": {**meta, **unknown}}), response, ours=True)
+    return Item(example.model_copy(update={"meta": {**meta, **unknown}}), response, shares_id=True)

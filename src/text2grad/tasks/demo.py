@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from text2grad.data.published import one_turn
+from text2grad.data.published import single_turn_example
 from text2grad.feedback import Example
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import TaskSettings, refuse_shares
@@ -176,7 +176,7 @@ class DemoTask:
             reference = problem.program(slips)
         else:
             reference, meta["tests"] = problem.program(), make_tests(problem, rng)
-        return one_turn(name, problem.question(), reference, meta)
+        return single_turn_example(name, problem.question(), reference, meta)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """Empty: a program is scored by running its tests, which the stage does."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from text2grad.data.published import one_turn
+from text2grad.data.published import single_turn_example
 from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.settings import TinyShape
@@ -67,7 +67,7 @@ class FunctionSummariesTask:
         """
         rest = shorten(function.rest, REST if room is None else room)
         content = f"{ASKED}\n\ndef {function.name}{function.signature}:\n{rest}"
-        return one_turn(function.place, content, function.summary, {"package": function.package})
+        return single_turn_example(function.place, content, function.summary, {"package": function.package})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-1, ROUGE-2, ROUGE-L (F1, with stemming) and BLEU against the first line people

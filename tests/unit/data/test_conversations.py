@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chat_templates import IM, QWEN3, Shape, tokenizer_of
-from text2grad.data.conversations import AssistantTurn, by_default
+from text2grad.data.conversations import AssistantTurn, default_turn_text
 from text2grad.data.records import import_feedback
 from text2grad.data.responses import Item, read_items
 from text2grad.errors import UserError, warn_once
@@ -201,6 +201,6 @@ def test_a_template_writes_a_turn_in_its_own_way_or_says_that_it_drops_it() -> N
     assert written_turn(tokenizer, "", "plain", []) == "plain"
     for turn in (SAID, AssistantTurn("a map", "I look.", [])):
         assert written_turn(tokenizer_of(Shape(QWEN3, IM, "<|im_end|>")), *turn) is None
-    assert by_default(AssistantTurn("why", "I look.", [*SAID.calls, *SAID.calls])) == (
+    assert default_turn_text(AssistantTurn("why", "I look.", [*SAID.calls, *SAID.calls])) == (
         f"<think>\nwhy\n</think>\n\nI look.\n{WRITTEN}\n{WRITTEN}"
     )

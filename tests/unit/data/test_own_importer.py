@@ -21,14 +21,14 @@ from text2grad.data.opinions import Importer, Mark, Names, Opinion
 def opinions(row, id, names):
     for number, who in enumerate(row.get("by", ["ann"])):
         opinion = Opinion(id, row["said"], annotator=who, part=who)
-        opinion.marks = [Mark.of(mark, start="from", end="to", label="is") for mark in row.get("marks", [])]
-        opinion.answer("stars", row.get("stars"), names)
-        opinion.answer("why", row.get("why"), names)
+        opinion.marks = [Mark.parse(mark, start="from", end="to", label="is") for mark in row.get("marks", [])]
+        opinion.add_answer("stars", row.get("stars"), names)
+        opinion.add_answer("why", row.get("why"), names)
         yield opinion
 
 OWN = Importer("own", opinions, keys=frozenset({"said"}))
 WRONG = Importer("wrong", lambda row, id, names: ["no opinion"])
-OPEN = Importer("open", opinions, known=lambda row: "said" in row)
+OPEN = Importer("open", opinions, accepts=lambda row: "said" in row)
 """
 ROW = {"said": "It is due next week.", "stars": 4, "marks": [{"from": 10, "to": 19, "is": "bad"}]}
 
@@ -90,7 +90,7 @@ def test_what_is_wrong_is_one_line() -> None:
 
 def test_each_kind_is_one_entry_with_a_name() -> None:
     assert all(isinstance(entry, Importer) and entry.name in KINDS for entry in IMPORTERS)
-    assert not any(entry.knows({}) for entry in IMPORTERS), "nothing is known by nothing"
+    assert not any(entry.recognises({}) for entry in IMPORTERS), "nothing is known by nothing"
     mine = Importer("mine", lambda row, id, names: [Opinion(id, row["a"], marks=[Mark(0, 1, "bad")])])
     (found,) = mine.read({"a": "x"}, "1", Names())
-    assert (found.response, found.part, mine.knows({})) == ("x", None, True)
+    assert (found.response, found.part, mine.recognises({})) == ("x", None, True)

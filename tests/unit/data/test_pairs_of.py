@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from text2grad.data.export import export, left_out, pairs_of
+from text2grad.data.export import build_pairs, count_left_out, export
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source
 
@@ -31,10 +31,10 @@ RECORDS = [
 
 
 def test_the_best_answer_over_the_worst() -> None:
-    found = pairs_of(RECORDS)
+    found = build_pairs(RECORDS)
     assert [(pair.id, pair.chosen, pair.rejected) for pair in found.pairs] == [("a", "good", "poor")]
     assert found.left_out == {"equal_scores": 1, "equal_sides": 1, "single": 1, "without_score": 1}
-    assert left_out(RECORDS, "preference") == {"left_out": found.left_out}
+    assert count_left_out(RECORDS, "preference") == {"left_out": found.left_out}
 
 
 def test_more_pairs_of_a_prompt_come_from_both_ends_inwards(tmp_path: Path) -> None:
@@ -42,17 +42,17 @@ def test_more_pairs_of_a_prompt_come_from_both_ends_inwards(tmp_path: Path) -> N
     records = list(scored("a", *answers))
 
     def found(most: int) -> list[tuple[str, str]]:
-        return [(pair.chosen, pair.rejected) for pair in pairs_of(records, most).pairs]
+        return [(pair.chosen, pair.rejected) for pair in build_pairs(records, most).pairs]
 
     assert found(1) == [("p1", "f1")] and found(2) == [("p1", "f1"), ("p2", "f2")]
     assert found(4) == [("p1", "f1"), ("p2", "f2"), ("half", "f3"), ("p1", "f2")], "then in other company"
     assert len(found(99)) == len(set(found(99))) == 11, "every better over every worse one, once"
-    assert not pairs_of([*scored("b", ("one", 0.5), ("other", 0.5))], 4).pairs
+    assert not build_pairs([*scored("b", ("one", 0.5), ("other", 0.5))], 4).pairs
     assert export(records, "preference", tmp_path / "pairs.jsonl", 2) == 2
 
 
 def test_one_that_passes_stands_over_each_that_fails(tmp_path: Path) -> None:
-    pairs = pairs_of(scored("a", ("good", 1.0), *((f"bad {n}", -1.0) for n in range(5))), 4).pairs
+    pairs = build_pairs(scored("a", ("good", 1.0), *((f"bad {n}", -1.0) for n in range(5))), 4).pairs
     assert [(pair.chosen, pair.rejected) for pair in pairs] == [("good", f"bad {n}") for n in range(4)]
     with pytest.raises(UserError, match="no two answers"):
         export(RECORDS[:1], "preference", tmp_path / "pairs.jsonl")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from text2grad.data.export import export
-from text2grad.data.records import ImportResult, import_feedback, merged
-from text2grad.data.spans.marks import edits
+from text2grad.data.records import ImportResult, import_feedback, merge_feedback
+from text2grad.data.spans.marks import diff_spans
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
 from text2grad.jsonl import write_jsonl
@@ -266,11 +266,11 @@ def test_corrections_are_spans_and_omissions(tmp_path: Path) -> None:
     assert found.records[0].response == "It is <del>due</del>." and "'<del>due</del>' stays" in found.losses[0]
     text = "prompt,response,corrected\np,It <del>is</del> due.,It <del>is</del> late.\n"
     assert quoted(table(tmp_path, text).records[0]) == [("due", -1, "should be: late")]
-    spans, omissions = edits("He came on Monday, sadly.", "He came late on Friday.")
+    spans, omissions = diff_spans("He came on Monday, sadly.", "He came late on Friday.")
     assert [(s.text, s.reason) for s in spans] == [("Monday, sadly", "should be: Friday")] and omissions == (
         "late",
     )
-    assert edits("same", "same") == ((), ())
+    assert diff_spans("same", "same") == ((), ())
 
 
 HEAD = "prompt,response,poor,critique,annotator\n"
@@ -281,12 +281,14 @@ def test_an_edited_table_keeps_its_remarks(tmp_path: Path) -> None:
     first = table(tmp_path, HEAD + "\n".join(rows)).records
     rows[4] = rows[4].replace("Friday 4", "Monday 4")
     second = table(tmp_path, HEAD + "\n".join(["Who?,Ann.,Ann,No.,", *reversed(rows)])).records
-    both = merged(first, second)
+    both = merge_feedback(first, second)
     assert len(both) == 34 and [record.id for record in both[:33]] == [record.id for record in first]
     assert [record.critique for record in both if "Monday" in record.critique] == ["Monday 4."]
     export(first[:1], "csv", tmp_path / "mine.csv")
     text = (tmp_path / "mine.csv").read_text(encoding="utf-8").replace("Friday 0", "Sunday 0")
-    assert len(merged(first[:1], table(tmp_path, text).records)) == 1, "what is exported replaces what was there"
+    assert len(merge_feedback(first[:1], table(tmp_path, text).records)) == 1, (
+        "what is exported replaces what was there"
+    )
 
 
 def test_the_same_remark_twice_is_one_and_two_people_are_two(tmp_path: Path) -> None:
@@ -295,7 +297,7 @@ def test_the_same_remark_twice_is_one_and_two_people_are_two(tmp_path: Path) -> 
     assert [record.meta.get("annotator", "") for record in found.records] == ["", "ann", "bob", "bob"]
     assert len({record.id for record in found.records}) == 3
     assert found.losses == ("row 3: the same remark as in row 2: left out",)
-    assert merged(found.records, found.records) == found.records
+    assert merge_feedback(found.records, found.records) == found.records
     for records, people in ((found.records[:1] * 2, 0), (found.records[1:3], 1)):
         write_jsonl(tmp_path / "out.jsonl", records)
         assert feedback_quality(tmp_path / "out.jsonl")["several_annotators"] == people

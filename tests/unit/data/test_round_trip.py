@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from text2grad.data.export import export, table_row
-from text2grad.data.records import import_feedback, merged
+from text2grad.data.records import import_feedback, merge_feedback
 from text2grad.feedback import Feedback
 from text2grad.jsonl import write_jsonl
 
@@ -92,7 +92,7 @@ def test_a_table_comes_back_exactly_as_it_was(tmp_path: Path, found: Feedback) -
 def test_records_come_back_exactly_as_they_were(tmp_path: Path, found: list[Feedback]) -> None:
     write_jsonl(tmp_path / "own.jsonl", found)
     again = import_feedback(tmp_path / "own.jsonl", no_prompt=True)
-    assert again.records == found and merged([], found) == found and merged(found, found) == found
+    assert again.records == found and merge_feedback([], found) == found and merge_feedback(found, found) == found
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.data.scale import Reading, Scale, Scales, number_of, parse_scale, parse_scales
+from text2grad.data.scale import RatingReader, Scale, Scales, parse_number, parse_scale, parse_scales
 from text2grad.errors import UsageError
 
 SCALES: dict[str, dict[Any, float | None]] = {
@@ -46,7 +46,7 @@ WITHOUT_A_SCALE: list[tuple[str, list[Any], list[float | None]]] = [
 
 def test_values_without_a_scale() -> None:
     for name, values, scores in WITHOUT_A_SCALE:
-        reading = Reading(name, values)
+        reading = RatingReader(name, values)
         assert [reading.score(value) for value in values] == scores
         assert bool(reading.problem) == ("--scale " in reading.problem) == (None in scores)
         assert bool(reading.line) == any(score is not None for score in scores)
@@ -54,8 +54,8 @@ def test_values_without_a_scale() -> None:
 
 def test_a_scale_of_the_file_is_not_taken_where_more_may_not_be_better() -> None:
     for name in ("toxicity", "factualErrors", "confidence", "no_errors", "error-free", "not helpful"):
-        assert Reading(name, [1, 5], Scale(1, 5)).score(5) is None
-        assert Reading(name, [1, 5], parse_scale("5..1")).score(5) == -1
+        assert RatingReader(name, [1, 5], Scale(1, 5)).score(5) is None
+        assert RatingReader(name, [1, 5], parse_scale("5..1")).score(5) == -1
 
 
 MAIN: list[tuple[dict[str, list[object]], list[str], str, float | None]] = [
@@ -77,7 +77,7 @@ def test_the_rating_that_is_the_verdict() -> None:
 
 
 def test_what_is_not_on_the_scale_is_left_out_and_named_or_refused() -> None:
-    reading = Reading("rating", [0, 5], Scale(1, 5))
+    reading = RatingReader("rating", [0, 5], Scale(1, 5))
     assert (reading.score(0), reading.score(5)) == (None, 1)
     assert reading.problem == "rating: not on the scale 1 to 5, so without a score: 0 (1 of 2)"
     for values, given, words in (
@@ -97,4 +97,4 @@ NUMBERS: tuple[tuple[object, float | None], ...] = (
 
 
 def test_a_number_as_people_write_it() -> None:
-    assert [(value, number_of(value)) for value, _ in NUMBERS] == list(NUMBERS)
+    assert [(value, parse_number(value)) for value, _ in NUMBERS] == list(NUMBERS)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from human_data import corrected_file
-from text2grad.data.records import ImportResult, import_feedback, merged
-from text2grad.data.spans.marks import BROWSER, CODE_POINTS, Counting, Mark, in_code_points
+from text2grad.data.records import ImportResult, import_feedback, merge_feedback
+from text2grad.data.spans.marks import BROWSER, CODE_POINTS, Counting, Mark, to_code_points
 from text2grad.errors import UserError
 from text2grad.jsonl import write_jsonl
 
@@ -159,9 +159,9 @@ OFFSETS: list[tuple[str, tuple[Any, ...], Counting | None, str]] = [
 
 def test_offsets_are_counted_as_their_quotes_say() -> None:
     for text, (start, end, *quote), tool, found in OFFSETS:
-        (place,) = in_code_points([Mark(start, end, "bad", *quote)], text, tool)
+        (place,) = to_code_points([Mark(start, end, "bad", *quote)], text, tool)
         assert (text[place.start : place.end] if 0 <= place.start < place.end else "") == found
-    marks = in_code_points([Mark(14, 23, "bad", "next week"), Mark(15, 17, "bad")], EMOJI, BROWSER)
+    marks = to_code_points([Mark(14, 23, "bad", "next week"), Mark(15, 17, "bad")], EMOJI, BROWSER)
     assert [EMOJI[mark.start : mark.end] for mark in marks] == ["next week", "ex"], "as the others are"
 
 
@@ -191,16 +191,16 @@ def test_two_people_are_two_opinions(tmp_path: Path) -> None:
     rows = [{"text": "N", "label": "GOOD", "answer": how, "_annotator_id": how} for how in ("accept", "reject")]
     records = read(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl").records
     assert [record.score for record in records] == [1, -1]
-    write_jsonl(tmp_path / "own.jsonl", merged([], records))
+    write_jsonl(tmp_path / "own.jsonl", merge_feedback([], records))
     assert (
         import_feedback(tmp_path / "own.jsonl", no_prompt=True).records
         == records
-        == merged(records[:1], records[1:])
+        == merge_feedback(records[:1], records[1:])
     )
     row = json.dumps({"id": 1, "text": "It is so.", "label": ["bad"], "Comments": []})
     ann, ben, everyone = (read(tmp_path, row, f"{name}.jsonl").records for name in ("ann", "ben", "all"))
     assert [record.meta.get("annotator") for record in (*ann, *ben, *everyone)] == ["ann", "ben", None], "doccano"
-    assert len(merged(ann, ben)) == 2
+    assert len(merge_feedback(ann, ben)) == 2
 
 
 def test_what_nobody_submitted_is_no_opinion_and_what_was_rejected_a_failure(tmp_path: Path) -> None:

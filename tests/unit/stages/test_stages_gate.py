@@ -12,7 +12,7 @@ from human_data import small_config
 from human_run import Trained
 from text2grad.config import Config
 from text2grad.critics.damage import DAMAGE
-from text2grad.data.spans.marks import human_record
+from text2grad.data.spans.marks import build_human_record
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback
 from text2grad.jsonl import read_jsonl
@@ -121,7 +121,7 @@ def test_a_policys_evaluation_says_what_the_gate_said(tmp_path: Path, settings: 
 
 
 def remark(response: str, corrected: str, score: float | None = None, id: str = "a") -> Feedback:
-    return human_record(id, "When?", response, Critique(text="x", score=score), {"corrected": corrected})
+    return build_human_record(id, "When?", response, Critique(text="x", score=score), {"corrected": corrected})
 
 
 def test_what_people_corrected_is_praised_once() -> None:

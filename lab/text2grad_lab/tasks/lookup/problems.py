@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from text2grad.data.published import one_turn
+from text2grad.data.published import single_turn_example
 from text2grad.feedback import Environment, Example, Message, Transcript, turns_of
 from text2grad.settings import TinyShape
 from text2grad.tasks.base import TaskSettings, refuse_shares
@@ -145,7 +145,7 @@ class LookupTask:
     def _example(self, name: str, parts: tuple[Part, ...], split: str, rng: random.Random) -> Example:
         problem = Problem(parts, rng.choice(ITEMS), make_table(rng))
         slips = [split == "sft" and rng.random() < part.slip for part in parts]
-        asked = one_turn(name, problem.question(), "", problem.meta())
+        asked = single_turn_example(name, problem.question(), "", problem.meta())
         return asked.model_copy(update={"reference": problem.transcript(slips)})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:

@@ -41,7 +41,7 @@ def criticises(comment: str, score: float | None) -> bool:
     return (score is not None and score <= 0) or (score != 1 and not PRAISES.search(QUOTED.sub("", comment)))
 
 
-def anchors(comment: str, answer: str) -> list[Place]:
+def find_anchors(comment: str, answer: str) -> list[Place]:
     """The places that a comment quotes for certain, in order."""
     plain = answer.casefold()
     if len(comment) > LONGEST or len(plain) != len(answer):

@@ -38,7 +38,7 @@ class Mark(NamedTuple):
     weight: Any = 1.0
 
     @classmethod
-    def of(cls, value: Mapping[str, Any], **keys: str) -> Mark:
+    def parse(cls, value: Mapping[str, Any], **keys: str) -> Mark:
         """A mark written with these names as keys, or with other `keys`: `label="tag"`.
 
         Raises:
@@ -104,7 +104,7 @@ def _fits(mark: Mark, text: str, steps: Mapping[int, int]) -> bool:
     return not (inside_word(text, start) or inside_word(text, end))
 
 
-def in_code_points(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
+def to_code_points(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
     """The marks in code points of `text`, whatever their offsets count; -1 where that cannot be
     told.
 
@@ -150,7 +150,7 @@ def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
             yield start, end
 
 
-def fits(mark: Mark, text: str) -> bool:
+def fits_text(mark: Mark, text: str) -> bool:
     """True if a mark's offsets, in one counting or another, have its quote; one without a quote,
     whole words."""
     return any(_fits(mark, text, _steps(text, counting)) for counting in COUNTINGS)
@@ -161,7 +161,7 @@ def _one_line(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\\n").replace("\xa0", " ")
 
 
-def spans_of(
+def resolve_marks(
     marks: Iterable[Mark], response: str, labels: Mapping[str, Label] = POLARITY
 ) -> tuple[tuple[Span, ...], list[tuple[str, Mark]]]:
     """The spans of marks, in order, and the marks that gave none, each with why (a name of
@@ -187,7 +187,7 @@ def spans_of(
     return in_order(spans.values()), lost
 
 
-def human_record(
+def build_human_record(
     id: str,
     prompt: str | tuple[Message, ...],
     response: str,
@@ -205,17 +205,17 @@ def as_turns(prompt: str | tuple[Message, ...]) -> tuple[Message, ...]:
     return (Message(role="user", content=prompt or ""),) if isinstance(prompt, str) or not prompt else prompt
 
 
-def without_empty(**meta: object) -> dict[str, object]:
+def drop_empty(**meta: object) -> dict[str, object]:
     """What is known, without what is empty or zero (False is kept)."""
     return {name: value for name, value in meta.items() if value or isinstance(value, bool)}
 
 
-def subject_of(record: Feedback) -> object:
+def id_subject(record: Feedback) -> object:
     """What the id of a record stands for: its prompt, or the response of one without a prompt."""
     return record.prompt if any(turn.content for turn in record.prompt) else record.response
 
 
-def edits(response: str, corrected: str, reason: str = "") -> tuple[tuple[Span, ...], tuple[str, ...]]:
+def diff_spans(response: str, corrected: str, reason: str = "") -> tuple[tuple[Span, ...], tuple[str, ...]]:
     """What a person's corrected text says of the response: words they took out or replaced are poor
     spans, words they only put in are omissions. Of scripts without spaces, characters are compared;
     composed or not is no edit.

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from text2grad.data.scale import is_rated, number_of, share_of, verdict
+from text2grad.data.scale import is_rated, parse_number, parse_share, score_word
 from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.strict_yaml import parse_yaml
 
@@ -99,15 +99,15 @@ class Proposal:
     unused: tuple[str, ...] = ()
     doubts: tuple[Doubt, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
-    talk: str = ""
+    conversation: str = ""
 
     @property
     def line(self) -> str:
         """`Question -> prompt · Rating 1 to 5 -> score · Date: not used`."""
         pairs = [f"{theirs}{self._range(ours)} -> {ours}" for ours, theirs in self.columns.items()]
-        if self.talk:
+        if self.conversation:
             both = "prompt" if "response" in self.columns else "prompt and response"
-            pairs.insert(0, f"{self.talk} -> {both}")
+            pairs.insert(0, f"{self.conversation} -> {both}")
         return " · ".join([*pairs, *(f"{name}: {self.notes.get(name, 'not used')}" for name in self.unused)])
 
     def _range(self, ours: str) -> str:
@@ -149,7 +149,7 @@ def _names() -> Mapping[str, Mapping[str, frozenset[str]]]:
     return names
 
 
-def fields_of(header: str) -> dict[str, tuple[float, frozenset[str]]]:
+def match_header(header: str) -> dict[str, tuple[float, frozenset[str]]]:
     """Return the fields that a header may name -> how much of the header says so, and in which
     languages."""
     plain = plain_header(header)
@@ -172,14 +172,14 @@ def fields_of(header: str) -> dict[str, tuple[float, frozenset[str]]]:
     return matches
 
 
-def fits(headers: Sequence[str]) -> bool:
+def names_feedback(headers: Sequence[str]) -> bool:
     """True if the names of the columns say where the answers are, and one thing more."""
-    matches = [fields_of(header) for header in headers if header]
+    matches = [match_header(header) for header in headers if header]
     strongest = {max(fields, key=lambda ours: fields[ours][0]) for fields in matches if fields}
     return "response" in strongest and len(strongest - {"unused"}) > 1
 
 
-def profile(values: Sequence[Any]) -> Profile:
+def profile_column(values: Sequence[Any]) -> Profile:
     """The figures of a column."""
     filled = [value for value in values if is_filled(value)]
     texts = [str(value) for value in filled[:LOOKED_AT]]
@@ -193,7 +193,7 @@ def profile(values: Sequence[Any]) -> Profile:
     )
 
 
-def likeness(rows: Sequence[Mapping[str, Any]], one: str, other: str) -> float:
+def word_overlap(rows: Sequence[Mapping[str, Any]], one: str, other: str) -> float:
     """The mean share of words that two columns have in common, of rows that have both."""
     pairs = [
         ({*str(row[one]).casefold().split()}, {*str(row[other]).casefold().split()})
@@ -214,7 +214,7 @@ class Rating(NamedTuple):
     candidates: tuple[str, ...] = ()
 
 
-def rating_of(header: str, values: Sequence[Any], language: str = "") -> Rating | None:
+def detect_rating(header: str, values: Sequence[Any], language: str = "") -> Rating | None:
     """Read a column as ratings: by its header ("Rating (1-5)", "1 = best"), else by the values that
     are there.
 
@@ -226,9 +226,9 @@ def rating_of(header: str, values: Sequence[Any], language: str = "") -> Rating 
         return None
     if ordered := _word_scale(different):
         return Rating(ordered)
-    if all(verdict(value) is not None or share_of(value) for value in values):
+    if all(score_word(value) is not None or parse_share(value) for value in values):
         return Rating("")
-    numbers = {number_of(value) for value in values}
+    numbers = {parse_number(value) for value in values}
     if None in numbers or len(numbers) > LONGEST_RATING:
         return None
     known = sorted(number for number in numbers if number is not None)
@@ -311,12 +311,12 @@ def propose(
     answers, too.
     """
     headers = list(dict.fromkeys(name for row in rows for name in row))
-    profiles = {name: profile([row.get(name) for row in rows]) for name in headers}
+    profiles = {name: profile_column([row.get(name) for row in rows]) for name in headers}
     chosen = dict(given or {})
     of_talk = [*(["prompt"] if talk else []), *(["response"] if talk and not answered else [])]
     chosen |= {ours: talk for ours in of_talk if ours not in chosen}
     free = [name for name in headers if name not in chosen.values() and profiles[name].values]
-    matches = {name: fields_of(name) for name in free}
+    matches = {name: match_header(name) for name in free}
     draft = _Draft(rows, headers, profiles, chosen, _language(matches.values()))
     draft.assign_by_name({name: draft.strengths(name, matches[name]) for name in free})
     draft.assign_by_content([name for name in free if not _is_unused(matches[name])])
@@ -364,7 +364,7 @@ class _Draft:
 
     def rating(self, name: str) -> Rating | None:
         """The ratings in a column; see `rating_of`."""
-        return rating_of(name, self.profiles[name].values, self.language)
+        return detect_rating(name, self.profiles[name].values, self.language)
 
     def strengths(self, name: str, fields: Mapping[str, tuple[float, frozenset[str]]]) -> dict[str, float]:
         """Return how surely a column's name says each field, without those that its content
@@ -429,10 +429,10 @@ class _Draft:
         if ours == "response":
             longest = sorted(names, key=lambda name: -self.profiles[name].characters)
             ahead = self.profiles[longest[0]].characters > 1.5 * self.profiles[longest[1]].characters
-            return longest[:1] if ahead and likeness(self.rows, *longest[:2]) < ALIKE else names
+            return longest[:1] if ahead and word_overlap(self.rows, *longest[:2]) < ALIKE else names
         if ours == "corrected" and "response" in self.chosen:
             alike = sorted(
-                ((likeness(self.rows, self.chosen["response"], name), name) for name in names), reverse=True
+                ((word_overlap(self.rows, self.chosen["response"], name), name) for name in names), reverse=True
             )
             return [alike[0][1]] if alike[0][0] > alike[1][0] + CLEARLY else names
         if ours == "prompt":
@@ -477,7 +477,7 @@ class _Draft:
         """Give a field to a column of single words that are no ratings, if its name is exactly
         that."""
         for name in names if ours not in self.chosen else ():
-            exact = fields_of(name).get(ours, (0.0,))[0] >= EXACT
+            exact = match_header(name).get(ours, (0.0,))[0] >= EXACT
             if exact and name not in self.chosen.values() and not self.rating(name):
                 self.chosen[ours] = name
                 return
@@ -490,7 +490,7 @@ class _Draft:
         texts = sorted(self._texts(names), key=lambda name: -self.profiles[name].characters)
         if not texts:
             return [], []
-        alike = [name for name in texts[1:] if likeness(self.rows, texts[0], name) >= ALIKE]
+        alike = [name for name in texts[1:] if word_overlap(self.rows, texts[0], name) >= ALIKE]
         group = sorted([texts[0], *alike], key=lambda name: -len(self.profiles[name].values))
         first, *others = (self.profiles[name] for name in (group if alike else texts)[:2])
         if alike:
@@ -502,7 +502,7 @@ class _Draft:
     def _corrections(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """Texts much like the response."""
         response = self.chosen["response"]
-        alike = [name for name in self._texts(names) if likeness(self.rows, response, name) >= ALIKE]
+        alike = [name for name in self._texts(names) if word_overlap(self.rows, response, name) >= ALIKE]
         return alike, alike
 
     def _prompts(self, names: Sequence[str]) -> tuple[list[str], list[str]]:

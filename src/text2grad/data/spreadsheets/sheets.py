@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 
 from python_calamine import CalamineError, CalamineSheet, PasswordError, SheetTypeEnum, load_workbook
 
-from text2grad.data.spreadsheets.columns import fits, profile
+from text2grad.data.spreadsheets.columns import names_feedback, profile_column
 from text2grad.data.spreadsheets.tables import WORKBOOKS, Line, bad_rows
 from text2grad.errors import UserError, first_line, warn_once
 
@@ -326,7 +326,7 @@ def _spread(
 
 def _has_texts(lines: Sequence[Line]) -> bool:
     """True if a column of a sheet has texts of several words."""
-    return any(profile(column).is_text for column in zip(*(line.cells for line in lines), strict=True))
+    return any(profile_column(column).is_text for column in zip(*(line.cells for line in lines), strict=True))
 
 
 def _letters(column: int) -> str:
@@ -352,7 +352,7 @@ def _chosen(path: Path, sheets: Mapping[str, _Sheet], sheet: str) -> str:
         more = f" (sheets: {', '.join(map(repr, sheets))[:200]})" if len(sheets) > 1 else ""
         problem = f"{path}: the sheet {name!r} {read.problem}{more}"
         raise UserError(problem, "a sheet with a row of names, and below it a row for each answer, is read")
-    fitting = [name for name in tables if fits([cell.strip() for cell in sheets[name].lines[0].cells])]
+    fitting = [name for name in tables if names_feedback([cell.strip() for cell in sheets[name].lines[0].cells])]
     fitting = fitting or [name for name in tables if _has_texts(sheets[name].lines[1:])]
     chosen = fitting if len(fitting) == 1 else tables
     if len(chosen) > 1:

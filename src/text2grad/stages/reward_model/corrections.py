@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from text2grad.data.spans.marks import edits
+from text2grad.data.spans.marks import diff_spans
 from text2grad.feedback import Critique, Example, Feedback, Span, Transcript, key_of, turns_of
 
 PRAISE, QUOTED_WHOLE = "Right as it is.", 60
@@ -56,7 +56,7 @@ def _praise(record: Feedback, text: str, score: float | None) -> Feedback:
     first = turns_of(text)[-1].start
     words = text[first:]
     whole = Span(start=0, end=len(words), label=1, text=words)
-    spans = (whole,) if len(words.split()) <= QUOTED_WHOLE else edits(words, record.response[first:])[0]
+    spans = (whole,) if len(words.split()) <= QUOTED_WHOLE else diff_spans(words, record.response[first:])[0]
     praise = tuple(
         span.model_copy(update={"label": 1, "reason": "", "start": first + span.start, "end": first + span.end})
         for span in spans

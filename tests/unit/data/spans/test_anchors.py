@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from text2grad.data.records import import_feedback
-from text2grad.data.spans.anchors import anchors, criticises
+from text2grad.data.spans.anchors import criticises, find_anchors
 
 ANSWER = "The lamp is 12 inches tall, the best of all lamps, and a lamp for you."
 
@@ -34,7 +34,7 @@ ANSWER = "The lamp is 12 inches tall, the best of all lamps, and a lamp for you.
     ],
 )  # fmt: skip
 def test_only_what_is_quoted_once_and_not_proposed(comment: str, words: list[str]) -> None:
-    assert [ANSWER[start:end] for start, end in anchors(comment, ANSWER)] == words
+    assert [ANSWER[start:end] for start, end in find_anchors(comment, ANSWER)] == words
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.data.spreadsheets.columns import fits, propose, rating_of
+from text2grad.data.spreadsheets.columns import detect_rating, names_feedback, propose
 
 KEYS = ("prompt", "response", "critique", "score", "corrected", "annotator", "date")
 COMMENTS = ("inches?? should be cm", "no superlatives please", "")
@@ -61,7 +61,7 @@ def test_names_in_several_languages(language: str) -> None:
     assert proposal.columns == dict(zip(KEYS[:-1], names, strict=False)) and proposal.unused == names[-1:]
     assert proposal.scale == "1..5" and not proposal.doubts
     assert f"{names[1]} -> response" in proposal.line and f"{names[-1]}: not used" in proposal.line
-    assert fits(names) and not fits(["word", "meaning"])
+    assert names_feedback(names) and not names_feedback(["word", "meaning"])
 
 
 def test_names_that_say_nothing_leave_the_content() -> None:
@@ -101,13 +101,13 @@ def test_scales_of_headers_and_languages(name: str, rest: tuple[str, str], scale
     ],
 )
 def test_scales_of_values(values: list[Any], scale: str) -> None:
-    rating = rating_of("Rating", values)
+    rating = detect_rating("Rating", values)
     assert rating is not None and rating.scale == scale and not rating.candidates
 
 
 @pytest.mark.parametrize("values", [[f"T-{n}" for n in range(60)], [17, 2000], ["a", "b"], []])
 def test_other_values_are_no_ratings(values: list[Any]) -> None:
-    assert rating_of("Rating", values) is None
+    assert detect_rating("Rating", values) is None
 
 
 def test_two_scales_that_may_be_meant_are_named() -> None:

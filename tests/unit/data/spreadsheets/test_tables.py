@@ -20,7 +20,7 @@ ROW = {"response": "Größe, 5", "critique": "für"}
 def rows(folder: Path, name: str, data: str | bytes) -> list[tuple[str, dict[str, Any]]]:
     file = folder / name
     file.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return list(files.rows(file))
+    return list(files.read_located_rows(file))
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_what_the_csv_module_writes_is_read_as_it_was(
     file = tmp_path_factory.mktemp("csv") / "x.csv"
     with file.open("w", encoding="utf-8", newline="") as out:
         csv.writer(out, delimiter=mark).writerows([("a", "b"), *table])
-    assert [(row["a"], row["b"]) for _, row in files.rows(file)] == table
+    assert [(row["a"], row["b"]) for _, row in files.read_located_rows(file)] == table

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.data.files import read_rows, rows
+from text2grad.data.files import read_located_rows, read_rows
 from text2grad.data.records import import_feedback
 from text2grad.data.responses import read_items
 from text2grad.data.spreadsheets import sheets, tables
@@ -34,7 +34,7 @@ def book(folder: Path, content: Sheets | None = None, name: str = "feedback.xlsx
 
 @pytest.mark.parametrize("name", ["feedback.xlsx", "feedback.XLSM", "feedback.download"])
 def test_a_workbook_is_read_as_a_table(tmp_path: Path, name: str) -> None:
-    assert list(rows(book(tmp_path, name=name))) == [("row 2", TABLE[0]), ("row 3", TABLE[1])]
+    assert list(read_located_rows(book(tmp_path, name=name))) == [("row 2", TABLE[0]), ("row 3", TABLE[1])]
 
 
 def test_an_ods_is_read_as_a_table(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_import_and_annotate_read_the_same_workbook(tmp_path: Path) -> None:
 
 def test_titles_above_the_header_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = book(tmp_path, {"Feedback": [("Feedback of the third quarter",), (), HEADER, *ROWS]}, merged=["A1:D1"])
-    assert list(rows(path)) == [("row 4", TABLE[0]), ("row 5", TABLE[1])]
+    assert list(read_located_rows(path)) == [("row 4", TABLE[0]), ("row 5", TABLE[1])]
     assert "above row 3" in capsys.readouterr().err
 
 
@@ -86,7 +86,7 @@ def test_where_no_name_is_known_the_sheet_with_texts_is_chosen(tmp_path: Path) -
 def test_several_sheets_with_answers_are_named(tmp_path: Path) -> None:
     path = book(tmp_path, {"May": [HEADER, *ROWS], "June": [HEADER, *ROWS]})
     with pytest.raises(UserError, match=r"May, June \(--sheet May\)"):
-        list(rows(path))
+        list(read_located_rows(path))
     assert list(read_rows(path, "June")) == TABLE
 
 
@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, kind: str) -> None:
     make, words = REFUSED[kind]
     with pytest.raises(UserError, match=words) as caught:
-        list(rows(make(tmp_path)))
+        list(read_located_rows(make(tmp_path)))
     assert "\n" not in str(caught.value) and caught.value.cure
 
 
@@ -162,14 +162,14 @@ def test_what_unpacks_otherwise_than_it_says_is_refused(tmp_path: Path) -> None:
         size = archive.getinfo("xl/worksheets/sheet1.xml").file_size
     path.write_bytes(path.read_bytes().replace(size.to_bytes(4, "little"), (size - 9).to_bytes(4, "little")))
     with pytest.raises(UserError, match="cannot be read"):
-        list(rows(path))
+        list(read_located_rows(path))
 
 
 def test_a_sheet_is_asked_of_a_workbook_alone(tmp_path: Path) -> None:
     (tmp_path / "feedback.csv").write_text("prompt,response,score\nq,r,1\n", encoding="utf-8")
     for path, sheet in ((tmp_path / "feedback.csv", "Feedback"), (book(tmp_path), "June")):
         with pytest.raises(UserError, match=sheet):
-            list(rows(path, sheet))
+            list(read_located_rows(path, sheet))
 
 
 # Code pages.
