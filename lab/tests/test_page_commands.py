@@ -26,7 +26,7 @@ from text2grad import cli
 from text2grad.config import find_config
 from text2grad.data.export import WRITERS
 from text2grad.data.records import KINDS
-from text2grad.named import is_own_name
+from text2grad.named import is_import_path
 from text2grad_lab.__main__ import repeat_listed
 from text2grad_lab.compare.methods import METHODS
 
@@ -97,7 +97,7 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
             return ""
         if "text2grad.cli" in words:  # after torchrun or accelerate launch
             words = ["text2grad", *words[words.index("text2grad.cli") + 1 :]]
-        if words[0] in OTHERS or is_own_name(words[1]):
+        if words[0] in OTHERS or is_import_path(words[1]):
             return ""
         said = io.StringIO()
         try:
@@ -133,7 +133,7 @@ def unlisted(words: Sequence[str]) -> str:
     if odd_method := next((value for value in methods if value.partition("+")[0] not in METHODS), None):
         return f"no {odd_method} for --methods"
     given = [(option, value) for option, value in pairwise(words) if option in LISTED]
-    odd = ((option, value) for option, value in given if value not in LISTED[option] and not is_own_name(value))
+    odd = ((option, value) for option, value in given if value not in LISTED[option] and not is_import_path(value))
     return next((f"no {value} for {option}" for option, value in odd), "")
 
 

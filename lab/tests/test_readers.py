@@ -45,7 +45,7 @@ def finegrained(characters: int | None = None) -> list[Example]:
     return [finegrained_example(row, f"{QA.stem}-{n}", characters) for n, row in enumerate(rows, start=1)]
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
+def split_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
@@ -260,7 +260,7 @@ def test_real_files(file: str) -> None:
 def test_defacto_arrives_whole_and_every_error_without_a_span_is_explained() -> None:
     records = []
     for name in ("train", "val", "test"):
-        rows = lines_of(SHARED / f"defacto/{name}.jsonl")
+        rows = split_lines(SHARED / f"defacto/{name}.jsonl")
         found = import_feedback(SHARED / f"defacto/{name}.jsonl", DEFACTO).records
         for row, record in zip(rows, found, strict=True):
             assert (record.error, record.response) == (None, row["candidate"])

@@ -22,7 +22,7 @@ from text2grad.commands import improve, judge, learn, measure, pages, run  # noq
 from text2grad.commands.base import ConfiguredCommand, Stage, app, command, option
 from text2grad.commands.console import nearest_option, split_overrides
 from text2grad.errors import UsageError, UserError
-from text2grad.named import is_own_name, load_named
+from text2grad.named import is_import_path, load_named
 
 UsageMistake: Any = typer.BadParameter.__base__  # click's UsageError, wherever this typer keeps it
 
@@ -79,7 +79,7 @@ def _skip_last_collection() -> None:
 def _run(arguments: Sequence[str]) -> int:
     """Parse the words into a command and run it; the exit code."""
     words, overrides = split_overrides(arguments)
-    if words and is_own_name(words[0]):
+    if words and is_import_path(words[0]):
         _register(words[0])
     _refuse_unknown_options(words, overrides)
     stage = app(args=words, prog_name="text2grad", standalone_mode=False)

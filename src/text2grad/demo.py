@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import psutil
 from rich.console import Console
 
-from text2grad.config import TINY, Config, dump_config, laid_over
+from text2grad.config import TINY, Config, dump_config, with_recipe
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.eval.measures import mean_scores
 from text2grad.page.answers import sample_record
@@ -112,7 +112,7 @@ def training(config: Config) -> list[list[Command]]:
     chains: dict[str, list[Command]] = {}
     for name, recipe in RECIPES.items():
         if name in names:
-            settings = laid_over(config, recipe) if recipe else config
+            settings = with_recipe(config, recipe) if recipe else config
             chains[name] = [Command(name, ("train", "--name", name, "--restart"), settings)]
     for name in names:
         target = config.policy.model if name == BASE else name

@@ -1,4 +1,4 @@
-"""The two ways a program ends early: a user's mistake (one line) or a bug (a traceback)."""
+"""Errors that users can fix are printed as one line; any other exception is a traceback."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ EXIT_TERMINATED = 143
 
 
 class UserError(Exception):
-    """A mistake the user can correct: shown as one line, never as a traceback.
+    """A mistake that the user can correct: shown as one line, never as a traceback.
 
-    `problem` is the line without its cure; `cure` names the command, key or file that fixes it;
-    `exit_code` is one of the codes above.
+    Attributes:
+        problem: the message without its cure.
+        cure: the command, setting or file that fixes the problem.
+        exit_code: one of the codes above.
     """
 
     def __init__(self, message: str, cure: str = "", exit_code: int = EXIT_FAILED) -> None:
@@ -33,20 +35,19 @@ class UserError(Exception):
 
 
 class UsageError(UserError):
-    """The command line or the configuration cannot be understood (exit code 2)."""
+    """An invalid command line or configuration (exit code 2)."""
 
     def __init__(self, message: str, cure: str = "") -> None:
         super().__init__(message, cure, EXIT_USAGE)
 
 
 class NotFinite(UserError, FloatingPointError):
-    """A model whose probabilities are not finite: nothing can be sampled from it."""
+    """A model cannot be sampled because its probabilities are not finite."""
 
 
 @contextmanager
 def full_disk_as_user_error() -> Iterator[None]:
-    """Turn a full disk into a mistake of the user, whatever the code within was writing when it
-    filled.
+    """Turn any error caused by a full disk inside this context into a user error.
 
     Raises:
         UserError: the disk is full.
@@ -57,16 +58,18 @@ def full_disk_as_user_error() -> Iterator[None]:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if not full and not (type(error).__name__ == "SafetensorError" and "os error 28" in str(error)):
             raise
-        what = f" {error.filename}" if isinstance(error, OSError) and error.filename else ""
-        raise UserError(f"cannot write{what}: no space left on the disk", "make room, and run it again") from error
+        file = f" {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        raise UserError(
+            f"cannot write{file}: no space left on the disk", "free some space and run it again"
+        ) from error
 
 
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """Around a program: a user's mistake is one line on stderr, and ends it with its exit code.
+    """Print a user error as one line on stderr and exit with its code.
 
     Raises:
-        SystemExit: a `UserError` was raised.
+        SystemExit: a `UserError` was raised inside the context.
     """
     try:
         with full_disk_as_user_error():
@@ -79,18 +82,17 @@ def exit_on_user_error() -> Iterator[None]:
 
 @cache
 def warn_once(message: str) -> None:
-    """Print one line on stderr, once."""
+    """Print a message on stderr the first time it occurs."""
     print(message, file=sys.stderr)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, else its type."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     return re.split("[\r\n]", str(error).strip())[0][:200] or type(error).__name__
 
 
 class InvalidFields(ValueError):
-    """What a record or settings were made of in Python does not fit; `problem` is the line without
-    their name."""
+    """A field of a record or of settings is invalid; `problem` is the message without its class."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name}: {problem}")
@@ -98,13 +100,11 @@ class InvalidFields(ValueError):
 
 
 class InvalidCritique(UserError):
-    """What was said of one response does not fit it: a mistake of its row, and not of the
-    set-up."""
+    """A critique does not fit its response: a mistake in one row of data, not in the setup."""
 
 
 def first_error(error: ValueError) -> str:
-    """Return an error as one line: the place and the problem of a pydantic error, else its
-    message."""
+    """Return an error as one line; of a pydantic error, the first problem and its field."""
     from pydantic import ValidationError
 
     if isinstance(error, InvalidFields):
@@ -118,7 +118,7 @@ def first_error(error: ValueError) -> str:
 
 
 class MissingPackageError(UserError, ImportError):
-    """An optional package that is not installed; an extra brings it."""
+    """An optional package is not installed; an extra installs it."""
 
 
 EXTRAS = {
@@ -129,16 +129,17 @@ EXTRAS = {
     **dict.fromkeys(("starlette", "uvicorn"), "page"),
     **{name: name for name in ("tensorboard", "trackio", "trl", "verl", "wandb")},
 }
-"""The extra of each package that the core of text2grad does not need."""
+"""The extra that installs each optional package."""
 
 
 @contextmanager
 def optional_packages() -> Iterator[None]:
-    """Around code that imports packages of `EXTRAS`. Any other missing module stays a
-    `ModuleNotFoundError`.
+    """Report packages of `EXTRAS` that cannot be imported inside this context.
+
+    Any other missing module remains a `ModuleNotFoundError`.
 
     Raises:
-        MissingPackageError: one of them is not installed; names the extra that brings it.
+        MissingPackageError: a package is not installed; names the extra that installs it.
     """
     try:
         yield
@@ -151,9 +152,11 @@ def optional_packages() -> Iterator[None]:
 
 
 class CritiquesFailed(UserError):
-    """More critiques of a batch failed than a policy may learn without (`ppo.max_failed`)."""
+    """Too many critiques of a batch failed (`ppo.max_failed`)."""
 
 
 class Diverged(UserError):
-    """Training that diverged (not finite, or too far from its reference): its batch is kept, it is
-    not saved."""
+    """Training diverged: a number is not finite, or the policy is too far from its reference.
+
+    The batch is written to a file; the policy is not saved.
+    """

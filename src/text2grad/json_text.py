@@ -1,5 +1,4 @@
-"""JSON texts that always encode as UTF-8, JSON that somebody else wrote, and the lines of a
-text."""
+"""Write JSON that always encodes as UTF-8, parse untrusted JSON, and split text into lines."""
 
 from __future__ import annotations
 
@@ -13,21 +12,19 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 DEEPEST_JSON = 100
-"""Open brackets around a value that is read; pydantic cannot write deeper values."""
+"""Maximum nesting of parsed JSON; pydantic cannot write deeper values."""
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]')
 _NOT_BLANK = re.compile(r"\S")
 
 
 class ExcessiveJSONError(json.JSONDecodeError):
-    """JSON that is refused for its size: nested too deeply, or an integer of thousands of
-    digits."""
+    """JSON that is nested too deeply or has an integer of thousands of digits."""
 
 
-def lines_of(text: str) -> list[str]:
-    r"""Return the lines of a text, cut at \n and \r\n only.
+def split_lines(text: str) -> list[str]:
+    r"""Split a text at \n and \r\n only.
 
-    `str.splitlines` also cuts at U+2028, U+0085, form feeds and others, which people write inside a
-    line.
+    `str.splitlines` also splits at U+2028, U+0085, form feeds and others, which occur inside lines.
     """
     *lines, last = re.split("\r?\n", text)
     return [*lines, last] if last else lines
@@ -39,32 +36,32 @@ def storable(text: str) -> str:
 
 
 def to_json(value: object, **options: Any) -> str:
-    """Return `value` as JSON that always encodes as UTF-8. `options` are those of `json.dumps`."""
+    """Return JSON that always encodes as UTF-8. `options` are those of `json.dumps`."""
     return storable(json.dumps(value, ensure_ascii=False, **options))
 
 
 def from_json(text: str, keys_once: bool = False) -> Any:
-    """Return the value of a JSON text that somebody else wrote.
+    """Parse JSON from an untrusted source.
 
     Raises:
-        json.JSONDecodeError: it is not JSON; or, with `keys_once`, an object has a key twice.
-        ExcessiveJSONError: an integer has thousands of digits, or it is nested more than
-            `DEEPEST_JSON` deep.
+        json.JSONDecodeError: the text is not JSON or, with `keys_once`, an object repeats a key.
+        ExcessiveJSONError: the text is nested deeper than `DEEPEST_JSON`, or an integer has
+            thousands of digits.
     """
     with _refuse_excess(text):
         return json.loads(text, object_pairs_hook=_unique_keys if keys_once else None)
 
 
 def json_values(text: str) -> Iterator[Any]:
-    """Yield the values of a text that has several, one after another.
+    """Yield the values of a text with several JSON values in a row.
 
     Raises:
         json.JSONDecodeError: as `from_json` with `keys_once`.
     """
-    decoder, place = json.JSONDecoder(object_pairs_hook=_unique_keys), 0
+    decoder, position = json.JSONDecoder(object_pairs_hook=_unique_keys), 0
     with _refuse_excess(text):
-        while match := _NOT_BLANK.search(text, place):
-            value, place = decoder.raw_decode(text, match.start())
+        while match := _NOT_BLANK.search(text, position):
+            value, position = decoder.raw_decode(text, match.start())
             yield value
 
 
@@ -85,12 +82,12 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise json.JSONDecodeError(f"the key {repeated[:40]!r} is there twice", "", 0)
+        raise json.JSONDecodeError(f"the key {repeated[:40]!r} is repeated", "", 0)
     return value
 
 
 def _depth(text: str) -> int:
-    """Count the most brackets open at once outside strings."""
+    """Return the maximum nesting of brackets outside strings."""
     deepest = depth = 0
     for match in _BRACKETS.finditer(text):
         depth += (match[0] in "[{") - (match[0] in "]}")
@@ -102,5 +99,5 @@ def record_json(record: BaseModel, exclude_none: bool = False) -> str:
     """Return a record as one line of JSON that always encodes as UTF-8."""
     try:
         return record.model_dump_json(exclude_none=exclude_none)
-    except PydanticSerializationError:  # a lone surrogate somewhere in it
+    except PydanticSerializationError:  # the record contains a lone surrogate
         return to_json(record.model_dump(mode="json", exclude_none=exclude_none))

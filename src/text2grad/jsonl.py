@@ -1,4 +1,4 @@
-"""Read and write JSON Lines: one record per line, checked on every read.
+"""Read and write JSON Lines, validating every record.
 
 Errors of the disk and of the text become one line that names the file, the line and the cure.
 """
@@ -28,10 +28,10 @@ _TURN = {"role", "content"}
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn errors of the disk and of the encoding into one line.
+    """Turn errors of the disk and of the encoding into user errors.
 
     Raises:
-        UserError: `path` cannot be read, or is not UTF-8.
+        UserError: `path` cannot be read or is not UTF-8.
     """
     try:
         yield
@@ -47,7 +47,7 @@ def json_lines(
     """Yield the number (from 1) and the value of every line that is not blank.
 
     Raises:
-        UserError: a line is not JSON; names it, with this cure.
+        UserError: a line is not JSON; names the line and `cure`.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip("\ufeff \t\r\n"):
@@ -62,8 +62,7 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
     """Read records of `kind` from a JSON Lines file.
 
     Raises:
-        UserError: the file is missing or unreadable, or a line is not such a record; names the
-            line.
+        UserError: the file cannot be read, or a line is not a record of this kind.
     """
     is_table = kind is Feedback and path.suffix in (".csv", ".tsv")
     cure = _import_command(path) if is_table else "one JSON object per line"
@@ -79,7 +78,7 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
 
 
 def _is_foreign_feedback(kind: type[Record], value: object) -> bool:
-    """True if a row that is not a record of ours is probably feedback in another form."""
+    """Return True if an invalid row is probably feedback in another format."""
     response = value.get("response") if isinstance(value, dict) else None
     if isinstance(response, list) and any(isinstance(turn, dict) and turn.keys() - _TURN for turn in response):
         return True
@@ -87,29 +86,23 @@ def _is_foreign_feedback(kind: type[Record], value: object) -> bool:
 
 
 def _import_command(path: Path) -> str:
-    return f"feedback of your own is read by: text2grad import {path} --out feedback.jsonl"
+    return f"convert other feedback with: text2grad import {path} --out feedback.jsonl"
 
 
 def read_records(path: str | Path) -> list[Feedback]:
     """Read the feedback records of a JSON Lines file.
 
-    Args:
-        path: the file.
-
-    Returns:
-        The records, in their order.
-
     Raises:
-        UserError: see `read_jsonl`.
+        UserError: the file cannot be read, or a line is not a feedback record.
     """
     return list(read_jsonl(Path(path), Feedback))
 
 
 def parse_record(line: bytes, kind: type[Model], path: Path, number: int) -> Model:
-    """Read one line of a file that text2grad wrote.
+    """Parse one line of a file that text2grad wrote.
 
     Raises:
-        UserError: it is not such a record; names the line.
+        UserError: the line is not a record of this kind.
     """
     try:
         return kind.model_validate(from_json(line.decode("utf-8-sig")), strict=False)
@@ -123,7 +116,7 @@ def parse_record(line: bytes, kind: type[Model], path: Path, number: int) -> Mod
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn errors of the disk into one line.
+    """Turn errors of the disk into user errors.
 
     Raises:
         UserError: `path` cannot be written.
@@ -131,28 +124,29 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}", "make room, or choose another place") from error
+        raise UserError(
+            f"cannot write {path}: {error.strerror}", "free some space or choose another path"
+        ) from error
 
 
 def refuse_folder(path: Path) -> None:
-    """Check that a file can have this name.
+    """Check that `path` is not a folder.
 
     Raises:
-        UserError: there is a folder of that name.
+        UserError: it is a folder.
     """
     if path.is_dir():
-        raise UserError(f"cannot write {path}: Is a directory", "name a file, in it or elsewhere")
+        raise UserError(f"cannot write {path}: Is a directory", "name a file, not a folder")
 
 
 @contextmanager
 def whole_file(path: Path, encoding: str = "utf-8", **options: Any) -> Iterator[TextIO]:
-    """Open a text file that replaces `path` when it is complete, so that a crash leaves the old
-    one.
+    """Open a text file that replaces `path` once complete, so that a crash keeps the old file.
 
     A link at `path` is replaced, not followed. `options` are those of `open`.
 
     Raises:
-        UserError: the file cannot be written; the old one stays.
+        UserError: the file cannot be written; the old file is unchanged.
     """
     refuse_folder(path)
     temporary = path.with_name(path.name + ".partial")
@@ -170,11 +164,10 @@ def whole_file(path: Path, encoding: str = "utf-8", **options: Any) -> Iterator[
 
 
 def write_jsonl(path: Path, records: Iterable[Record]) -> int:
-    """Write records, one per line, as a `whole_file`, and return their number. None fields are left
-    out.
+    """Write records atomically, one per line without fields that are None; return their number.
 
     Raises:
-        UserError: the file cannot be written; the old one stays.
+        UserError: the file cannot be written; the old file is unchanged.
     """
     count = 0
     with whole_file(path) as file:
@@ -185,16 +178,9 @@ def write_jsonl(path: Path, records: Iterable[Record]) -> int:
 
 
 def write_records(path: str | Path, records: Iterable[Feedback]) -> int:
-    """Write feedback records as a JSON Lines file, atomically.
-
-    Args:
-        path: the file.
-        records: what is written.
-
-    Returns:
-        The number of records.
+    """Write feedback records atomically as a JSON Lines file; return their number.
 
     Raises:
-        UserError: see `write_jsonl`.
+        UserError: the file cannot be written; the old file is unchanged.
     """
     return write_jsonl(Path(path), records)

@@ -1,5 +1,7 @@
-"""Code of the user's own that a setting names as `module:Name`: a task, a critic, a credit scheme.
-No torch."""
+"""Load user code that a setting names as `module:Name`: a task, a critic, a credit scheme.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -17,60 +19,72 @@ from text2grad.errors import UserError
 
 T = TypeVar("T")
 PACKAGES = ("text2grad", "text2grad_lab")
-"""Packages whose errors are bugs, and keep their traceback."""
+"""Packages whose errors are bugs and keep their traceback."""
 
 
-def is_own_name(name: str) -> bool:
-    """Whether a name is written as `module:Name`."""
-    module, separator, found = name.partition(":")
-    return bool(separator) and found.isidentifier() and all(part.isidentifier() for part in module.split("."))
+def is_import_path(name: str) -> bool:
+    """Return True if a name has the form `module:Name`."""
+    module, separator, attribute = name.partition(":")
+    return bool(separator) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
-def known_name(name: str, known: Collection[str], own: str) -> str:
-    """`name`, if it is one of those `known` or written as `module:Name`; `own` says how the latter
-    is written.
+def check_name(name: str, builtin: Collection[str], form: str) -> str:
+    """Return `name` if it is built in or an import path.
+
+    Args:
+        name: the value of a setting.
+        builtin: the built-in names.
+        form: how an import path is written, for the error, such as `module:Class`.
 
     Raises:
-        ValueError: it is neither; names the nearest.
+        ValueError: it is neither.
     """
-    if name not in known and not is_own_name(name):
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"{hint}one of {', '.join(known)}, or {own}")
+    if name not in builtin and not is_import_path(name):
+        matches = difflib.get_close_matches(name, builtin, n=1)
+        hint = f"did you mean {matches[0]!r}? " if matches else ""
+        raise ValueError(f"{hint}one of {', '.join(builtin)}, or {form}")
     return name
 
 
 def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], ...] = (type,)) -> Any:
-    """What `target` (by default `name` itself) names as `module:Name`, for the setting `name` of a
-    `what`.
+    """Import `module:Name` and return the object.
 
-    Modules are looked up where Python looks, then in the current folder. `kinds` are the types that
-    will do, by default classes alone.
+    Modules are searched on Python's path, then in the current folder.
+
+    Args:
+        what: the kind of thing that is loaded, for errors: `task`, `critic`.
+        name: the value of the setting, for errors.
+        target: the import path; by default `name`.
+        kinds: the accepted types; by default classes only.
 
     Raises:
-        UserError: there is no such module or name, it is of the standard library or of another
-            type, or the module cannot be imported.
+        UserError: there is no such module or name, the object is from the standard library or of
+            another type, or the module cannot be imported.
     """
-    module_name, _, wanted = (target or name).partition(":")
+    module_name, _, attribute = (target or name).partition(":")
     module = _import(what, name, module_name)
-    if not hasattr(module, wanted):
-        known = [word for word, value in vars(module).items() if isinstance(value, kinds)]
-        near = difflib.get_close_matches(wanted, known, n=1)
-        cure = f"did you mean {near[0]}?" if near else "check the name"
-        raise UserError(f"{what} {name!r}: {module_name} has no {wanted}", cure)
-    found = getattr(module, wanted)
-    if not isinstance(found, kinds) or found.__module__.partition(".")[0] in sys.stdlib_module_names:
+    if not hasattr(module, attribute):
+        candidates = [word for word, value in vars(module).items() if isinstance(value, kinds)]
+        matches = difflib.get_close_matches(attribute, candidates, n=1)
+        cure = f"did you mean {matches[0]}?" if matches else "check the name"
+        raise UserError(f"{what} {name!r}: {module_name} has no {attribute}", cure)
+    loaded = getattr(module, attribute)
+    if not isinstance(loaded, kinds) or loaded.__module__.partition(".")[0] in sys.stdlib_module_names:
         cure = f"name a {'class' if type in kinds else 'function'} of your own"
-        raise UserError(f"{what} {name!r}: {wanted} of {module_name} is not a {what}", cure)
-    return found
+        raise UserError(f"{what} {name!r}: {attribute} of {module_name} is not a {what}", cure)
+    return loaded
 
 
-def call_own(expects: str, function: Callable[..., T], *arguments: Any) -> T:
-    """Call what may be code of the user's own, such as a critic's `critique`; `expects` says what
-    it must do.
+def call_user_code(expects: str, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function that may be user code, such as a critic's `critique`.
+
+    Args:
+        expects: what the function must do, the cure of an error.
+        function: the function; errors of functions in `PACKAGES` are not caught.
+        *arguments: its arguments.
 
     Raises:
-        UserError: it is not of this package, and raised or is async: names its module and line.
+        UserError: user code raised or is async; names its module and line.
     """
     module = str(getattr(function, "__module__", ""))
     if module.partition(".")[0] in PACKAGES:
@@ -82,7 +96,7 @@ def call_own(expects: str, function: Callable[..., T], *arguments: Any) -> T:
         raise
     except Exception as error:
         if isinstance(error, RuntimeError) and "memory" in str(error):
-            raise  # torch has no room: whoever trains has the cure
+            raise  # torch is out of memory: the training loop has the cure
         message = " ".join(str(error).split())[:200]
         raise UserError(f"{name}{_line_of(error, module)}: {type(error).__name__}: {message}", expects) from error
     if inspect.iscoroutine(result):
@@ -91,22 +105,21 @@ def call_own(expects: str, function: Callable[..., T], *arguments: Any) -> T:
     return result
 
 
-def refuse_answer(expects: str, owner: object, method: str, answer: object) -> NoReturn:
-    """Refuse what a method of the user's own code returned.
+def refuse_result(expects: str, owner: object, method: str, answer: object) -> NoReturn:
+    """Refuse the return value of a method in user code.
 
     Raises:
-        UserError: names the class, its module and the type, of a list those of its items too.
+        UserError: always; names the class, its module, and the type of the value and its items.
     """
     kind, shape = type(owner), type(answer).__name__
     if isinstance(answer, list | tuple):
         names = sorted({type(item).__name__ for item in answer})
         shape = f"{shape} of {', '.join(names) or 'nothing'}"
-    raise UserError(f"{kind.__name__}.{method} gave {shape}, in {kind.__module__}", expects)
+    raise UserError(f"{kind.__name__}.{method} returned {shape}, in {kind.__module__}", expects)
 
 
 def _line_of(error: Exception, module: str) -> str:
-    """The last line of a module that an error went through; empty if it arose in the call
-    itself."""
+    """Return the last line of a module in the traceback of an error, or an empty text."""
     file = getattr(sys.modules.get(module), "__file__", None)
     frames = traceback.extract_tb(error.__traceback__)
     line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
@@ -114,14 +127,15 @@ def _line_of(error: Exception, module: str) -> str:
 
 
 def module_file(what: str, name: str) -> Path | None:
-    """The file of the module in `module:Name`, which names a `what`; None of a module that has
-    none.
+    """Return the file of the module in `module:Name`; None for a module without a file.
+
+    `what` is the kind of thing named, for errors.
 
     Raises:
         UserError: there is no such module, or it cannot be imported.
     """
-    place = getattr(_import(what, name, name.partition(":")[0]), "__file__", None)
-    return Path(place) if place else None
+    file = getattr(_import(what, name, name.partition(":")[0]), "__file__", None)
+    return Path(file) if file else None
 
 
 def _import(what: str, name: str, module_name: str) -> ModuleType:
@@ -131,9 +145,9 @@ def _import(what: str, name: str, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except SyntaxError as error:
         place = f"line {error.lineno} of {error.filename}"
-        raise UserError(f"{what} {name!r}: {error.msg} in {place}", "mend the module") from error
+        raise UserError(f"{what} {name!r}: {error.msg} in {place}", "fix the module") from error
     except ModuleNotFoundError as error:
-        # A module that the user's own lacks is a different mistake from one that is not there.
+        # An import missing inside the user's module is reported differently from a missing module.
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
         cure = "is it in this folder, or on PYTHONPATH?"

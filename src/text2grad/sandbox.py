@@ -1,5 +1,4 @@
-"""The sandbox for untrusted Python: what this package uses of `codeverdict`, which stands beside
-it."""
+"""The sandbox for untrusted Python: the parts of `codeverdict` that text2grad uses."""
 
 from __future__ import annotations
 
@@ -17,28 +16,28 @@ from codeverdict import probe_tiers as probe_tiers
 from codeverdict import stub_gate as stub_gate
 from codeverdict.launch import INSTALL, Server
 from text2grad.errors import UserError
-from text2grad.signals import LOOK_SECONDS, stop_here
+from text2grad.signals import POLL_SECONDS, stop_here
 
 CURE = f"{INSTALL}; --sandbox.tier none runs programs without protection"
-"""What helps where programs cannot be run safely."""
+"""The cure when programs cannot be run safely."""
 
 
 class Runner(codeverdict.Runner):
-    """The runner of `codeverdict`; a machine without protection is a UserError that names the
-    option.
+    """The runner of `codeverdict`, with errors and signals handled as in the rest of text2grad.
 
-    Waiting for a program is full of boundaries (`signals.stop_here`).
+    A machine without protection raises a UserError that names the option. Waiting for a program
+    stops at a signal (`signals.stop_here`).
 
     Args:
-        seconds: the processor time of one program under all its tests, beyond that of the tests.
-        workers: servers, and so programs at once.
-        tier: `auto` takes the best protection that works here.
-        coverage: note the lines that each test runs.
-        memory_mb: what each of the two processes of a program may use.
+        seconds: processor time of one program under all its tests, in addition to the tests' own.
+        workers: number of servers, which is the number of programs that run at once.
+        tier: `auto` uses the best protection that works on this machine.
+        coverage: record the lines that each test runs.
+        memory_mb: memory limit of each of a program's two processes.
     """
 
     def start_server(self, preload: tuple[str, ...]) -> Server:
-        """A new server.
+        """Start a server.
 
         Raises:
             UserError: programs cannot be run safely on this machine.
@@ -52,9 +51,9 @@ class Runner(codeverdict.Runner):
         """Wait for a job.
 
         Raises:
-            Stopped: a signal came; what runs is ended by `close`.
+            Stopped: a signal was received; `close` ends the running programs.
         """
         while not verdict.done():
-            wait([verdict], LOOK_SECONDS)
+            wait([verdict], POLL_SECONDS)
             stop_here()
         return verdict.result()

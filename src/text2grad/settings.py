@@ -1,4 +1,4 @@
-"""The base of all settings, look-up by name, and the user's folders. No torch."""
+"""Base classes of settings, access by dotted name, and the user's folders. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ S = TypeVar("S", bound="Settings")
 
 
 class Fields(BaseModel):
-    """Base of what is made of fields: made in Python of what does not fit, it names the first
-    mistake in one line.
+    """Base of models whose constructor reports the first invalid field in one line.
 
     Raises:
-        InvalidFields: from the class itself; `model_validate` raises as pydantic does.
+        InvalidFields: from the constructor; `model_validate` raises pydantic's error.
     """
 
     if not TYPE_CHECKING:  # checkers know the fields from the annotations
@@ -31,22 +30,22 @@ class Fields(BaseModel):
             except ValidationError as error:
                 raise InvalidFields(type(self).__name__, first_error(error)) from None
 
-        __init__.__pydantic_base_init__ = True  # as of BaseModel: what is nested is made without it
+        __init__.__pydantic_base_init__ = True  # as in BaseModel: nested models are made without it
 
 
 class Settings(Fields):
-    """Base of all settings: immutable, unknown keys refused, and numbers that are not finite."""
+    """Base of all settings: immutable, without unknown keys or numbers that are not finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
 class TinyShape:
-    """The size of a model made from scratch, and the tokens of its tokenizer.
+    """The shape of a model made from scratch, and of its tokenizer.
 
-    `hidden`: the size of its states; `layers`: of its trunk; `heads`: of attention; `feed_forward`:
-    the size within a layer. `longest`: characters of a token. `phrases`: a token may hold several
-    words; False for text whose quotes begin at any word.
+    `hidden`: hidden size; `layers`, `heads`: numbers of each; `feed_forward`: intermediate size.
+    `longest`: maximum characters of a token. `phrases`: a token may hold several words; False for
+    text whose quotes begin at any word.
     """
 
     hidden: int = 128
@@ -58,23 +57,25 @@ class TinyShape:
 
 
 MAY_CHANGE: dict[str, Any] = {"may_change": True}
-"""Marks a field (`json_schema_extra`) that a resumed run may find changed: it says how a run is run
-and not what comes of it, or what it says has a digest of its own."""
+"""Mark (`json_schema_extra`) of a field that may differ when a run is resumed.
+
+It does not affect results, or its content has a separate digest.
+"""
 
 
 def is_set(config: Settings, key: str) -> bool:
-    """Whether a file, recipe, preset or option has set `section.key`."""
+    """Return True if a file, recipe, preset or option has set `section.key`."""
     part: Any = config
     for name in key.split("."):
-        given = part.model_fields_set if isinstance(part, Settings) else part if isinstance(part, Mapping) else ()
-        if name not in given:
+        names = part.model_fields_set if isinstance(part, Settings) else part if isinstance(part, Mapping) else ()
+        if name not in names:
             return False
         part = part[name] if isinstance(part, Mapping) else getattr(part, name)
     return True
 
 
 def value_at(config: Settings, key: str) -> Any:
-    """The value of `section.key`."""
+    """Return the value of `section.key`."""
     part: Any = config
     for name in key.split("."):
         part = part[name] if isinstance(part, Mapping) else getattr(part, name)
@@ -82,25 +83,22 @@ def value_at(config: Settings, key: str) -> Any:
 
 
 def with_values(config: S, values: Mapping[str, Any]) -> S:
-    """The configuration with some settings replaced, by `section.key`; they count as set, and no
-    others."""
+    """Return a configuration with settings replaced by `section.key`; only these become set."""
     for key, value in values.items():
         config = _replaced(config, key.split("."), value)
     return config
 
 
 def _replaced(part: S, path: Sequence[str], value: Any) -> S:
-    name, *rest = path
-    return part.model_copy(update={name: _replaced(getattr(part, name), rest, value) if rest else value})
+    name, *inner = path
+    return part.model_copy(update={name: _replaced(getattr(part, name), inner, value) if inner else value})
 
 
 def user_cache(program: str = "text2grad") -> Path:
-    """The folder in which a program keeps what it can make again: below XDG_CACHE_HOME, or
-    ~/.cache."""
+    """Return a program's folder for reproducible files, in XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / program
 
 
 def user_state(program: str = "text2grad") -> Path:
-    """The folder in which a program keeps what it must not lose: below XDG_STATE_HOME, or
-    ~/.local/state."""
+    """Return a program's folder for files it must keep, in XDG_STATE_HOME or ~/.local/state."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / program

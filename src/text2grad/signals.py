@@ -1,8 +1,8 @@
-"""Stop at the next boundary when a signal asks this process to stop.
+"""Stop at the next boundary after SIGTERM or Ctrl-C.
 
-Long work has many boundaries, each a call of `stop_here` between two short pieces: a pass of a
-model, an answer of a server, a run of a program. After a signal the next boundary raises `Stopped`.
-Work is never interrupted between two boundaries, so its state is known where `Stopped` is caught.
+Long work calls `stop_here` at boundaries between short pieces, such as a forward pass, a server's
+answer or a program's run. After a signal the next boundary raises `Stopped`. Work is never
+interrupted between boundaries, so its state is well defined where `Stopped` is caught.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from typing import Any, NoReturn
 
 from text2grad.errors import EXIT_TERMINATED
 
-LOOK_SECONDS = 0.2
-"""How often a thread that waits for something outside of this process checks for a signal."""
+POLL_SECONDS = 0.2
+"""Interval at which a thread that waits for another process checks for a signal."""
 
 
 class Stopped(BaseException):
-    """Work was stopped at a boundary, by `signal`. Not an Exception: code that recovers from
-    failures must not."""
+    """Raised at a boundary after `signal`; not an Exception, so error handlers do not catch it."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -34,57 +33,59 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """SIGTERM and Ctrl-C inside this context: the first stops at the next boundary, the second at
-    once.
+    """A context in which SIGTERM or Ctrl-C stops work at the next boundary; a second stops at once.
 
-    `signal`: the one received, or 0, which ends the process at the end of the context. `patience`:
-    seconds to wait for answers already paid for. Ignored signals (nohup) stay ignored. Outside the
-    main thread, and inside another request, this does nothing.
+    Ignored signals (nohup) stay ignored. Outside the main thread, or inside another request, the
+    context does nothing.
+
+    Attributes:
+        signal: the signal received, or 0. Once received, the process exits when the context ends.
+        patience: seconds to wait for answers that are already paid for.
     """
 
     def __init__(self, patience: float = math.inf) -> None:
         self.signal = 0
         self.patience = patience
-        self._asked_at = 0.0
+        self._received_at = 0.0
         self._holds = 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        global _listening
-        if _listening is None and threading.current_thread() is threading.main_thread():
-            _listening = self
+        global _active
+        if _active is None and threading.current_thread() is threading.main_thread():
+            _active = self
             for number in (signal.SIGTERM, signal.SIGINT):
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._ask)
+                    self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        global _listening
-        if _listening is not self:
+        global _active
+        if _active is not self:
             return
-        _listening = None
+        _active = None
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if isinstance(error, Stopped) or (kind is None and self.signal):  # after the last boundary
-            leave(self.signal)
+            exit_for_signal(self.signal)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signal:
-            leave(number)
-        self.signal, self._asked_at = number, time.monotonic()
-        os.write(2, b"stopping; again: at once\n")
+            exit_for_signal(number)
+        self.signal, self._received_at = number, time.monotonic()
+        os.write(2, b"stopping at the next safe point; press Ctrl-C again to stop at once\n")
 
     @property
-    def obeyed(self) -> bool:
-        """Whether the next boundary stops."""
+    def is_pending(self) -> bool:
+        """True if the next boundary stops."""
         return self.signal != 0 and not self._holds
 
     @property
     def seconds_left(self) -> float:
-        """The rest of `patience`."""
-        return self._asked_at + self.patience - time.monotonic()
+        """The seconds of `patience` that remain."""
+        return self._received_at + self.patience - time.monotonic()
 
     def hold(self) -> None:
         """Let boundaries ignore the signal until `release`; may be nested."""
@@ -95,28 +96,28 @@ class StopRequest:
         self._holds -= 1
 
 
-_listening: StopRequest | None = None
+_active: StopRequest | None = None
 
 
 def stop_here() -> None:
-    """A boundary: work may be stopped here.
+    """Mark a boundary, where work may be stopped.
 
     Raises:
         Stopped: a signal was received.
     """
-    if _listening is not None and _listening.obeyed:
-        raise Stopped(_listening.signal)
+    if _active is not None and _active.is_pending:
+        raise Stopped(_active.signal)
 
 
-def stop_wanted() -> StopRequest | None:
-    """The request that the next boundary obeys, for a thread that has to clean up first."""
-    return _listening if _listening is not None and _listening.obeyed else None
+def pending_stop() -> StopRequest | None:
+    """Return the request that stops the next boundary, for a thread that has to clean up first."""
+    return _active if _active is not None and _active.is_pending else None
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Work that may not stop half-way: its boundaries ignore a signal."""
-    request = _listening
+def no_stop() -> Iterator[None]:
+    """Ignore signals at the boundaries inside this context, for work that must not be cut short."""
+    request = _active
     if request is None:
         yield
         return
@@ -127,8 +128,8 @@ def held() -> Iterator[None]:
         request.release()
 
 
-def leave(number: int) -> NoReturn:
-    """End as the signal asks: KeyboardInterrupt (exit code 130), or exit code 143."""
+def exit_for_signal(number: int) -> NoReturn:
+    """Exit as a signal requires: KeyboardInterrupt (exit code 130), or exit code 143."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(EXIT_TERMINATED)

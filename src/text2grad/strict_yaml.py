@@ -1,4 +1,4 @@
-"""YAML, read strictly: no Python objects, and no key twice."""
+"""Parse YAML strictly: without Python objects and repeated keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from text2grad.errors import first_line
 
 
 class YAMLMistakeError(ValueError):
-    """A mistake in a YAML text, with its line (from 1) where that is known."""
+    """A mistake in a YAML text, with its line (from 1) if known."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -21,15 +21,15 @@ def parse_yaml(text: str) -> Any:
     """Return the value of a YAML text.
 
     Raises:
-        YAMLMistakeError: it is not YAML, gives a key twice, is nested too deeply, or needs a Python
-            object.
+        YAMLMistakeError: the text is not YAML, repeats a key, is nested too deeply, or has a tag of
+            a Python object.
     """
     try:
         return yaml.load(text, _StrictLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise YAMLMistakeError(str(error.problem), line) from error
-    except (yaml.YAMLError, ValueError) as error:  # also the 31st of February
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date
         raise YAMLMistakeError(first_line(error)) from error
     except RecursionError:
         raise YAMLMistakeError("nested too deeply") from None
@@ -37,9 +37,9 @@ def parse_yaml(text: str) -> Any:
 
 class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
-            if str(key.value) in seen:
+            if str(key.value) in keys:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
-            seen.add(str(key.value))
+            keys.add(str(key.value))
         return super().construct_mapping(node, deep)

@@ -1,9 +1,9 @@
-"""Words in any script, and the form in which two of them are compared.
+"""Find words in any script, and normalise them for comparison.
 
-Scripts that are written without spaces (Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Khmer,
-Myanmar ...) have no word boundary that a rule could find: there every grapheme, a character as a
-reader sees it, counts as a word, as does an emoji. Places are always those of the text as it
-stands: texts are never normalised, only words are.
+Scripts written without spaces (Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Khmer, Myanmar ...)
+have no word boundary that a rule could find. Each of their graphemes (a character as a reader sees
+it) counts as a word, as does an emoji. Offsets always refer to the original text: only words are
+normalised, never texts.
 """
 
 from __future__ import annotations
@@ -38,41 +38,42 @@ _ONE_UNSPACED = regex.compile(rf"(?V1){_UNSPACED}")
 
 
 def words(text: str) -> Iterator[Place]:
-    """Return the places of the words: runs of letters and digits with their marks, graphemes of
-    scripts without spaces, and emoji. In ASCII text these are the words of the published ROUGE."""
+    """Yield the places of the words, which in ASCII text are those of the published ROUGE.
+
+    Words are runs of letters and digits with their marks, graphemes of scripts without spaces, and
+    emoji.
+    """
     return (match.span() for match in _WORD.finditer(text))
 
 
 def units(text: str) -> Iterator[Place]:
-    """Return the places of all words and signs: everything but whitespace; `_` is a letter here."""
+    """Yield the places of all words and symbols: everything but whitespace; `_` is a letter."""
     return (match.span() for match in _UNIT.finditer(text))
 
 
 def pieces(text: str) -> Iterator[Place]:
-    """Return the places between whitespace; graphemes in scripts without spaces."""
+    """Yield the places of the text between whitespace; graphemes in scripts without spaces."""
     return (match.span() for match in _PIECE.finditer(text))
 
 
 @lru_cache(maxsize=4096)
 def in_word(char: str) -> bool:
-    """Return True if a character can be inside a word that spaces part from others.
+    """Return True if a character belongs to words that are separated by spaces.
 
-    Not so in scripts without spaces, nor in Korean, whose particles are written onto their nouns.
+    False for scripts without spaces, and for Korean, where particles are attached to nouns.
     """
     return _IN_WORD.match(char) is not None
 
 
 def inside_word(text: str, position: int) -> bool:
-    """Return True if a cut at `position` would part a word, or a grapheme: what a reader sees as
-    one character."""
+    """Return True if a cut at `position` would split a word or a grapheme."""
     if not 0 < position < len(text):
         return False
     return (in_word(text[position - 1]) and in_word(text[position])) or position in _inside_graphemes(text)
 
 
 def boundaries(text: str) -> list[int]:
-    """Return the sorted positions, including 0 and the end, that are not inside a word or a
-    grapheme."""
+    """Return the sorted positions, with 0 and the end, that are not inside a word or grapheme."""
     return [position for position in range(len(text) + 1) if not inside_word(text, position)]
 
 
@@ -83,14 +84,13 @@ def _inside_graphemes(text: str) -> frozenset[int]:
 
 
 def unspaced(text: str) -> bool:
-    """True if a text begins with a letter of a script without spaces."""
+    """Return True if a text begins with a letter of a script without spaces."""
     return _ONE_UNSPACED.match(text) is not None
 
 
 @lru_cache(maxsize=65_536)
 def folded(word: str) -> str:
-    """Return the form in which words are compared: composed (NFC), without case; a Turkish dotted I
-    is an i."""
+    """Normalise a word for comparison: NFC, case-folded, with the Turkish dotted I as an i."""
     if word.isascii():
         return word.lower()
     plain = unicodedata.normalize("NFC", unicodedata.normalize("NFC", word).casefold())
@@ -99,8 +99,7 @@ def folded(word: str) -> str:
 
 @cache
 def stem(word: str) -> str:
-    """Return Porter's stem of a folded English word, as rouge-score does: of words of over three
-    letters."""
+    """Return Porter's stem of a folded English word of over three letters, as rouge-score does."""
     return str(_stemmer().stem(word)) if len(word) > 3 and word.isascii() else word
 
 
@@ -112,8 +111,7 @@ def _stemmer() -> Any:
 
 
 class RougeWords:
-    """A tokenizer for rouge-score that knows the words of all scripts; of ASCII text it gives what
-    theirs gives."""
+    """A tokenizer for rouge-score that supports all scripts and equals theirs on ASCII text."""
 
     def __init__(self, stemmer: bool = True) -> None:
         self.stemmer = stemmer
@@ -125,6 +123,5 @@ class RougeWords:
 
 
 def beyond_rouge(text: str) -> bool:
-    """True if a text has words that the published ROUGE cannot read: it only counts a to z and 0 to
-    9."""
+    """Return True if a text has words that the published ROUGE ignores (not a to z, 0 to 9)."""
     return not text.isascii() and any(not text[start:end].isascii() for start, end in words(text))

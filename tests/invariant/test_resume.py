@@ -487,16 +487,16 @@ Begin = Callable[..., object]
 @contextmanager
 def signalled(boundary: int) -> Iterator[list[int]]:
     """SIGTERM at a boundary, none at 0; how many boundaries there were."""
-    seen, obeyed = [0], StopRequest.obeyed.fget  # type: ignore[attr-defined]
+    seen, is_pending = [0], StopRequest.is_pending.fget  # type: ignore[attr-defined]
 
     def counted(request: StopRequest) -> bool:
         seen[0] += 1
         if seen[0] == boundary:
             os.kill(os.getpid(), signal.SIGTERM)
-        return bool(obeyed(request))
+        return bool(is_pending(request))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StopRequest, "obeyed", property(counted))
+        patch.setattr(StopRequest, "is_pending", property(counted))
         yield seen
 
 

@@ -16,10 +16,10 @@ from text2grad.config import (
     describe_settings,
     dump_config,
     find_config,
-    laid_over,
     load_config,
     preset_names,
     recipe_names,
+    with_recipe,
 )
 from text2grad.data.files import hub_data
 from text2grad.errors import EXIT_USAGE, UsageError
@@ -102,7 +102,7 @@ def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name:
         before, after = named(preset), named(preset, name)
         assert before.model_dump(exclude={"credit", "ppo"}) == after.model_dump(exclude={"credit", "ppo"})
         assert (before.ppo.steps, before.ppo.lr) == (after.ppo.steps, after.ppo.lr)
-        assert laid_over(before, name) == after
+        assert with_recipe(before, name) == after
 
 
 def test_the_recipes_over_the_demo_and_its_defaults() -> None:
@@ -169,9 +169,9 @@ def test_a_dumped_configuration_loads_back_equal(name: str, tmp_path: Path) -> N
 def test_what_nobody_set_can_be_left_out_and_stays_unset(tmp_path: Path) -> None:
     config = load_config(find_config("demo"), ["--run.seed", "7"])
     path = tmp_path / "config.yaml"
-    path.write_text(dump_config(laid_over(config, "scalar"), only_set=True), encoding="utf-8")
+    path.write_text(dump_config(with_recipe(config, "scalar"), only_set=True), encoding="utf-8")
     again = load_config(path)
-    assert again == laid_over(config, "scalar") and again.ppo.gamma == 1.0
+    assert again == with_recipe(config, "scalar") and again.ppo.gamma == 1.0
     assert is_set(again, "run.seed") and is_set(again, "ppo.gamma") and is_set(again, "ppo.lr")
     assert not is_set(again, "ppo.mask_truncated") and not is_set(again, "run.loggers")
 

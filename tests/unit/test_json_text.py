@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from text2grad.json_text import lines_of
+from text2grad.json_text import split_lines
 
 SOURCE = Path(__file__).parents[2] / "src" / "text2grad"
 
@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "text2grad"
 def test_only_line_feeds_end_a_line() -> None:
     inside = "a\u2028b\u2029c\u0085d\x0be\x0cf"
     for text, lines in {"": [], "\n": [""], f"{inside}\r\n\ng\n": [inside, "", "g"], "a\nb": ["a", "b"]}.items():
-        assert lines_of(text) == lines
+        assert split_lines(text) == lines
 
 
 def test_no_text_of_a_user_is_cut_elsewhere() -> None:

@@ -17,7 +17,7 @@ from text2grad.critics.probes import ProbedCritic
 from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, judgements_of
-from text2grad.named import call_own
+from text2grad.named import call_user_code
 from text2grad.tasks.base import TaskSettings, load_task
 
 EXAMPLE = Example(id="1", prompt=(Message(role="user", content="Why?"),))
@@ -104,13 +104,13 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "KeyError: 'none'": asked(OneRaises()),
     "KeyError": asked(ProbedCritic(OneRaises(), 0)),
     "OneAsync.critique of": asked(OneAsync()),
-    "OneNone.critique gave NoneType": asked(OneNone()),
-    "OneDict.critique gave list of dict": asked(OneDict()),
+    "OneNone.critique returned NoneType": asked(OneNone()),
+    "OneDict.critique returned list of dict": asked(OneDict()),
     "OneShort.critique of": asked(OneShort()),
     "OneMade of": lambda: spec_of(f"{__name__}:OneMade").make(None, SimpleNamespace()),
     "KeyError: 'sft'": lambda: task().examples("sft"),
-    "BadTask.examples gave list of str": lambda: task().examples("train"),
-    "BadTask.scores gave float": lambda: task().scores(EXAMPLE, "So."),
+    "BadTask.examples returned list of str": lambda: task().examples("train"),
+    "BadTask.scores returned float": lambda: task().scores(EXAMPLE, "So."),
     "UnmadeTask of": lambda: load_task(TaskSettings(name=f"{__name__}:UnmadeTask")),
     "gave str": paid("words"),
     "ZeroDivisionError": paid("raising"),
@@ -138,7 +138,7 @@ def test_what_it_declares_besides_is_there(tmp_path: Path) -> None:
 
 def test_a_bug_of_the_package_keeps_its_traceback() -> None:
     with pytest.raises(AttributeError):
-        call_own("", judgements_of, None, [EXAMPLE], ["So."])
+        call_user_code("", judgements_of, None, [EXAMPLE], ["So."])
 
 
 def test_a_failure_is_passed_on() -> None:

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from text2grad.signals import Stopped, StopRequest, held, stop_here, stop_wanted
+from text2grad.signals import Stopped, StopRequest, no_stop, pending_stop, stop_here
 
 
 def ask(number: int = signal.SIGTERM) -> None:
@@ -34,7 +34,7 @@ def test_a_signal_after_the_last_boundary_is_not_lost() -> None:
 
 
 def test_the_second_signal_waits_for_no_boundary() -> None:
-    with pytest.raises(SystemExit), StopRequest(), held():
+    with pytest.raises(SystemExit), StopRequest(), no_stop():
         ask()
         with pytest.raises(KeyboardInterrupt):
             ask(signal.SIGINT)
@@ -44,13 +44,13 @@ def test_the_second_signal_waits_for_no_boundary() -> None:
 def test_what_is_held_is_finished_first() -> None:
     assert not issubclass(Stopped, Exception)  # no handler of failures catches it
     with pytest.raises(SystemExit), StopRequest() as request:
-        with held():
+        with no_stop():
             ask()
-            with held():
+            with no_stop():
                 stop_here()
             stop_here()
-            assert stop_wanted() is None
-        assert stop_wanted() is request
+            assert pending_stop() is None
+        assert pending_stop() is request
         with pytest.raises(Stopped) as stopped:
             stop_here()
         assert stopped.value.signal == signal.SIGTERM
@@ -59,7 +59,7 @@ def test_what_is_held_is_finished_first() -> None:
 def test_an_inner_request_leaves_the_decision_to_the_outer_one() -> None:
     with pytest.raises(SystemExit), StopRequest(patience=8) as outer, pytest.raises(Stopped), StopRequest():
         ask()
-        assert stop_wanted() is outer and 7 < outer.seconds_left <= 8
+        assert pending_stop() is outer and 7 < outer.seconds_left <= 8
         stop_here()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from text2grad.config import TINY, Config, laid_over
+from text2grad.config import TINY, Config, with_recipe
 from text2grad.config.reference import explain
 from text2grad.critics.table import spec_of
 from text2grad.errors import UsageError
@@ -42,7 +42,7 @@ class Work:
 
     def laid_over(self, config: Config) -> Config:
         """Return the configuration with the recipe and the settings of this work."""
-        return laid_over(config, self.recipe, self.settings) if self.recipe or self.settings else config
+        return with_recipe(config, self.recipe, self.settings) if self.recipe or self.settings else config
 
     @property
     def trains_by_sampling(self) -> bool:

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field
 from text2grad.align.tokens import Aligned
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Failure, Judgement, Place, Span
-from text2grad.named import call_own, known_name, load_named
+from text2grad.named import call_user_code, check_name, load_named
 from text2grad.settings import Settings
 
 Weighting = Literal["token", "span", "balanced"]
@@ -34,7 +34,7 @@ _LEAST_SUM = 1e-9  # under the lightest token of any scheme; what a span without
 
 
 def _scheme_name(name: str) -> str:
-    return known_name(name, SCHEMES, "module:name")
+    return check_name(name, SCHEMES, "module:name")
 
 
 class CreditSettings(Settings):
@@ -143,7 +143,7 @@ class CreditScheme:
         self, critique: Critique, aligned: Aligned, settings: CreditSettings
     ) -> Credit | NDArray[np.float32]:
         """Delta of one response."""
-        return call_own(NUMBERS, self.function, critique, aligned, settings)
+        return call_user_code(NUMBERS, self.function, critique, aligned, settings)
 
 
 @cache

@@ -20,7 +20,7 @@ from text2grad.chat.questions import Question
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import EXIT_BUDGET, UsageError, UserError
 from text2grad.feedback import Failure, Overlap
-from text2grad.signals import LOOK_SECONDS, Stopped, StopRequest, stop_wanted
+from text2grad.signals import POLL_SECONDS, Stopped, StopRequest, pending_stop
 
 Questions = Callable[[], Iterable[Question]]
 """The questions of a job, from the start at each call: they are read more than once and never all
@@ -208,8 +208,8 @@ class OpenAIChat:
         shown_at = time.monotonic()
         for thread in pool:
             while thread.is_alive():
-                thread.join(LOOK_SECONDS)
-                if (request := stop_wanted()) is not None:
+                thread.join(POLL_SECONDS)
+                if (request := pending_stop()) is not None:
                     self._stop(pool, request)
                 if self._progress and time.monotonic() - shown_at >= PROGRESS_SECONDS:
                     shown_at, totals = time.monotonic(), self.journal.totals
@@ -223,7 +223,7 @@ class OpenAIChat:
         _say("waiting for the open requests, so that nothing paid is lost")
         for thread in pool:
             while thread.is_alive() and request.seconds_left > 0:
-                thread.join(LOOK_SECONDS)
+                thread.join(POLL_SECONDS)
         self.asker.budget.charge_open("left open when the program was stopped")
         raise Stopped(request.signal)
 

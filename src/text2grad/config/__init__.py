@@ -1,7 +1,7 @@
-"""One configuration for every stage. Importing it imports no torch.
+"""The configuration of all stages. Imports no torch.
 
-`sections` are the settings, `loading` reads them from YAML and the command line, `reference` lists
-and explains them.
+`sections` declares the settings, `loading` reads them from YAML and the command line, `reference`
+lists and explains them.
 """
 
 from text2grad.config.loading import (
@@ -10,10 +10,10 @@ from text2grad.config.loading import (
     extra_settings,
     find_config,
     is_recipe,
-    laid_over,
     load_config,
     preset_names,
     recipe_names,
+    with_recipe,
 )
 from text2grad.config.reference import Setting, describe_settings, suggestion
 from text2grad.config.sections import TINY, Config, CriticKind, RewardModelSettings
@@ -30,9 +30,9 @@ __all__ = [
     "extra_settings",
     "find_config",
     "is_recipe",
-    "laid_over",
     "load_config",
     "preset_names",
     "recipe_names",
     "suggestion",
+    "with_recipe",
 ]

@@ -1,9 +1,9 @@
-"""Derive unset settings from model, data and hardware. No torch.
+"""Derive unset settings from the model, the data and the hardware. Imports no torch.
 
-The defaults of `config.sections` suit no model in particular. `derive` replaces those that no file,
-recipe, preset or option has set, with a reason for each, and touches no other. The rates are for
-adapters on all linear layers of SmolLM2-135M, scaled to other sizes by a rule of thumb; `RULES`
-says which of them were measured.
+The defaults of `config.sections` are not tuned to any model. `derive` replaces those that no file,
+recipe, preset or option has set, gives a reason for each, and touches no other. The learning rates
+are for adapters on all linear layers of SmolLM2-135M and are scaled to other sizes by a rule of
+thumb. The docstring of `RULES` lists the measured ones.
 """
 
 from __future__ import annotations
@@ -21,57 +21,63 @@ Stage = Literal[Supervised, "ppo"]
 
 
 class Rule(NamedTuple):
-    """Where the settings of a stage are; the rate of adapters on a model of `MEASURED_ON`
-    parameters; the updates that it takes at least, in no fewer and no more passes over its data
-    than these; and whether it reads a frozen copy of the model beside it."""
+    """Defaults of a supervised stage.
+
+    `section` holds its settings. `lr` is for adapters on a model of `MEASURED_ON` parameters. The
+    stage makes at least `min_updates` updates, within `min_epochs` and `max_epochs` passes over its
+    data. `has_reference`: it also runs a frozen copy of the model.
+    """
 
     section: str
     lr: float
-    updates: int = 100
-    fewest: int = 2
-    most: int = 20
-    reference: bool = False
+    min_updates: int = 100
+    min_epochs: int = 2
+    max_epochs: int = 20
+    has_reference: bool = False
 
 
 RULES: dict[Supervised, Rule] = {
     "sft": Rule("sft", 1e-3),
-    "reward_model": Rule("reward_model.training", 1e-3, updates=150),
-    "offline": Rule("offline", 3e-4, reference=True),
+    "reward_model": Rule("reward_model.training", 1e-3, min_updates=150),
+    "offline": Rule("offline", 3e-4, has_reference=True),
 }
 """The stages that learn from a fixed set of examples.
 
-The rates of `sft` and `reward_model` were measured (39 critiques; the recipe `smollm2`). That of
-`offline` is PPO's; on 48 replies it is better than 1e-3.
+The rates of `sft` and `reward_model` were measured (39 critiques; the recipe `smollm2`). The rate
+of `offline` is that of PPO; on 48 replies it is better than 1e-3.
 """
-FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
-"""Where `offline` has fewer answers, their poor words have this weight. Measured on 48 answers
+FEW_ANSWERS, FEW_ANSWERS_POOR_WEIGHT = 200, 4.0
+"""Weight of poor words in `offline` with fewer than `FEW_ANSWERS` answers. Measured on 48 answers
 (lab/book)."""
 LEAST_LOSS = 0.1
-"""Nats a token at which SFT ends where `train` samples from it. Of 48 short answers the loss falls
-from 0.35 to 0.015 within 7 updates; 14 leave one answer to nearly every prompt, and 100 would
-follow (lab/book). Of fewer than `FEW_ANSWERS` nothing is sampled: they are for
-`train --offline`."""
+"""Loss, in nats per token, at which SFT ends if `train` samples from the result.
+
+With 48 short answers the loss falls from 0.35 to 0.015 within 7 updates. After 14 of the planned
+100, nearly every prompt has a single answer left (lab/book). With fewer than `FEW_ANSWERS` records
+nothing is sampled: use `train --offline`.
+"""
 PPO_LR = 3e-4
-"""Of adapters on the same model; measured."""
+"""Learning rate of PPO for adapters on the same model; measured."""
 MEASURED_ON = 135e6
-"""Parameters of the model that these rates are for."""
-SHRINKS, OF_ALL_WEIGHTS = 0.4, 0.1
-"""A rate falls with this power of the size; that of all weights is this share of the adapters'."""
-UPDATES_OF_TAGGER = 300
-"""Of a reward model whose head marks the answer. Measured on 134 critiques, two seeds: after 100
-updates it finds 0 and 0.22 of the good tokens, after 300 0.19 and 0.62 (lab/book)."""
+"""Parameters of the model that the learning rates were measured on."""
+SIZE_EXPONENT, FULL_WEIGHTS_FACTOR = 0.4, 0.1
+"""Learning rates fall with this power of the model size; training all weights uses this share."""
+TAGGER_UPDATES = 300
+"""Minimum updates of a reward model of the kind `tagger`.
+
+Measured on 134 critiques with two seeds: 100 updates find 0 and 0.22 of the good tokens, 300 find
+0.19 and 0.62 (lab/book).
+"""
 ACTIVATIONS = 24
-"""Numbers of 4 bytes that a layer keeps for the backward pass, for each token and each of its
-`width`."""
-USABLE = 0.5
-"""Share of the memory that is planned with."""
+"""Numbers of 4 bytes kept for the backward pass, per layer, token and unit of `width`."""
+USABLE_MEMORY = 0.5
+"""Share of the memory that batch sizes are planned for."""
 GB = 2**30
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """The model in training: its size, its shape, and whether adapters are trained or all
-    weights."""
+    """The model in training: its size, its shape, and if adapters or all weights are trained."""
 
     parameters: int
     adapters: bool
@@ -82,7 +88,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Examples of a stage, and the mean tokens of their prompts and targets (0: sampled).
+    """The number of examples of a stage, and the mean tokens of a prompt and a target (0: sampled).
 
     An example that is a pair of answers has the tokens of both sequences.
     """
@@ -94,7 +100,7 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What there is to compute with."""
+    """The hardware: the type of device and the size of its memory."""
 
     device: str
     memory_bytes: int
@@ -102,7 +108,7 @@ class MachineFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that settings are derived from."""
+    """Everything that settings are derived from."""
 
     model: ModelFacts
     data: DataFacts
@@ -110,110 +116,106 @@ class Facts:
 
 
 class DerivedValue(NamedTuple):
-    """A value, and why."""
+    """A derived value and the reason for it."""
 
     value: Any
     reason: str
 
 
 def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, DerivedValue]:
-    """The unset settings of a stage, derived, each with its reason."""
+    """Return the derived values of a stage's unset settings, by `section.key`."""
     values = _ppo(config, facts) if stage == "ppo" else _supervised(stage, config, facts)
     return {key: DerivedValue(value, reason) for key, value, reason in values if not is_set(config, key)}
 
 
 def section_of(stage: Stage) -> str:
-    """Where the settings of a stage are: a section, or a section of one."""
+    """Return the dotted name of the section with a stage's settings."""
     return "ppo" if stage == "ppo" else RULES[stage].section
 
 
 Values = Iterator[tuple[str, Any, str]]
-"""Settings, each with its value and the reason."""
+"""Settings by `section.key`, with value and reason."""
 
 
 def _supervised(stage: Supervised, config: Config, facts: Facts) -> Values:
     rule, examples = RULES[stage], facts.data.examples
-    section, least = rule.section, rule.updates
+    section, min_updates = rule.section, rule.min_updates
     if stage == "reward_model" and config.reward_model.tags:
-        least = UPDATES_OF_TAGGER
-    yield f"{section}.lr", _rate(rule.lr, facts.model), _sized(facts.model)
+        min_updates = TAGGER_UPDATES
+    yield f"{section}.lr", _scale_lr(rule.lr, facts.model), _describe_model(facts.model)
     derived = 4 if examples < 200 else 8 if examples < 2000 else 16
     yield f"{section}.batch_size", derived, f"{examples} examples"
-    batch = _chosen(config, f"{section}.batch_size", derived)
-    epochs = min(rule.most, max(rule.fewest, math.ceil(least * batch / max(1, examples))))
+    batch = _set_or_derived(config, f"{section}.batch_size", derived)
+    epochs = min(rule.max_epochs, max(rule.min_epochs, math.ceil(min_updates * batch / max(1, examples))))
     yield f"{section}.epochs", float(epochs), f"{math.ceil(examples * epochs / batch)} updates"
     tokens = facts.data.prompt_tokens + facts.data.target_tokens
-    yield f"{section}.micro_batch_size", _rows(facts, tokens, batch, rule.reference), _memory(facts.machine)
-    sampled = config.critic.kind != "reward_model" or examples >= FEW_ANSWERS
-    if stage == "sft" and sampled and not is_set(config, "sft.epochs"):
+    rows = _trainable_rows(facts, tokens, batch, rule.has_reference)
+    yield f"{section}.micro_batch_size", rows, _describe_memory(facts.machine)
+    is_sampled = config.critic.kind != "reward_model" or examples >= FEW_ANSWERS
+    if stage == "sft" and is_sampled and not is_set(config, "sft.epochs"):
         yield "sft.least_loss", LEAST_LOSS, "nats a token, where answers still differ, which train samples"
     if stage == "offline" and examples < FEW_ANSWERS:
-        yield "credit.poor_weight", POOR_OF_FEW, f"{examples} answers"
+        yield "credit.poor_weight", FEW_ANSWERS_POOR_WEIGHT, f"{examples} answers"
 
 
 def _ppo(config: Config, facts: Facts) -> Values:
     machine, group = facts.machine, config.ppo.samples_per_prompt
-    yield "ppo.lr", _rate(PPO_LR, facts.model), _sized(facts.model)
+    yield "ppo.lr", _scale_lr(PPO_LR, facts.model), _describe_model(facts.model)
     device, rollouts = ("CPU", 32) if machine.device == "cpu" else ("GPU", 64)
     derived = math.ceil(rollouts / group) * group
     yield "ppo.rollouts", derived, f"a {device}"
-    most = _chosen(config, "ppo.rollouts", derived)
+    max_rows = _set_or_derived(config, "ppo.rollouts", derived)
     tokens = facts.data.prompt_tokens + config.generation.max_new_tokens
-    yield "ppo.micro_batch_size", _rows(facts, tokens, most, True), _memory(machine)
-    judged = tokens + config.reward_model.max_new_tokens  # a critique is sampled behind the prompt and the answer
-    yield "generation.batch_size", _read_rows(facts, judged, most), _memory(machine)
+    yield "ppo.micro_batch_size", _trainable_rows(facts, tokens, max_rows, True), _describe_memory(machine)
+    judged_tokens = tokens + config.reward_model.max_new_tokens  # the critique follows prompt and answer
+    yield "generation.batch_size", _sampled_rows(facts, judged_tokens, max_rows), _describe_memory(machine)
 
 
-def _chosen(config: Config, key: str, derived: int) -> int:
-    """The user's value where it is set, else the derived one."""
+def _set_or_derived(config: Config, key: str, derived: int) -> int:
     return int(value_at(config, key)) if is_set(config, key) else derived
 
 
-def _rate(lr: float, model: ModelFacts) -> float:
-    """The rate for a model of this size, to one digit."""
-    rate = lr * min(1.0, (MEASURED_ON / model.parameters) ** SHRINKS)
-    return float(f"{rate if model.adapters else rate * OF_ALL_WEIGHTS:.0e}")
+def _scale_lr(lr: float, model: ModelFacts) -> float:
+    """Scale a learning rate to the size of the model, rounded to one digit."""
+    scaled = lr * min(1.0, (MEASURED_ON / model.parameters) ** SIZE_EXPONENT)
+    return float(f"{scaled if model.adapters else scaled * FULL_WEIGHTS_FACTOR:.0e}")
 
 
-def _rows(facts: Facts, tokens: int, most: int, reference: bool) -> int:
-    """Examples that a forward and backward pass has room for: a power of two, at most `most`."""
-    return _power_of_two(_room(facts, reference) / (max(1, tokens) * _kept_bytes(facts.model)), most)
+def _trainable_rows(facts: Facts, tokens: int, max_rows: int, has_reference: bool) -> int:
+    """Return how many examples fit in one forward and backward pass, as a power of two."""
+    bytes_per_token = 4.0 * ACTIVATIONS * facts.model.layers * facts.model.width
+    return _power_of_two(_free_bytes(facts, has_reference) / (max(1, tokens) * bytes_per_token), max_rows)
 
 
-def _read_rows(facts: Facts, tokens: int, most: int) -> int:
-    """Sequences that can be sampled at a time: keys and values of every layer are kept."""
-    each = 2 * facts.model.layers * facts.model.width * facts.model.weight_bytes
-    return _power_of_two(_room(facts, True) / (max(1, tokens) * each), most)
+def _sampled_rows(facts: Facts, tokens: int, max_rows: int) -> int:
+    """Return how many sequences can be sampled at once with the keys and values of every layer."""
+    bytes_per_token = 2 * facts.model.layers * facts.model.width * facts.model.weight_bytes
+    return _power_of_two(_free_bytes(facts, True) / (max(1, tokens) * bytes_per_token), max_rows)
 
 
 def _power_of_two(count: float, most: int) -> int:
     return int(min(2 ** math.floor(math.log2(max(1.0, count))), 2 ** math.floor(math.log2(max(1, most)))))
 
 
-def _room(facts: Facts, reference: bool) -> float:
-    """Bytes for activations, beside the weights, what the optimizer keeps of all of them, and their
-    frozen copy.
+def _free_bytes(facts: Facts, has_reference: bool) -> float:
+    """Return the bytes left for activations.
 
-    Where adapters are trained the last two are small: what they adapt is the reference.
+    The weights are subtracted, and if all of them are trained also the optimizer state and a frozen
+    reference. Adapters keep little state, and their base model is the reference.
     """
     model = facts.model
     weights = model.parameters * model.weight_bytes
-    usable = USABLE * (facts.machine.memory_bytes - weights)
+    usable = USABLE_MEMORY * (facts.machine.memory_bytes - weights)
     if model.adapters:
         return max(0.0, usable)
-    return max(0.0, usable - 12.0 * model.parameters - (weights if reference else 0))
+    return max(0.0, usable - 12.0 * model.parameters - (weights if has_reference else 0))
 
 
-def _kept_bytes(model: ModelFacts) -> float:
-    """Bytes that the backward pass needs, for each token."""
-    return 4.0 * ACTIVATIONS * model.layers * model.width
-
-
-def _sized(model: ModelFacts) -> str:
+def _describe_model(model: ModelFacts) -> str:
     millions = model.parameters / 1e6
     size = f"{millions:.0f}M" if millions < 1000 else f"{millions / 1000:.1f}B"
     return f"adapters on {size} parameters" if model.adapters else f"all {size} parameters"
 
 
-def _memory(machine: MachineFacts) -> str:
+def _describe_memory(machine: MachineFacts) -> str:
     return f"{machine.memory_bytes / GB:.0f} GB of memory"

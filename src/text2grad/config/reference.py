@@ -1,4 +1,4 @@
-"""The reference of all settings, and what a mistyped one was meant to be."""
+"""List all settings, and suggest the right name for a mistyped one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from text2grad.errors import UsageError
 
 @dataclass(frozen=True)
 class Setting:
-    """One line of the reference: `ppo.lr`, its type and default in words, and what it means."""
+    """A setting such as `ppo.lr`: its key, its type and default as text, and its meaning."""
 
     key: str
     kind: str
@@ -28,58 +28,61 @@ class Setting:
 
 
 def describe_settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Setting]:
-    """Every setting there is, in the order of the sections."""
+    """Yield every setting in the order of the sections."""
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
         section = _section(field)
-        if section is None or NoneType in accepts(field.annotation):
+        if section is None or NoneType in union_members(field.annotation):
             meaning = (field.description or "").replace("None:", "null:")
-            yield Setting(prefix + name, _kind(field.annotation), _shown(default), meaning)
+            yield Setting(prefix + name, _type_text(field.annotation), _default_text(default), meaning)
         if section is not None:
             yield from describe_settings(section, f"{prefix}{name}.")
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
-    kinds = [kind for kind in accepts(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    kinds = [
+        kind for kind in union_members(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)
+    ]
     return kinds[0] if kinds else None
 
 
-def accepts(annotation: Any) -> set[Any]:
+def union_members(annotation: Any) -> set[Any]:
+    """Return the types that a union allows; any other annotation is its only member."""
     if get_origin(annotation) in (Union, UnionType):
-        return set().union(*(accepts(part) for part in get_args(annotation)))
+        return set().union(*(union_members(part) for part in get_args(annotation)))
     return {annotation}
 
 
-def _kind(annotation: Any) -> str:
+def _type_text(annotation: Any) -> str:
     if get_origin(annotation) is Annotated:
-        return _kind(get_args(annotation)[0])
+        return _type_text(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return " | ".join(_kind(part) for part in get_args(annotation))
+        return " | ".join(_type_text(part) for part in get_args(annotation))
     if get_origin(annotation) is Literal:
         return " | ".join(str(value) for value in get_args(annotation))
     if get_origin(annotation) is dict:
         return "sections" if get_origin(get_args(annotation)[1]) is dict else "mapping"
     if get_origin(annotation) is not None:
-        return f"list of {_kind(get_args(annotation)[0])}"
+        return f"list of {_type_text(get_args(annotation)[0])}"
     words = {NoneType: "null", str: "text", Path: "path"}
     name = words.get(annotation, annotation.__name__)
     return "section" if isinstance(annotation, type) and issubclass(annotation, BaseModel) else name
 
 
-def _shown(default: Any) -> str:
+def _default_text(default: Any) -> str:
     if default is None or default is PydanticUndefined:
         return "null" if default is None else "(required)"
     return f"[{', '.join(map(str, default))}]" if isinstance(default, tuple) else str(default)
 
 
-def suggestion(word: str, known: Sequence[str], prefix: str = "") -> str:
-    """`did you mean 'x'?` for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {prefix + near[0]!r}?" if near else ""
+def suggestion(word: str, candidates: Sequence[str], prefix: str = "") -> str:
+    """Return `did you mean 'x'?` for the closest candidate, or an empty text."""
+    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
+    return f"did you mean {prefix + matches[0]!r}?" if matches else ""
 
 
 def section_at(key: str) -> type[BaseModel] | None:
-    """The model behind a dotted section; the whole configuration is the section without a name."""
+    """Return the class of a dotted section, or None; the empty key is the whole configuration."""
     model: type[BaseModel] | None = Config
     for part in filter(None, key.split(".")):
         model = _section(model.model_fields[part]) if model and part in model.model_fields else None
@@ -87,7 +90,7 @@ def section_at(key: str) -> type[BaseModel] | None:
 
 
 def explain(error: ValidationError) -> UsageError:
-    """The first problem as one line."""
+    """Turn the first problem of a validation into a one-line error with its cure."""
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
@@ -97,14 +100,14 @@ def explain(error: ValidationError) -> UsageError:
     if detail["type"] == "missing":
         return UsageError(f"the setting {key!r} is missing", f"set it in the file or with --{key} VALUE")
     expected = detail["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    known = next((each for each in describe_settings() if each.key == key), None)
-    cure = f"{key} is of type {known.kind}, by default {known.default}" if known else ""
+    setting = next((setting for setting in describe_settings() if setting.key == key), None)
+    cure = f"{key} is of type {setting.kind}, by default {setting.default}" if setting else ""
     is_section = isinstance(detail["input"], dict)
     value = "" if is_section else f" = {detail['input']!r:.80}"
     return UsageError(f"{key}{value}: {expected}", cure)
 
 
-_ELSEWHERE = {
+_ALIASES = {
     "learning_rate": "lr",
     "num_epochs": "epochs",
     "num_train_epochs": "epochs",
@@ -120,16 +123,16 @@ _ELSEWHERE = {
     "dataset": "data",
     "path": "data",
 }
-"""What settings are called in other programs -> what they are called here, in whatever section."""
+"""Names of settings in other programs -> their names here, in any section."""
 
 
 def _nearest_setting(key: str) -> str:
     section, _, last = key.rpartition(".")
     siblings = list((section_at(section) or Config).model_fields)
-    if (ours := _ELSEWHERE.get(last)) in siblings:
-        return f"did you mean {f'{section}.{ours}'.lstrip('.')!r}?"
-    if near := suggestion(last, siblings, f"{section}." if section else ""):
-        return near
+    if (name := _ALIASES.get(last)) in siblings:
+        return f"did you mean {f'{section}.{name}'.lstrip('.')!r}?"
+    if hint := suggestion(last, siblings, f"{section}." if section else ""):
+        return hint
     namesakes = [setting.key for setting in describe_settings() if setting.key.rpartition(".")[2] == last]
     if namesakes:
         return f"did you mean {' or '.join(map(repr, namesakes))}?"

@@ -1,9 +1,9 @@
-"""Tell the configurations that this user's runs recorded from those of strangers.
+"""Distinguish configurations that this user's runs recorded from foreign ones.
 
-A run folder can come from anybody, and its `config.yaml` may name a server, which would get the
-user's key and texts, or a module to import. Both are followed without a question only in a file
-that this user's text2grad wrote: its last line is a digest of the rest under a key that never
-leaves the user's state folder.
+A run folder may come from anyone, and its `config.yaml` may name a server, which would receive the
+user's key and texts, or a module to import. Both are used without asking only if this user's
+text2grad wrote the file: its last line is then a digest of the rest under a key that never leaves
+the user's state folder.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from text2grad.config.loading import pairs_of
+from text2grad.config.loading import parse_overrides
 from text2grad.config.sections import Config
 from text2grad.errors import UserError
-from text2grad.named import is_own_name
+from text2grad.named import is_import_path
 from text2grad.settings import user_state
 
 SIGNED = "# signed by this user's text2grad: "
@@ -26,46 +26,48 @@ KEY = "key"
 
 
 def sign(text: str) -> str:
-    """Return a configuration with its signature; as it was where no key can be kept."""
+    """Return a configuration with its signature, or unchanged if no key can be stored."""
     key = _key(create=True)
     return f"{text}{SIGNED}{_digest(key, text)}\n" if key else text
 
 
 def refuse_foreign_names(file: Path, config: Config, overrides: Sequence[str]) -> None:
-    """Refuse a configuration, read from `file` with `overrides`, that makes this machine do what a
-    stranger wrote.
+    """Refuse an unsigned configuration that names a server or a module.
 
-    Settings that the command line gives are the user's.
+    Args:
+        file: the file that the configuration was read from.
+        config: the configuration.
+        overrides: its settings from the command line, which are trusted.
 
     Raises:
-        UserError: the file is not signed by this user, and names a server or a module.
+        UserError: the file is not signed by this user and names a server or a module.
     """
-    overridden = [key for key, _ in pairs_of(overrides)]
+    overridden = [key for key, _ in parse_overrides(overrides)]
     foreign = [
         f"{key} {value}"
-        for key, value in _leaves("", config.model_dump(mode="json"))
-        if _reaches_out(value) and not any(f"{key}.".startswith(f"{name}.") for name in overridden)
+        for key, value in _leaf_texts("", config.model_dump(mode="json"))
+        if _is_foreign(value) and not any(f"{key}.".startswith(f"{name}.") for name in overridden)
     ]
     if foreign and not _is_signed(file.read_text(encoding="utf-8")):
-        problem = f"{file} was not written by you on this machine, and names {', '.join(foreign)}"
-        raise UserError(problem, f"if you trust it: --trust, or give it yourself: --{foreign[0]}")
+        problem = f"{file} was not written by you on this machine and names {', '.join(foreign)}"
+        raise UserError(problem, f"if you trust it, add --trust or set it yourself: --{foreign[0]}")
 
 
-def _reaches_out(value: str) -> bool:
-    """True for an address, and for `module:Name` outside this package."""
-    return "://" in value or (is_own_name(value) and not value.startswith("text2grad."))
+def _is_foreign(value: str) -> bool:
+    """Return True for an address and for a `module:Name` outside this package."""
+    return "://" in value or (is_import_path(value) and not value.startswith("text2grad."))
 
 
-def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the texts of nested settings by `section.key`."""
+def _leaf_texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield (`section.key`, text) for every text in nested settings."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from _leaves(f"{key}.{name}".lstrip("."), inner)
+            yield from _leaf_texts(f"{key}.{name}".lstrip("."), inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _leaves(key, inner)
+            yield from _leaf_texts(key, inner)
 
 
 def _is_signed(text: str) -> bool:
@@ -79,7 +81,7 @@ def _digest(key: bytes, text: str) -> str:
 
 
 def _key(create: bool = False) -> bytes:
-    """Return the key of this user; empty if there is none, or none can be written."""
+    """Return this user's key; empty if it does not exist and cannot be created."""
     file = user_state() / KEY
     try:
         if create and not file.is_file():
@@ -87,7 +89,7 @@ def _key(create: bool = False) -> bytes:
             part = file.with_name(f"{KEY}.{os.getpid()}")
             part.touch(0o600)
             part.write_bytes(secrets.token_bytes(32))
-            part.replace(file)  # of two processes the last wins: what the first signed is a stranger's
+            part.replace(file)  # if two processes race, the last wins: the other's signature is then foreign
         return file.read_bytes()
     except OSError:
         return b""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from text2grad.critics.prompted import Pair
 from text2grad.feedback import HUMAN_FEEDBACK, Example, Message
-from text2grad.json_text import lines_of
+from text2grad.json_text import split_lines
 
 OURS = Path(__file__).with_name("canaries.jsonl")
 KEY = "canary"
@@ -26,7 +26,7 @@ def canary_items(task: str, anchor: bool = False) -> list[Pair]:
     With `anchor` each has a comment on its faults and merits, for a critic that places a person's
     words.
     """
-    rows = list(map(json.loads, lines_of(OURS.read_text(encoding="utf-8"))))
+    rows = list(map(json.loads, split_lines(OURS.read_text(encoding="utf-8"))))
     kind = next((row["task"] for row in rows if task.startswith(row["task"])), "qa")
     return [_item(row, anchor) for row in rows if row["task"] == kind]
 

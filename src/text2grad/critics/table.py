@@ -14,7 +14,7 @@ from text2grad.critics.served import ServedCritic, is_address, served_spec
 from text2grad.critics.spec import CriticSpec
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source, SourceKind
-from text2grad.named import call_own, load_named
+from text2grad.named import call_user_code, load_named
 
 CRITICS: Mapping[str, CriticSpec] = {
     spec.kind: spec for spec in (REWARD_MODEL, PROGRAM, REFERENCE, PROMPTED, HUMAN)
@@ -53,7 +53,7 @@ def _instance(name: str, made: type[Any]) -> Critic:
     Raises:
         UserError: it raises when it is called, or what it makes is not a `Critic`.
     """
-    critic = call_own("it is called without arguments", made)
+    critic = call_user_code("it is called without arguments", made)
     if not callable(getattr(critic, "critique", None)):
         cure = "it needs a method critique(examples, responses), one Critique or Failure for each"
         raise UserError(f"critic {name!r} is not a Critic: it has no method critique", cure)

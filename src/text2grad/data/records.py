@@ -46,7 +46,7 @@ from text2grad.errors import InvalidFields, UsageError, UserError
 from text2grad.feedback import Critique, Failure, Feedback, Label, QuoteCounts, Record, escapes_folder, key_of
 from text2grad.json_text import record_json
 from text2grad.jsonl import read_jsonl, write_jsonl
-from text2grad.named import is_own_name, load_named
+from text2grad.named import is_import_path, load_named
 
 DATA_SETS = published.IMPORTERS
 """Published data sets: their shape and their scales are known, so no option says any."""
@@ -143,7 +143,7 @@ def import_feedback(
         return _import_folder(Path(path), lambda file: import_feedback(file, *arguments))
     path, given = Path(path), parse_scales(scales)
     options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
-    if kind not in KINDS and not is_own_name(kind):
+    if kind not in KINDS and not is_import_path(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
     placed = [] if kind == "feedback" else list(read_located_rows(path, sheet))
     if not placed and kind == "auto":
@@ -424,7 +424,7 @@ def has_known_format(row: Row) -> bool:
 
 def _asked_for(kind: str, placed: Sequence[LocatedRow]) -> Importer | str:
     """The importer of a kind; of several that share a name, the one that knows a row."""
-    if is_own_name(kind):
+    if is_import_path(kind):
         own = load_named("importer", kind, kinds=(object,))
         if not isinstance(own, Importer):
             cure = "write NAME = Importer(...) there: text2grad.data.opinions"

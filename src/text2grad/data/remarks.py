@@ -37,7 +37,7 @@ from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Label, Message, QuoteCounts, Span, Tolerance, is_foreign, key_of
 from text2grad.feedback.quotes import Quote, in_order, occurrences, resolve
-from text2grad.json_text import from_json, lines_of, to_json
+from text2grad.json_text import from_json, split_lines, to_json
 from text2grad.wire.nearest import nearest
 
 COLUMNS = ("id", "prompt", "response", "critique", "good", "poor", "score", "corrected", "annotator", "spans")
@@ -206,7 +206,7 @@ def _spans_in(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _lines(value: Any, name: str) -> list[str]:
     """The quotes in a cell, one in a line, or in a list."""
-    items = lines_of(value) if isinstance(value, str) else value if isinstance(value, list) else [value]
+    items = split_lines(value) if isinstance(value, str) else value if isinstance(value, list) else [value]
     items = [item for item in items if (item.strip() if isinstance(item, str) else is_filled(item))]
     if odd := [item for item in items if not isinstance(item, str)]:
         raise ValueError(

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from text2grad.errors import UserError
 from text2grad.feedback import Message
-from text2grad.named import is_own_name, module_file
+from text2grad.named import is_import_path, module_file
 from text2grad.policy.files.manifest import sha256
 from text2grad.settings import MAY_CHANGE
 
@@ -58,7 +58,7 @@ def digest_of_reference(policy: Policy) -> str:
 
 def own_code(what: str, name: str) -> dict[str, str]:
     """Under `what` a digest of the module that a setting names as `module:Name`; else nothing."""
-    if not is_own_name(name):
+    if not is_import_path(name):
         return {}
     file = module_file(what, name)
     return {what: sha256(file) if file else ""}

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from text2grad.json_text import lines_of
+from text2grad.json_text import split_lines
 
 MOST_THREADS = 4
 """More threads gain little with models that a CPU trains."""
@@ -45,7 +45,7 @@ def _limits(controller: str, *names: str) -> Iterator[list[float]]:
 
     Without a limit: version 2 says "max", version 1 -1 or a number beyond any machine.
     """
-    for line in lines_of(_read(PROC / "self" / "cgroup")):
+    for line in split_lines(_read(PROC / "self" / "cgroup")):
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue

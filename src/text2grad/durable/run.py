@@ -26,7 +26,7 @@ from text2grad.json_text import to_json
 from text2grad.policy.files.manifest import write_manifest
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.model import Policy
-from text2grad.signals import Stopped, StopRequest, held, leave
+from text2grad.signals import Stopped, StopRequest, exit_for_signal, no_stop
 
 D = TypeVar("D")
 ResumeMode = Literal["auto", "restart", "force"]
@@ -174,7 +174,7 @@ class Run:
             if kind is None:
                 self._finish()
                 if self._stop.signal:  # after the last boundary: what would follow must not begin
-                    leave(self._stop.signal)
+                    exit_for_signal(self._stop.signal)
         if user_error := self._as_user_error(error):
             raise user_error from error
 
@@ -228,7 +228,7 @@ class Run:
 
     def note(self, step: int, metrics: dict[str, float]) -> None:
         """Give the metrics of a step to `on_step`, and write them."""
-        with held():
+        with no_stop():
             if self._on_step:
                 self._on_step(step, metrics)
             self.log.metrics(step, metrics)
@@ -247,7 +247,7 @@ class Run:
             records, numbers = batch(), isinstance(error, FloatingPointError)
             if numbers and records is not None:
                 path = self.folder / DIVERGED
-                with held(), writing(path):
+                with no_stop(), writing(path):
                     lines = [to_json(record) + "\n" for record in records]
                     path.write_text("".join(lines), encoding="utf-8")
                 raise FloatingPointError(f"{error} (the batch is in {path})") from error
@@ -288,7 +288,7 @@ class Run:
     def _save_and_leave(self, signal: int) -> None:
         self.save()
         self._say(f"stopped after step {self.training.step} of {self.total}; the same command resumes it")
-        leave(signal)
+        exit_for_signal(signal)
 
     def _say(self, line: str) -> None:
         print(f"{self.title}: {line}", file=sys.stderr, flush=True)

@@ -39,7 +39,7 @@ from text2grad.durable.run import ResumeMode, put_in_place
 from text2grad.engines.settings import VerlSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Example
-from text2grad.json_text import lines_of
+from text2grad.json_text import split_lines
 from text2grad.policy.files.gguf import local_model
 from text2grad.policy.files.manifest import sha256
 from text2grad.policy.files.save import make_readable
@@ -47,7 +47,7 @@ from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.files.weights import read_config
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, add_lora, base_of, is_adapter, load_policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
-from text2grad.signals import LOOK_SECONDS, StopRequest, stop_here
+from text2grad.signals import POLL_SECONDS, StopRequest, stop_here
 from text2grad.train.optimizers import MAX_GRAD_NORM
 from text2grad.train.ppo import CHECKPOINT_EVERY, prompt_order
 from text2grad.train.ppo_settings import PPOSettings, refuse_greedy
@@ -642,7 +642,7 @@ def run(job: Job, python: str) -> None:
                 shown = _show(job, line, shown)
                 stop_here()
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(LOOK_SECONDS)
+                    process.wait(POLL_SECONDS)
             _show(job, line, shown)
         finally:
             if process.poll() is None:  # stopped: verl resumes from its last checkpoint
@@ -661,7 +661,7 @@ PROBLEM = "problem.json"
 def _show(job: Job, line: ProgressLine, shown: int) -> int:
     """Show the last step in the metrics unless it was `shown`, and return it."""
     file = job.log / LOGS[0]
-    rows = lines_of(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else []
+    rows = split_lines(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else []
     row = json.loads(rows[-1]) if rows and rows[-1].endswith("}") else {"step": shown}
     if row["step"] > shown:
         line.done(row["step"], " ".join(f"{name} {row[name]:.3g}" for name in ("score", "kl") if name in row))
@@ -669,7 +669,7 @@ def _show(job: Job, line: ProgressLine, shown: int) -> int:
 
 
 def _last_error(output: Path) -> str:
-    lines = lines_of(output.read_text(encoding="utf-8", errors="replace"))
+    lines = split_lines(output.read_text(encoding="utf-8", errors="replace"))
     errors = [line.strip() for line in lines if re.search(r"^\S*(Error|Exception)\b|\bError: ", line)]
     last = errors[-1] if errors else next((line for line in reversed(lines) if line.strip()), "nothing was printed")
     return last[:300]
@@ -715,7 +715,7 @@ def _merge_adapter(job: Job, python: str, actor: Path, out: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(
-            f"verl's merger failed: {lines_of(done.stderr.strip() or '-')[-1][:300]}", shlex.join(words)
+            f"verl's merger failed: {split_lines(done.stderr.strip() or '-')[-1][:300]}", shlex.join(words)
         )
     shutil.move(merged / "lora_adapter", out)
     file = out / "adapter_config.json"

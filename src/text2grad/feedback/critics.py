@@ -9,7 +9,7 @@ from text2grad.errors import UserError
 from text2grad.feedback.critiques import Judgement
 from text2grad.feedback.records import Example, Source
 from text2grad.feedback.transcripts import Message
-from text2grad.named import call_own, refuse_answer
+from text2grad.named import call_user_code, refuse_result
 
 
 class Critic(Protocol):
@@ -38,9 +38,9 @@ def judgements_of(critic: Critic, examples: Sequence[Example], responses: Sequen
             or one of them is something else.
     """
     cure = "return one Critique or Failure for each response, in their order"
-    judgements = call_own(cure, critic.critique, examples, responses)
+    judgements = call_user_code(cure, critic.critique, examples, responses)
     if not isinstance(judgements, list | tuple) or not all(isinstance(item, Judgement) for item in judgements):
-        refuse_answer(cure, critic, "critique", judgements)
+        refuse_result(cure, critic, "critique", judgements)
     if len(judgements) != len(responses):
         name = type(critic).__name__
         raise UserError(f"{name} gave {len(judgements)} judgements of {len(responses)} responses", cure)

@@ -19,7 +19,7 @@ from text2grad.align import Aligned, TokenTable
 from text2grad.align.trajectory import Trajectory, own_tokens
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Environment, Example, Message, turns_of
-from text2grad.named import call_own, refuse_answer
+from text2grad.named import call_user_code, refuse_result
 from text2grad.policy.encode import TEMPLATE, check_lengths, encode_between, encode_prompt, encode_target
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy
@@ -118,8 +118,8 @@ class Episode:
         Raises:
             UserError: it answers in another shape, or the chat template refuses its turns.
         """
-        environment = call_own("make the environment of one episode", make)
-        messages = _messages(environment, "reset", call_own(MESSAGES, environment.reset, example))
+        environment = call_user_code("make the environment of one episode", make)
+        messages = _messages(environment, "reset", call_user_code(MESSAGES, environment.reset, example))
         return cls(environment, Thread(tokenizer, example.prompt, messages))
 
     def take(self, sample: Sample, words: str, has_room: Callable[[Thread], bool]) -> None:
@@ -196,9 +196,9 @@ def words_and_tokens(table: TokenTable, example: Example, sample: Sample) -> tup
 
 def _answer(environment: Environment, turn: Message) -> tuple[tuple[Message, ...], bool]:
     expects = "return messages, and whether the episode is over"
-    answer = call_own(expects, environment.step, turn)
+    answer = call_user_code(expects, environment.step, turn)
     if not (isinstance(answer, tuple) and len(answer) == 2):
-        refuse_answer(expects, environment, "step", answer)
+        refuse_result(expects, environment, "step", answer)
     others, over = _messages(environment, "step", answer[0]), bool(answer[1])
     if not (others or over):
         raise UserError(f"{type(environment).__name__}.step gave nothing", "say something, or end the episode")
@@ -207,7 +207,7 @@ def _answer(environment: Environment, turn: Message) -> tuple[tuple[Message, ...
 
 def _messages(environment: Environment, method: str, messages: Any) -> tuple[Message, ...]:
     if not isinstance(messages, Sequence) or not all(isinstance(each, Message) for each in messages):
-        refuse_answer(MESSAGES, environment, method, messages)
+        refuse_result(MESSAGES, environment, method, messages)
     if any(each.role == "assistant" for each in messages):
         problem = f"{type(environment).__name__}.{method} gave a message of the assistant"
         raise UserError(problem, "only the policy speaks as the assistant")

@@ -30,7 +30,7 @@ from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Environment, Example, Message, Source
 from text2grad.json_text import from_json
-from text2grad.named import is_own_name, load_named
+from text2grad.named import is_import_path, load_named
 from text2grad.policy.files.manifest import sha256
 from text2grad.policy.settings import SamplingSettings
 from text2grad.sandbox import Gate, Runner, SandboxSettings
@@ -312,7 +312,7 @@ def load_prompt(name: str) -> Prompt:
     Raises:
         UserError: there is no such prompt.
     """
-    if not is_own_name(name):
+    if not is_import_path(name):
         return Prompt(read_prompt(name), prompt_version(name))
     prompt: Prompt = load_named("prompt", name, kinds=(Prompt,))
     version = prompt.version or version_of(name.rpartition(":")[2], prompt.text)

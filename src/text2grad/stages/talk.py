@@ -31,7 +31,7 @@ from text2grad.feedback import (
     conversation_text,
     judgements_of,
 )
-from text2grad.json_text import lines_of
+from text2grad.json_text import split_lines
 from text2grad.jsonl import reading, write_jsonl
 from text2grad.page.terminal import PolicyAnswer
 from text2grad.policy.episode import MakeEnvironment
@@ -254,7 +254,7 @@ def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
 def _prompts_of(file: Path) -> list[Example]:
     if file.suffix == ".txt":
         with reading(file):
-            lines = enumerate(lines_of(file.read_text(encoding="utf-8-sig")), 1)
+            lines = enumerate(split_lines(file.read_text(encoding="utf-8-sig")), 1)
         examples = [typed_prompt(f"{file.stem}-{number}", line) for number, line in lines if line.strip()]
     else:
         prompt = frozenset({"prompt"})

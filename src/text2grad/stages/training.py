@@ -49,7 +49,7 @@ from text2grad.engines.processes import joined
 from text2grad.engines.trl import STATE as TRL_STATE
 from text2grad.errors import EXIT_DONE, UsageError, UserError, first_error, warn_once
 from text2grad.feedback import Example
-from text2grad.json_text import lines_of, to_json
+from text2grad.json_text import split_lines, to_json
 from text2grad.page.signs import loss_advice
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.files.gguf import origin_of
@@ -378,6 +378,6 @@ def _mean(counts: Sequence[int]) -> int:
 
 def warn_if_loss_flat(place: Path, section: str, lr: float) -> None:
     """Print a line on stderr if the loss of a finished supervised run did not move."""
-    rows = lines_of((place / "metrics.jsonl").read_text(encoding="utf-8"))
+    rows = split_lines((place / "metrics.jsonl").read_text(encoding="utf-8"))
     if advice := loss_advice([json.loads(row)["loss"] for row in rows], section, lr):
         print(f"{section}: {advice}", file=sys.stderr)

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Environment, Example, Feedback, Preference, conversation_text
-from text2grad.named import call_own, is_own_name, load_named, refuse_answer
+from text2grad.named import call_user_code, is_import_path, load_named, refuse_result
 from text2grad.settings import Settings
 from text2grad.tasks.prompt_files import prompt_version as prompt_version
 from text2grad.tasks.prompt_files import read_prompt as read_prompt
@@ -112,12 +112,12 @@ def load_task(settings: TaskSettings) -> Task:
         UserError: the task, module or class does not exist, or the class is not a task.
     """
     target = TASKS.get(settings.name, settings.name)
-    if not is_own_name(target):
+    if not is_import_path(target):
         near = difflib.get_close_matches(settings.name.lower(), TASKS, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise UserError(f"unknown task {settings.name!r}{hint}", f"one of {', '.join(TASKS)}, or module:Class")
     made = load_named("task", settings.name, target)
-    task = call_own("it is called with the TaskSettings", made, settings)
+    task = call_user_code("it is called with the TaskSettings", made, settings)
     return cast(Task, _OwnTask(task) if target == settings.name else task)
 
 
@@ -132,16 +132,16 @@ class _OwnTask:
 
     def examples(self, split: Split) -> list[Example]:
         expects = "examples(split) returns a list of text2grad.Example"
-        examples = call_own(expects, self.task.examples, split)
+        examples = call_user_code(expects, self.task.examples, split)
         if not isinstance(examples, list) or not all(isinstance(example, Example) for example in examples):
-            refuse_answer(expects, self.task, "examples", examples)
+            refuse_result(expects, self.task, "examples", examples)
         return examples
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         expects = "scores(example, response) returns numbers from 0 to 1 by name"
-        scores = call_own(expects, self.task.scores, example, response)
+        scores = call_user_code(expects, self.task.scores, example, response)
         if not isinstance(scores, dict):
-            refuse_answer(expects, self.task, "scores", scores)
+            refuse_result(expects, self.task, "scores", scores)
         return scores
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from text2grad.json_text import lines_of
+from text2grad.json_text import split_lines
 from text2grad.settings import user_cache
 
 PER_PACKAGE = 800
@@ -71,7 +71,7 @@ def installed_functions() -> list[DocumentedFunction]:
     roots = library_roots()
     kept = user_cache() / f"docstrings-{_installed(roots)}.jsonl"
     try:
-        return [DocumentedFunction(**json.loads(line)) for line in lines_of(kept.read_text(encoding="utf-8"))]
+        return [DocumentedFunction(**json.loads(line)) for line in split_lines(kept.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):
         found = list(documented_functions(roots))
     _keep(kept, found)
@@ -170,7 +170,7 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
     """The first line and the rest; None unless the line is a sentence of 4 to 14 words with more
     after it."""
     first, _, after = inspect.cleandoc(docstring).partition("\n")
-    lines = [line.strip() for line in lines_of(after)]
+    lines = [line.strip() for line in split_lines(after)]
     rest = " ".join(line for line in lines if line and not line.startswith((">>>", "---", "===", "...")))
     is_paragraph = bool(lines) and not lines[0]
     is_sentence = first.isascii() and first.endswith(".") and not re.search(r"[\\`:<>{}|@]", first)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from text2grad.named import known_name
+from text2grad.named import check_name
 from text2grad.settings import Settings
 
 ADAMW = "adamw"
@@ -26,7 +26,7 @@ class SupervisedSettings(Settings):
 
 
 def _known_optimizer(name: str) -> str:
-    return known_name(name, (ADAMW,), "module:name")
+    return check_name(name, (ADAMW,), "module:name")
 
 
 class NextTokenSettings(SupervisedSettings):

@@ -22,7 +22,7 @@ from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import conversation_of
-from text2grad.named import call_own, load_named
+from text2grad.named import call_user_code, load_named
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.heads.head import (
     STEP_OF_LABELS,
@@ -220,7 +220,7 @@ def plain_optimizer(policy: Policy, settings: SupervisedSettings, weight_decay: 
     """The same, stepping the parameters as they are."""
     if (name := optimizer_name(settings)) != ADAMW:
         make = load_named("optimizer", name, kinds=(FunctionType,))
-        own: torch.optim.Optimizer = call_own(
+        own: torch.optim.Optimizer = call_user_code(
             "return a torch optimizer", make, policy.model, settings.lr, weight_decay
         )
         return own

@@ -34,7 +34,7 @@ from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.signals import StopRequest, leave
+from text2grad.signals import StopRequest, exit_for_signal
 from text2grad.train.account import describe, due, strips
 from text2grad.train.ppo import CHECKPOINT_EVERY, SAMPLES_EVERY, STRIPS, identity_of, prompt_order
 from text2grad.train.ppo_settings import PPOSettings
@@ -271,11 +271,11 @@ class EngineRun(TrainerCallback):
         """Write the policy and remove the checkpoints; or leave, where a signal asked for it."""
         if self.stopped:
             self._say(f"stopped after step {self.done} of {self.total}; the same command resumes it")
-            leave(self.stopped)
+            exit_for_signal(self.stopped)
         weights = self.trainer.gathered_weights()
         agreed(lambda: self._finish(weights))
         if self.stop.signal:
-            leave(self.stop.signal)
+            exit_for_signal(self.stop.signal)
 
     def _finish(self, weights: Mapping[str, Tensor] | None) -> None:
         if not self.first:

