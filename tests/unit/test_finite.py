@@ -54,7 +54,7 @@ class Task:
 def test_a_score_that_is_no_share_is_no_result(score: Any) -> None:
     runner: Any = SimpleNamespace(run_all=lambda jobs, **options: [])
     measure = TaskMeasure(Task(score, "1"), runner)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"Task\.scores returned mine"):
+    with pytest.raises(UserError, match=r"Task\.scores gave mine"):
         measure([ASKED], ["So."])
 
 
