@@ -138,5 +138,5 @@ def test_an_odd_answer_of_an_environment_is_one_line(policy: Policy, monkeypatch
     for answer in answers:
         monkeypatch.setattr(Echo, "step", lambda self, turn, answer=answer: answer)
         torch.manual_seed(0)
-        with pytest.raises(UserError, match=r"Echo\.step returned"):
+        with pytest.raises(UserError, match=r"Echo\.step"):
             play(policy, EXAMPLES * 4, Echo, SETTINGS)
