@@ -141,7 +141,7 @@ def whole(policy: Policy, batch: TokenBatch) -> Tensor:
     with torch.no_grad():
         for model in (policy.model, policy.reference.model):
             both.append(log_softmax(model, batch))
-        return torch.stack([adv.kl_between(log_p, log_ref) for log_p, log_ref in zip(*both, strict=True)])
+        return torch.stack([adv.kl_from_log_probs(log_p, log_ref) for log_p, log_ref in zip(*both, strict=True)])
 
 
 def log_softmax(model: LlamaForCausalLM, batch: TokenBatch) -> Tensor:
@@ -157,7 +157,7 @@ def chunked_update(policy: Policy, batch: TokenBatch) -> Tensor:
 
 
 def whole_update(policy: Policy, batch: TokenBatch) -> Tensor:
-    adv.of_tokens(log_softmax(policy.model, batch), batch.response_ids).mean().backward()
+    adv.gather_tokens(log_softmax(policy.model, batch), batch.response_ids).mean().backward()
     return policy.model.lm_head.weight.grad
 
 

@@ -76,7 +76,7 @@ def grpo(seed: int, masked: bool) -> Both:
     scores = torch.randint(-1, 2, (24,), generator=generator).double()
     mask = torch.arange(16) < lengths
     logp = (old + 0.3 * move).requires_grad_()
-    gained = adv.group_advantages(scores, torch.zeros_like(old), mask, adv.Grouping(GROUP))
+    gained = adv.group_advantages(scores, torch.zeros_like(old), mask, GROUP)
     kept = mask & (torch.rand(24, 1, generator=generator) > 0.3) if masked else mask
     per_token, _ = losses.policy_loss(logp, old, gained, kept, CLIP, CLIP_HIGH)
     ours = losses.average(per_token, kept, "token", float(kept.sum()))

@@ -23,7 +23,7 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.policy.tiny import TinyShape, make_tiny_model
-from text2grad.rl.advantage import RewardTerms, estimate
+from text2grad.rl.advantage import RewardTerms, estimate_advantages
 from text2grad.rl.loss import average, policy_loss
 
 STEPS, ROLLOUTS, EPOCHS, LEARNING_RATE = 15, 32, 4, 3e-3
@@ -74,7 +74,7 @@ def step(policy: Policy, optimizer: torch.optim.Optimizer, examples: list[Exampl
     with policy.evaluating():
         old = policy(batch, SAMPLING.temperature, kl="k1", valued=False)
     rewarded = RewardTerms(delta, old.kl, BETA, old.values, old.last_value, batch.mask, batch.mask)
-    _, advantages, _ = estimate("returns", rewarded, gamma=GAMMA, lam=LAM, normalisation="scale")
+    _, advantages, _ = estimate_advantages("returns", rewarded, gamma=GAMMA, lam=LAM, normalisation="scale")
     # Update: a few steps on the clipped surrogate.
     for _ in range(EPOCHS):
         new = policy(batch, SAMPLING.temperature, valued=False)

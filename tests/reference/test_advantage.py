@@ -268,11 +268,11 @@ def test_what_others_say_between_turns_is_as_if_deleted() -> None:
             for normalisation in ("none", "scale", "whiten"):
                 options = {"gamma": 0.9, "lam": 0.8, "normalisation": normalisation}
                 found, expected = (
-                    advantage.estimate(
+                    advantage.estimate_advantages(
                         kind,
                         advantage.RewardTerms(d, k, 0.3, v, bootstrap, m, each),
                         **options,
-                        group=advantage.GroupTerms(gains, w, advantage.Grouping(2)),
+                        group=advantage.GroupTerms(gains, w, 2),
                     )
                     for (d, k, v, w), m, each in ((noisy, mask, learned), (cut, short, cut_learned))
                 )
@@ -383,7 +383,7 @@ def test_wrong_shapes_are_named() -> None:
 # Group advantages
 
 
-def slow_standing(gains: Array, learned: NDArray[np.bool_], size: int, row: int) -> tuple[float, float]:
+def slow_centred(gains: Array, learned: NDArray[np.bool_], size: int, row: int) -> tuple[float, float]:
     """How far a response's gain is from its group's mean, and the spread of that group."""
     first = row // size * size
     others = [gains[i] for i in range(first, first + size) if learned[i].any()]
@@ -391,15 +391,14 @@ def slow_standing(gains: Array, learned: NDArray[np.bool_], size: int, row: int)
 
 
 def slow_group_advantages(
-    gains: Array, words: Array, kl: Array, learned: NDArray[np.bool_], by: advantage.Grouping, beta: float
+    gains: Array, words: Array, kl: Array, learned: NDArray[np.bool_], size: int, beta: float
 ) -> Array:
     """GRPO's term, the token's own, then the penalty: token by token, from the formula."""
     result = np.zeros_like(words)
     for row in range(len(words)):
         for t in np.flatnonzero(learned[row]):
-            centred, spread = slow_standing(gains, learned, by.size, row)
-            gained = centred / (spread + 1e-4 if by.scaled else 1)
-            result[row, t] = gained + by.span_weight * words[row, t] - beta * kl[row, t]
+            centred, spread = slow_centred(gains, learned, size, row)
+            result[row, t] = centred / (spread + 1e-4) + words[row, t] - beta * kl[row, t]
     return result
 
 
@@ -407,11 +406,9 @@ def test_group_advantages_by_hand() -> None:
     """Equal verdicts say nothing; a token keeps what it earned, however good its neighbours are."""
     words = torch.tensor([[1.0, 1.0], [0.0, GARBAGE], [5.0, 5.0], [4.0, -6.0]])
     learned = torch.tensor([[True, True], [True, False], [True, True], [True, True]])
-    got = advantage.group_advantages(
-        torch.tensor([1.0, -1.0, 1.0, 1.0]), words, learned, advantage.Grouping(2, 0.5)
-    )
+    got = advantage.group_advantages(torch.tensor([1.0, -1.0, 1.0, 1.0]), words, learned, 2)
     one = 1 / (1 + 1e-4)
-    close(got, torch.tensor([[one + 0.5, one + 0.5], [-one, 0.0], [2.5, 2.5], [2.0, -3.0]]))
+    close(got, torch.tensor([[one + 1, one + 1], [-one, 0.0], [5.0, 5.0], [4.0, -6.0]]))
 
 
 def test_group_advantages_are_those_of_the_slow_formula_failed_critiques_left_out() -> None:
@@ -421,17 +418,16 @@ def test_group_advantages_are_those_of_the_slow_formula_failed_critiques_left_ou
         gains = generator.normal(size=12)
         lengths = generator.integers(0, 8, size=12)  # 0: the critique failed
         learned = np.arange(7) < lengths[:, None]
-        for by in (advantage.Grouping(size, 0.7), advantage.Grouping(size, 0.0, scaled=False)):
-            compared = advantage.group_advantages(*map(torch.tensor, (gains, words, learned)), by)
-            got = advantage.token_rewards(compared, torch.tensor(kl), 0.3, torch.tensor(learned))
-            close(got, torch.tensor(slow_group_advantages(gains, words, kl, learned, by, 0.3)))
+        compared = advantage.group_advantages(*map(torch.tensor, (gains, words, learned)), size)
+        got = advantage.token_rewards(compared, torch.tensor(kl), 0.3, torch.tensor(learned))
+        close(got, torch.tensor(slow_group_advantages(gains, words, kl, learned, size, 0.3)))
 
 
 def test_sums_that_differ_by_rounding_alone_are_equal() -> None:
     """Ten tokens of 0.1 do not add up to 1 in float32."""
     shares = torch.tensor([[0.1] * 10, [1.0] + [0.0] * 9, [0.3, 0.3, 0.4] + [0.0] * 7, [0.7, 0.3] + [0.0] * 8])
     every = torch.ones(4, 10, dtype=torch.bool)
-    got = advantage.group_advantages(shares.sum(dim=1), shares, every, advantage.Grouping(4, 0.0))
+    got = advantage.group_advantages(shares.sum(dim=1), torch.zeros_like(shares), every, 4)
     assert got.abs().max() < 0.01
     assert not advantage.in_unequal_groups(shares.sum(dim=1), every, 4).any()
 
@@ -464,12 +460,12 @@ def test_groups_that_are_lost_by_hand() -> None:
     gains = torch.tensor([-1.0, -1.0, 1.0, 1.0, -1.0, -0.5, -1.0, 0.0, 0.0, 0.0])
     learned = torch.ones(10, 2, dtype=torch.bool)
     learned[7:] = False
-    found = advantage.in_lost_groups(gains, learned, 2)
+    found = advantage.in_failed_groups(gains, learned, 2)
     assert found.tolist() == [True, True] + [False] * 8
-    assert not advantage.in_lost_groups(gains, learned, 1).any()
+    assert not advantage.in_failed_groups(gains, learned, 1).any()
 
 
-def test_blame_in_lost_groups_is_shared_as_the_slow_formula_says() -> None:
+def test_blame_in_failed_groups_is_shared_as_the_slow_formula_says() -> None:
     """Nothing changes elsewhere."""
     generator = np.random.default_rng(1)
     for size in (1, 2, 3, 4):
@@ -478,11 +474,11 @@ def test_blame_in_lost_groups_is_shared_as_the_slow_formula_says() -> None:
         gains = np.repeat(generator.choice([-1.0, -0.2, 0.0, 1.0], size=24 // size), size)
         gains[:2] += 0.3 * generator.normal(size=2)
         learned = np.arange(7) < generator.integers(0, 8, size=24)[:, None]
-        found = advantage.in_lost_groups(torch.tensor(gains), torch.tensor(learned), size)
+        found = advantage.in_failed_groups(torch.tensor(gains), torch.tensor(learned), size)
         lost = [row for row in range(24) if slow_lost(gains, learned, size, row)]
         judged = learned.any(axis=1)
         assert np.flatnonzero(found.numpy() & judged).tolist() == lost and bool(lost) == (size > 1)
-        got = advantage.spare_lost(torch.tensor(delta), torch.tensor(words), found)
+        got = advantage.share_blame(torch.tensor(delta), torch.tensor(words), found)
         for row in np.flatnonzero(judged):
             shared = slow_shared(words[row])
             expected = (shared, shared) if row in lost else (delta[row], words[row])
@@ -492,9 +488,7 @@ def test_blame_in_lost_groups_is_shared_as_the_slow_formula_says() -> None:
 
 def test_responses_that_are_no_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="5 responses cannot be divided into groups of 2"):
-        advantage.group_advantages(
-            torch.zeros(5), torch.zeros(5, 2), torch.ones(5, 2, dtype=torch.bool), advantage.Grouping(2)
-        )
+        advantage.group_advantages(torch.zeros(5), torch.zeros(5, 2), torch.ones(5, 2, dtype=torch.bool), 2)
 
 
 # Estimates
@@ -518,22 +512,22 @@ def paid(given: advantage.RewardTerms) -> torch.Tensor:
 
 def test_returns_are_sums_of_rewards_discounted_by_gamma_times_lambda() -> None:
     given = rewarded(3)
-    found = advantage.estimate("returns", given, gamma=0.8, lam=0.5)
+    found = advantage.estimate_advantages("returns", given, gamma=0.8, lam=0.5)
     close(found.rewards, paid(given), atol=1e-12)
     for row, length in enumerate(given.mask.sum(dim=1).tolist()):
         rewards = paid(given)[row]
         sums = [sum(0.4 ** (k - t) * rewards[k] for k in range(t, length)) for t in range(length)]
         close(found.returns[row, :length], sums, atol=1e-9)
-    close(found.advantages, torch.where(given.learned, found.returns, 0), atol=0)
+    close(found.advantages, torch.where(given.judged_mask, found.returns, 0), atol=0)
 
 
 def test_with_a_value_function_an_estimate_is_gae_and_with_lam_1_its_target_the_sum_of_rewards() -> None:
     given = rewarded(4)
     advantages, returns = advantage.gae(paid(given), given.values, given.mask, 0.8, 0.5, given.bootstrap)
-    found = advantage.estimate("gae", given, gamma=0.8, lam=0.5, normalisation="scale")
-    close(found.advantages, advantage.normalise(advantages, given.learned, "scale"), atol=1e-12)
+    found = advantage.estimate_advantages("gae", given, gamma=0.8, lam=0.5, normalisation="scale")
+    close(found.advantages, advantage.normalise(advantages, given.judged_mask, "scale"), atol=1e-12)
     close(found.returns, returns, atol=1e-12)
-    sums = advantage.estimate("gae", given, gamma=0.8, lam=1.0).returns
+    sums = advantage.estimate_advantages("gae", given, gamma=0.8, lam=1.0).returns
     close(sums, advantage.mc_returns(paid(given), given.mask, 0.8, given.bootstrap), atol=1e-12)
     assert (sums - returns).abs().max() > 0.1
 
@@ -543,15 +537,14 @@ def test_a_group_compares_verdicts_words_are_brought_to_unit_size_and_the_kl_com
     generator = torch.Generator().manual_seed(0)
     gains = torch.randn(6, generator=generator, dtype=torch.float64)
     words = torch.randn(given.mask.shape, generator=generator, dtype=torch.float64)
-    by = advantage.Grouping(2, 0.5)
-    group = advantage.GroupTerms(gains, words, by)
-    found = advantage.estimate("group", given, gamma=0.8, lam=0.5, normalisation="scale", group=group)
-    learned = given.learned.numpy()
+    group = advantage.GroupTerms(gains, words, 2)
+    found = advantage.estimate_advantages("group", given, gamma=0.8, lam=0.5, normalisation="scale", group=group)
+    learned = given.judged_mask.numpy()
     earned = advantage.mc_returns(words, given.mask, 0.4, torch.zeros(6, dtype=torch.float64)).numpy()
     size = np.sqrt(np.mean(earned[learned] ** 2))
-    slow = slow_group_advantages(gains.numpy(), earned / size, given.kl.numpy(), learned, by, 0.3)
+    slow = slow_group_advantages(gains.numpy(), earned / size, given.kl.numpy(), learned, 2, 0.3)
     close(found.advantages, torch.tensor(slow), atol=1e-6)
     close(found.rewards, paid(given), atol=1e-12)
     assert not found.returns.any()
-    with pytest.raises(ValueError, match="need what is compared"):
-        advantage.estimate("group", given, gamma=0.8, lam=0.5)
+    with pytest.raises(ValueError, match="`group`"):
+        advantage.estimate_advantages("group", given, gamma=0.8, lam=0.5)

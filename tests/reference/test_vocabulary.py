@@ -36,11 +36,11 @@ class Drawn:
         self.read.append(len(states))
         return states @ self.weight.T
 
-    def view(self) -> vocabulary.View:
-        return vocabulary.View(self.head, self.states, SIZE)
+    def lazy_logits(self) -> vocabulary.LazyLogits:
+        return vocabulary.LazyLogits(self.head, self.states, SIZE)
 
-    def reference(self) -> vocabulary.View:
-        return vocabulary.View(lambda states: states @ self.ref_weight.T, self.ref_states, SIZE)
+    def reference(self) -> vocabulary.LazyLogits:
+        return vocabulary.LazyLogits(lambda states: states @ self.ref_weight.T, self.ref_states, SIZE)
 
     def gradients(self, columns: Iterable[Tensor | None], of: list[Tensor]) -> tuple[Tensor, ...]:
         """Of the columns, each token of each weighed differently."""
@@ -68,7 +68,7 @@ def test_chunks_give_what_all_logits_give() -> None:
         drawn = Drawn()
         logits, _ = drawn.logits()
         found = vocabulary.score_tokens(
-            drawn.view(), drawn.ids, 0.7, entropy=True, reference=drawn.reference(), kl=kind, rows=rows
+            drawn.lazy_logits(), drawn.ids, 0.7, entropy=True, reference=drawn.reference(), kl=kind, rows=rows
         )
         assert found.entropy is not None and found.kl is not None
         torch.testing.assert_close(found.logp, advantage.token_logps(logits, drawn.ids[None], 0.7)[0])
@@ -90,7 +90,7 @@ def test_gradients_of_chunks_are_those_of_the_whole() -> None:
             advantage.kl_full(logits, ref_logits)[0],
         )
         found = vocabulary.score_tokens(
-            drawn.view(), drawn.ids, entropy=True, reference=drawn.reference(), rows=rows
+            drawn.lazy_logits(), drawn.ids, entropy=True, reference=drawn.reference(), rows=rows
         )
         trained = [drawn.states, drawn.weight]
         for expected, ours in zip(*(drawn.gradients(each, trained) for each in (whole, found)), strict=True):
@@ -99,14 +99,14 @@ def test_gradients_of_chunks_are_those_of_the_whole() -> None:
 
 
 def test_only_what_is_asked_for_is_computed() -> None:
-    found = vocabulary.score_tokens(Drawn().view(), Drawn().ids)
+    found = vocabulary.score_tokens(Drawn().lazy_logits(), Drawn().ids)
     assert found[1:] == (None, None, None)
 
 
 def test_no_more_rows_than_a_chunk_meet_the_head() -> None:
     drawn = Drawn()
     with torch.no_grad():
-        vocabulary.score_tokens(drawn.view(), drawn.ids, entropy=True, reference=drawn.reference(), rows=4)
+        vocabulary.score_tokens(drawn.lazy_logits(), drawn.ids, entropy=True, reference=drawn.reference(), rows=4)
     assert drawn.read == [4, 4, 3]
 
 
@@ -125,19 +125,19 @@ def test_no_logits_wait_for_the_way_back() -> None:
     logits."""
     drawn, chunked, whole = Drawn(), [0], [0]
     with largest_saved(chunked):
-        vocabulary.score_tokens(drawn.view(), drawn.ids, rows=4)
+        vocabulary.score_tokens(drawn.lazy_logits(), drawn.ids, rows=4)
     with largest_saved(whole):
-        vocabulary.score_tokens(drawn.view(), drawn.ids, rows=COUNT)
+        vocabulary.score_tokens(drawn.lazy_logits(), drawn.ids, rows=COUNT)
     assert max(chunked) < 4 * SIZE
     assert max(whole) == COUNT * SIZE
 
 
 def test_one_chunk_is_computed_once_and_several_again() -> None:
     drawn = Drawn()
-    vocabulary.score_tokens(drawn.view(), drawn.ids, rows=COUNT).logp.sum().backward()
+    vocabulary.score_tokens(drawn.lazy_logits(), drawn.ids, rows=COUNT).logp.sum().backward()
     assert drawn.read == [COUNT]
     drawn.read.clear()
-    vocabulary.score_tokens(drawn.view(), drawn.ids, rows=6).logp.sum().backward()
+    vocabulary.score_tokens(drawn.lazy_logits(), drawn.ids, rows=6).logp.sum().backward()
     assert sorted(drawn.read) == [5, 5, 6, 6]
 
 
@@ -147,7 +147,7 @@ def test_dropout_in_the_head_is_the_same_on_the_way_back() -> None:
     states = torch.randn(COUNT, WIDTH, requires_grad=True)
     ids = torch.zeros(COUNT, dtype=torch.long)
     torch.manual_seed(1)
-    logp = vocabulary.score_tokens(vocabulary.View(head, states, SIZE), ids, rows=4).logp
+    logp = vocabulary.score_tokens(vocabulary.LazyLogits(head, states, SIZE), ids, rows=4).logp
     (gradient,) = torch.autograd.grad(logp.sum(), states)
     torch.manual_seed(1)
     kept = torch.cat([head[0](torch.ones_like(part)) for part in states.split(4)]) != 0
@@ -156,24 +156,26 @@ def test_dropout_in_the_head_is_the_same_on_the_way_back() -> None:
 
 def test_nothing_to_score() -> None:
     drawn = Drawn()
-    found = vocabulary.score_tokens(vocabulary.View(drawn.head, drawn.states[:0], SIZE), drawn.ids[:0])
+    found = vocabulary.score_tokens(vocabulary.LazyLogits(drawn.head, drawn.states[:0], SIZE), drawn.ids[:0])
     assert found.logp.shape == (0,)
 
 
 def test_ids_and_states_must_be_as_many() -> None:
     drawn = Drawn()
     with pytest.raises(ValueError, match="10 ids for 11 states"):
-        vocabulary.score_tokens(drawn.view(), drawn.ids[:-1])
+        vocabulary.score_tokens(drawn.lazy_logits(), drawn.ids[:-1])
     with pytest.raises(ValueError, match="11 ids for 11, 5 states"):
         vocabulary.score_tokens(
-            drawn.view(), drawn.ids, reference=drawn.reference()._replace(states=drawn.ref_states[:5])
+            drawn.lazy_logits(), drawn.ids, reference=drawn.reference()._replace(states=drawn.ref_states[:5])
         )
 
 
 def test_a_chunk_is_as_large_as_the_device_likes() -> None:
     drawn = Drawn()
-    assert vocabulary.View(drawn.head, drawn.states, 128_256).rows() == vocabulary.CHUNK["cpu"] // 128_256
-    assert vocabulary.View(drawn.head, drawn.states, 2**30).rows() == 1
+    assert (
+        vocabulary.LazyLogits(drawn.head, drawn.states, 128_256).chunk_rows() == vocabulary.CHUNK["cpu"] // 128_256
+    )
+    assert vocabulary.LazyLogits(drawn.head, drawn.states, 2**30).chunk_rows() == 1
 
 
 def test_a_linear_head_gives_the_same_and_keeps_less() -> None:
@@ -184,7 +186,7 @@ def test_a_linear_head_gives_the_same_and_keeps_less() -> None:
 def refuse_another_linear_head(rows: int, temperature: float) -> None:
     drawn = Drawn()
     frozen = drawn.weight.detach()
-    plain = vocabulary.View(lambda states: states @ frozen.T, drawn.states, SIZE)
+    plain = vocabulary.LazyLogits(lambda states: states @ frozen.T, drawn.states, SIZE)
     expected = vocabulary.score_tokens(plain, drawn.ids, temperature, rows=rows).logp
     found = vocabulary.score_tokens(plain._replace(weight=frozen), drawn.ids, temperature, rows=rows).logp
     assert type(found.grad_fn).__name__ == "_LinearLogpsBackward"
@@ -195,6 +197,6 @@ def refuse_another_linear_head(rows: int, temperature: float) -> None:
 
 def test_a_trained_linear_head_has_its_gradient() -> None:
     drawn = Drawn()
-    view = drawn.view()._replace(weight=drawn.weight)
+    view = drawn.lazy_logits()._replace(weight=drawn.weight)
     scores = vocabulary.score_tokens(view, drawn.ids)
     assert drawn.gradients([scores.logp, None, None], [drawn.weight])[0].abs().sum() > 0

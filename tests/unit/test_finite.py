@@ -8,14 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from text2grad.align import CreditSettings
 from text2grad.errors import InvalidFields, UserError
 from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Example, Message
 from text2grad.plugins.credit import mixed
-from text2grad.rl.advantage import Grouping, group_advantages
 from text2grad.stages.run_folder import heldout_prompts
 from text2grad.train.settings import SupervisedSettings
 
@@ -27,9 +25,6 @@ def test_a_number_that_is_not_finite_is_no_setting(number: float) -> None:
     for make in (lambda: CreditSettings(poor_weight=number), lambda: SupervisedSettings(lr=number)):
         with pytest.raises(InvalidFields):
             make()
-    gains, ones = torch.ones(2), torch.ones(2, 1)
-    with pytest.raises(ValueError, match="span_weight"):
-        group_advantages(gains, ones, ones.bool(), Grouping(2, number))
     for name in ("words_weight", "environment_weight"):
         with pytest.raises(UserError, match=name):
             mixed([], [], [], **{name: number})

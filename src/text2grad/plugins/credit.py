@@ -22,7 +22,7 @@ with optional_packages():
     import torch
     from torch import Tensor
 
-    from text2grad.rl.advantage import Grouping, group_advantages
+    from text2grad.rl.advantage import group_advantages
 
 FAILED = "text2grad/failed"
 """The metric of the share of trajectories whose critique failed."""
@@ -266,7 +266,7 @@ def advantages_of(
         words, judged = words_of(chosen, length)
         learned = torch.tensor([[*map(bool, own[row])] + [False] * (length - len(own[row])) for row in rows])
         gains = torch.tensor([outcome.score or 0.0 for outcome in chosen])
-        paid = group_advantages(gains, words, learned & judged.view(-1, 1), Grouping(len(rows)))
+        paid = group_advantages(gains, words, learned & judged.view(-1, 1), len(rows))
         for row, numbers, is_judged in zip(rows, paid, judged.tolist(), strict=True):
             found[row] = numbers[: len(own[row])].numpy() if is_judged else None
     return found

@@ -23,7 +23,7 @@ with optional_packages():
     import torch
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from text2grad.rl.advantage import EPSILON, with_words
+    from text2grad.rl.advantage import EPSILON
 
 TOKEN_LOSSES = "importance_sampling_level='token', loss_type 'dapo', 'grpo', 'dr_grpo', 'bnpo', 'cispo' or 'sapo'"
 WHOLE_SEQUENCES = ("luspo", "vespo")
@@ -114,7 +114,7 @@ class TokenCreditMixin:
         words, judged = (each.to(whole.device) for each in words_of(self._outcomes, ids.shape[1]))
         out["tool_mask"] = out.get("tool_mask", torch.ones_like(ids)) * judged.view(-1, 1)
         learned = out["completion_mask"] * out["tool_mask"]
-        out["advantages"] = with_words(whole.view(-1, 1), words, learned.bool(), self.words_weight)
+        out["advantages"] = torch.where(learned.bool(), whole.view(-1, 1) + self.words_weight * words, 0)
         # What failed counts in no denominator either: of tokens here, of trajectories in
         # `_compute_loss`.
         gather = self.accelerator.gather  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.encode import stop_ids
 from text2grad.policy.forward.reader import Reader
-from text2grad.rl.vocabulary import KLKind, View, score_tokens
+from text2grad.rl.vocabulary import KLKind, LazyLogits, score_tokens
 from text2grad.signals import stop_here
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Reference:
         with torch.no_grad(), weights:
             yield
 
-    def view(self, batch: TokenBatch) -> View:
+    def view(self, batch: TokenBatch) -> LazyLogits:
         """Return the states and the head that give its log-probabilities of a batch's response
         tokens."""
         with self.in_force():

@@ -1,32 +1,32 @@
-"""From logits and token rewards to advantages: the arithmetic of paper section 3.5 before the loss.
+"""Turn logits and token rewards into advantages (paper, section 3.5).
 
-Pure functions, tensors in and tensors out. B is the number of responses, T the length of the
-longest, V the vocabulary. A (B, T) tensor is response-aligned: index t is the t-th response token,
-and the reward at t belongs to the action that produced it. `mask` is boolean and True on tokens of
-the policy only; what lies outside it, the padding and what others said between two turns, may hold
-any finite number and reaches no result: every result is that of the rows without it. Half-precision
-input is raised to float32. A wrong rank, shape or dtype raises `ValueError` with the name of the
-offender.
+Pure functions, tensors in and tensors out. Shapes: B responses, T tokens of the longest response,
+V tokens in the vocabulary. A (B, T) tensor is response-aligned: index t is the t-th response token,
+and the reward at t belongs to the action that produced that token.
+
+`mask` is boolean and True on the policy's own tokens only. Padding and the tokens of tools or users
+between two turns may hold any finite number; results equal those of the rows without these tokens.
+Half-precision input is raised to float32. A wrong rank, shape or dtype raises a `ValueError` that
+names the tensor.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-Kind = Literal["returns", "gae", "group"]
+AdvantageKind = Literal["returns", "gae", "group"]
 Normalisation = Literal["none", "scale", "whiten"]
 
-KL_ERROR_LIMIT = 0.2
+KL_ERROR_LIMIT = 0.2  # Ziegler et al. 2019
 EPSILON = 1e-8
-GROUP_EPSILON = 1e-4  # well above the rounding of sums that are meant to be equal
+GROUP_EPSILON = 1e-4  # well above the float32 rounding error of sums that are equal on paper
 
 
 def check_shapes(rank: int, **tensors: Tensor) -> None:
-    """All tensors have this rank and one common shape; a tensor named `mask` is boolean.
+    """Refuse tensors of another rank or of different shapes, and a `mask` that is not boolean.
 
     Raises:
         ValueError: names the tensor that differs.
@@ -42,7 +42,7 @@ def check_shapes(rank: int, **tensors: Tensor) -> None:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Raise half precision (and integers) to float32; float32 and float64 stay as they are."""
+    """Convert half precision and integers to float32; keep float32 and float64."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -50,35 +50,42 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean of `x` over the True positions of `mask`, both (B, T); a scalar, 0 when nothing is
-    True."""
+    """Return the mean of `x` over `mask`, both (B, T), as a scalar; 0 for an empty mask."""
     check_shapes(x.ndim, x=x, mask=mask)
     x = at_least_float32(x)
     return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
 
 
 def masked_var(x: Tensor, mask: Tensor) -> Tensor:
-    """Sample variance (Bessel's correction) of `x` over `mask`; a scalar, 0 for fewer than two
-    positions."""
+    """Return the sample variance of `x` over `mask`, both (B, T), as a scalar.
+
+    With Bessel's correction; 0 for fewer than two positions.
+    """
     centred = at_least_float32(x) - masked_mean(x, mask)
     squares = torch.where(mask, centred, 0).square()
     return squares.sum() / (mask.sum() - 1).clamp(min=1)
 
 
 def masked_rms(x: Tensor, mask: Tensor) -> Tensor:
-    """Root mean square of `x` over `mask`; a scalar, 0 (with gradient 0) when all of it is 0."""
+    """Return the root mean square of `x` over `mask`, both (B, T), as a scalar.
+
+    Where all values are 0, both the result and its gradient are 0.
+    """
     check_shapes(x.ndim, x=x, mask=mask)
     mean_square = masked_mean(torch.where(mask, at_least_float32(x), 0).square(), mask)
     positive = mean_square > 0
+    # The inner `where` keeps the infinite slope of sqrt at 0 out of the gradient.
     return torch.where(positive, torch.where(positive, mean_square, 1).sqrt(), 0)
 
 
 # Log-probabilities, entropy, KL -------------------------------------------------------------------
 
 
-def at_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Logits over `temperature`, at least in float32; at 1 nothing is divided, for there may be
-    many of them."""
+def scale_logits(logits: Tensor, temperature: float) -> Tensor:
+    """Return `logits` / `temperature`, at least in float32.
+
+    At temperature 1 the division is skipped: the logits are the largest tensor of a step.
+    """
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}, expected > 0: a greedy policy has no log-probability")
     logits = at_least_float32(logits)
@@ -86,86 +93,90 @@ def at_temperature(logits: Tensor, temperature: float) -> Tensor:
 
 
 def log_probs(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """log p over the vocabulary at `temperature`, (..., V) -> (..., V).
+    """Return log p over the vocabulary at `temperature`, (..., V) -> (..., V).
 
     A forbidden token (logit -inf) gets a finite floor, so that 0 * log 0 is 0.
     """
-    log_p = torch.log_softmax(at_temperature(logits, temperature), dim=-1)
+    log_p = torch.log_softmax(scale_logits(logits, temperature), dim=-1)
     return log_p.clamp(min=torch.finfo(log_p.dtype).min)
 
 
-def of_tokens(log_p: Tensor, ids: Tensor) -> Tensor:
-    """The entries of `log_p` (..., V) at the token ids (...)."""
+def gather_tokens(log_p: Tensor, ids: Tensor) -> Tensor:
+    """Return the entries of `log_p` (..., V) at the token ids (...)."""
     return log_p.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
 
 
-def entropy_of(log_p: Tensor) -> Tensor:
-    """-sum_v p(v) log p(v) in nats, (..., V) -> (...)."""
+def entropy_from_log_probs(log_p: Tensor) -> Tensor:
+    """Return -sum_v p(v) log p(v) in nats, (..., V) -> (...)."""
     return -(log_p.exp() * log_p).sum(-1)
 
 
-def kl_between(log_p: Tensor, log_ref: Tensor) -> Tensor:
-    """sum_v p(v) (log p(v) - log ref(v)), (..., V) twice -> (...)."""
+def kl_from_log_probs(log_p: Tensor, log_ref: Tensor) -> Tensor:
+    """Return sum_v p(v) (log p(v) - log ref(v)), twice (..., V) -> (...)."""
     return (log_p.exp() * (log_p - log_ref)).sum(-1)
 
 
 def token_logps(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
-    """log pi(y_t | x, y_<t) of the sampled tokens.
+    """Return log pi(y_t | x, y_<t) of the sampled tokens.
 
     Args:
-        logits: (B, T, V); row t is the prediction *for* token t, made before it was seen.
+        logits: (B, T, V); `logits[:, t]` predicts token t from the tokens before it.
         ids: (B, T) token ids; padding may hold any id of the vocabulary.
-        temperature: the one the response was sampled at (docs/method.md).
+        temperature: the sampling temperature of the responses.
 
     Returns:
         (B, T) log-probabilities, at most 0.
     """
     check_shapes(3, logits=logits)
     check_shapes(2, ids=ids, logits=logits[..., 0])
-    return of_tokens(log_probs(logits, temperature), ids)
+    return gather_tokens(log_probs(logits, temperature), ids)
 
 
 def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """H_t = -sum_v p(v) log p(v) in nats, (B, T, V) -> (B, T)."""
+    """Return H_t = -sum_v p(v) log p(v) in nats, (B, T, V) -> (B, T)."""
     check_shapes(3, logits=logits)
-    return entropy_of(log_probs(logits, temperature))
+    return entropy_from_log_probs(log_probs(logits, temperature))
 
 
 def kl_full(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL(policy || reference) at every token, summed over the vocabulary: sum_v p(v) log(p(v) /
-    ref(v)).
+    """Return KL(policy || reference) at every token: sum_v p(v) log(p(v) / ref(v)).
 
-    (B, T, V) twice -> (B, T), never negative beyond rounding. The paper's "Full" (Table 9).
+    Twice (B, T, V) -> (B, T), never negative beyond rounding. The paper's "Full" (Table 9).
     """
     check_shapes(3, logits=logits, ref_logits=ref_logits)
-    return kl_between(log_probs(logits, temperature), log_probs(ref_logits, temperature))
+    return kl_from_log_probs(log_probs(logits, temperature), log_probs(ref_logits, temperature))
 
 
 def kl_k1(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Estimate of KL(policy || reference) from the sampled token: log p - log ref, (B, T).
+    """Estimate KL(policy || reference) from the sampled token as log p - log ref, (B, T).
 
-    Unbiased, high variance, can be negative (Schulman 2020, "Approximating KL divergence", k1).
+    Unbiased, with a high variance; can be negative (k1 of Schulman 2020, "Approximating KL
+    divergence").
     """
     check_shapes(2, logp=logp, ref_logp=ref_logp)
     return at_least_float32(logp) - at_least_float32(ref_logp)
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Estimate of KL(policy || reference) from the sampled token: exp(-d) - 1 + d with d = log p -
-    log ref.
+    """Estimate KL(policy || reference) from the sampled token as exp(-d) - 1 + d, (B, T).
 
-    (B, T). Unbiased, low variance, never negative (Schulman 2020, k3).
+    d = log p - log ref. Unbiased, with a low variance; never negative (k3 of Schulman 2020).
     """
     log_ratio = kl_k1(logp, ref_logp)
     return torch.expm1(-log_ratio) + log_ratio
 
 
 def adaptive_kl(coefficient: float, observed: float, target: float, horizon: float, count: int) -> float:
-    """The next KL coefficient: coefficient * (1 + error * count / horizon).
+    """Return the next KL coefficient: coefficient * (1 + error * count / horizon).
 
-    error = observed / target - 1, clipped to +-0.2 (Ziegler et al. 2019, section 2.2). `observed`
-    is the mean over responses of the KL summed over their tokens; `count` the responses since the
-    last call.
+    error = observed / target - 1, clipped to +-0.2 (Ziegler et al. 2019, section 2.2).
+
+    Args:
+        coefficient: the present coefficient beta.
+        observed: KL summed over the tokens of a response, mean over responses, in nats.
+        target: the wanted value of `observed`.
+        horizon: responses over which the coefficient adapts.
+        count: responses since the last call.
     """
     error = min(max(observed / target - 1.0, -KL_ERROR_LIMIT), KL_ERROR_LIMIT)
     return coefficient * (1.0 + error * count / horizon)
@@ -175,7 +186,7 @@ def adaptive_kl(coefficient: float, observed: float, target: float, horizon: flo
 
 
 def token_rewards(delta: Tensor, kl: Tensor, coefficient: float, mask: Tensor) -> Tensor:
-    """r_t^total = delta_t - beta * kl_t (paper, section 3.5), (B, T), 0 outside the mask."""
+    """Return r_t^total = delta_t - beta * kl_t (section 3.5), (B, T), 0 outside the mask."""
     check_shapes(2, delta=delta, kl=kl, mask=mask)
     return torch.where(mask, at_least_float32(delta) - coefficient * at_least_float32(kl), 0)
 
@@ -188,44 +199,47 @@ def _check_bootstrap(mask: Tensor, bootstrap: Tensor) -> None:
 def gae(
     rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float, bootstrap: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation (paper, section 3.5; Algorithm 4, line 16).
+    """Return advantages by generalised advantage estimation, and the value function's targets.
 
-    A_t = sum_l (gamma lam)^l td_error_{t+l},  td_error_t = r_t + gamma V_{t+1} - V_t.
+    A_t = sum_l (gamma lam)^l td_error_{t+l}, td_error_t = r_t + gamma V_{t+1} - V_t (paper, section
+    3.5; Algorithm 4, line 16).
 
-    t + 1 is the policy's next token. Over what others say in between, credit is handed on and not
-    discounted: they are one transition of the environment, however many tokens they take.
+    t + 1 is the policy's next token. The tokens of tools and users in between are one transition of
+    the environment: credit passes through them without a discount.
 
     Args:
-        rewards, values: (B, T); `values[:, t]` is V(x, y_<t), read before token t.
+        rewards: (B, T).
+        values: (B, T); `values[:, t]` is V(x, y_<t), the value before token t.
         mask: (B, T).
-        gamma, lam: discount and GAE parameter in [0, 1].
-        bootstrap: (B,), V after the last response token: of a truncated response what the value
-            function says there, 0 for a finished one.
+        gamma: discount in [0, 1].
+        lam: lambda of GAE in [0, 1].
+        bootstrap: (B,), the value after the last response token: V there for a truncated response,
+            0 for a finished one.
 
     Returns:
-        advantages and returns (= advantages + values), both (B, T) and 0 outside the mask.
+        Advantages and returns (= advantages + values), both (B, T) and 0 outside the mask.
     """
     check_shapes(2, rewards=rewards, values=values, mask=mask)
     _check_bootstrap(mask, bootstrap)
     rewards, values = at_least_float32(rewards), at_least_float32(values)
     next_value = bootstrap.to(values.dtype)
     running = torch.zeros_like(next_value)
-    columns: list[Tensor] = []
+    columns: list[Tensor] = []  # one (B,) per token, the last token first
     for t in reversed(range(rewards.shape[1])):
-        live = mask[:, t]  # (B,): the policy wrote it; elsewhere credit passes through
+        live = mask[:, t]  # (B,), False on padding and on tokens of tools: credit passes through
         td_error = rewards[:, t] + gamma * next_value - values[:, t]
         running = torch.where(live, td_error + gamma * lam * running, running)
         next_value = torch.where(live, values[:, t], next_value)
-        columns.append(torch.where(live, running, 0))  # the last token first
+        columns.append(torch.where(live, running, 0))
     advantages = torch.stack(columns[::-1], dim=1)
     return advantages, torch.where(mask, advantages + values, 0)
 
 
 def mc_returns(rewards: Tensor, mask: Tensor, gamma: float, bootstrap: Tensor) -> Tensor:
-    """Monte-Carlo returns sum_k gamma^(k-t) r_k, (B, T), 0 outside the mask (Algorithm 4, lines 16
-    and 24).
+    """Return the Monte-Carlo returns sum_{k >= t} gamma^(k-t) r_k, (B, T), 0 outside the mask.
 
-    `bootstrap` (B,) is V after the last response token and enters as one more reward there.
+    Algorithm 4, lines 16 and 24. `bootstrap` (B,) is the value after the last response token; it
+    counts as one more reward at that place.
     """
     check_shapes(2, rewards=rewards, mask=mask)
     _check_bootstrap(mask, bootstrap)
@@ -239,109 +253,90 @@ def mc_returns(rewards: Tensor, mask: Tensor, gamma: float, bootstrap: Tensor) -
     return torch.stack(columns[::-1], dim=1)
 
 
-class Grouping(NamedTuple):
-    """How answers to one prompt are compared: `size` answers to each, `span_weight` of the token
-    term, and whether a gain is divided by the spread of its group."""
+def group_advantages(scores: Tensor, word_returns: Tensor, judged_mask: Tensor, size: int) -> Tensor:
+    """Return advantages that need no value function: GRPO's term plus the returns of the words.
 
-    size: int = 1
-    span_weight: float = 1.0
-    scaled: bool = True
-
-
-def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping) -> Tensor:
-    """Advantages without a value function: what a response gained over its group, and what its
-    tokens earned.
-
-    A_t = (R_i - mean_group R) / std_group R + span_weight * W_t, the spread that of a population.
-    The first term is that of GRPO (Shao et al. 2024), at every token alike; without `by.scaled`
-    nothing is divided, as in Dr. GRPO (Liu et al. 2025). The second is not centred: what is good in
-    every answer to a prompt stays good. The KL is no part of what is compared:
-    `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
+    A_t = (R_i - mean_group R) / (std_group R + 1e-4) + W_t, with the population's standard
+    deviation. The first term is GRPO's (Shao et al. 2024) and equal for all tokens of a response.
+    The second is not centred: words that are good in every answer to a prompt stay good. The KL is
+    not compared within groups; subtract it afterwards with `token_rewards(advantages, kl, ...)`.
 
     Args:
-        gains: (B,), R_i, the verdict (`align.Credit.group_score`); rows i * size to (i + 1) * size
-            - 1 answer one prompt, B a multiple of `by.size`. NaN: it is unknown, and the row
-              belongs to no group.
-        words: (B, T), W, the returns of what single tokens earned.
-        learned: (B, T); rows without any token (failed critiques) belong to no group.
-        by: the size of a group, and what counts.
+        scores: (B,), R_i, the verdicts (`align.Credit.group_score`). Rows i * size to
+            (i + 1) * size - 1 answer one prompt. A row whose score is NaN is in no group.
+        word_returns: (B, T), W_t, the returns of the word rewards.
+        judged_mask: (B, T) mask; a row without any True (a failed critique) is in no group.
+        size: answers per prompt; B is a multiple of it.
 
     Returns:
-        (B, T), 0 outside `learned`. The first term is 0 in a group whose responses gained the same.
+        (B, T), 0 outside `judged_mask`. Where all scores of a group are equal, the first term is 0.
 
     Raises:
-        ValueError: the batch is not a multiple of the group size, or `by.span_weight` is not
-            finite.
+        ValueError: the batch is not a multiple of the group size.
     """
-    check_shapes(2, words=words, learned=learned)
-    if not math.isfinite(by.span_weight):
-        raise ValueError(f"span_weight is {by.span_weight}, not a finite number")
-    centred, spread = _standing(gains, learned, by.size)
-    outcome = (centred / (spread + GROUP_EPSILON) if by.scaled else centred).view(-1, 1)
-    return with_words(outcome, words, learned, by.span_weight)
+    check_shapes(2, word_returns=word_returns, judged_mask=judged_mask)
+    centred, spread = _centre_groups(scores, judged_mask, size)
+    # (B, 1), the same for every token of a response
+    outcome = (centred / (spread + GROUP_EPSILON)).view(-1, 1)
+    return torch.where(judged_mask, outcome + at_least_float32(word_returns), 0)
 
 
-def with_words(outcome: Tensor, words: Tensor, learned: Tensor, weight: float) -> Tensor:
-    """What a response gained, (B, 1), at each of its tokens with `weight` times its words (B, T); 0
-    outside `learned`."""
-    return torch.where(learned, outcome + weight * at_least_float32(words), 0)
+def in_unequal_groups(scores: Tensor, judged_mask: Tensor, size: int) -> Tensor:
+    """Return (B,), True for responses whose group has different scores (beyond rounding).
 
-
-def in_unequal_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
-    """(B,), True where the responses to a prompt did not all gain the same (more than rounding
-    apart).
-
-    Arguments as in `group_advantages`. From equal verdicts nothing can be learned: DAPO (Yu et al.
-    2025, section 3.2) takes such groups out of the batch.
+    Arguments as in `group_advantages`. A group of equal scores has no learning signal, so DAPO (Yu
+    et al. 2025, section 3.2) drops it from the batch.
     """
-    _, spread = _standing(gains, learned, size)
+    _, spread = _centre_groups(scores, judged_mask, size)
     return (spread > GROUP_EPSILON).expand(-1, size).reshape(-1)
 
 
-def in_lost_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
-    """(B,), True where several responses to a prompt all gained the same, and less than 0: all of
-    them failed.
+def in_failed_groups(scores: Tensor, judged_mask: Tensor, size: int) -> Tensor:
+    """Return (B,), True for responses of groups of two or more with one equal score below 0.
 
-    Arguments as in `group_advantages`. A response without siblings, or whose siblings have no
-    critique, is in none.
+    Arguments as in `group_advantages`. Only judged responses count as members of a group.
     """
-    several = learned.any(dim=1).view(-1, size).sum(dim=1, keepdim=True) > 1
+    several = judged_mask.any(dim=1).view(-1, size).sum(dim=1, keepdim=True) > 1
     several = several.expand(-1, size).reshape(-1)
-    return several & ~in_unequal_groups(gains, learned, size) & (gains < 0)
+    return several & ~in_unequal_groups(scores, judged_mask, size) & (scores < 0)
 
 
-def spare_lost(delta: Tensor, words: Tensor, lost: Tensor) -> tuple[Tensor, Tensor]:
-    """Delta and words, (B, T) each, of which the rows `lost` (B,) have no verdict and share their
-    blame.
+def share_blame(delta: Tensor, word_rewards: Tensor, failed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `delta` and `word_rewards`, both (B, T), with the rows of failed groups changed.
 
-    There delta is that of the words, for a verdict that all have in common compares nothing and
-    would only make what each of them ends with rarer; and the poor words of a response, where they
-    earn less than -1 together, share -1.
+    A failed group's verdict is identical for all its answers, so it compares nothing and would only
+    make their endings less likely: it is removed from delta. Negative word rewards of an answer
+    that sum to less than -1 are scaled to sum to -1.
+
+    Args:
+        delta: (B, T), word rewards plus the verdict.
+        word_rewards: (B, T), delta without the verdict.
+        failed: (B,), the rows to change (`in_failed_groups`).
     """
-    check_shapes(2, delta=delta, words=words)
-    rows = lost.view(-1, 1)
-    share = 1 / (-words.clamp(max=0).sum(dim=1, keepdim=True)).clamp(min=1)
-    words = torch.where(rows & (words < 0), words * share, words)
-    return torch.where(rows, words, delta), words
+    check_shapes(2, delta=delta, word_rewards=word_rewards)
+    rows = failed.view(-1, 1)
+    share = 1 / (-word_rewards.clamp(max=0).sum(dim=1, keepdim=True)).clamp(min=1)  # (B, 1)
+    word_rewards = torch.where(rows & (word_rewards < 0), word_rewards * share, word_rewards)
+    return torch.where(rows, word_rewards, delta), word_rewards
 
 
-def _standing(gains: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Gains minus the mean of their group (B / size, size), and the spread of each group (B / size,
-    1)."""
-    if len(gains) % size:
-        raise ValueError(f"{len(gains)} responses cannot be divided into groups of {size}")
-    present = (learned.any(dim=1) & ~gains.isnan()).view(-1, size)
-    groups = torch.where(present, at_least_float32(gains).view(-1, size), 0)
-    members = present.sum(dim=1, keepdim=True).clamp(min=1)  # (B / size, 1), failed and unknown ones not counted
+def _centre_groups(scores: Tensor, judged_mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return scores minus their group's mean (B / size, size), and group spreads (B / size, 1)."""
+    if len(scores) % size:
+        raise ValueError(f"{len(scores)} responses cannot be divided into groups of {size}")
+    # Failed critiques and unknown scores are no members: they move neither mean nor spread.
+    present = (judged_mask.any(dim=1) & ~scores.isnan()).view(-1, size)
+    groups = torch.where(present, at_least_float32(scores).view(-1, size), 0)
+    members = present.sum(dim=1, keepdim=True).clamp(min=1)  # (B / size, 1)
     centred = torch.where(present, groups - groups.sum(dim=1, keepdim=True) / members, 0)
     return centred, (centred.square().sum(dim=1, keepdim=True) / members).sqrt()
 
 
 def normalise(advantages: Tensor, mask: Tensor, mode: Normalisation) -> Tensor:
-    """Bring advantages to unit size over the batch, (B, T) -> (B, T), 0 outside the mask.
+    """Scale advantages to unit size over the batch, (B, T) -> (B, T), 0 outside the mask.
 
-    `scale` divides by the root mean square and keeps every sign; `whiten` subtracts the mean and
-    divides by the standard deviation, which punishes neutral text whenever most spans are good.
+    `scale` divides by the root mean square and keeps every sign. `whiten` subtracts the mean and
+    divides by the standard deviation; it punishes neutral text whenever most spans are good.
     """
     check_shapes(2, advantages=advantages, mask=mask)
     advantages = at_least_float32(advantages)
@@ -356,10 +351,16 @@ def normalise(advantages: Tensor, mask: Tensor, mode: Normalisation) -> Tensor:
 
 
 class RewardTerms(NamedTuple):
-    """What a batch earned, (B, T), and what the value function said of it.
+    """Rewards, KL and values of a batch.
 
-    `values` (B, T) and `bootstrap` (B,) as in `gae`, 0 without a value function. `coefficient` is
-    beta. `mask` covers the responses, `learned` those whose critique did not fail.
+    Attributes:
+        delta: (B, T) pseudo-rewards.
+        kl: (B, T) KL to the reference.
+        coefficient: beta, the weight of the KL.
+        values: (B, T), 0 without a value function.
+        bootstrap: (B,) as in `gae`, 0 without a value function.
+        mask: (B, T), the response tokens.
+        judged_mask: (B, T), the response tokens whose critique did not fail.
     """
 
     delta: Tensor
@@ -368,68 +369,77 @@ class RewardTerms(NamedTuple):
     values: Tensor
     bootstrap: Tensor
     mask: Tensor
-    learned: Tensor
+    judged_mask: Tensor
 
 
 class GroupTerms(NamedTuple):
-    """What groups compare: `gains` (B,) of responses, and `words` (B, T), delta without them
-    (`align.Credit`)."""
+    """The quantities that group advantages compare.
 
-    gains: Tensor
-    words: Tensor
-    by: Grouping
+    Attributes:
+        scores: (B,), the verdict of each response.
+        word_rewards: (B, T), delta without the verdicts (`align.Credit.word_rewards`).
+        size: answers per prompt.
+    """
+
+    scores: Tensor
+    word_rewards: Tensor
+    size: int
 
 
 class Estimate(NamedTuple):
-    """Token rewards, advantages, and what the value function learns; all (B, T)."""
+    """Token rewards, advantages, and the targets of the value function; all (B, T)."""
 
     rewards: Tensor
     advantages: Tensor
     returns: Tensor
 
 
-def estimate(
-    kind: Kind,
-    given: RewardTerms,
+def estimate_advantages(
+    kind: AdvantageKind,
+    terms: RewardTerms,
     *,
     gamma: float,
     lam: float,
     normalisation: Normalisation = "none",
     group: GroupTerms | None = None,
 ) -> Estimate:
-    """Advantages of one kind, brought to unit size as `normalise` does.
+    """Return token rewards, normalised advantages and value targets.
 
-    `gae`: with a value function, whose target is the GAE return, with lam 1 the sum of rewards to
-    come. `returns`: without one, the rewards to come discounted by gamma * lam. `group`: each
-    answer to a prompt against the others, and to each token the returns of its words, which alone
-    are brought to unit size (`group_advantages`); the KL is subtracted last, because where all
-    verdicts are equal and no word is marked nothing else would be left.
+    Kinds:
+        gae: needs a value function; its target is the GAE return (with lam 1 the sum of rewards).
+        returns: needs none; rewards to come, discounted by gamma * lam.
+        group: needs none; verdicts compared within groups, plus the returns of the words
+            (`group_advantages`). Only the returns of the words are normalised. The KL is
+            subtracted last: compared within groups it would become the whole signal wherever
+            verdicts are equal and no words are marked.
 
     Raises:
-        ValueError: groups are to be compared, and `group` is None.
+        ValueError: `kind` is group and `group` is None.
     """
-    delta, kl, coefficient, values, bootstrap, mask, learned = given
+    delta, kl, coefficient, values, bootstrap, mask, judged_mask = terms
     rewards = token_rewards(delta, kl, coefficient, mask)
     if kind == "group":
         if group is None:
-            raise ValueError("group advantages need what is compared: give group")
-        earned = mc_returns(group.words, mask, gamma * lam, torch.zeros_like(bootstrap))
-        by_token = normalise(earned, learned, normalisation)
-        compared = group_advantages(group.gains, by_token, learned, group.by)
-        return Estimate(rewards, token_rewards(compared, kl, coefficient, learned), torch.zeros_like(rewards))
+            raise ValueError("group advantages need the argument `group`")
+        word_returns = mc_returns(group.word_rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
+        word_returns = normalise(word_returns, judged_mask, normalisation)
+        compared = group_advantages(group.scores, word_returns, judged_mask, group.size)
+        return Estimate(rewards, token_rewards(compared, kl, coefficient, judged_mask), torch.zeros_like(rewards))
     if kind == "returns":
         returns = mc_returns(rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
-        return Estimate(rewards, normalise(returns, learned, normalisation), returns)
+        return Estimate(rewards, normalise(returns, judged_mask, normalisation), returns)
     advantages, returns = gae(rewards, values, mask, gamma, lam, bootstrap)
-    return Estimate(rewards, normalise(advantages, learned, normalisation), returns)
+    return Estimate(rewards, normalise(advantages, judged_mask, normalisation), returns)
 
 
-# What is logged -----------------------------------------------------------------------------------
+# Diagnostics --------------------------------------------------------------------------------------
 
 
 def wrong_sign_rate(delta: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """Share of the labelled tokens (delta != 0) whose advantage has the other sign; 0 without
-    labels."""
+    """Return the share of labelled tokens (delta != 0) whose advantage has the opposite sign.
+
+    Three times (B, T) -> scalar; 0 without labelled tokens.
+    """
     check_shapes(2, delta=delta, advantages=advantages, mask=mask)
     labelled = mask & (delta != 0)
     wrong = delta.sign() * advantages.sign() < 0
@@ -437,19 +447,21 @@ def wrong_sign_rate(delta: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
 
 
 def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """1 - Var(returns - values) / Var(returns) over the mask; 1 is perfect, 0 when returns are
-    constant."""
+    """Return 1 - Var(returns - values) / Var(returns) over the mask, as a scalar.
+
+    1 is a perfect value function; the result is 0 when the returns are constant.
+    """
     check_shapes(2, returns=returns, values=values, mask=mask)
-    total = masked_var(returns, mask)  # 0 where all returns are equal: nothing to explain
+    total = masked_var(returns, mask)
     unexplained = masked_var(at_least_float32(returns) - at_least_float32(values), mask)
     return torch.where(total > 0, 1 - unexplained / torch.where(total > 0, total, 1), 0)
 
 
 def reward_length_correlation(reward_sums: Tensor, lengths: Tensor) -> Tensor:
-    """Pearson correlation of the summed token rewards with the response lengths, both (B,).
+    """Return the Pearson correlation of summed token rewards with response lengths, both (B,).
 
-    A scalar in [-1, 1]; 0 when either is constant. The sum of +-1 per token grows with the length
-    of the spans: this shows how much of the reward is length.
+    A scalar in [-1, 1]; 0 when either is constant. Sums of +-1 per token grow with the length of
+    the spans, so a high correlation means that the reward measures length.
     """
     check_shapes(1, reward_sums=reward_sums, lengths=lengths)
     x, y = at_least_float32(reward_sums), at_least_float32(lengths)

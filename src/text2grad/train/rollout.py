@@ -231,18 +231,17 @@ def score(
     words = on_own_tokens([item.word_rewards for item in responses.credits], batch.mask)
     gains = gains_of(responses.credits, settings.samples_per_prompt).to(batch.mask.device)
     if settings.lost_groups == "shared":
-        lost = adv.in_lost_groups(gains, judged, settings.samples_per_prompt)
+        lost = adv.in_failed_groups(gains, judged, settings.samples_per_prompt)
         lost &= torch.tensor([not item.whole for item in responses.credits], device=lost.device)
-        delta, words = adv.spare_lost(delta, words, lost)
+        delta, words = adv.share_blame(delta, words, lost)
     bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
-    by = adv.Grouping(settings.samples_per_prompt)
-    estimate = adv.estimate(
+    estimate = adv.estimate_advantages(
         settings.advantage,
         adv.RewardTerms(delta, stats.kl, coefficient, stats.values, bootstrap, batch.mask, judged),
         gamma=settings.gamma,
         lam=settings.lam,
         normalisation=settings.normalisation,
-        group=adv.GroupTerms(gains, words, by),
+        group=adv.GroupTerms(gains, words, settings.samples_per_prompt),
     )
     # A truncated answer still counts in the mean of its group; here it leaves the loss and its
     # token mean.

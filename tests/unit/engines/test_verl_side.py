@@ -248,13 +248,13 @@ def test_advantages_are_the_local_loops_whatever_the_order(side: Any, config: Se
         words[row, int(own[row].sum()) - 1] -= score
     nothing = torch.zeros(4)
     kl, beta = (logp - ref) * own, settings.kl_coefficient
-    mine = adv.estimate(
+    mine = adv.estimate_advantages(
         "group",
         adv.RewardTerms(delta, kl, beta, torch.zeros_like(delta), nothing, own, own),
         gamma=settings.gamma,
         lam=settings.lam,
         normalisation=settings.normalisation,
-        group=adv.GroupTerms(torch.tensor(scores), words, adv.Grouping(2)),
+        group=adv.GroupTerms(torch.tensor(scores), words, 2),
     )
     assert len(set(scores)) > 1 and torch.allclose(mine.advantages, theirs, atol=1e-5, rtol=0)
     strips = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text("utf-8").splitlines()]

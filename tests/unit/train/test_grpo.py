@@ -24,7 +24,7 @@ from text2grad.policy.generate import Sample
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.rl.advantage import Grouping, group_advantages
+from text2grad.rl.advantage import group_advantages
 from text2grad.train.account import describe
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Responses, Rollout, gains_of, judge, measure, score
@@ -163,8 +163,8 @@ def test_an_answer_without_a_verdict_is_compared_with_none_that_has_one() -> Non
     gains = gains_of(said, 4)
     np.testing.assert_array_equal(gains.numpy(), [1, NAN, -1, 1, -7, -7, -7, -7])
     learned, words = torch.ones(8, 2, dtype=torch.bool), torch.from_numpy(np.tile(delta, (8, 1)))
-    advantages = group_advantages(gains, words, learned, Grouping(4))
-    without = group_advantages(gains[[0, 2, 3]], words[:3], learned[:3], Grouping(3))
+    advantages = group_advantages(gains, words, learned, 4)
+    without = group_advantages(gains[[0, 2, 3]], words[:3], learned[:3], 3)
     assert torch.equal(advantages[[0, 2, 3]], without)
     assert torch.equal(advantages[[1, 4, 5, 6, 7]], words[:5])
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.forward.prefix import can_share, share_prompts
-from text2grad.rl.vocabulary import View
+from text2grad.rl.vocabulary import LazyLogits
 
 TRIED = ((3, 1, 4, 1, 5), (2, 7, 1, 8, 2))
 """Token ids on which it is tested whether a model splits."""
@@ -34,7 +34,7 @@ class Reading(NamedTuple):
     """
 
     hidden: Tensor
-    view: View
+    view: LazyLogits
     layers: tuple[Tensor, ...]
 
 
@@ -67,7 +67,7 @@ class Reader:
             whole = model(**inputs, output_hidden_states=True, logits_to_keep=keep, use_cache=False)
             # Its logits are those of tokens already: the view has them as states, and a head that
             # does nothing.
-            view = View(lambda logits: logits, whole.logits[:, -keep:-1][batch.mask], self._vocabulary)
+            view = LazyLogits(lambda logits: logits, whole.logits[:, -keep:-1][batch.mask], self._vocabulary)
             return Reading(whole.hidden_states[-1][:, -keep:], view, whole.hidden_states)
         layers: tuple[Tensor, ...] = ()
         packed = share_prompts(batch, model.dtype) if self.shares and not every else None
@@ -79,7 +79,7 @@ class Reader:
             hidden, layers = read.last_hidden_state[:, -keep:], read.hidden_states if every else ()
         head = partial(logits_of, model)
         weight = model.get_output_embeddings().weight if self.linear else None  # (V, H)
-        return Reading(hidden, View(head, hidden[:, :-1][batch.mask], self._vocabulary, weight), layers)
+        return Reading(hidden, LazyLogits(head, hidden[:, :-1][batch.mask], self._vocabulary, weight), layers)
 
     @contextmanager
     def sharing(self, model: Any) -> Iterator[None]:
