@@ -315,7 +315,7 @@ def share_blame(delta: Tensor, word_rewards: Tensor, failed: Tensor) -> tuple[Te
     """
     check_shapes(2, delta=delta, word_rewards=word_rewards)
     rows = failed.view(-1, 1)
-    share = 1 / (-word_rewards.clamp(max=0).sum(dim=1, keepdim=True)).clamp(min=1)  # (B, 1)
+    share = 1 / (-word_rewards.clamp(max=0).sum(dim=1, keepdim=True)).clamp(min=1)
     word_rewards = torch.where(rows & (word_rewards < 0), word_rewards * share, word_rewards)
     return torch.where(rows, word_rewards, delta), word_rewards
 

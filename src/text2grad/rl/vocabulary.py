@@ -99,8 +99,9 @@ def score_tokens(
         parts.append(
             _score_chunk(*arguments) if keep_logits else checkpoint(_score_chunk, *arguments, use_reentrant=False)
         )
-    columns = zip(*parts, strict=True)
-    return TokenScores(*(None if column[0] is None else torch.cat(column) for column in columns))
+    logp = torch.cat([part.logp for part in parts])
+    optional = zip(*(part[1:] for part in parts), strict=True)
+    return TokenScores(logp, *(None if column[0] is None else torch.cat(column) for column in optional))
 
 
 def _score_chunk(
