@@ -15,8 +15,9 @@ from text2grad.config import Config
 from text2grad.errors import UsageError, UserError, warn_once
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl
-from text2grad.stages import improve
 from text2grad.stages.improve import ImproveOptions, Source, describe, make_plan, read_source, run_improve
+from text2grad.stages.improve import plan as plans
+from text2grad.stages.improve import run as runs
 from workbook_files import write_xlsx
 
 QUICK = ("--sft.epochs", "1", "--offline.epochs", "1", "--generation.max_new_tokens", "8")
@@ -138,7 +139,7 @@ def test_people_who_disagree_both_count(tmp_path: Path) -> None:
     rows = shop_rows(ENGLISH)
     both = [(*rows[2][:2], None, rating, None, who, None) for rating, who in ((1, "Ann"), (5, "Cleo"))]
     source = source_of(tmp_path, [*rows[:2], *rows[3:], *both])
-    assert "blamed by another, both count: 1" in "\n".join(describe(source))
+    assert "another; both count: 1" in "\n".join(describe(source))
 
 
 # The plan.
@@ -161,12 +162,12 @@ PLANS = {
 def test_the_plan_is_chosen_from_the_data(tmp_path: Path, kind: str) -> None:
     kept, steps, reason = PLANS[kind]
     source = source_of(tmp_path, columns(*kept))
-    plan = make_plan(source)
+    plan = make_plan(source.records, "f")
     assert plan.steps == steps and reason in plan.reason
     questions = {example.prompt[0].content for example in plan.training}
     assert not questions & {example.prompt[0].content for example in plan.heldout}
     assert len(plan.heldout) == round(0.2 * (len(questions) + len(plan.heldout)))
-    assert plan == make_plan(source)
+    assert plan == make_plan(source.records, "f")
 
 
 def test_ratings_that_are_all_alike_teach_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,12 +180,12 @@ def test_ratings_that_are_all_alike_teach_nothing(tmp_path: Path, capsys: pytest
 
 def test_too_few_questions_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="4 questions are too few"):
-        make_plan(source_of(tmp_path, shop_rows(ENGLISH)[:5]))
-    assert len(make_plan(source_of(tmp_path, shop_rows(ENGLISH)[:6])).training) == 4
+        make_plan(source_of(tmp_path, shop_rows(ENGLISH)[:5]).records, "f")
+    assert len(make_plan(source_of(tmp_path, shop_rows(ENGLISH)[:6]).records, "f").training) == 4
 
 
 def test_corrections_are_what_is_imitated(tmp_path: Path) -> None:
-    plan = make_plan(source_of(tmp_path, shop_rows(ENGLISH)))
+    plan = make_plan(source_of(tmp_path, shop_rows(ENGLISH)).records, "f")
     corrected = {row[0]: row[4] for row in shop_rows(ENGLISH)[1:] if row[4]}
     asked = {example.prompt[0].content: example.reference for example in (*plan.training, *plan.heldout)}
     assert corrected and {question: asked[question] for question in corrected} == corrected
@@ -193,8 +194,8 @@ def test_corrections_are_what_is_imitated(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_five_thousand_rows_are_read(tmp_path: Path) -> None:
     source = source_of(tmp_path, shop_rows(ENGLISH, 5000), "feedback.csv")
-    plan = make_plan(source)
-    assert len(source.records) == 5000 and len(plan.heldout) == improve.MOST_HELDOUT
+    plan = make_plan(source.records, "f")
+    assert len(source.records) == 5000 and len(plan.heldout) == plans.MAX_HELDOUT
 
 
 # The run.
@@ -227,7 +228,7 @@ def test_a_file_becomes_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[s
         wanted = {text: f"The {text.split()[2]} is 30 cm wide." for text in question.values()}
         return wanted if name == "sft" else dict.fromkeys(question.values(), "no")
 
-    monkeypatch.setattr(improve, "_answers", answers)
+    monkeypatch.setattr(runs, "_read_answers", answers)
     again = run_improve(config, path, ImproveOptions())
     assert "ended before" in capsys.readouterr().err and again.minutes == summary.minutes
     assert (again.better, again.kept) == (True, "sft") and (run / "policy" / "config.json").is_file()
@@ -236,6 +237,20 @@ def test_a_file_becomes_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[s
     other = write_xlsx(tmp_path / "other.xlsx", {"Feedback": shop_rows(ENGLISH)})
     with pytest.raises(UserError, match="--restart"):
         run_improve(config, other, ImproveOptions())
+
+
+def test_a_restart_that_is_stopped_early_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_xlsx(tmp_path / "feedback.xlsx", {"Feedback": columns(0, 1, 4)})
+    config = config_in(tmp_path)
+    assert run_improve(config, path, ImproveOptions()).steps == ("sft",)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runs, "_import", stop)
+        run_improve(config, path, ImproveOptions(restart=True))
+    assert run_improve(config, path, ImproveOptions()).minutes is not None
 
 
 def test_another_engine_is_refused_before_the_file_is_read(tmp_path: Path) -> None:

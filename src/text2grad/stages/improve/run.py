@@ -1,0 +1,326 @@
+"""Run the steps of a plan, and keep the better policy."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from text2grad.config import Config, dump_config
+from text2grad.config.derive import FEW_ANSWERS
+from text2grad.config.estimate import Estimate, estimate
+from text2grad.errors import UsageError, UserError
+from text2grad.eval.improvement import Comparison, compare, expectations
+from text2grad.feedback import Example, Feedback
+from text2grad.json_text import to_json
+from text2grad.stages import Summary
+from text2grad.stages.improve.plan import HELDOUT, OFFLINE, QUESTIONS, Plan, make_plan, with_settings
+from text2grad.stages.improve.source import Choose, ImproveOptions, Source, describe, read_source
+from text2grad.stages.run_folder import ANSWERS, BASE, SFT, RunFolder, write_json, write_whole
+from text2grad.tasks.base import digest, question_of, words_of
+
+STATE, SETTINGS = "improve.json", "improve.yaml"
+POLICY = "policy"
+"""The folder of the better policy, in the run."""
+
+Confirm = Callable[[str], bool]
+"""Ask the user yes or no."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImproveSummary(Summary):
+    """The steps, the measures before and after on held-out questions, and the better policy.
+
+    `better` is None if nothing was trained, or if too few questions are held out to tell.
+    """
+
+    rows: int
+    records: int
+    steps: Sequence[str] = field(default_factory=tuple)
+    reason: str = ""
+    heldout: int = 0
+    before: Mapping[str, float] = field(default_factory=dict)
+    after: Mapping[str, float] = field(default_factory=dict)
+    better: bool | None = None
+    kept: str = ""
+    estimated_minutes: float | None = None
+    minutes: float | None = None
+    out: str | None = None
+
+
+class Steps:
+    """The steps of a run, which are printed as commands; a finished step is not run again.
+
+    Args:
+        folder: the run folder, which holds their state.
+        identity: a digest of feedback and settings.
+        restart: start over what was trained before.
+
+    Raises:
+        UserError: the folder holds steps of another identity, and `restart` is false.
+    """
+
+    def __init__(self, folder: Path, identity: str, restart: bool) -> None:
+        self.file = folder / STATE
+        self.state = read_state(folder)
+        if self.state and self.state["identity"] != identity and not restart:
+            problem = f"{folder} was made from another file, or with other settings"
+            raise UserError(problem, "start over with --restart, or set another --run.folder")
+        if restart or not self.state:
+            for name in (SFT, f"ppo/{OFFLINE}", "evaluation"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            self.state = {"identity": identity, "seconds": {}}
+
+    def run(self, name: str, command: Sequence[str], work: Callable[[], object]) -> None:
+        """Print the command of a step, and run the step unless it has finished before."""
+        print(f"$ {shlex.join(['text2grad', *command])}", file=sys.stderr, flush=True)
+        if name in self.state["seconds"]:
+            print(f"  ended before, in {self.state['seconds'][name]:.0f} s", file=sys.stderr)
+            return
+        started = time.perf_counter()
+        work()
+        self.state["seconds"][name] = round(time.perf_counter() - started, 1)
+        self.save()
+
+    def save(self, **values: Any) -> None:
+        """Write the state, with new values."""
+        self.state |= values
+        write_json(self.file, self.state)
+
+    @property
+    def minutes(self) -> float:
+        """The time of all steps."""
+        return float(sum(self.state["seconds"].values())) / 60
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the state of the steps in a run folder; empty if there is none."""
+    file = folder / STATE
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+
+
+def run_improve(
+    config: Config,
+    path: Path,
+    options: ImproveOptions,
+    confirm: Confirm | None = None,
+    choose: Choose | None = None,
+) -> ImproveSummary:
+    """Read feedback, train on it, and keep the better policy.
+
+    Args:
+        config: the model and all settings.
+        path: the file of feedback.
+        options: options of the command line.
+        confirm: called before anything is written; None writes without asking.
+        choose: called where a column or scale is ambiguous; None refuses it.
+
+    Raises:
+        UserError: the file cannot be read, or a step failed.
+        UsageError: a column is ambiguous, or another engine is set.
+    """
+    refuse_other_engine(config)
+    source = read_source(config, path, options, choose)
+    for line in describe(source):
+        print(line, file=sys.stderr)
+    plan = make_plan(source.records, str(path))
+    summary = ImproveSummary(
+        rows=source.rows,
+        records=len(source.records),
+        steps=plan.steps,
+        reason=plan.reason,
+        heldout=len(plan.heldout),
+    )
+    if not plan.steps:
+        print(f"{plan.reason}. Nothing was written.", file=sys.stderr)
+        return summary
+    config = with_settings(config, plan, source.records)
+    expected = print_plan(config, plan, source.records)
+    summary = replace(summary, estimated_minutes=round(expected.minutes, 1))
+    if options.plan or (confirm is not None and not confirm("Go ahead?")):
+        return summary
+    run = RunFolder.of(config)
+    run.refuse_unwritable()
+    steps = Steps(run.path, _identity(source, dump_config(config, only_set=True)), options.restart)
+    comparison, best = train(config, plan, source.records, steps, partial(_import, config, source, steps))
+    verdict = describe_verdict(comparison, best)
+    target = None
+    if comparison.better:
+        target = run.path / POLICY
+        copy_policy(run, best, target)
+        verdict = f"{verdict} as {target}"
+    print(verdict, file=sys.stderr)
+    for line in _next_commands(run, target, len(source.records)):
+        print(line, file=sys.stderr)
+    return replace(summary, **outcome(comparison, best, steps), out=str(target) if target else None)
+
+
+def refuse_other_engine(config: Config) -> None:
+    """Refuse engines that cannot train offline.
+
+    Raises:
+        UsageError: names the engine.
+    """
+    if config.engine.name != "local":
+        raise UsageError(f"engine.name {config.engine.name} cannot train offline", "--engine.name local")
+
+
+def print_plan(config: Config, plan: Plan, records: Sequence[Feedback]) -> Estimate:
+    """Estimate the time of a plan, and print both."""
+    questions = {words_of(question_of(example)) for example in plan.training}
+    trained_on = [record for record in records if words_of(question_of(record)) in questions]
+    expected = estimate(config, plan.training, plan.heldout, trained_on, plan.steps, machine_speed(config))
+    counts = f"{len(plan.training)} questions for training, {len(plan.heldout)} held out"
+    print(f"plan: {counts} · {plan.reason} · about {expected.words}", file=sys.stderr)
+    return expected
+
+
+def machine_speed(config: Config, seconds: float = 0.3) -> float:
+    """Measure floating point operations per second in products of a small model's shapes."""
+    import torch
+
+    from text2grad.durable.machine import derive_threads
+    from text2grad.policy.load import choose_device
+
+    torch.set_num_threads(config.run.threads or derive_threads()[0])
+    dtype = getattr(torch, "float32" if config.policy.dtype == "auto" else config.policy.dtype)
+    device = choose_device(config.policy.device)
+    left = torch.ones(512, 576, dtype=dtype, device=device)
+    right = torch.ones(576, 1536, dtype=dtype, device=device)
+    (left @ right).sum().item()
+    products, started = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds:
+        (left @ right)[0, 0].item()
+        products += 1
+    return products * 2.0 * 512 * 576 * 1536 / elapsed
+
+
+def train(
+    config: Config, plan: Plan, records: Sequence[Feedback], steps: Steps, write_feedback: Callable[[], object]
+) -> tuple[Comparison, str]:
+    """Run the steps of a plan, and return the best policy's comparison with the base, and its name.
+
+    Args:
+        config: the configuration of all steps.
+        plan: the steps and questions.
+        records: all feedback, by which answers are measured.
+        steps: the state of the steps.
+        write_feedback: the step that writes the feedback file of the run.
+    """
+    from text2grad.page.report import build_report
+    from text2grad.stages.evaluate.policy import run_evaluate
+    from text2grad.stages.sft import run_sft
+    from text2grad.stages.train import run_train_offline
+
+    run = RunFolder.of(config)
+    write_whole(run.path / SETTINGS, dump_config(config, only_set=True))
+    for name, examples in ((QUESTIONS, plan.training), (HELDOUT, plan.heldout)):
+        write_whole(run.path / name, "".join(f"{to_json(_question_row(example))}\n" for example in examples))
+    steps.save()
+    write_feedback()
+    with_config = ["--config", str(run.path / SETTINGS)]
+    if SFT in plan.steps:
+        steps.run(SFT, ["sft", *with_config], lambda: run_sft(config))
+    if OFFLINE in plan.steps:
+        command = ["train", "--offline", str(run.feedback_file), *with_config]
+        steps.run(OFFLINE, command, lambda: run_train_offline(config, run.feedback_file, OFFLINE))
+    for name in (BASE, *plan.steps):
+        steps.run(f"evaluate {name}", ["evaluate", name, *with_config], partial(run_evaluate, config, name))
+    comparison, best = _best_policy(run, records, plan)
+    print(comparison.line, file=sys.stderr)
+    print(f"page: {build_report(run.path)}, or text2grad view {run.path}", file=sys.stderr)
+    steps.save(**{name: value for name, value in outcome(comparison, best, steps).items() if name != "minutes"})
+    return comparison, best
+
+
+def outcome(comparison: Comparison, best: str, steps: Steps) -> dict[str, Any]:
+    """Return the fields of a summary that tell how training ended."""
+    return {
+        "before": dict(comparison.before),
+        "after": dict(comparison.after),
+        "better": None if comparison.gain is None else comparison.better,
+        "kept": best if comparison.better else BASE,
+        "minutes": round(steps.minutes, 1),
+    }
+
+
+def _import(config: Config, source: Source, steps: Steps) -> None:
+    from text2grad.stages.intake import run_import
+
+    options = source.options
+    steps.run(
+        "import",
+        ["import", str(source.path), *source.arguments, "--config", str(config.run.folder / SETTINGS)],
+        lambda: run_import(
+            config, source.path, "auto", None, options.names, options.scales, sheet=options.sheet, skip=True
+        ),
+    )
+
+
+def _identity(source: Source, settings: str) -> str:
+    content = source.path.read_bytes().hex()
+    return digest(f"{content}\n{settings}\n{source.arguments}").hex()[:16]
+
+
+def _question_row(example: Example) -> dict[str, Any]:
+    turns = [message.model_dump() for message in example.prompt]
+    prompt = turns[0]["content"] if len(turns) == 1 and turns[0]["role"] == "user" else turns
+    return {"id": example.id, "prompt": prompt, "reference": example.reference}
+
+
+def _best_policy(run: RunFolder, records: Sequence[Feedback], plan: Plan) -> tuple[Comparison, str]:
+    """Return the trained policy with the largest gain over the base, the later one of equals."""
+    questions = {example.id: question_of(example) for example in plan.heldout}
+    expected = expectations(records, questions.values())
+    answers = {name: _read_answers(run, name, questions) for name in (BASE, *plan.steps)}
+    comparisons = {name: compare(expected, answers[BASE], answers[name]) for name in plan.steps}
+
+    def gain(name: str) -> float:
+        interval = comparisons[name].gain
+        return interval.mean if interval else 0.0
+
+    best = max(reversed(plan.steps), key=gain)
+    return comparisons[best], best
+
+
+def _read_answers(run: RunFolder, name: str, questions: Mapping[str, str]) -> dict[str, str]:
+    rows = json.loads((run.results / f"{name}{ANSWERS}").read_text(encoding="utf-8"))
+    return {questions[row["id"]]: str(row["response"]) for row in rows if row["id"] in questions}
+
+
+def describe_verdict(comparison: Comparison, best: str) -> str:
+    """Return a sentence on whether the new policy is better, and which one is kept."""
+    if comparison.gain is None:
+        return "too few held-out questions to tell: the old policy is kept, the new ones stay in the run"
+    mean, low, high = comparison.gain
+    interval = f"{mean:+.2f} of 1 per question, 95 % interval {low:+.2f} to {high:+.2f}"
+    if not comparison.better:
+        return f"not better beyond chance ({interval}): the old policy is kept"
+    return f"better ({interval}): {best} is kept"
+
+
+def copy_policy(run: RunFolder, name: str, target: Path) -> None:
+    """Copy a policy of the run to a folder; a crash leaves no half copy."""
+    from text2grad.durable.run import put_in_place
+
+    put_in_place(target, partial(shutil.copytree, run.find_policy(name)))
+
+
+def _next_commands(run: RunFolder, policy: Path | None, records: int) -> list[str]:
+    lines = []
+    if policy is not None:
+        merged = f"{run.path}/merged"
+        lines.append(
+            f"serve: text2grad merge {policy} --out {merged} --run.folder {run.path}, then vllm serve {merged}"
+        )
+    if records >= FEW_ANSWERS:
+        settings = f"--config {run.path / SETTINGS}"
+        lines.append(f"{records} records are enough for a critic: text2grad train-reward {settings}, then train")
+    return lines

@@ -1,0 +1,168 @@
+"""Read a file of feedback, and propose what its columns hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from text2grad.config import Config
+from text2grad.data.files import LocatedRow, read_located_rows
+from text2grad.data.paths import flatten_rows, has_separate_answers
+from text2grad.data.records import ImportResult, has_known_format, import_feedback
+from text2grad.data.remarks import parse_map
+from text2grad.data.spreadsheets.columns import Proposal, propose
+from text2grad.errors import UsageError, UserError
+from text2grad.feedback import Feedback, conversation_text
+from text2grad.stages.run_folder import RunFolder
+from text2grad.tasks.base import question_of
+
+SHOWN_ROWS, SHOWN_CHARACTERS = 5, 40
+
+Choose = Callable[[str, Sequence[str]], str]
+"""Ask the user to choose one of several options."""
+
+
+@dataclass(frozen=True)
+class ImproveOptions:
+    """Options of the command line other than settings.
+
+    `names` and `scales` are as `import` takes them.
+    """
+
+    sheet: str = ""
+    names: Sequence[str] = ()
+    scales: Sequence[str] = ()
+    plan: bool = False
+    restart: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of feedback and its records.
+
+    `proposal` is None for a format whose keys say what they hold. `options` include the columns
+    and scales that were proposed.
+    """
+
+    path: Path
+    rows: int
+    proposal: Proposal | None
+    imported: ImportResult
+    options: ImproveOptions
+
+    @property
+    def arguments(self) -> list[str]:
+        """The options of `import` that read the file in the same way."""
+        names, scales, sheet = self.options.names, self.options.scales, self.options.sheet
+        words = [*(["--map", ",".join(names)] if names else []), *(w for s in scales for w in ("--scale", s))]
+        return [*words, *(["--sheet", sheet] if sheet else []), "--skip"]
+
+    @property
+    def records(self) -> list[Feedback]:
+        """The records with a judgement."""
+        return [record for record in self.imported.records if record.error is None]
+
+
+def read_source(config: Config, path: Path, options: ImproveOptions, choose: Choose | None = None) -> Source:
+    """Read a file, and propose what its columns hold.
+
+    Args:
+        config: its task and policy say how conversations are read.
+        path: the file.
+        options: the columns and scales that the user named.
+        choose: called where a column or scale is ambiguous; None refuses it.
+
+    Raises:
+        UserError: the file cannot be read, or has no answers or no questions.
+        UsageError: a column or scale is ambiguous; the cure names the options that decide.
+    """
+    located = list(read_located_rows(path, options.sheet))
+    if not located:
+        raise UserError(f"{path} has no rows", "check that it is the right file")
+    proposal = None if has_known_format(located[0][1]) else _propose(located, options)
+    while proposal is not None and proposal.doubts and choose is not None:
+        doubt = proposal.doubts[0]
+        value = doubt.values[doubt.options.index(choose(f"{path}: the {doubt.subject}", doubt.options))]
+        if doubt.rated:
+            options = replace(options, scales=[*options.scales, value])
+        else:
+            options = replace(options, names=[*options.names, value])
+        proposal = _propose(located, options)
+    if proposal is not None:
+        _refuse_doubts(path, proposal)
+        scales = options.scales or ([proposal.scale] if proposal.scale else [])
+        options = replace(options, names=proposal.mapping, scales=scales)
+    imported = import_feedback(
+        path,
+        context_characters=config.task.context_characters,
+        names=options.names,
+        scales=options.scales,
+        write=RunFolder.of(config).turn_writer(),
+        sheet=options.sheet,
+        skip=True,
+    )
+    return Source(path, len(located), proposal, imported, options)
+
+
+def _propose(located: Sequence[LocatedRow], options: ImproveOptions) -> Proposal:
+    columns = {field: names[-1] for field, names in parse_map(options.names).items()}
+    plain = [row for _, row in located]
+    flat, talk = flatten_rows(plain)
+    return propose(flat, columns, bool(options.scales), talk, bool(talk) and has_separate_answers(plain, talk))
+
+
+def _refuse_doubts(path: Path, proposal: Proposal) -> None:
+    if proposal.doubts:
+        doubt = proposal.doubts[0]
+        problem = f"{path}: the {doubt.subject} may be {' or '.join(map(repr, doubt.candidates))}"
+        raise UsageError(problem, f"choose one: {' or '.join(doubt.options)}")
+    if "response" not in proposal.columns and not proposal.conversation:
+        raise UserError(f"{path}: no column of answers", "name it: --map response=COLUMN")
+    if "prompt" not in proposal.columns and not proposal.conversation:
+        raise UserError(f"{path}: no column of questions", "name it: --map prompt=COLUMN")
+
+
+def describe(source: Source) -> list[str]:
+    """Return lines on the columns, some rows, the words that comments point at, and the losses."""
+    imported, records = source.imported, source.records
+    lines = [f"{source.path}: {source.rows} rows, {len(records)} records"]
+    if source.proposal is not None:
+        lines.append(f"  {source.proposal.line}")
+    lines += [f"  {line}" for line in imported.scales]
+    lines += [f"  {_row_line(record)}" for record in records[:SHOWN_ROWS]]
+    with_spans = [record for record in records if record.spans]
+    if with_spans or any(record.critique.strip() for record in records):
+        corrected = sum(bool(record.meta.get("corrected")) for record in with_spans)
+        counts = ((len(imported.anchored), "by quotes"), (corrected, "from corrections"))
+        kinds = ", ".join(f"{count} {kind}" for count, kind in counts if count)
+        unmarked = len(records) - len(with_spans)
+        others = f", {unmarked} do not: they count through their rating" if unmarked else ""
+        lines.append(f"  {len(with_spans)} records point at words{f' ({kinds})' if kinds else ''}{others}")
+    lines += [f"  quoted, so marked: {line}" for line in imported.anchored[:SHOWN_ROWS]]
+    if disagreements := _count_disagreements(records):
+        lines.append(f"  answers praised by one person and criticised by another; both count: {disagreements}")
+    lines += [f"  not used: {line}" for line in imported.losses[:SHOWN_ROWS]]
+    if (more := len(imported.losses) - SHOWN_ROWS) > 0:
+        lines.append(f"  not used: {more} more (text2grad import lists all)")
+    return lines
+
+
+def _row_line(record: Feedback) -> str:
+    texts = (conversation_text(record.prompt), str(record.response), record.critique)
+    score = "" if record.score is None else f" | {record.score:+.2g}"
+    return " | ".join(_shorten(text) for text in texts) + score
+
+
+def _shorten(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 1]}…"
+
+
+def _count_disagreements(records: Sequence[Feedback]) -> int:
+    """Count the answers that have a positive and a negative score."""
+    signs: dict[tuple[str, str], set[bool]] = {}
+    for record in records:
+        if record.score:
+            signs.setdefault((question_of(record), str(record.response)), set()).add(record.score > 0)
+    return sum(len(answer_signs) == 2 for answer_signs in signs.values())
