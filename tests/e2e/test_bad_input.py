@@ -147,7 +147,7 @@ DAMAGED = {
     "{not json": ["not JSON", "one JSON object per line"],
     "[1, 2]": ["fix or remove line 2"],
     damaged(response=None): ["response: Field required", "fix or remove line 2"],
-    damaged(spans=[{"start": 0, "end": 2, "label": 1, "text": "is"}]): ["says 'is'", "has 'it' there"],
+    damaged(spans=[{"start": 0, "end": 2, "label": 1, "text": "is"}]): ["the text 'is'", "has 'it' there"],
     damaged(spans=[{"start": 2, "end": 2, "label": 1, "text": ""}]): ["empty span"],
     damaged(spans=[{"start": 0, "end": 2, "label": 2, "text": "it"}]): ["spans.0.label"],
     damaged(score=3): ["score"],

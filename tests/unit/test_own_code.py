@@ -16,7 +16,7 @@ from text2grad.align import Aligned, CreditSettings, credit
 from text2grad.critics.probes import ProbedCritic
 from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Message, Source, judgements_of
+from text2grad.feedback import Critique, Example, Failure, Message, Source, get_judgements
 from text2grad.named import call_user_code
 from text2grad.tasks.base import TaskSettings, load_task
 
@@ -89,7 +89,7 @@ async def later(critique: Critique, aligned: Aligned, settings: CreditSettings) 
 
 
 def asked(critic: Any) -> Callable[[], Any]:
-    return lambda: judgements_of(critic, [EXAMPLE], ["So."])
+    return lambda: get_judgements(critic, [EXAMPLE], ["So."])
 
 
 def paid(scheme: str) -> Callable[[], Any]:
@@ -129,7 +129,7 @@ def test_a_mistake_of_the_user_is_one_line(fault: str) -> None:
 def test_the_line_is_that_of_the_module(tmp_path: Path) -> None:
     lines, start = inspect.getsourcelines(OneRaises.critique)
     with pytest.raises(UserError, match=rf"{__name__}, line {start + len(lines) - 1}: "):
-        judgements_of(OneRaises(), [EXAMPLE], ["So."])
+        get_judgements(OneRaises(), [EXAMPLE], ["So."])
 
 
 def test_what_it_declares_besides_is_there(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_what_it_declares_besides_is_there(tmp_path: Path) -> None:
 
 def test_a_bug_of_the_package_keeps_its_traceback() -> None:
     with pytest.raises(AttributeError):
-        call_user_code("", judgements_of, None, [EXAMPLE], ["So."])
+        call_user_code("", get_judgements, None, [EXAMPLE], ["So."])
 
 
 def test_a_failure_is_passed_on() -> None:
@@ -146,4 +146,4 @@ def test_a_failure_is_passed_on() -> None:
         def critique(self, examples: Any, responses: Any) -> Any:
             return (Failure(kind="unsupported", message="no"),)
 
-    assert judgements_of(Fails(), [EXAMPLE], ["So."]) == [Failure(kind="unsupported", message="no")]
+    assert get_judgements(Fails(), [EXAMPLE], ["So."]) == [Failure(kind="unsupported", message="no")]

@@ -30,7 +30,7 @@ from text2grad.feedback import (
     Span,
     Transcript,
     conversation_of,
-    key_of,
+    response_key,
 )
 from text2grad.json_text import record_json
 from text2grad.jsonl import read_records, write_records
@@ -116,8 +116,8 @@ def test_responses_to_judge_and_pairs_may_be_conversations(tmp_path: Path) -> No
 def test_transcripts_are_told_apart_by_what_others_said(tmp_path: Path) -> None:
     other = looked_up("30 miles")
     assert str(TALK) == str(other) == TALK
-    assert other != TALK and len({other, TALK}) == 2 and key_of(other) != key_of(TALK) != TALK
-    assert looked_up("20 miles") == TALK and key_of(str(TALK)) == TALK
+    assert other != TALK and len({other, TALK}) == 2 and response_key(other) != response_key(TALK) != TALK
+    assert looked_up("20 miles") == TALK and response_key(str(TALK)) == TALK
     records = [feedback(TALK, critique="one"), feedback(other, critique="two")]
     assert merge_feedback(records, records) == records
     assert write_feedback(tmp_path / "f.jsonl", records) == (2, 0)
@@ -133,8 +133,8 @@ def test_a_plain_response_is_written_as_it_always_was() -> None:
 USER = {"role": "user", "content": "and now?"}
 ANSWER = {"role": "assistant", "content": "x"}
 MALFORMED: list[tuple[object, str, str]] = [
-    ([USER], "no message of the assistant in it", "fix or remove line 1"),
-    ([], "no message of the assistant in it", "fix or remove line 1"),
+    ([USER], "the conversation has no assistant message", "fix or remove line 1"),
+    ([], "the conversation has no assistant message", "fix or remove line 1"),
     ([USER, {"role": "robot", "content": "x"}], "message 2: role: ", "fix or remove line 1"),
     ([ANSWER, "x"], "message 2: ", "fix or remove line 1"),
     ([{"role": "assistant"}], "message 1: content: ", "fix or remove line 1"),
@@ -156,14 +156,14 @@ def test_a_span_is_within_one_turn() -> None:
     response."""
     for start, end in ((8, 14), (10, 12), (0, len(TALK))):
         span = Span(start=start, end=end, label=1, text=TALK[start:end])
-        with pytest.raises(ValueError, match="crosses turns: write one for each"):
+        with pytest.raises(ValueError, match="crosses turns"):
             feedback(TALK, spans=(span,))
     whole = Span(start=3, end=len(TALK), label=-1, text=TALK[3:], reason="no")
     spans = Feedback.of(EXAMPLE, TALK, Critique(text="", spans=(whole,)), SOURCE).spans
     assert [span.text for span in spans] == ["k it up", "20 miles 🙂"]
     assert {(span.label, span.reason) for span in spans} == {(-1, "no")}
     for response in (Transcript.of([], [tool("x")]), Transcript("bare")):
-        with pytest.raises(ValueError, match="without a turn of the assistant"):
+        with pytest.raises(ValueError, match="without an assistant turn"):
             feedback(response)
 
 

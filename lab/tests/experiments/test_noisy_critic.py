@@ -12,7 +12,7 @@ from text2grad.config import find_config, load_config
 from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span, overlap_of
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span, get_overlap
 from text2grad.stages.critics import critic_factory, critic_inputs
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad_lab.compare.methods import methods_of
@@ -100,10 +100,10 @@ def test_a_span_of_the_whole_response_stays_and_overlap_is_that_of_the_critic() 
     critic = noisy(kind="displace", share=1.0)
     (judged,) = critic.critique([example("a")], ["word"])
     assert isinstance(judged, Critique) and judged.spans[0].text == "word"
-    assert overlap_of(critic) == "allowed"
+    assert get_overlap(critic) == "allowed"
     alone = EveryWord()
     alone.overlap = "never"  # type: ignore[attr-defined]
-    assert overlap_of(NoisyCritic(alone, NoiseSettings(), 0)) == "never"
+    assert get_overlap(NoisyCritic(alone, NoiseSettings(), 0)) == "never"
 
 
 def test_the_command_line_chooses_the_noise() -> None:

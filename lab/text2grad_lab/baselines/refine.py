@@ -18,7 +18,7 @@ from text2grad.data.responses import Item
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
-from text2grad.feedback import OF_A_JUDGEMENT, Critique, Example, Feedback
+from text2grad.feedback import JUDGEMENT_KEYS, Critique, Example, Feedback
 from text2grad.jsonl import read_jsonl
 from text2grad.policy.load import load_frozen
 from text2grad.policy.local_chat import LocalChat
@@ -33,7 +33,7 @@ from text2grad.tasks.base import question_of, words_of
 from text2grad_lab.baselines.records import refuse_transcripts
 from text2grad_lab.baselines.revision import Case, finds_nothing, refine_settings, revise, revision_prompt
 
-ANSWER_KEYS = {*OF_A_JUDGEMENT, TOKEN_IDS, "outcome", "tier", "test_output", "evidence"}
+ANSWER_KEYS = {*JUDGEMENT_KEYS, TOKEN_IDS, "outcome", "tier", "test_output", "evidence"}
 """Keys of `meta` that describe the recorded answer, not the prompt."""
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from text2grad.critics.prompted import TaggerCritic
 from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Example, Failure, Judgement, Place, Source, Span, tokens_of
+from text2grad.feedback import Critic, Example, Failure, Judgement, Place, Source, Span, count_critic_tokens
 from text2grad.json_text import from_json
 from text2grad.policy.settings import GenerationSettings
 from text2grad.settings import Settings
@@ -63,7 +63,7 @@ class StepCritic:
     @property
     def tokens(self) -> float:
         """Tokens read by the critic."""
-        return tokens_of(self.critic)
+        return count_critic_tokens(self.critic)
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Judge all responses; a failure stays one."""

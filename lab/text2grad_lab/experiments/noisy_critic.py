@@ -18,7 +18,16 @@ from pydantic import Field
 
 from text2grad.critics.spec import CriticSpec
 from text2grad.critics.table import CRITICS
-from text2grad.feedback import Critic, Critique, Example, Feedback, Judgement, Span, overlap_of, tokens_of
+from text2grad.feedback import (
+    Critic,
+    Critique,
+    Example,
+    Feedback,
+    Judgement,
+    Span,
+    count_critic_tokens,
+    get_overlap,
+)
 from text2grad.settings import Settings
 from text2grad_lab.tasks.facts import FACTS
 from text2grad_lab.tasks.fields import FIELDS
@@ -46,7 +55,7 @@ class NoisyCritic:
         self.settings = settings
         self.seed = seed
         self.source = critic.source
-        self.overlap = overlap_of(critic)
+        self.overlap = get_overlap(critic)
         self._spans = self._altered = 0
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
@@ -57,7 +66,7 @@ class NoisyCritic:
     @property
     def tokens(self) -> float:
         """Of the other critic."""
-        return tokens_of(self.critic)
+        return count_critic_tokens(self.critic)
 
     def counts(self) -> dict[str, float]:
         """Spans seen and altered since the last call, for the metrics of a step."""

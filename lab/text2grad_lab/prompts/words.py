@@ -14,7 +14,7 @@ from typing import Any
 from text2grad import wire
 from text2grad.critics.prompted import AnswerFormat
 from text2grad.feedback import Critique, Failure, Judgement, QuoteCounts, Span, Tolerance
-from text2grad.feedback.shown import as_data
+from text2grad.feedback.escaping import escape_text
 from text2grad.json_text import storable
 from text2grad.unicode_words import pieces
 from text2grad.wire.objects import UnreadableError, invalid, read_object
@@ -64,7 +64,7 @@ def _read(listed: object, response: str) -> Critique:
     for item, (start, end) in zip(listed, places, strict=True):
         word, label = _labelled(item)
         text = response[start:end]
-        if word not in (text, as_data(text)):
+        if word not in (text, escape_text(text)):
             lost.append(word)
         elif label:
             spans.append(Span(start=start, end=end, label=1 if label > 0 else -1, text=text))

@@ -16,7 +16,7 @@ from text2grad.data.published import Response, responses_of
 from text2grad.data.records import OWN_KEYS
 from text2grad.data.spans.marks import as_turns
 from text2grad.errors import UserError
-from text2grad.feedback import Message, Preference, Transcript, key_of
+from text2grad.feedback import Message, Preference, Transcript, response_key
 
 SIDES = ("chosen", "rejected")
 OPENAI_SIDES = ("preferred_output", "non_preferred_output")
@@ -38,7 +38,7 @@ def read_pairs(data: str, split: str = "") -> Pairs:
     for pair in list(convert_rows(rows, data, frozenset(), _pairs_of, "preference pair")):
         if pair is None:
             left_out["undecided"] += 1
-        elif key_of(pair.chosen).strip() == key_of(pair.rejected).strip():
+        elif response_key(pair.chosen).strip() == response_key(pair.rejected).strip():
             left_out["equal_sides"] += 1
         elif (key := (pair.prompt, pair.chosen, pair.rejected)) in kept:
             left_out["repeated"] += 1

@@ -20,9 +20,9 @@ from text2grad.feedback import (
     Feedback,
     Judgement,
     Source,
-    judgements_of,
-    overlap_of,
-    tokens_of,
+    count_critic_tokens,
+    get_judgements,
+    get_overlap,
 )
 from text2grad.tasks.base import rouge_l_scores
 
@@ -51,20 +51,20 @@ class ProbedCritic:
         self.critic = critic
         self.seed = seed
         self.source: Source = critic.source
-        self.overlap = overlap_of(critic)
+        self.overlap = get_overlap(critic)
         self._last: tuple[Sequence[Example], Sequence[str]] = ((), ())
         self._lock = Lock()
 
     @property
     def tokens(self) -> float:
         """Read and written by the other critic, where it counts them."""
-        return tokens_of(self.critic)
+        return count_critic_tokens(self.critic)
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """What the other critic says."""
         with self._lock:
             self._last = (examples, responses)
-        return judgements_of(self.critic, examples, responses)
+        return get_judgements(self.critic, examples, responses)
 
     def probe(self, step: int, reward: float) -> Probe:
         """Probe the critic on the answers that it judged last, those of a step with this mean
@@ -78,7 +78,7 @@ class ProbedCritic:
         ]
         marred = spoiled(records, min(ANSWERS, len(records)), self.seed + step)
         told = [Example(id=each.id, prompt=each.prompt) for each in marred]
-        judged = judgements_of(self.critic, told, [each.response for each in marred]) if marred else []
+        judged = get_judgements(self.critic, told, [each.response for each in marred]) if marred else []
         critiques = [judgement for judgement in judged if isinstance(judgement, Critique)]
         # A program may pass its tests and read differently from its reference.
         compared = [pair for pair in answers if pair[0].reference and not pair[0].meta.get("tests")]

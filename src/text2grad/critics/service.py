@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from text2grad.align.critic_queue import CriticQueue
 from text2grad.critics.served import MOST_BYTES, SECONDS, Batch, is_loopback, written_judgements
 from text2grad.errors import EXIT_DONE, UserError, first_error
-from text2grad.feedback import Critic, Failure, tokens_of
+from text2grad.feedback import Critic, Failure, count_critic_tokens
 from text2grad.json_text import from_json, to_json
 
 MOST_TOGETHER = 256
@@ -100,7 +100,7 @@ class CriticService:
             *_counter("failures", "Failed critiques by kind.", self._failures, "kind"),
             *_counter("responses", "Responses that were judged.", {"": self._responses}),
             *_counter("seconds", "Seconds that requests took, waiting included.", {"": self._seconds}),
-            *_counter("tokens", "Tokens that the critic read and wrote.", {"": tokens_of(self.critic)}),
+            *_counter("tokens", "Tokens that the critic read and wrote.", {"": count_critic_tokens(self.critic)}),
         ]
         return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 

@@ -27,7 +27,7 @@ from text2grad.feedback import (
     Preference,
     Transcript,
     conversation_of,
-    key_of,
+    response_key,
 )
 from text2grad.feedback.quotes import Quote, to_quotes
 from text2grad.json_text import to_json
@@ -161,7 +161,7 @@ def build_pairs(records: Iterable[Feedback], most: int = 1) -> Pairs:
             left_out["single"] += 1
         elif best.score == worst.score:
             left_out["equal_scores"] += 1
-        elif key_of(best.response).strip() == key_of(worst.response).strip():
+        elif response_key(best.response).strip() == response_key(worst.response).strip():
             left_out["equal_sides"] += 1
         else:
             found += _from_both_ends(group, most)
@@ -171,7 +171,7 @@ def build_pairs(records: Iterable[Feedback], most: int = 1) -> Pairs:
 def _from_both_ends(group: Sequence[Feedback], most: int) -> Iterator[Preference]:
     """Pairs of distinct responses to one prompt, from the best and the worst inwards; the first of
     equals first."""
-    distinct = {key_of(record.response).strip(): record for record in reversed(group)}
+    distinct = {response_key(record.response).strip(): record for record in reversed(group)}
     downwards = sorted(reversed(distinct.values()), key=lambda record: -(record.score or 0.0))
     upwards = sorted(reversed(distinct.values()), key=lambda record: record.score or 0.0)
     ranks = sorted(product(range(len(distinct)), repeat=2), key=lambda pair: (abs(pair[0] - pair[1]), pair))

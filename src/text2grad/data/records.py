@@ -43,7 +43,7 @@ from text2grad.data.spreadsheets.tables import bad_rows, is_table
 from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
 from text2grad.data.tools import PAIRS_CURE
 from text2grad.errors import InvalidFields, UsageError, UserError
-from text2grad.feedback import Critique, Failure, Feedback, Label, QuoteCounts, Record, escapes_folder, key_of
+from text2grad.feedback import Critique, Failure, Feedback, Label, QuoteCounts, Record, escapes_folder, response_key
 from text2grad.json_text import record_json
 from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.named import is_import_path, load_named
@@ -563,5 +563,5 @@ def other_feedback(path: Path, kind: str = "", about: Collection[bytes] = ()) ->
 def _identity(record: Feedback) -> bytes:
     """The response of a record and its kind of critic: a later judgement of the same takes its
     place."""
-    words = "\0".join((record.source.kind, record.id, key_of(record.response)))
+    words = "\0".join((record.source.kind, record.id, response_key(record.response)))
     return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -35,8 +35,8 @@ from text2grad.data.spans.marks import LABELS, POLARITY, Mark, as_turns, diff_sp
 from text2grad.data.spans.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Label, Message, QuoteCounts, Span, Tolerance, is_foreign, key_of
-from text2grad.feedback.quotes import Quote, in_order, occurrences, resolve
+from text2grad.feedback import Label, Message, QuoteCounts, Span, Tolerance, is_foreign, response_key
+from text2grad.feedback.quotes import Quote, occurrences, resolve, sort_spans
 from text2grad.json_text import from_json, split_lines, to_json
 from text2grad.wire.nearest import nearest
 
@@ -365,7 +365,7 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
 def content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:
     """The id of a remark that brings none: the same for what the same person says of the same
     response."""
-    content = to_json([[turn.model_dump() for turn in prompt], key_of(response), annotator])
+    content = to_json([[turn.model_dump() for turn in prompt], response_key(response), annotator])
     return f"remark-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
@@ -378,17 +378,17 @@ def _add_quotes(opinion: Opinion, quotes: Iterable[tuple[Quote, Label]], label: 
     text = opinion.response
     bare = [_bare(quote, text) for quote, other in quotes if other == label]
     resolved = resolve(bare, text, label, AS_PEOPLE_QUOTE)
-    opinion.spans = in_order([*opinion.spans, *resolved.spans])
+    opinion.spans = sort_spans([*opinion.spans, *resolved.spans])
     opinion.counts += resolved.counts
-    opinion.missing_quotes = [*opinion.missing_quotes, *resolved.lost]
-    for quote in resolved.lost:
+    opinion.missing_quotes = [*opinion.missing_quotes, *resolved.unmatched]
+    for quote in resolved.unmatched:
         if is_foreign(quote, text):
             loss = "was said by a tool or a user: quote the turns that are judged"
         else:
             near = nearest(quote, text)
             loss = "is not in the response" + (f"; nearest: {_short(near)}" if near else "")
         opinion.losses.append(f"{_short(quote)} {loss}")
-    for quote in resolved.unclear:
+    for quote in resolved.ambiguous:
         count = len(occurrences(quote, text))
         times = f"{count} times" if count > 1 else "more than once"
         cure = 'quote more of it, or say which by "occurrence"'
@@ -404,7 +404,7 @@ def _add_marks(opinion: Opinion, marks: Sequence[Mark]) -> list[str]:
     critique."""
     text = opinion.response
     spans, unplaced = resolve_marks(marks, text)
-    opinion.spans = in_order([*opinion.spans, *spans])
+    opinion.spans = sort_spans([*opinion.spans, *spans])
     opinion.counts += QuoteCounts(**Counter(why for why, _ in unplaced))
     for why, (start, end, label, quote, *_) in unplaced:
         if why == "no_polarity":
@@ -478,7 +478,7 @@ def _bare(quote: Quote, response: str) -> Quote:
     if len(text) < 3 or text[0] not in _OPENING or text[-1] not in _CLOSING:
         return quote
     inner = quote._replace(text=text[1:-1].strip())
-    there = [not resolve([form], response, 1, AS_PEOPLE_QUOTE).lost for form in (quote, inner)]
+    there = [not resolve([form], response, 1, AS_PEOPLE_QUOTE).unmatched for form in (quote, inner)]
     return inner if there == [False, True] else quote
 
 

@@ -25,7 +25,7 @@ from text2grad.errors import InvalidFields, UserError, first_error, warn_once
 from text2grad.feedback import (
     DRAFT,
     HUMAN_FEEDBACK,
-    OF_A_JUDGEMENT,
+    JUDGEMENT_KEYS,
     Example,
     Feedback,
     escapes_folder,
@@ -64,7 +64,7 @@ class Item:
             return judged
         if judged.error is not None:
             return self.original
-        details = {name: judged.meta[name] for name in OF_A_JUDGEMENT & judged.meta.keys()}
+        details = {name: judged.meta[name] for name in JUDGEMENT_KEYS & judged.meta.keys()}
         source = self.original.source.model_copy(update={"prompt_version": judged.source.prompt_version})
         update = {"spans": judged.spans, "source": source, "usage": judged.usage}
         return self.original.model_copy(update={**update, "meta": {**details, **self.original.meta}})

@@ -28,7 +28,7 @@ from text2grad.durable.log import LOGS, append_line, keep_before
 from text2grad.engines.experience import Judged, Trajectory, lost, scored
 from text2grad.engines.verl import NAME, PROBLEM
 from text2grad.errors import UserError, optional_packages
-from text2grad.feedback import Critic, Example, tokens_of
+from text2grad.feedback import Critic, Example, count_critic_tokens
 from text2grad.named import load_named
 from text2grad.policy.encode import encode_prompt, stop_ids
 from text2grad.policy.episode import Episode, MakeEnvironment, Thread, words_and_tokens
@@ -78,7 +78,7 @@ class Parts:
 
     def new_tokens(self) -> float:
         """Tokens that the critic has read and written since the last call."""
-        before, self.counted = self.counted, tokens_of(self.critic)
+        before, self.counted = self.counted, count_critic_tokens(self.critic)
         return self.counted - before
 
 

@@ -1,16 +1,22 @@
-"""The vocabulary of text2grad: examples, critiques and their spans, feedback records, critics,
-environments.
+"""The vocabulary of text2grad: examples, critiques, feedback records, critics, environments.
 
-Plain data, no tensors. A critique points at characters of a response, also by quoting it
-(`quotes`); `align` turns characters into tokens. `jsonl` reads and writes the records.
+Plain data, no tensors. A critique marks characters of a response, by offset or by quotation
+(`quotes`); `align` maps characters to tokens. `jsonl` reads and writes the records.
 """
 
-from text2grad.feedback.critics import Critic, Environment, Overlap, judgements_of, overlap_of, tokens_of
+from text2grad.feedback.critics import (
+    Critic,
+    Environment,
+    Overlap,
+    count_critic_tokens,
+    get_judgements,
+    get_overlap,
+)
 from text2grad.feedback.critiques import Critique, Failure, FailureKind, Judgement
 from text2grad.feedback.records import (
     DRAFT,
     HUMAN_FEEDBACK,
-    OF_A_JUDGEMENT,
+    JUDGEMENT_KEYS,
     Example,
     Feedback,
     Preference,
@@ -39,7 +45,7 @@ from text2grad.feedback.transcripts import (
     conversation_of,
     conversation_text,
     is_foreign,
-    key_of,
+    response_key,
     turn_at,
     turns_of,
 )
@@ -48,7 +54,7 @@ __all__ = [
     "BETWEEN_TURNS",
     "DRAFT",
     "HUMAN_FEEDBACK",
-    "OF_A_JUDGEMENT",
+    "JUDGEMENT_KEYS",
     "Critic",
     "Critique",
     "Environment",
@@ -74,14 +80,14 @@ __all__ = [
     "Turn",
     "conversation_of",
     "conversation_text",
+    "count_critic_tokens",
     "escapes_folder",
+    "get_judgements",
+    "get_overlap",
     "human_feedback_on",
     "is_foreign",
-    "judgements_of",
-    "key_of",
-    "overlap_of",
+    "response_key",
     "spans_at",
-    "tokens_of",
     "turn_at",
     "turns_of",
     "within_turns",

@@ -1,4 +1,4 @@
-"""Protocols of critics, which give feedback, and of environments, which answer a policy."""
+"""Protocols for critics, which judge responses, and environments, which answer a policy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from text2grad.named import call_user_code, refuse_result
 class Critic(Protocol):
     """Anything that gives feedback: an LLM, a program, people, or a trained reward model.
 
-    One call judges a batch, because a local model is only fast in batches; there are exactly as
-    many judgements as responses, in their order. A critic never raises for one bad response: it
-    returns a `Failure` in its place.
+    One call judges a batch, because a local model is only fast in batches. It returns one judgement
+    per response, in order. A critic never raises because of a single response: it returns a
+    `Failure` for it.
     """
 
     @property
     def source(self) -> Source:
-        """Who speaks; a class attribute will do."""
+        """The origin of the feedback; a class attribute will do."""
         ...
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
@@ -30,12 +30,12 @@ class Critic(Protocol):
         ...
 
 
-def judgements_of(critic: Critic, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-    """Ask a critic for one judgement per response, and check that it gave them.
+def get_judgements(critic: Critic, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+    """Ask a critic for one judgement per response and check the answer.
 
     Raises:
-        UserError: a critic of the user's own raised; there are not as many judgements as responses,
-            or one of them is something else.
+        UserError: a user-defined critic raised, or returned the wrong number of judgements or
+            another type.
     """
     cure = "return one Critique or Failure for each response, in their order"
     judgements = call_user_code(cure, critic.critique, examples, responses)
@@ -43,40 +43,39 @@ def judgements_of(critic: Critic, examples: Sequence[Example], responses: Sequen
         refuse_result(cure, critic, "critique", judgements)
     if len(judgements) != len(responses):
         name = type(critic).__name__
-        raise UserError(f"{name} gave {len(judgements)} judgements of {len(responses)} responses", cure)
+        raise UserError(f"{name} returned {len(judgements)} judgements for {len(responses)} responses", cure)
     return list(judgements)
 
 
 Overlap = Literal["helps", "allowed", "never"]
 
 
-def overlap_of(critic: object) -> Overlap:
-    """Return a critic's attribute `overlap`: may it run in a thread while the policy computes?
+def get_overlap(critic: object) -> Overlap:
+    """Return whether a critic may run in a thread while the policy computes (attribute `overlap`).
 
-    `helps`: most of its work is done outside this process (requests, programs). `never`: it
-    computes with the policy's own weights. `allowed` is the default.
+    `helps`: most of its work happens outside this process (requests, programs). `never`: it uses
+    the policy's own weights. The default is `allowed`.
     """
     overlap: Overlap = getattr(critic, "overlap", "allowed")
     return overlap
 
 
-def tokens_of(critic: object) -> float:
-    """Return the tokens that a critic has read and written so far (its attribute `tokens`); 0 if it
-    is no model."""
+def count_critic_tokens(critic: object) -> float:
+    """Return the tokens a critic has read and written (attribute `tokens`), 0 by default."""
     return float(getattr(critic, "tokens", 0.0))
 
 
 class Environment(Protocol):
-    """Answers the turns of a policy in one episode: tools, a game, a simulated user.
+    """The other side of an episode: tools, a game, or a simulated user.
 
-    The same example and turns must get the same answers, or a resumed run would differ. verifiers
-    and TRL have environments of other shapes, which examples/own_environment.py adapts.
+    Equal examples and turns must get equal answers, or a resumed run would differ.
+    examples/own_environment.py adapts the environments of verifiers and TRL.
     """
 
     def reset(self, example: Example) -> Sequence[Message]:
-        """Begin an episode; return the messages after the example's prompt (often none)."""
+        """Start an episode and return the messages that follow the prompt (often none)."""
         ...
 
     def step(self, turn: Message) -> tuple[Sequence[Message], bool]:
-        """Return the messages that answer a turn of the policy, and whether the episode is over."""
+        """Return the messages that answer a turn of the policy, and whether the episode ended."""
         ...

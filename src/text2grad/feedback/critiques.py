@@ -1,4 +1,4 @@
-"""Critiques of a response, and the failures in their place."""
+"""Critiques of a response, and failures to obtain one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ TurnScore = Annotated[float, Field(strict=True, ge=-1.0, le=1.0)] | None
 
 
 class Critique(Record):
-    """Feedback on one response: free text, the spans that it is about, and a verdict in [-1, 1].
+    """Feedback on one response: free text, labelled spans, and a verdict in [-1, 1].
 
-    `score`: None without a verdict. `turn_scores`: the verdicts on the turns of a `Transcript`, or
-    empty. `quotes` counts the quotes without a span; `lost` are those not in the response, as far
-    as known. `forced`: 1 if the token limit ended the answer (grounded decoding closes it in time);
-    of several critiques that voted, their number. `omissions`: what the response leaves out, which
-    no span can quote. `meta`: what else the critic knows (a program: outcome, tier, evidence);
-    copied to the feedback record.
+    Attributes:
+        text: the critique in words.
+        spans: the labelled spans of the response.
+        score: the verdict; None without one.
+        turn_scores: one verdict per turn of a `Transcript`, or empty.
+        quotes: counts of the quotes without a span.
+        lost: the quotes that are not in the response, where the critic recorded them.
+        forced: 1 if the token limit ended the answer (grounded decoding closes it in time); for a
+            vote, the number of such critiques.
+        omissions: what the response leaves out, which no span can quote.
+        meta: further data of the critic (a program: outcome, tier, evidence); copied to the
+            feedback record.
     """
 
     text: str
@@ -49,39 +55,38 @@ class Critique(Record):
     ) -> Self:
         """Make a critique from quotes of the response.
 
-        A quote is whole words that occur once; if it is listed k times, it means the first k
-        occurrences. A quote that does not occur gives no span, is counted in `quotes.unmatched` and
-        is kept in `lost`. One that occurs several times and is listed once gives no span and is
-        counted in `quotes.ambiguous`.
+        A quote is whole words that occur once. A quote listed k times means its first k
+        occurrences. A quote that does not occur gives no span; it is counted in `quotes.unmatched`
+        and kept in `lost`. A quote that occurs several times but is listed once gives no span
+        either; it is counted in `quotes.ambiguous`.
 
         Args:
-            response: the text that is judged; of a `Transcript`, only the policy's own words can be
-                quoted.
-            good: what is right in it, quoted.
-            poor: what is wrong in it, quoted.
+            response: the judged text; in a `Transcript`, only the policy's turns can be quoted.
+            good: quotes of what is right.
+            poor: quotes of what is wrong.
             score: the verdict, from -1 to 1.
             text: the critique in words.
-            tolerance: how far a quote may be from the letter of the response.
+            tolerance: how closely a quote must match the response.
 
         Returns:
-            The critique, its spans in the order of the text.
+            The critique, with its spans in text order.
 
         Raises:
-            InvalidFields: the score is not from -1 to 1.
-            UserError: a string stands where a list of quotes should.
+            InvalidFields: the score is outside [-1, 1].
+            UserError: `good` or `poor` is a string instead of a list.
         """
-        from text2grad.feedback.quotes import Quote, in_order, resolve  # loads `regex`, unused in training
+        from text2grad.feedback.quotes import Quote, resolve, sort_spans  # loads `regex`, unused in training
 
         if isinstance(good, str) or isinstance(poor, str):
-            raise UserError("good and poor are lists of quotes, and one is a string", 'poor=["next week"]')
+            raise UserError("good and poor must be lists of quotes, not strings", 'poor=["next week"]')
         praised = resolve([*map(Quote, good)], response, 1, tolerance)
         blamed = resolve([*map(Quote, poor)], response, -1, tolerance)
         return cls(
             text=text,
-            spans=in_order([*praised.spans, *blamed.spans]),
+            spans=sort_spans([*praised.spans, *blamed.spans]),
             score=score,
             quotes=praised.counts + blamed.counts,
-            lost=(*praised.lost, *blamed.lost),
+            lost=(*praised.unmatched, *blamed.unmatched),
         )
 
     @classmethod
@@ -100,29 +105,30 @@ class Critique(Record):
         score: str = "score",
         text: str = "text",
     ) -> Self:
-        """Make a critique of another program's JSON, whose spans are offsets; the arguments name
-        its keys.
+        """Make a critique from another program's JSON with character offsets.
+
+        The keyword arguments name the keys of that JSON.
 
         Args:
             values: the JSON object.
-            response: the text that is judged.
-            spans: the list of spans; without it there are none.
-            start: of a span, its first character (code points, from 0).
-            end: of a span, the character after its last.
-            kind: of a span, what it is.
-            label: what each kind is worth: 1 good, -1 poor, 0 neither; without it, kinds are these
+            response: the judged text.
+            spans: key of the list of spans; optional in the JSON.
+            start: key of a span's first character (code points, from 0).
+            end: key of the character after a span's last.
+            kind: key of a span's kind.
+            label: the label of each kind: 1 good, -1 poor, 0 neither; None: the kinds are these
                 numbers.
-            quote: of a span, its text, which is compared with the response where it is given.
-            reason: of a span, why it is marked, where it is given.
-            score: the verdict, from -1 to 1, where it is given.
-            text: the critique in words, where it is given.
+            quote: key of a span's text, checked against the response; optional.
+            reason: key of the reason for a span; optional.
+            score: key of the verdict, from -1 to 1; optional.
+            text: key of the critique in words; optional.
 
         Returns:
-            The critique, its spans in the order of the list.
+            The critique, with its spans in the order of the list.
 
         Raises:
-            InvalidCritique: the score, or an offset, kind or text of a span does not fit; names the
-                first span.
+            InvalidCritique: the score is out of range, or an offset, kind or text of a span does
+                not fit; names the first such span.
         """
         labels: Mapping[Any, Label] = {1: 1, 0: 0, -1: -1} if label is None else label
         items = values.get(spans, [])
@@ -139,32 +145,30 @@ class Critique(Record):
 
     @property
     def quote_count(self) -> int:
-        """The number of quotes that pay: spans that are good or poor, unmatched and ambiguous
-        quotes."""
+        """Number of good and poor quotes, with those that are unmatched or ambiguous."""
         return sum(span.label != 0 for span in self.spans) + self.quotes.unmatched + self.quotes.ambiguous
 
 
 def _span_of(
     item: Any, response: str, labels: Mapping[Any, Label], keys: tuple[str, str, str, str, str], where: str
 ) -> Span:
-    """Read a span of another program's JSON; `keys` are those of `Critique.from_dict`, in its
-    order."""
+    """Parse a span of another program's JSON; `keys` as in `Critique.from_dict`, in its order."""
     start, end, kind, quote, reason = keys
     if not isinstance(item, Mapping) or not {start, end, kind} <= item.keys():
         raise InvalidCritique(
-            f"{where} is not an object with {start}, {end} and {kind}", "name its keys: start=, end=, kind="
+            f"{where} is not an object with keys {start}, {end} and {kind}", "name its keys: start=, end=, kind="
         )
     first, last = item[start], item[end]
     if type(first) is not int or type(last) is not int or not 0 <= first < last <= len(response):
         raise InvalidCritique(
             f"{where}: [{first}, {last}) is not within the {len(response)} characters of the response",
-            "offsets count code points from 0, the end is after the last",
+            "count code points from 0; the end is exclusive",
         )
     words = response[first:last]
     if item.get(quote, words) != words:
         raise InvalidCritique(
-            f"{where}: its text is {item[quote]!r}, the response has {words!r} there",
-            "is it of another text, or in UTF-16?",
+            f"{where}: its text is {item[quote]!r}, but the response has {words!r} at these offsets",
+            "check that the offsets refer to this response and count code points, not UTF-16 units",
         )
     if not isinstance(item[kind], str | int) or item[kind] not in labels:
         raise InvalidCritique(f"{where}: {kind} {item[kind]!r} has no label", f"label={{{item[kind]!r}: -1, ...}}")
@@ -172,11 +176,10 @@ def _span_of(
 
 
 class Failure(Record):
-    """A critique that could not be obtained. It is a record, never a score and never an empty
-    critique.
+    """A critique that could not be obtained: a record, never a score or an empty critique.
 
-    `kind`: its kind; `message`: the reason, in a line; `raw`: what the critic wrote. `meta`: what
-    else the critic knows; copied to the feedback record.
+    `message` gives the reason in one line, `raw` the critic's output. `meta` is further data of the
+    critic, copied to the feedback record.
     """
 
     kind: FailureKind

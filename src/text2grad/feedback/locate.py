@@ -1,7 +1,6 @@
-"""Locate a quote that is not literally in the response.
+"""Locate a quote that does not occur literally in the response.
 
-What is found is always an interval of the response as it stands; the quote itself is never put in
-its place.
+A match is always an interval of the unchanged response.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from text2grad.feedback.spans import Place, Tolerance
 from text2grad.feedback.transcripts import Turn
 from text2grad.unicode_words import inside_word
 
-_ONE_FORM = {
+_CANONICAL = {
     **dict.fromkeys("‘’‚‛′`´", "'"),
     **dict.fromkeys("“”„‟″«»", '"'),
     **dict.fromkeys("‐‑‒–—―−", "-"),
@@ -25,96 +24,94 @@ _ONE_FORM = {
     "…": "...",
 }
 _WIDTHS = ("<wide>", "<narrow>", "<compat> 0066")
-"""How the decompositions of letters of another width, and of ligatures with f, begin in Unicode's
-database."""
+"""Prefixes of the Unicode decompositions of full-width and half-width letters, and f-ligatures."""
 
 
 def locate(quote: str, response: str, turns: Sequence[Turn], tolerance: Tolerance) -> list[Place]:
-    """Return the places, each within one of these turns, of a quote that has no literal match.
+    """Return the places of a quote without a literal match, each within one of `turns`.
 
-    The first form in which there are some counts.
+    The strictest comparison that yields any place wins.
     """
     for ignore_case in {"exact": (), "normalised": (False,), "any_case": (False, True)}[tolerance]:
         places = [
             (turn.start + start, turn.start + end)
             for turn in turns
-            for start, end in _in_form(quote, response[turn.start : turn.end], ignore_case)
+            for start, end in _folded_places(quote, response[turn.start : turn.end], ignore_case)
         ]
         if places:
             return places
     return []
 
 
-def every_place(part: AnyStr, text: AnyStr) -> Iterator[int]:
-    """Where `part` starts in `text`, in order; its places may overlap."""
-    place = text.find(part)
-    while place >= 0:
-        yield place
-        place = text.find(part, place + 1)
+def find_all(part: AnyStr, text: AnyStr) -> Iterator[int]:
+    """Yield every index at which `part` starts in `text`; matches may overlap."""
+    start = text.find(part)
+    while start >= 0:
+        yield start
+        start = text.find(part, start + 1)
 
 
 class _Folded(NamedTuple):
-    """A text in plain form; `origins[i]` is the character of the text that plain character i comes
-    from."""
+    """A text in canonical form; its character i comes from character `origins[i]` of the source."""
 
     text: str
     origins: list[int]
 
 
 @lru_cache(maxsize=64)
-def _folded(text: str, ignore_case: bool) -> _Folded:
-    """A text in one form. Accents are apart from their letters, in Unicode's order, so that
-    composed and decomposed letters are the same.
+def _fold(text: str, ignore_case: bool) -> _Folded:
+    """Fold a text into canonical form.
+
+    Combining marks follow their letter in canonical order, so composed and decomposed letters
+    compare equal.
     """
     characters: list[str] = []
     origins: list[int] = []
     for index, char in enumerate(text):
-        plain = _plain(char, ignore_case)
-        if plain == " " and characters and characters[-1] == " ":
+        folded = _fold_character(char, ignore_case)
+        if folded == " " and characters and characters[-1] == " ":
             continue
-        for piece in plain:
-            place = len(characters)
-            while (rank := _rank(piece)) and place and _rank(characters[place - 1]) > rank:
-                place -= 1
-            characters.insert(place, piece)
-            origins.insert(place, index)
+        for piece in folded:
+            position, order = len(characters), unicodedata.combining(piece)
+            while order and position and unicodedata.combining(characters[position - 1]) > order:
+                position -= 1
+            characters.insert(position, piece)
+            origins.insert(position, index)
     return _Folded("".join(characters), origins)
 
 
-_rank = unicodedata.combining
-
-
 @lru_cache(maxsize=8192)
-def _plain(char: str, ignore_case: bool) -> str:
-    char = _ONE_FORM.get(char, char)
+def _fold_character(char: str, ignore_case: bool) -> str:
+    char = _CANONICAL.get(char, char)
     other_width = unicodedata.decomposition(char).startswith(_WIDTHS) if len(char) == 1 else False
     char = unicodedata.normalize("NFKD" if other_width else "NFD", char)
-    char = _ONE_FORM.get(char, " " if char.isspace() else char)
+    char = _CANONICAL.get(char, " " if char.isspace() else char)
     return char.casefold() if ignore_case else char
 
 
-def _in_form(quote: str, response: str, ignore_case: bool) -> list[Place]:
-    """Whole-word places, each mapped back to the characters of the response."""
-    plain, there = _folded(quote, ignore_case).text.strip(), _folded(response, ignore_case)
+def _folded_places(quote: str, response: str, ignore_case: bool) -> list[Place]:
+    """Return the whole-word matches of the folded quote, as characters of the response."""
+    needle, haystack = _fold(quote, ignore_case).text.strip(), _fold(response, ignore_case)
     places = []
-    for position in every_place(plain, there.text) if plain else ():
-        end_there = position + len(plain)
-        if _splits(there, position) or _splits(there, end_there):
+    for first in find_all(needle, haystack.text) if needle else ():
+        last = first + len(needle)
+        if _splits_character(haystack, first) or _splits_character(haystack, last):
             continue
-        start, end = there.origins[position], max(there.origins[position:end_there]) + 1
-        while inside_word(response, end) and not _plain(response[end], ignore_case):
+        start, end = haystack.origins[first], max(haystack.origins[first:last]) + 1
+        while inside_word(response, end) and not _fold_character(response[end], ignore_case):
             end += 1  # a joiner or a variation selector that belongs to the last character
         if not (inside_word(response, start) or inside_word(response, end)):
             places.append((start, end))
     return places
 
 
-def _splits(there: _Folded, position: int) -> bool:
-    """Whether `position` lies within what is one character to a reader: "..." for an ellipsis, a
-    letter and its accent, the parts of a Korean syllable.
+def _splits_character(folded: _Folded, position: int) -> bool:
+    """True if `position` is inside what a reader sees as one character.
+
+    That is "..." for an ellipsis, a letter and its accent, or the parts of a Korean syllable.
     """
-    if not 0 < position < len(there.text):
+    if not 0 < position < len(folded.text):
         return False
-    before, char, origins = there.text[position - 1], there.text[position], there.origins
-    joined = "\u1100" <= before <= "\u11ff" and "\u1160" <= char <= "\u11ff"
-    return origins[position - 1] == origins[position] or bool(_rank(char)) or joined
+    before, char, origins = folded.text[position - 1], folded.text[position], folded.origins
+    in_syllable = "\u1100" <= before <= "\u11ff" and "\u1160" <= char <= "\u11ff"
+    return origins[position - 1] == origins[position] or bool(unicodedata.combining(char)) or in_syllable

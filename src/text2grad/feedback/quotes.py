@@ -1,8 +1,7 @@
-"""The quote grammar: which characters of a response a quoted phrase means.
+"""The quote grammar: resolve quoted phrases to characters of a response.
 
-A quote refers to one of its candidates: the places of the response where it occurs as whole words.
-Scripts that put no spaces between words (CJK, Thai ...) have no such boundary, so there every place
-is a candidate.
+The candidates of a quote are its whole-word occurrences in the response. Scripts without spaces
+between words (CJK, Thai ...) have no word boundaries, so every occurrence is a candidate.
 """
 
 from __future__ import annotations
@@ -11,19 +10,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from text2grad.feedback.locate import every_place, locate
-from text2grad.feedback.shown import shown, tags_for
+from text2grad.feedback.escaping import escape, reserved_tags
+from text2grad.feedback.locate import find_all, locate
 from text2grad.feedback.spans import Label, Place, QuoteCounts, Span, Tolerance
 from text2grad.feedback.transcripts import Turn, is_foreign, turn_at, turns_of
 from text2grad.unicode_words import inside_word
 
 
 class Quote(NamedTuple):
-    """One item of a span list: the quoted text, why it is quoted, and which candidate is meant
-    (from 1).
+    """One item of a span list: the quoted text, the reason, and the candidate it means.
 
-    A `part` may begin and end inside a word: all its places in the response are candidates. Where a
-    `turn` is named (from 1, of the policy's own), the candidates are those in it.
+    `occurrence` and `turn` count from 1. A `part` may start and end inside a word, so all its
+    occurrences are candidates. With `turn`, only that turn of the policy is searched.
     """
 
     text: str
@@ -34,14 +32,16 @@ class Quote(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The spans of each quote, what became of the other quotes, those that are not in the response,
-    and those that occur more than once without saying which.
+    """The spans of each quote, counts of the quotes without a span, and the texts of those quotes.
+
+    `unmatched` quotes are not in the response. `ambiguous` quotes occur more than once and do not
+    name an occurrence.
     """
 
     by_quote: list[list[Span]]
     counts: QuoteCounts
-    lost: list[str]
-    unclear: list[str]
+    unmatched: list[str]
+    ambiguous: list[str]
 
     @property
     def spans(self) -> list[Span]:
@@ -50,118 +50,119 @@ class Resolved(NamedTuple):
 
 
 def occurrences(quote: str, response: str, part: bool = False, turn: int | None = None) -> list[int]:
-    """Where the candidates of `quote` start in `response`, in order; occurrences may overlap.
+    """Return the start of every candidate of `quote` in `response`, in order; they may overlap.
 
-    `art` is not found inside `start` unless it is a `part`, and nothing across turns.
+    `art` does not match inside `start` unless it is a `part`. No match crosses turns.
     """
     if not quote:
         return []
     places = [
         (start, start + len(quote))
-        for start in every_place(quote, response)
+        for start in find_all(quote, response)
         if part or not (inside_word(response, start) or inside_word(response, start + len(quote)))
     ]
-    return [start for start, _ in in_turn(places, response, turn)]
+    return [start for start, _ in within_turn(places, response, turn)]
 
 
-def in_turn(places: Sequence[Place], response: str, turn: int | None = None) -> list[Place]:
-    """Those places that are within one turn of a response; with `turn`, within that one."""
-    chosen = _chosen(response, turn)
-    return [place for place in places if any(each.start <= place[0] and place[1] <= each.end for each in chosen)]
+def within_turn(places: Sequence[Place], response: str, turn: int | None = None) -> list[Place]:
+    """Return the places that lie within a single turn; with `turn`, within that turn."""
+    turns = _search_turns(response, turn)
+    return [(start, end) for start, end in places if any(turn.start <= start and end <= turn.end for turn in turns)]
 
 
-def _chosen(response: str, turn: int | None) -> tuple[Turn, ...]:
+def _search_turns(response: str, turn: int | None) -> tuple[Turn, ...]:
     turns = turns_of(response)
     return turns if turn is None else turns[turn - 1 : turn]
 
 
 def resolve(quotes: Sequence[Quote], response: str, label: Label, tolerance: Tolerance = "exact") -> Resolved:
-    """Turn the quotes of one label's list into spans.
+    """Resolve the quotes of one label to spans.
 
-    The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than
-    candidates are unmatched, and so are quotes of a tool or a user in a `Transcript`, which are
-    counted as foreign too. A single quote with several candidates means none of them. A blank quote
-    says nothing unless its `occurrence` does, or it is an indentation: longer than one character
-    and there once.
+    The k-th repeat of a quote without `occurrence` means its k-th candidate; surplus repeats are
+    unmatched. Quotes of a tool or a user in a `Transcript` are unmatched and counted as foreign. A
+    quote that is listed once but has several candidates is ambiguous. A blank quote is unmatched
+    unless it names its `occurrence` or is an indentation: several characters that occur once.
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
-    seen: Counter[Key] = Counter()
+    repeats: Counter[Key] = Counter()
     normalised = 0
     by_quote: list[list[Span]] = []
-    lost: list[str] = []
-    unclear: list[str] = []
-    known: dict[Key, tuple[list[Place], bool]] = {}
+    unmatched: list[str] = []
+    ambiguous: list[str] = []
+    candidates: dict[Key, tuple[list[Place], bool]] = {}
     for quote in quotes:
-        if (key := _key(quote)) not in known:
-            known[key] = _candidates(quote, response, tolerance)
-        places, exact = known[key]
+        if (key := _key(quote)) not in candidates:
+            candidates[key] = _candidates(quote, response, tolerance)
+        places, is_exact = candidates[key]
         if quote.occurrence is not None:
-            chosen = places[quote.occurrence - 1 : quote.occurrence]
+            places = places[quote.occurrence - 1 : quote.occurrence]
         elif not quote.text.strip():
-            chosen = places if len(places) == 1 < len(quote.text) else []
+            places = places if len(places) == 1 < len(quote.text) else []
         elif mentions[key] > 1:
-            chosen = places[seen[key] :][:1]
-            seen[key] += 1
+            places = places[repeats[key] :][:1]
+            repeats[key] += 1
         elif len(places) > 1:
-            unclear.append(quote.text)
+            ambiguous.append(quote.text)
             by_quote.append([])
             continue
+        if places:
+            normalised += not is_exact
         else:
-            chosen = places
-        if chosen:
-            normalised += not exact
-        else:
-            lost.append(quote.text)
-        by_quote.append(_spans(chosen, quote, response, label))
-    foreign = sum(is_foreign(quote, response) for quote in lost)
-    found = QuoteCounts(unmatched=len(lost), foreign=foreign, ambiguous=len(unclear), normalised=normalised)
-    return Resolved(by_quote, found, lost, unclear)
+            unmatched.append(quote.text)
+        by_quote.append(
+            [
+                Span(start=start, end=end, label=label, text=response[start:end], reason=quote.reason)
+                for start, end in places
+            ]
+        )
+    counts = QuoteCounts(
+        unmatched=len(unmatched),
+        foreign=sum(is_foreign(quote, response) for quote in unmatched),
+        ambiguous=len(ambiguous),
+        normalised=normalised,
+    )
+    return Resolved(by_quote, counts, unmatched, ambiguous)
 
 
 def _candidates(quote: Quote, response: str, tolerance: Tolerance) -> tuple[list[Place], bool]:
-    """Return the candidates of a quote, and whether they stand there to the letter."""
-    exact = _exact(quote, response) or in_turn(_quoted_as_shown(quote, response), response, quote.turn)
+    """Return the candidates of a quote, and whether they match it to the letter."""
+    exact = _exact_places(quote, response)
+    exact = exact or within_turn(_escaped_places(quote, response), response, quote.turn)
     if exact or not quote.text.strip():
         return exact, True
-    return locate(quote.text, response, _chosen(response, quote.turn), tolerance), False
+    return locate(quote.text, response, _search_turns(response, quote.turn), tolerance), False
 
 
-def _exact(quote: Quote, response: str) -> list[Place]:
+def _exact_places(quote: Quote, response: str) -> list[Place]:
     starts = occurrences(quote.text, response, quote.part, quote.turn)
     return [(start, start + len(quote.text)) for start in starts]
 
 
-def _quoted_as_shown(quote: Quote, response: str) -> list[Place]:
-    """Where a quote stands that a critic copied with the marks of `feedback.shown` in it."""
-    seen = shown(response, tags_for(response))
-    if not seen.marks:
+def _escaped_places(quote: Quote, response: str) -> list[Place]:
+    """Return the matches of a quote that a critic copied with escape marks (`escaping`)."""
+    escaped = escape(response, reserved_tags(response))
+    if not escaped.marks:
         return []
-    places = [(seen.place(start), seen.place(end)) for start, end in _exact(quote._replace(turn=None), seen.text)]
+    matches = _exact_places(quote._replace(turn=None), escaped.text)
+    places = [(escaped.source_index(start), escaped.source_index(end)) for start, end in matches]
     return [(start, end) for start, end in places if start < end]
 
 
 Key = tuple[str, bool, int | None]
-"""What says of a quote which its candidates are: its text, whether it is a part, and its turn."""
+"""The fields of a quote that decide its candidates: text, part and turn."""
 
 
 def _key(quote: Quote) -> Key:
     return quote.text, quote.part, quote.turn
 
 
-def _spans(places: Sequence[Place], quote: Quote, response: str, label: Label) -> list[Span]:
-    return [
-        Span(start=start, end=end, label=label, text=response[start:end], reason=quote.reason)
-        for start, end in places
-    ]
-
-
-def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Spans sorted by (start, end, good before poor), each once."""
+def sort_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the distinct spans, sorted by (start, end, good before poor)."""
     return tuple(dict.fromkeys(sorted(spans, key=lambda span: (span.start, span.end, -span.label))))
 
 
 def to_quotes(spans: Sequence[Span], response: str) -> list[Quote]:
-    """Quotes that `resolve` turns back into exactly these spans.
+    """Return quotes that `resolve` turns back into exactly these spans.
 
     Raises:
         ValueError: a span does not quote the response.
@@ -186,6 +187,6 @@ def _to_quote(span: Span, response: str, turn: int, repeated: bool) -> Quote:
         return Quote(span.text, span.reason, None, part)
     if len(turns_of(response)) == 1:
         return Quote(span.text, span.reason, starts.index(span.start) + 1, part)
-    there = occurrences(span.text, response, part, turn)
-    which = None if single and len(there) == 1 else there.index(span.start) + 1
-    return Quote(span.text, span.reason, which, part, turn)
+    starts = occurrences(span.text, response, part, turn)
+    occurrence = None if single and len(starts) == 1 else starts.index(span.start) + 1
+    return Quote(span.text, span.reason, occurrence, part, turn)

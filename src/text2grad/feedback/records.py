@@ -1,4 +1,4 @@
-"""Examples, and the records of feedback on answers to them."""
+"""Examples, preferences, and feedback records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ SourceKind = Literal["llm", "program", "human", "reward_model"]
 
 
 class Example(Record):
-    """One prompt of a task with its `id`, a reference answer if there is one, and task data in
-    `meta`."""
+    """One prompt of a task with its `id`, an optional reference answer, and task data in `meta`."""
 
     id: str
     prompt: tuple[Message, ...] = Field(min_length=1)
@@ -25,7 +24,7 @@ class Example(Record):
 
 
 class Preference(Record):
-    """Two answers to one prompt, one of which was preferred; task data in `meta`."""
+    """A preferred and a rejected answer to one prompt; task data in `meta`."""
 
     id: str
     prompt: tuple[Message, ...] = Field(min_length=1)
@@ -35,22 +34,22 @@ class Preference(Record):
 
 
 HUMAN_FEEDBACK = "human_feedback"
-"""Key of an example's `meta`: what a person wrote about a response to it."""
+"""Key of an example's `meta`: human feedback on a response to it."""
 DRAFT = "draft"
-"""Key of an example's `meta`: the response which `HUMAN_FEEDBACK` is about."""
+"""Key of an example's `meta`: the response that `HUMAN_FEEDBACK` refers to."""
 
 
 def human_feedback_on(example: Example, response: str) -> str:
-    """Return what a person wrote about exactly this response; empty if no one did.
+    """Return the human feedback on exactly this response, or an empty string.
 
-    A data set's feedback is about its own draft and says nothing about any other text.
+    The feedback of a data set refers to its draft, never to another response.
     """
-    about = example.meta.get(DRAFT, response)
-    return str(example.meta.get(HUMAN_FEEDBACK, "")) if about == response else ""
+    draft = example.meta.get(DRAFT, response)
+    return str(example.meta.get(HUMAN_FEEDBACK, "")) if draft == response else ""
 
 
 def escapes_folder(id: str) -> bool:
-    """True if an id, used as a path, would name a place above its folder."""
+    """True if an id, used as a path, would leave its folder."""
     return ".." in id.replace("\\", "/").split("/")
 
 
@@ -62,19 +61,26 @@ class Source(Record):
     prompt_version: str = ""
 
 
-OF_A_JUDGEMENT = frozenset(
+JUDGEMENT_KEYS = frozenset(
     {*QuoteCounts.model_fields, "forced", "lost", "omissions", "turn_scores", "annotator", "shown", "asked_without"}
 )
 """Keys of a record's `meta` that belong to its judgement."""
 
 
 class Feedback(Record):
-    """One line of a feedback file: an answered prompt with its critique, or with the error in its
-    place.
+    """One line of a feedback file: an answered prompt with its critique or an error.
 
-    `id`, `prompt` and `response`: the question and the answer. `critique`, `spans`, `score`: the
-    judgement, or `error`: why there is none. `source`: who judged; `usage`: what that cost. `meta`:
-    the task's data, and the rest of the judgement.
+    Attributes:
+        id: the id of the example.
+        prompt: the question.
+        response: the answer.
+        critique: the critique in words.
+        spans: its labelled spans.
+        score: its verdict.
+        error: the failure, if there is no critique.
+        source: the origin of the judgement.
+        usage: its cost.
+        meta: the data of the task, and the other fields of the judgement.
     """
 
     id: str
@@ -89,19 +95,19 @@ class Feedback(Record):
     meta: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _spans_quote_the_response(self) -> Self:
+    def _check_spans(self) -> Self:
         for span in self.spans:
-            first, last = (turn_at(self.response, place) for place in (span.start, span.end - 1))
+            place = f"span [{span.start}, {span.end})"
+            first, last = (turn_at(self.response, index) for index in (span.start, span.end - 1))
             if first != last or not first:
-                raise ValueError(f"span [{span.start}, {span.end}) crosses turns: write one for each")
+                raise ValueError(f"{place} crosses turns: write one span per turn")
             quoted = self.response[span.start : span.end]
             if quoted != span.text:
-                place = f"span [{span.start}, {span.end})"
-                raise ValueError(f"{place} says {span.text!r} but the response has {quoted!r} there")
+                raise ValueError(f"{place} has the text {span.text!r} but the response has {quoted!r} there")
         return self
 
     @model_validator(mode="after")
-    def _meta_makes_a_judgement(self) -> Self:
+    def _check_meta(self) -> Self:
         try:
             judgement = self.judgement()
         except (TypeError, ValueError) as error:
@@ -114,18 +120,15 @@ class Feedback(Record):
 
     @classmethod
     def of(cls, example: Example, response: str, judgement: Judgement, source: Source) -> Feedback:
-        """Make the record of a judged response; a span across turns becomes one in each turn.
+        """Make the record of a judged response; a span across turns becomes one span per turn.
 
         Args:
-            example: the question; what an earlier judgement left in its `meta` is dropped.
+            example: the question; fields of an earlier judgement in its `meta` are dropped.
             response: the answer.
-            judgement: the critique of it, or the failure in its place.
-            source: who judged.
-
-        Returns:
-            The record.
+            judgement: its critique, or the failure to obtain one.
+            source: the origin of the judgement.
         """
-        meta = {name: value for name, value in example.meta.items() if name not in OF_A_JUDGEMENT}
+        meta = {name: value for name, value in example.meta.items() if name not in JUDGEMENT_KEYS}
         meta |= judgement.meta
         common = {"id": example.id, "prompt": example.prompt, "response": response, "source": source}
         if isinstance(judgement, Failure):
@@ -141,20 +144,12 @@ class Feedback(Record):
         )
 
     def example(self) -> Example:
-        """Return the example that was answered.
-
-        Returns:
-            Its reference is the corrected answer, if people wrote one.
-        """
+        """Return the answered example; its reference is the corrected answer, if there is one."""
         reference = str(self.meta.get("corrected") or self.meta.get("gold") or "")
         return Example(id=self.id, prompt=self.prompt, reference=reference, meta=self.meta)
 
     def judgement(self) -> Judgement:
-        """Rebuild the judgement.
-
-        Returns:
-            The critique, or the failure in its place.
-        """
+        """Rebuild the critique or the failure."""
         if self.error is not None:
             return self.error
         return Critique(
@@ -170,6 +165,6 @@ class Feedback(Record):
 
     @property
     def quotes(self) -> QuoteCounts:
-        """The counts of quotes in `meta`, which a failed critique may have too."""
+        """The quote counts in `meta`, which a failure may have too."""
         counts = {name: self.meta.get(name) for name in QuoteCounts.model_fields}
         return QuoteCounts(**{name: count for name, count in counts.items() if isinstance(count, int)})

@@ -1,4 +1,4 @@
-"""Labelled places of a response, and counts of the quotes that gave none."""
+"""Labelled spans of a response, and counts of the quotes without a span."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pydantic import Field, model_validator
 from text2grad.feedback.transcripts import Record, Transcript
 
 Tolerance = Literal["exact", "normalised", "any_case"]
-"""How far a quote may be from the letter of the response: not at all; with quotes, dashes,
-whitespace, accents and full width in another form; or in other capitals too, where that finds
-nothing."""
+"""How closely a quote must match the response.
+
+`exact`: to the letter. `normalised`: up to the form of quotation marks, dashes, whitespace, accents
+and full-width letters. `any_case`: if that finds nothing, up to case as well.
+"""
 Label = Literal[1, 0, -1]
 Place = tuple[int, int]
 """The characters [start, end) of a text."""
@@ -21,11 +23,15 @@ Place = tuple[int, int]
 class Span(Record):
     """A labelled character interval of a response.
 
-    `start` and `end` are Unicode code points, `end` exclusive; `text` is the quote itself, so that
-    a record can be checked without trusting its offsets. `label` is +1 (good), -1 (poor), or 0:
-    right, but could be better (the paper's improvement suggestions), which pays nothing; `reason`
-    says why. `weight` is the confidence in the label, such as the share of judgements that agree;
-    it is written only if not 1.
+    Attributes:
+        start: the first character, in Unicode code points.
+        end: the character after the last.
+        label: 1 (good), -1 (poor), or 0 (right but improvable, the paper's improvement
+            suggestions), which gives no reward.
+        text: the quoted characters, so that a record can be checked without trusting its offsets.
+        reason: the reason for the label.
+        weight: confidence in the label, such as the share of judgements that agree; written only
+            if not 1.
     """
 
     start: int = Field(ge=0)
@@ -43,8 +49,7 @@ class Span(Record):
 
 
 class LabelledPlace(NamedTuple):
-    """The place of a span, its label (0: neither good nor poor), and the confidence in it
-    (`Span.weight`)."""
+    """The place of a span, its label (0: neither good nor poor), and its `Span.weight`."""
 
     start: int
     end: int
@@ -53,7 +58,7 @@ class LabelledPlace(NamedTuple):
 
 
 def spans_at(places: Iterable[LabelledPlace], text: str) -> tuple[Span, ...]:
-    """Return the good and the poor places of a text as spans."""
+    """Return the good and poor places of a text as spans."""
     return tuple(
         Span(start=start, end=end, label=1 if label > 0 else -1, text=text[start:end], weight=weight)
         for start, end, label, weight in places
@@ -62,13 +67,15 @@ def spans_at(places: Iterable[LabelledPlace], text: str) -> tuple[Span, ...]:
 
 
 class QuoteCounts(Record):
-    """Counts of the quotes of a critique that gave no span, or were found in another form. `+` adds
-    them up.
+    """Counts of a critique's quotes without a span or with an inexact match; `+` adds them.
 
-    No span: `unmatched` quotes are not in the response (`foreign`: those of a tool or a user among
-    them), `ambiguous` ones occur more than once without saying which, `no_polarity` ones are
-    neither praise nor blame, `repeated` ones repeat another. Found in another form (`Tolerance`):
-    `normalised`.
+    Attributes:
+        unmatched: not in the response.
+        foreign: unmatched quotes of a tool or a user.
+        ambiguous: occur several times without naming an occurrence.
+        normalised: matched in another form (`Tolerance`).
+        no_polarity: neither praise nor blame.
+        repeated: repeat another quote.
     """
 
     unmatched: int = 0
@@ -83,7 +90,7 @@ class QuoteCounts(Record):
 
 
 def within_turns(spans: tuple[Span, ...], response: str) -> tuple[Span, ...]:
-    """Cut spans at the ends of the turns of a `Transcript`."""
+    """Split spans at the turn boundaries of a `Transcript`."""
     if not isinstance(response, Transcript):
         return spans
     edges = (

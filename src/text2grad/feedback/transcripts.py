@@ -1,4 +1,4 @@
-"""Messages, and responses of one or several turns."""
+"""Chat messages, and responses of one or several turns."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from text2grad.settings import Fields
 
 
 class Record(Fields):
-    """Base of everything written to disk: immutable, unknown keys refused."""
+    """Base of everything written to disk: immutable, refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Message(Record):
-    """One chat message: the `role` of who says it, and its text (`content`)."""
+    """One chat message: the `role` of its author and its text (`content`)."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
 
 
 BETWEEN_TURNS = "\n\n"
-"""Separates the turns of a transcript; no token wrote it."""
+"""Separator of the turns of a transcript; it belongs to no token."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of the policy: its characters [start, end) in the transcript, and the `messages`
-    before it."""
+    """One turn of the policy: characters [start, end) of the transcript, and preceding messages."""
 
     start: int
     end: int
@@ -42,13 +41,13 @@ class Turn:
 
 
 class Transcript(str):
-    """A response of several turns: the policy's own words, joined by `BETWEEN_TURNS`.
+    """A response of several turns: the policy's turns, joined by `BETWEEN_TURNS`.
 
-    `turns` says where each turn ends and what others said before it, `after` what they said last.
-    Spans, quotes and tokens refer to this text, so words of a tool or a user are neither quoted nor
-    paid. A plain string is a response of one turn (`turns_of`). In JSON a transcript is the list of
-    its messages. Two transcripts are equal if all their messages are; a plain string is compared by
-    its text alone.
+    `turns` holds the bounds of each turn and the messages of a tool or a user before it; `after`
+    holds the messages after the last turn. Spans, quotes and tokens refer to the policy's text
+    only, so the words of others are neither quoted nor rewarded. A plain string is a response of
+    one turn (`turns_of`). In JSON a transcript is the list of its messages. Two transcripts are
+    equal if all their messages are; comparison with a plain string looks at the text alone.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -60,11 +59,8 @@ class Transcript(str):
         """Build a transcript turn by turn.
 
         Args:
-            turns: of each turn, the messages of others before it, and its text.
-            after: the messages of others after the last.
-
-        Returns:
-            The texts of the turns, joined.
+            turns: for each turn, the preceding messages of others and its text.
+            after: the messages of others after the last turn.
         """
         pairs = [(tuple(messages), text) for messages, text in turns]
         transcript = cls(BETWEEN_TURNS.join(text for _, text in pairs))
@@ -77,16 +73,13 @@ class Transcript(str):
 
     @classmethod
     def of_messages(cls, messages: Iterable[Message]) -> Transcript:
-        """Build a transcript from a conversation: each message of the assistant is a turn.
+        """Build a transcript from a conversation; each message of the assistant is a turn.
 
         Args:
             messages: the conversation after the prompt.
 
-        Returns:
-            The assistant's words, joined.
-
         Raises:
-            ValueError: it has none.
+            ValueError: the conversation has no message of the assistant.
         """
         turns: list[tuple[list[Message], str]] = []
         others: list[Message] = []
@@ -97,7 +90,7 @@ class Transcript(str):
             else:
                 others.append(message)
         if not turns:
-            raise ValueError("no message of the assistant in it")
+            raise ValueError("the conversation has no assistant message")
         return cls.of(turns, others)
 
     def __eq__(self, other: object) -> bool:
@@ -111,12 +104,12 @@ class Transcript(str):
 
 
 def turns_of(response: str) -> tuple[Turn, ...]:
-    """Return the turns of a response; a plain string is one."""
+    """Return the turns of a response; a plain string is one turn."""
     return response.turns if isinstance(response, Transcript) else (Turn(0, len(response)),)
 
 
 def turn_at(response: str, position: int) -> int:
-    """Return the number, from 1, of the turn that holds a character; 0 between turns."""
+    """Return the number (from 1) of the turn at a character position; 0 between turns."""
     if not isinstance(response, Transcript):
         return 1
     numbered = enumerate(response.turns, start=1)
@@ -124,14 +117,7 @@ def turn_at(response: str, position: int) -> int:
 
 
 def conversation_of(response: str) -> list[Message]:
-    """Return a response as chat messages.
-
-    Args:
-        response: plain text, which is one turn, or a `Transcript`.
-
-    Returns:
-        The policy's turns, and what others said between them.
-    """
+    """Return a response as chat messages: the policy's turns and the messages between them."""
     messages: list[Message] = []
     for turn in turns_of(response):
         messages += [*turn.messages, Message(role="assistant", content=response[turn.start : turn.end])]
@@ -139,7 +125,7 @@ def conversation_of(response: str) -> list[Message]:
 
 
 def conversation_text(prompt: Iterable[Message]) -> str:
-    """Return a conversation as text: a single user message unchanged, several with their roles."""
+    """Return a conversation as text, with roles unless it is a single user message."""
     messages = list(prompt)
     if len(messages) == 1 and messages[0].role == "user":
         return messages[0].content
@@ -147,43 +133,41 @@ def conversation_text(prompt: Iterable[Message]) -> str:
 
 
 def is_foreign(quote: str, response: str) -> bool:
-    """True if a quote is not in the policy's words but in those of a tool or a user between
-    them."""
+    """True if a quote occurs in a message of a tool or a user but not in the policy's text."""
     others = (message.content for message in conversation_of(response) if message.role != "assistant")
     return bool(quote.strip()) and quote not in response and any(quote in content for content in others)
 
 
-def key_of(response: str) -> str:
-    """Return what identifies a response: its text, or all messages of a transcript as JSON."""
+def response_key(response: str) -> str:
+    """Return a response's identity: its text, or all messages of a transcript as JSON."""
     if not isinstance(response, Transcript):
         return response
     return json.dumps([[message.role, message.content] for message in conversation_of(response)])
 
 
-def _validated_response(value: Any, text: Callable[[Any], str]) -> str:
-    """Read a response: a string, a `Transcript`, or the list of its messages."""
+def _validate_response(value: Any, validate_text: Callable[[Any], str]) -> str:
+    """Accept a string, a `Transcript`, or the list of a transcript's messages."""
     if isinstance(value, list | tuple):
-        value = Transcript.of_messages(_message(number, item) for number, item in enumerate(value, start=1))
+        value = Transcript.of_messages(_parse_message(number, item) for number, item in enumerate(value, start=1))
     if isinstance(value, Transcript) and not value.turns:
-        raise ValueError("a transcript without a turn of the assistant")
-    return value if isinstance(value, Transcript) else text(value)
+        raise ValueError("a transcript without an assistant turn")
+    return value if isinstance(value, Transcript) else validate_text(value)
 
 
-def _message(number: int, value: Any) -> Message:
+def _parse_message(number: int, value: Any) -> Message:
     try:
         return Message.model_validate(value)
     except ValidationError as error:
         raise ValueError(f"message {number}: {first_error(error)}") from error
 
 
-def _written_response(response: str) -> str | list[Message]:
+def _serialize_response(response: str) -> str | list[Message]:
     return conversation_of(response) if isinstance(response, Transcript) else response
 
 
 ResponseText = Annotated[
     str,
-    WrapValidator(_validated_response, json_schema_input_type=str | list[Message]),
-    PlainSerializer(_written_response, when_used="json"),
+    WrapValidator(_validate_response, json_schema_input_type=str | list[Message]),
+    PlainSerializer(_serialize_response, when_used="json"),
 ]
-"""A response in a record: a plain string, or a `Transcript`, which in JSON is the list of its
-messages."""
+"""A response in a record: a string, or a `Transcript` (in JSON, the list of its messages)."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from text2grad.data.responses import read_items
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import numbered
-from text2grad.feedback import OF_A_JUDGEMENT, Example, Failure, Feedback, Source
-from text2grad.feedback import key_of as response_key
+from text2grad.feedback import JUDGEMENT_KEYS, Example, Failure, Feedback, Source
+from text2grad.feedback import response_key as response_key
 from text2grad.json_text import from_json
 from text2grad.jsonl import read_jsonl, reading
 from text2grad.page.runs import Sample, read_samples
@@ -124,7 +124,7 @@ def group_records(records: Iterable[Feedback]) -> Items:
 def make_item(records: Sequence[Feedback], names: Sequence[str]) -> Item:
     """Combine records about one answer; `names` are their ids in the file."""
     first = records[0]
-    meta = {name: value for name, value in first.meta.items() if name not in OF_A_JUDGEMENT}
+    meta = {name: value for name, value in first.meta.items() if name not in JUDGEMENT_KEYS}
     judged = [(record, name) for record, name in zip(records, names, strict=True) if record.error is None]
     critics = [(record, name) for record, name in judged if record.source.kind != "human"]
     suggestion, name = critics[0] if critics else (None, names[0])

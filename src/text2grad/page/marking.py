@@ -20,7 +20,7 @@ from pydantic import Field
 
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import Mark
-from text2grad.feedback import Critique, Feedback, Label, Record, Source, Span, key_of
+from text2grad.feedback import Critique, Feedback, Label, Record, Source, Span, response_key
 from text2grad.json_text import record_json, to_json
 from text2grad.jsonl import R, parse_record, read_jsonl, refuse_folder, write_jsonl, writing
 from text2grad.page.answers import Item, Items, make_item, unjudged
@@ -269,7 +269,7 @@ def _identity(record: Feedback) -> str:
     """The fields of a record that a person wrote."""
     meta = [record.meta.get(name) for name in ("annotator", "omissions", "corrected")]
     spans = [span.model_dump() for span in record.spans]
-    return to_json([record.source.kind, key_of(record.response), *meta, record.critique, record.score, spans])
+    return to_json([record.source.kind, response_key(record.response), *meta, record.critique, record.score, spans])
 
 
 def _record(item: Item, annotator: str, opinion: Opinion) -> Feedback:

@@ -12,7 +12,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Span, key_of
+from text2grad.feedback import Feedback, Span, response_key
 from text2grad.jsonl import read_jsonl
 from text2grad.page.signs import MOST_UNMATCHED
 from text2grad.unicode_words import units
@@ -69,7 +69,7 @@ class _Quality:
 
     def add(self, record: Feedback) -> None:
         """Count one record."""
-        self.seen[_digest(record.id, key_of(record.response))] += 1
+        self.seen[_digest(record.id, response_key(record.response))] += 1
         self.usage.update(record.usage)
         self.counts.update(record.quotes.model_dump())
         self.counts.update(records=1, dropped_spans=int(record.meta.get("dropped_spans", 0)))
@@ -91,7 +91,7 @@ class _Quality:
         self.add_canary(record)
         if not record.spans:  # who marks nothing says nothing of the words
             return
-        response = _digest(*(turn.content for turn in record.prompt), key_of(record.response))
+        response = _digest(*(turn.content for turn in record.prompt), response_key(record.response))
         by, annotator = record.source, str(record.meta.get("annotator", ""))
         judge = _digest(record.id, by.kind, by.model, by.prompt_version, annotator)
         self.opinions.setdefault(response, {})[judge] = bytes(label + 1 for label in labels)

@@ -20,7 +20,7 @@ from text2grad.data.records import write_feedback
 from text2grad.data.responses import Item, Items, check_items, read_items
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.metrics import mean
-from text2grad.feedback import Critic, Example, Failure, Feedback, judgements_of
+from text2grad.feedback import Critic, Example, Failure, Feedback, get_judgements
 from text2grad.jsonl import refuse_folder
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
@@ -244,7 +244,7 @@ def criticise(critic: Critic, items: Items, target: Path, replaces: str = "") ->
 def _judged(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
     waiting = iter(items)
     while chunk := list(islice(waiting, AT_A_TIME)):
-        judgements = judgements_of(critic, [item.example for item in chunk], [item.response for item in chunk])
+        judgements = get_judgements(critic, [item.example for item in chunk], [item.response for item in chunk])
         for item, judgement in zip(chunk, judgements, strict=True):
             yield Feedback.of(item.example, item.response, judgement, critic.source)
 

@@ -29,7 +29,7 @@ from text2grad.feedback import (
     Record,
     Source,
     conversation_text,
-    judgements_of,
+    get_judgements,
 )
 from text2grad.json_text import split_lines
 from text2grad.jsonl import reading, write_jsonl
@@ -111,7 +111,7 @@ def _answer_all(
     columns = []
     for name, settings in policies:
         responses = _answers(settings, examples, seed, generation, environment)
-        judgements = judgements_of(critic, examples, responses) if critic else [None] * len(examples)
+        judgements = get_judgements(critic, examples, responses) if critic else [None] * len(examples)
         columns.append([PolicyAnswer(name, *pair) for pair in zip(responses, judgements, strict=True)])
     rows = zip(*columns, strict=True)
     return [PromptAnswers(example, answers) for example, answers in zip(examples, rows, strict=True)]
@@ -169,7 +169,7 @@ class Conversation:
             prompt = (*self._turns[name], Message(role="user", content=words))
             example = Example(id=id, prompt=prompt)
             text = sample(policy, [example], self._generation)[0][1]
-            judgement = judgements_of(self._critic, [example], [text])[0] if self._critic else None
+            judgement = get_judgements(self._critic, [example], [text])[0] if self._critic else None
             answers.append(PolicyAnswer(name, text, judgement))
             turns[name] = (*prompt, Message(role="assistant", content=text))
         self._turns = turns

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.log import Stopwatch
-from text2grad.feedback import Critic, Example, overlap_of
+from text2grad.feedback import Critic, Example, get_overlap
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.generate import Sample
@@ -88,7 +88,7 @@ class Learner:
         return together(
             partial(judge, examples, samples, self._table, critic or self.critic, self.credit),
             partial(measure, self.policy, batch, self.settings, self.generation.temperature, self._size),
-            overlap_of(self.critic) == "helps",
+            get_overlap(self.critic) == "helps",
             self.watch,
         )
 

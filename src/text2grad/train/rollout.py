@@ -15,7 +15,7 @@ from torch import Tensor
 
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, scored, token_labels
 from text2grad.errors import CritiquesFailed, NotFinite
-from text2grad.feedback import Critic, Example, Failure, Judgement, judgements_of, tokens_of
+from text2grad.feedback import Critic, Example, Failure, Judgement, count_critic_tokens, get_judgements
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
 from text2grad.policy.generate import Sample, generate
@@ -124,8 +124,8 @@ def judge(
     """Critique the text of the sampled ids, and turn the spans into credit for those ids."""
     read = [words_and_tokens(table, *each) for each in zip(examples, samples, strict=True)]
     texts, aligned = [words for words, _ in read], [tokens for _, tokens in read]
-    before = tokens_of(critic)
-    critiques = judgements_of(critic, examples, texts)
+    before = count_critic_tokens(critic)
+    critiques = get_judgements(critic, examples, texts)
     judgements = [scored(each, settings) for each in critiques]
     credits = [  # one delta per token; none for a failure, which is no score of 0
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
@@ -135,7 +135,7 @@ def judge(
         np.zeros(0, np.int8) if isinstance(each, Failure) else token_labels(each.spans, item)
         for each, item in zip(judgements, aligned, strict=True)
     ]
-    tokens = tokens_of(critic) - before
+    tokens = count_critic_tokens(critic) - before
     return Responses(list(examples), list(samples), aligned, judgements, credits, labels, tokens, texts)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from text2grad.errors import InvalidFields
 from text2grad.feedback import Critique, Failure, Span, Tolerance, turns_of
-from text2grad.feedback.quotes import Quote, in_order, resolve, to_quotes
+from text2grad.feedback.quotes import Quote, resolve, sort_spans, to_quotes
 from text2grad.json_text import storable
 from text2grad.wire.objects import UnreadableError, invalid, read_object
 
@@ -58,7 +58,7 @@ def render(critique: Critique, response: str) -> str:
     """
     value: dict[str, object] = {"critique": critique.text}
     for key, label in (("good_spans", 1), ("poor_spans", -1), (IMPROVABLE, 0)):
-        spans = [span for span in in_order(critique.spans) if span.label == label]
+        spans = [span for span in sort_spans(critique.spans) if span.label == label]
         if spans or label:
             value[key] = _items(spans, response)
     if critique.omissions:
@@ -133,11 +133,11 @@ def _critique(value: dict[str, Any], response: str, tolerance: Tolerance) -> Cri
     better = resolve(_quotes(fields.get("improvable") or []), response, 0, tolerance)
     return Critique(
         text=_string(fields["critique"], "the critique"),
-        spans=in_order([*good.spans, *poor.spans, *better.spans]),
+        spans=sort_spans([*good.spans, *poor.spans, *better.spans]),
         score=_score(fields.get("score")),
         turn_scores=_turn_scores(fields.get("turn_scores"), len(turns_of(response))),
         quotes=good.counts + poor.counts,
-        lost=tuple(quote[:_LONGEST_LOST] for quote in (*good.lost, *poor.lost, *better.lost)),
+        lost=tuple(quote[:_LONGEST_LOST] for quote in (*good.unmatched, *poor.unmatched, *better.unmatched)),
         omissions=_omissions(fields.get("omissions")),
     )
 

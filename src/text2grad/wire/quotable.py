@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from text2grad.feedback import Critique, Label, Span, turns_of
-from text2grad.feedback.locate import every_place
+from text2grad.feedback.locate import find_all
 from text2grad.feedback.quotes import Quote, resolve
 from text2grad.unicode_words import boundaries
 from text2grad.wire.answer import IMPROVABLE, parse, render
@@ -82,7 +82,7 @@ class Quotable:
         rests = [
             body[place + len(begun) : starts[bisect_left(starts, place + len(begun))]]
             for body, starts in self._bodies
-            for place in every_place(begun, body)
+            for place in find_all(begun, body)
             if place in starts
         ]
         return min(rests, key=len, default=b"")

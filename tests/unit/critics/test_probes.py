@@ -9,7 +9,17 @@ from dataclasses import replace
 import pytest
 
 from text2grad.critics.probes import Probe, ProbedCritic, hacking
-from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span, overlap_of, tokens_of
+from text2grad.feedback import (
+    Critique,
+    Example,
+    Failure,
+    Judgement,
+    Message,
+    Source,
+    Span,
+    count_critic_tokens,
+    get_overlap,
+)
 
 TEXT = "the parcel left on monday morning"
 ASKED = (Message(role="user", content="when?"),)
@@ -52,8 +62,8 @@ def test_it_judges_as_the_critic_does() -> None:
     critic = ProbedCritic(inner, seed=0)
     texts = [TEXT, "no"]
     assert critic.critique(examples(2), texts) == inner.critique(examples(2), texts)
-    assert critic.source == inner.source and overlap_of(critic) == "never"
-    assert tokens_of(critic) == tokens_of(inner) == 28.0
+    assert critic.source == inner.source and get_overlap(critic) == "never"
+    assert count_critic_tokens(critic) == count_critic_tokens(inner) == 28.0
 
 
 @pytest.mark.parametrize(("praised", "share"), [("all", 1.0), ("right", 0.0), ("none can be read", None)])

@@ -14,7 +14,7 @@ from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.durable.log import Stopwatch
 from text2grad.errors import UserError
-from text2grad.feedback import Overlap, Source, overlap_of
+from text2grad.feedback import Overlap, Source, get_overlap
 from text2grad.train.learner import together
 
 LONG = 30.0
@@ -84,4 +84,4 @@ def test_who_overlaps() -> None:
     prompted = partial(PromptedCritic, prompt="{{response}}", source=Source(kind="llm"))
     endpoint = prompted(OpenAIChat(EndpointSettings(model="m", base_url="http://localhost:1/v1")))
     critics = [endpoint, ProgramCritic(None), prompted(ScriptedChat([])), Able("never")]  # type: ignore[arg-type]
-    assert [overlap_of(critic) == "helps" for critic in critics] == [True, True, False, False]
+    assert [get_overlap(critic) == "helps" for critic in critics] == [True, True, False, False]

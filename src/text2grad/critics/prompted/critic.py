@@ -30,8 +30,8 @@ from text2grad.feedback import (
     Overlap,
     Source,
     Transcript,
+    get_overlap,
     human_feedback_on,
-    overlap_of,
     spans_at,
 )
 from text2grad.sandbox import NO_VERDICT, Outcome
@@ -66,7 +66,7 @@ class PromptedCritic:
         verdict_only: bool = False,
     ) -> None:
         self.chat, self.source = chat, source
-        self.overlap = overlap_of(chat)
+        self.overlap = get_overlap(chat)
         self.usage: Counter[str] = Counter()
         self._prompt = Prompt(prompt, source.prompt_version) if isinstance(prompt, str) else prompt
         self._tested, self._anchor = tested, anchor

@@ -23,7 +23,7 @@ from text2grad.feedback import (
     conversation_text,
     human_feedback_on,
 )
-from text2grad.feedback.shown import TAGS, as_data, tags_for
+from text2grad.feedback.escaping import TAGS, escape_text, reserved_tags
 
 _HEADING = re.compile(r"^=== (system|user) ===\n", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
@@ -109,14 +109,14 @@ def judge_messages(prompt: str, example: Example, response: str) -> list[Message
     `prompt` is the text of a prompt file: parts under `=== system ===` and `=== user ===` headings
     (without headings: one user turn; a note before the first heading is not sent), with {{prompt}},
     {{response}}, {{reference}} and {{meta.key}} filled in one pass. What is filled in is data
-    (`feedback.shown`): it cannot close the tags it stands between, holds no control token of a chat
-    model, and a placeholder in it stays as it is.
+    (`feedback.escaping`): it cannot close the tags it stands between, holds no control token of a
+    chat model, and a placeholder in it stays as it is.
 
     A `Transcript` is shown as a conversation: the policy's turns with their numbers, and what
     others said between them. A prompt that asks for z is followed by what to know of that
     (turns.txt).
     """
-    fill = _filler(example, response, tags_for(response, _tags(prompt)))
+    fill = _filler(example, response, reserved_tags(response, _tags(prompt)))
     messages = [
         Message.model_validate({"role": role, "content": "".join([fixed + fill(name) for fixed, name in parts])})
         for role, parts in _turns(prompt)
@@ -137,13 +137,13 @@ def _about_turns() -> str:
 def _shown_turns(response: str, tags: frozenset[str]) -> str:
     """A response as it is shown: plain text, or a conversation whose turns are numbered from 1."""
     if not isinstance(response, Transcript):
-        return as_data(response, tags)
+        return escape_text(response, tags)
     numbers = count(1)
     shown = []
     for message in conversation_of(response):
         own = message.role == "assistant"
         opening = f'turn number="{next(numbers)}"' if own else f'message from="{message.role}"'
-        shown.append(f"<{opening}>\n{as_data(message.content, tags)}\n</{opening.split()[0]}>")
+        shown.append(f"<{opening}>\n{escape_text(message.content, tags)}\n</{opening.split()[0]}>")
     return "\n".join(shown)
 
 
@@ -220,6 +220,6 @@ def _filler(example: Example, response: str, tags: frozenset[str]) -> Callable[[
         if name == "response":
             return _shown_turns(response, tags)
         value = values[name] if name in values else str(example.meta.get(name.removeprefix("meta."), "(none)"))
-        return as_data(value, tags)
+        return escape_text(value, tags)
 
     return fill

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 
 from text2grad.feedback import Place
-from text2grad.feedback.locate import every_place
+from text2grad.feedback.locate import find_all
 from text2grad.unicode_words import units
 
 QUOTED = re.compile(r"[\"“„«»]([^\"“”„«»\n]{2,200})[\"”“«»]|(?<!\w)['‘‚‹›]([^'‘’‚‹›\n]{2,200})['’‘‹›](?!\w)")
@@ -50,7 +50,7 @@ def find_anchors(comment: str, answer: str) -> list[Place]:
     starts, ends = {start for start, _ in words}, {end for _, end in words}
     places: set[Place] = set()
     for quote in _quotes(comment):
-        matches = [start for start in every_place(quote, plain) if start in starts and start + len(quote) in ends]
+        matches = [start for start in find_all(quote, plain) if start in starts and start + len(quote) in ends]
         if len(matches) == 1:
             places.add((matches[0], matches[0] + len(quote)))
     return sorted(places)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from text2grad.data.scale import VERDICTS
 from text2grad.feedback import Example, Feedback, Judgement, Label, Message, Place, Source, Span
-from text2grad.feedback.locate import every_place
-from text2grad.feedback.quotes import in_order
+from text2grad.feedback.locate import find_all
+from text2grad.feedback.quotes import sort_spans
 from text2grad.unicode_words import inside_word, units
 
 LABELS: dict[Label, str] = {1: "good", -1: "poor"}
@@ -144,7 +144,7 @@ def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
         begins += [piece.start(), *[-1] * (len(_one_line(piece[0])) - 1)]
         shown += _one_line(piece[0])
     begins.append(len(text))
-    for place in every_place(quote, shown) if quote else ():
+    for place in find_all(quote, shown) if quote else ():
         start, end = begins[place], begins[place + len(quote)]
         if start >= 0 and end >= 0:
             yield start, end
@@ -184,7 +184,7 @@ def resolve_marks(
         else:
             span = Span(start=start, end=end, label=label, text=found, reason=reason, weight=weight)
             spans[start, end, label] = span
-    return in_order(spans.values()), lost
+    return sort_spans(spans.values()), lost
 
 
 def build_human_record(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from text2grad.data.spans.marks import POLARITY, Mark
-from text2grad.feedback.locate import every_place
+from text2grad.feedback.locate import find_all
 
 _OPENING = re.compile(r"\[[+-]|\{\+(?!\+)|<(good|bad|poor|wrong)>", re.IGNORECASE)
 BRACKETS = re.compile(r"\[[+-]|[+-]\]|\{\+|\+\}|</?(?:good|bad|poor|wrong)>", re.IGNORECASE)
@@ -145,7 +145,7 @@ def _said(text: str, place: int, label: str) -> tuple[str, str | None, int]:
 def _enclosed(text: str, start: int, sign: str) -> str:
     """What stands between an opening at `start` and the first closing after which brackets are
     balanced."""
-    for end in every_place(f"{sign}]", text[start:]):
+    for end in find_all(f"{sign}]", text[start:]):
         inner = text[start : start + end]
         if all(depth >= 0 for depth in _depths(inner, "[]")) and inner.count("[") == inner.count("]"):
             return inner

@@ -31,7 +31,7 @@ from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.log import Stopwatch
 from text2grad.errors import UserError, first_line
-from text2grad.feedback import Critic, Example, overlap_of
+from text2grad.feedback import Critic, Example, get_overlap
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.episode import MakeEnvironment, play
 from text2grad.policy.generate import Sample
@@ -238,7 +238,7 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         watch.lap("generate")
         critique = partial(judge, examples, samples, self._table, recipe.critic, recipe.credit)
         measure = partial(self._measure, prompts, samples)
-        if overlap_of(recipe.critic) == "helps" and not self.split:
+        if get_overlap(recipe.critic) == "helps" and not self.split:
             responses, stats = agreed(partial(together, critique, measure, True, watch))
         else:  # passes of split weights are made by all or none, so a critic must have answered in all
             responses, stats = together(partial(agreed, critique), measure, False, watch)

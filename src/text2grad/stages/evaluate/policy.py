@@ -26,7 +26,7 @@ from text2grad.eval.measures import (
     word_figures,
 )
 from text2grad.eval.metrics import mean, mean_with_interval
-from text2grad.feedback import Critic, Example, judgements_of
+from text2grad.feedback import Critic, Example, get_judgements
 from text2grad.json_text import from_json, to_json
 from text2grad.page import signs
 from text2grad.policy.model import Policy
@@ -283,7 +283,7 @@ def further_figures(policy: Policy, critic: Critic | None, credit: CreditSetting
             return words
         table = TokenTable(policy.tokenizer)
         aligned = [table.align(ids) for ids in answers.ids]
-        judgements = judgements_of(critic, answers.examples, answers.texts)
+        judgements = get_judgements(critic, answers.examples, answers.texts)
         return words | reward_report(judgements, aligned, credit) | words
 
     return figures

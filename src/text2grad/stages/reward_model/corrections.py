@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from text2grad.data.spans.marks import diff_spans
-from text2grad.feedback import Critique, Example, Feedback, Span, Transcript, key_of, turns_of
+from text2grad.feedback import Critique, Example, Feedback, Span, Transcript, response_key, turns_of
 
 PRAISE, QUOTED_WHOLE = "Right as it is.", 60
 """What the reward model learns to say of an answer that people corrected, and up to how many words
@@ -20,7 +20,7 @@ def corrections(records: Sequence[Feedback]) -> list[tuple[Feedback, str]]:
         text = str(record.meta.get("corrected") or "")
         if text.strip():
             answer = _ending_in(record.response, text)
-            answers.setdefault((record.prompt, key_of(answer).strip()), (record, answer))
+            answers.setdefault((record.prompt, response_key(answer).strip()), (record, answer))
     return list(answers.values())
 
 
@@ -40,14 +40,14 @@ def with_corrections(records: Sequence[Feedback]) -> list[Feedback]:
     Of an answer too long to be quoted whole, what was put in is praised. The verdict is the best
     one where people gave verdicts at all.
     """
-    known = {(record.prompt, key_of(record.response).strip()) for record in records}
+    known = {(record.prompt, response_key(record.response).strip()) for record in records}
     score = 1.0 if any(record.score is not None for record in records) else None
     return [
         *records,
         *(
             _praise(record, text, score)
             for record, text in corrections(records)
-            if (record.prompt, key_of(text).strip()) not in known
+            if (record.prompt, response_key(text).strip()) not in known
         ),
     ]
 

@@ -25,7 +25,7 @@ from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
 from text2grad.eval.critics.gate import Gate, GateJudgements, Paid, check
 from text2grad.eval.critics.spans import SpanCase
-from text2grad.feedback import Example, Feedback, judgements_of
+from text2grad.feedback import Example, Feedback, get_judgements
 from text2grad.jsonl import write_jsonl
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.critics import RewardModel
@@ -73,7 +73,7 @@ def check_reward_model(
     def judged(answers: Sequence[Answer]) -> list[Paid]:
         if not answers:
             return []
-        judgements = judgements_of(critic, [a.example for a in answers], [a.text for a in answers])
+        judgements = get_judgements(critic, [a.example for a in answers], [a.text for a in answers])
         aligned = (recorded_tokens(table, answer.text, answer.ids) for answer in answers)
         return list(zip(judgements, aligned, strict=True))
 
