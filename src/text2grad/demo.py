@@ -37,7 +37,7 @@ from text2grad.stages.run_folder import (
     RunFolder,
     heldout_prompts,
     main_measure,
-    write_whole,
+    write_atomically,
 )
 
 AT_ONCE = 2
@@ -153,7 +153,7 @@ def _run(command: Command) -> float:
     """
     folder, started = command.config.run.folder, time.perf_counter()
     settings = folder / "demo" / f"{command.name.replace(' ', '_')}.yaml"
-    write_whole(settings, dump_config(command.config, only_set=True))
+    write_atomically(settings, dump_config(command.config, only_set=True))
     program = [sys.executable, "-m", "text2grad.cli"]
     code, peak = run_command([*program, *command.words, "--config", str(settings), "--json"])
     if code not in (0, EXIT_SOME_RECORDS_FAILED):

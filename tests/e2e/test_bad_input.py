@@ -86,7 +86,7 @@ MISTAKES = [
     ("train --critic.kind reference --task.name qa --task.data questions.jsonl", FAILED, "reference answer"),
     ("sft TOY", FAILED, "--restart"),
     ("evaluate sft TOY --policy.device cuda:99", FAILED, "cuda:99"),
-    ("evaluate ok.jsonl", FAILED, "known: sft, text2grad"),
+    ("evaluate ok.jsonl", FAILED, "choose sft, text2grad"),
     ("evaluate nosuch TOY", FAILED, "'nosuch'"),
     ("evaluate --answers nosuch.jsonl --task summarization", FAILED, "nosuch.jsonl"),
     ("evaluate --answers a.jsonl --task reward-model", USAGE, "exclude each other"),
@@ -95,7 +95,7 @@ MISTAKES = [
     ("evaluate sft --evaluate.judge m --judge.prompt code_e2", USAGE, "--against"),
     ("evaluate --answers a.jsonl --judge.prompt=code_e2", USAGE, "--against"),
     ("merge nosuch --out o", FAILED, "'nosuch'"),
-    ("sample hi --with nosuch", FAILED, "known: sft"),
+    ("sample hi --with nosuch", FAILED, "choose sft"),
     ("sample --prompts keys.jsonl", FAILED, "no 'prompt'"),
     ("sample --prompts empty.jsonl", FAILED, "empty.jsonl"),
     ("sample hi --critique --critic.kind program", FAILED, "no prompt has tests"),
@@ -172,7 +172,7 @@ def test_a_feedback_file_that_is_no_text_or_empty(command: Command, run: Path) -
     file.write_bytes(b'{"id": "\xff"}\n')
     one_line(command("train-reward", "--run.folder", run, *TOY), FAILED, str(file), "not UTF-8")
     file.write_text("")
-    one_line(command("train-reward", "--run.folder", run, *TOY), FAILED, "holds no records", "text2grad annotate")
+    one_line(command("train-reward", "--run.folder", run, *TOY), FAILED, "has no records", "text2grad annotate")
 
 
 # Models.

@@ -13,7 +13,7 @@ from text2grad.config import Config, dump_config, find_config, load_config, pres
 from text2grad.config.trust import SIGNED, sign
 from text2grad.errors import EXIT_FAILED, UserError
 from text2grad.settings import user_state
-from text2grad.stages.training import note_settings
+from text2grad.stages.training import write_settings
 
 HARMFUL = {
     "critic.prompted.base_url": "http://203.0.113.5/v1",
@@ -44,7 +44,7 @@ def test_what_a_stranger_named_needs_consent(key: str, value: str, tmp_path: Pat
         read(tmp_path)
     assert key in refused.value.problem and value in refused.value.problem and "--trust" in refused.value.cure
     assert read(tmp_path, trust=True) == read(tmp_path, f"--{key}", value) == config
-    note_settings(config, tmp_path)
+    write_settings(config, tmp_path)
     assert read(tmp_path) == config, "what this user wrote needs none"
 
 

@@ -128,7 +128,7 @@ def test_the_share_of_scalar_ppos_rollouts(ours: list[Any], share: float | None)
     ("names", "changes", "problem"),
     [
         (["sft", "dop"], {}, "no method 'dop'"),
-        (["sft", "mine/my method.yaml"], {}, "'my method' cannot name a run"),
+        (["sft", "mine/my method.yaml"], {}, "'my method' is not a valid run name"),
         ([], {}, "nothing to compare"),
         (["base"], {}, "no base"),
         (["grpo"], {"rollouts": 12}, "grpo: .*rollouts 12 is not a multiple"),

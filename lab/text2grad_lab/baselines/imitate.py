@@ -21,8 +21,8 @@ from text2grad.feedback import Feedback
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.stages import Summary, inlined
-from text2grad.stages.sft import say_if_ended
-from text2grad.stages.train import answers_in
+from text2grad.stages.sft import report_early_end
+from text2grad.stages.train import read_training_records
 from text2grad.stages.training import facts_of_pairs, prepare_training
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
@@ -78,27 +78,27 @@ def run_imitate(
     `start` names the policy (a run's name or a folder; "": the SFT policy).
 
     Raises:
-        UserError: the file has no answer to learn from (`logged.answers_in`), or none that is good
-            enough.
+        UserError: the file has no answer to learn from (`read_training_records`), or none that is
+            good enough.
     """
     stage = prepare_training(config, "sft", f"ppo/{name}", resume)
-    records, left_out = answers_in(source, stage.folder)
+    records, left_out = read_training_records(source, stage.run)
     if choice.revise:
         refuse_transcripts(records, "a refiner")
     chosen = chosen_answers(records, choice)
     if not chosen:
         problem = f"{source}: none of {len(records)} answers has a score above {choice.above:g}"
         raise UserError(problem, "text2grad annotate gives scores; --above -1 takes the best anyway")
-    policy = load_policy(stage.folder.policy(start))
+    policy = load_policy(stage.run.policy(start))
     pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
     if choice.revise:
         pairs = revision_pairs(records, chosen, revision_prompt(), LocalChat(policy, config.generation, name))
-    run = stage.settle(policy, facts_of_pairs(policy, pairs))
+    run = stage.finalise(policy, facts_of_pairs(policy, pairs))
     with run.begin() as options:
         settings = run.config.sft
         floor = LossFloor.of(settings, len(pairs))
         metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
-    say_if_ended(name, settings, len(pairs), metrics)
+    report_early_end(name, settings, len(pairs), metrics)
     prompts, answered = (len({question(record) for record in part}) for part in (records, chosen))
     return ImitationSummary(
         samples=len(records),
@@ -107,7 +107,7 @@ def run_imitate(
         prompts_without=prompts - answered,
         left_out=left_out,
         metrics=metrics,
-        out=str(stage.place / "policy"),
+        out=str(stage.folder / "policy"),
     )
 
 

@@ -101,8 +101,8 @@ def run_train_dpo(config: Config, name: str, data: str) -> PreferenceSummary:
     settings = extra_settings(config, "dpo", DPOSettings)
     stage = prepare_training(config, None, f"ppo/{name}", "restart")
     policy, pairs = policy_and_pairs(config, data)
-    with stage.settle().begin():
-        arguments = trainer_arguments(DPOConfig, config, settings.training, stage.place, beta=settings.beta)
+    with stage.finalise().begin():
+        arguments = trainer_arguments(DPOConfig, config, settings.training, stage.folder, beta=settings.beta)
         trainer = _DPOTrainer(
             model=policy.model,
             ref_model=reference_of(policy),
@@ -110,10 +110,10 @@ def run_train_dpo(config: Config, name: str, data: str) -> PreferenceSummary:
             train_dataset=dataset_of(policy, pairs.train),
             processing_class=policy.tokenizer,
         )
-        metrics, figures = train_and_measure(trainer, dataset_of(policy, pairs.heldout), stage.place)
+        metrics, figures = train_and_measure(trainer, dataset_of(policy, pairs.heldout), stage.folder)
         policy.continued = True
-        write_policy(policy, stage.place / "policy")
-    return summary_of(pairs, metrics, figures, stage.place)
+        write_policy(policy, stage.folder / "policy")
+    return summary_of(pairs, metrics, figures, stage.folder)
 
 
 def reference_of(policy: Policy) -> Any:

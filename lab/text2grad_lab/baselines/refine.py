@@ -27,7 +27,7 @@ from text2grad.stages.annotate import criticise
 from text2grad.stages.critics import critic_factory
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import TOKEN_IDS
-from text2grad.stages.train import answers_in
+from text2grad.stages.train import read_training_records
 from text2grad.stages.training import prepare
 from text2grad.tasks.base import question_of, words_of
 from text2grad_lab.baselines.records import refuse_transcripts
@@ -66,14 +66,14 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     `start` names the policy (a run's name or a folder; "": the SFT policy).
 
     Raises:
-        UserError: there is nothing to revise (`logged.answers_in`), or no usable revision.
+        UserError: there is nothing to revise (`read_training_records`), or no usable revision.
     """
     run, settings = prepare(config), refine_settings(config)
     task = run.task()
     kind = config.annotate.critic or config.critic.kind
     if kind == "human":
         raise UserError("no person has judged the revisions yet", "--annotate.critic program, prompted, ...")
-    records, left_out = answers_in(source, run)
+    records, left_out = read_training_records(source, run)
     refuse_transcripts(records, "refine")
     cases = cases_of(records)
     chosen = list(first_of_each(cases, settings.answers_per_prompt))

@@ -168,23 +168,23 @@ def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
     settings = extra_settings(config, "scalar_model", ScalarModelSettings).training
     stage = prepare_training(config, None, "scalar_model", "restart")
     policy, pairs = policy_and_pairs(config, data)
-    with stage.settle().begin():
+    with stage.finalise().begin():
         model = ScoreModel(policy)
         model.config.num_labels = 1
         steps = math.ceil(settings.epochs * math.ceil(len(pairs.train) / settings.batch_size))
         trainer = RewardTrainer(
             model=model,
-            args=trainer_arguments(RewardConfig, config, settings, stage.place, max_grad_norm=0.0),
+            args=trainer_arguments(RewardConfig, config, settings, stage.folder, max_grad_norm=0.0),
             train_dataset=whole_answers(policy, pairs.train),
             processing_class=policy.tokenizer,
             optimizers=model.optimizers(settings, config.training, steps),
         )
-        metrics, figures = train_and_measure(trainer, whole_answers(policy, pairs.heldout), stage.place)
-        place = stage.place / "policy"
+        metrics, figures = train_and_measure(trainer, whole_answers(policy, pairs.heldout), stage.folder)
+        place = stage.folder / "policy"
         write_policy(policy, place)
         save_file(dict(model.head.state_dict()), str(place / HEAD_FILE))
         write_json(place / SCALE_FILE, scale_of(policy, model, pairs.train)._asdict())
-    return summary_of(pairs, metrics, figures, stage.place)
+    return summary_of(pairs, metrics, figures, stage.folder)
 
 
 def whole_answers(policy: Policy, pairs: Sequence[Preference]) -> Dataset:

@@ -66,7 +66,7 @@ def run_train_units(config: Config, units: UnitKind, resume: ResumeMode = "auto"
     release()  # the trained model is freed before the written one is loaded
     cases = unit_cases(own, units)
     figures = unit_report(cases, config.run.seed) if cases else {}
-    place = stage.place / "policy"
+    place = stage.folder / "policy"
     write_json(place / UNITS_FILE, {"units": units, "heldout": figures})
     return UnitModelSummary(
         records=trained.records + len(cases) + left_out.total(),

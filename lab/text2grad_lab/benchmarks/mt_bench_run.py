@@ -18,7 +18,7 @@ from text2grad.stages.evaluate.answers import Judge, refuse_no_judge
 from text2grad.stages.run_folder import (
     RunFolder,
     target_name,
-    write_whole,
+    write_atomically,
 )
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
@@ -53,7 +53,7 @@ def run_mt_bench(config: Config, target: str) -> MTBenchSummary:
     answers = answer_turns(load_frozen(RunFolder.of(config).policy(target)), questions, config)
     place = _place(config, name, "model_answer")
     rows = [_row(id, turns, name) for id, turns in answers.items()]
-    write_whole(place, "".join(to_json(row) + "\n" for row in rows))
+    write_atomically(place, "".join(to_json(row) + "\n" for row in rows))
     print(f"answers in {place}: --answers FILE has them rated without sampling", file=sys.stderr)
     return _rated(config, name, questions, answers, place)
 
@@ -101,7 +101,7 @@ def _rated(
     with judge.open() as chat:
         rows = [{"model": name, **row} for row in rate(chat, prompts, questions, answers)]
     judgements = _place(config, name, "judgement")
-    write_whole(judgements, "".join(to_json(row) + "\n" for row in rows))
+    write_atomically(judgements, "".join(to_json(row) + "\n" for row in rows))
     summary = MTBenchSummary(
         figures=means(rows),
         judge=config.evaluate.judge,

@@ -14,7 +14,7 @@ from typing import Any
 
 from text2grad.config import Config, dump_config
 from text2grad.demo import measure_of, title_of
-from text2grad.stages.run_folder import write_json, write_whole
+from text2grad.stages.run_folder import write_atomically, write_json
 from text2grad_lab.compare.curves import curves_of, drawn, rollout_shares
 from text2grad_lab.compare.figures import collapsed, rows_of, signs_of, table_of, times_of
 from text2grad_lab.compare.methods import Methods, methods_of, works_of
@@ -42,7 +42,7 @@ def run_compare(
     """
     methods, measure = methods_of(names, config), measure_of(config, wanted)
     root = config.run.folder
-    write_whole(root / SETTINGS, dump_config(config, only_set=True))
+    write_atomically(root / SETTINGS, dump_config(config, only_set=True))
     factors = tuned(config, methods, extent, measure, at_once)
     seeds = seeds_of(config, methods, extent.seeds, factors)
     side_by_side(seeds, at_once)
@@ -57,9 +57,9 @@ def run_compare(
     if "sft" in methods and figures["curves"]:
         starts = figures["methods"]["sft"]["seeds"]
         figures["rollout_shares"] = rollout_shares(figures["curves"], starts)
-        write_whole(root / "curves.svg", drawn(figures["curves"], starts, title_of(measure)))
+        write_atomically(root / "curves.svg", drawn(figures["curves"], starts, title_of(measure)))
     write_json(root / "compare.json", figures)
-    write_whole(root / "compare.md", table_of(figures, title_of(measure), len(seeds)))
+    write_atomically(root / "compare.md", table_of(figures, title_of(measure), len(seeds)))
     return figures
 
 

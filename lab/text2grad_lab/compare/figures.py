@@ -14,7 +14,7 @@ from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.page import signs
 from text2grad.page.runs import read_metrics
-from text2grad.stages.run_folder import SCORES, RunFolder, measured_on
+from text2grad.stages.run_folder import SCORES, RunFolder, results_folder_name
 from text2grad_lab.compare import times
 from text2grad_lab.compare.methods import (
     BASE,
@@ -70,7 +70,7 @@ def scores_of(seed: Seed, method: str, measure: str) -> Scores:
         UserError: none of its answers has the measure.
     """
     policy = {BASE: Path(seed.config.policy.model).name, REFLECTION: REFLECTED}.get(method, method)
-    file = seed.folder / "evaluation" / measured_on(seed.config.task) / f"{policy}{SCORES}"
+    file = seed.folder / "evaluation" / results_folder_name(seed.config.task) / f"{policy}{SCORES}"
     every: dict[str, dict[str, dict[str, float]]] = json.loads(file.read_text(encoding="utf-8"))
     ways = (way for way in (*WAYS, BEST) if way in every)
     scores = {way: {key: each[measure] for key, each in every[way].items() if measure in each} for way in ways}

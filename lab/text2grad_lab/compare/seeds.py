@@ -17,7 +17,7 @@ from text2grad.demo import run_command
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.settings import with_values
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
-from text2grad.stages.run_folder import IMPORTED, RunFolder, write_json, write_whole
+from text2grad.stages.run_folder import IMPORTED, RunFolder, write_atomically, write_json
 from text2grad_lab.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, on_imported
 
 DONE = "done"
@@ -81,7 +81,7 @@ class Seed:
         A command that was stopped resumes; one whose settings have changed since starts over.
         """
         work, place = self.works[name], self.note(name).with_suffix(".yaml")
-        write_whole(place, dump_config(self.settings(work), only_set=True))
+        write_atomically(place, dump_config(self.settings(work), only_set=True))
         names = {"folder": self.folder, "model": self.config.policy.model, "imported": self.imported}
         filled = [word.format(**names) for word in work.words]
         stale = self._beginning(name).is_file() and not self.begun(name)
@@ -126,7 +126,7 @@ class Seed:
 
     def _run(self, name: str) -> None:
         command = [sys.executable, "-m", "text2grad_lab", *self.words(name)]
-        write_whole(self._beginning(name), self.digest(name))  # a run of other settings starts over
+        write_atomically(self._beginning(name), self.digest(name))  # a run of other settings starts over
         started = time.perf_counter()
         log = self.note(name).with_suffix(".log")
         code, peak = run_command(command, log)

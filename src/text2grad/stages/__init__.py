@@ -1,8 +1,8 @@
-"""The stages of a run, a file for each command's work; between them there are only files.
+"""The stages of a run: one module per command. Stages exchange data only through files.
 
-A stage takes a `Config`, reads what earlier stages left in `run.folder`, writes its own part, and
-returns a `Summary`: typed in Python, one JSON object on the command line. A file imports only those
-before it in tests/layers.py.
+A stage takes a `Config`, reads what earlier stages wrote to `run.folder`, writes its own files and
+returns a `Summary`: typed in Python, one JSON object on the command line. A module imports only
+modules listed before it in tests/layers.py.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from typing import Any
 
 
 def inlined() -> Any:
-    """A field that holds a mapping whose items become keys of their own in `as_dict`."""
+    """Return a dataclass field whose mapping `as_dict` merges into the top level."""
     return field(default_factory=dict, metadata={"inlined": True})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Base of the summaries of all stages."""
+    """Base class of the summaries that stages return."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields in their order; an optional one (default None) that was not set is left
-        out."""
-        found: dict[str, Any] = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.metadata.get("inlined"):
-                found |= value
-            elif value is not None or each.default is not None:
-                found[each.name] = value
-        return found
+        """Return the fields in order, without optional fields (default None) that are unset."""
+        values: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.metadata.get("inlined"):
+                values |= value
+            elif value is not None or item.default is not None:
+                values[item.name] = value
+        return values

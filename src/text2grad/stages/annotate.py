@@ -174,7 +174,7 @@ def annotate_samples(
 ) -> Summary:
     """Have samples of the policy judged, or with `options.anchor` the data set's own drafts."""
     from text2grad.stages.sampling import tested_items
-    from text2grad.stages.training import note_settings, prepare
+    from text2grad.stages.training import prepare, write_settings
 
     prepare(config)
     settings, task = config.annotate, factory.run.task()
@@ -188,7 +188,7 @@ def annotate_samples(
         )
         if job is None:
             assert critic is not None
-            note_settings(config, config.run.folder)
+            write_settings(config, config.run.folder)
             tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
             heldout_target = target.with_name(HELDOUT_FEEDBACK)
             others = criticise(critic, lambda: held, heldout_target, replaces=critic.source.kind)
@@ -197,7 +197,7 @@ def annotate_samples(
     check_items(held)
     if options.plan:
         return job.plan(lambda: [*items, *held], target)
-    note_settings(config, config.run.folder)
+    write_settings(config, config.run.folder)
     if settings.run_tests and not options.anchor:
         items, held = tested_items(factory.runner, items), tested_items(factory.runner, held)
     return job.annotate_both(items, held, target)

@@ -265,9 +265,12 @@ def critic_settings(config: Config, spec: CriticSpec) -> Settings | None:
     return settings
 
 
-def critic_inputs(config: Config) -> dict[str, str]:
-    """Return the inputs of a critic by name: its settings, and digests of the files that it
-    reads."""
+def critic_inputs(config: Config, critic: Critic | None = None) -> dict[str, str]:
+    """Return the inputs that a critic's judgements depend on, by name.
+
+    They are its settings, digests of the files that it reads, and its code. A served critic is
+    known by its address alone; with `critic`, the source that its server reports is an input too.
+    """
     spec = spec_of(config.critic.kind)
     settings = critic_settings(config, spec)
     inputs = flatten({f"critic.{kind}" for kind in CRITICS}, critic=config.critic)
@@ -281,7 +284,9 @@ def critic_inputs(config: Config) -> dict[str, str]:
     digests = {name: digest_of_path(path) for name, path in files.items()}
     prompt = (config.critic.prompted.prompt or "") if spec.kind == "prompted" else ""
     code = own_code("the critic", config.critic.kind) | own_code("the critic's prompt", prompt)
-    return {**inputs, **code, **digests}
+    source = critic.source.model_dump(mode="json") if critic and spec.kind == "served" else {}
+    served = {f"critic.source.{name}": str(value) for name, value in source.items()}
+    return {**inputs, **code, **digests, **served}
 
 
 def digest_of_path(path: Path) -> str:

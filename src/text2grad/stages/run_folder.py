@@ -1,4 +1,4 @@
-"""The run folder: its task, feedback, policies and figures. Imports no torch."""
+"""The run folder: its task, feedback, policies and results. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -25,27 +25,25 @@ if TYPE_CHECKING:
     from text2grad.policy.model import Policy
 
 HELDOUT_FEEDBACK = "feedback_heldout.jsonl"
-"""Beside the file of feedback: the records of held-out prompts."""
+"""Records of held-out prompts, in the folder of the feedback file."""
 ANSWERS = ".answers.json"
 SCORES = ".scores.json"
 CHOICE = "choice.json"
-"""In the folder of a policy: the step of the run that it is from, and the measure that chose it."""
+"""The file in a policy's folder that names the training step and the measure that selected it."""
 SFT, BASE = "sft", "base"
-"""The policies that others start from."""
+"""The policies that training starts from."""
 MAIN = ("pass", "rouge_l")
-"""Of several measures the one that policies are compared by; of a task that has neither, its
-first."""
+"""Measures that policies are compared by, preferred first; other tasks use their first measure."""
 IMPORTED = "imported"
-"""The value of `task.data` for prompts of people's feedback."""
+"""The value of `task.data` that takes the prompts of imported feedback."""
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run, with the task, base model and reward model that the run is configured
-    with.
+    """A run's folder, with the task, base model and reward model of its configuration.
 
-    Below `path` are `feedback.jsonl`, `sft/policy`, `ppo/<name>/policy`, `reward_model/policy` and
+    `path` contains `feedback.jsonl`, `sft/policy`, `ppo/<name>/policy`, `reward_model/policy` and
     `evaluation`.
     """
 
@@ -56,13 +54,13 @@ class RunFolder:
 
     @staticmethod
     def of(config: Config) -> RunFolder:
-        """The folder of a configuration; the reward model is the one named, or this run's own."""
+        """Return the run folder of a configuration; the default reward model is the run's."""
         path = config.run.folder
         reward_model = config.critic.reward_model.folder or path / "reward_model" / "policy"
         return RunFolder(path, config.task, config.policy, reward_model)
 
     def task(self) -> Task:
-        """The task; with `task.data: imported` its prompts are those of the imported feedback.
+        """Load the task; with `task.data: imported`, its prompts come from imported feedback.
 
         Raises:
             UserError: nothing was imported, or the task cannot be loaded.
@@ -70,38 +68,37 @@ class RunFolder:
         if self.task_settings.data != IMPORTED:
             return load_task(self.task_settings)
         if not self.feedback_file.is_file():
-            cure = "text2grad import FILE --config NAME|FILE first"
+            cure = "run text2grad import FILE --config NAME|FILE first"
             raise UserError(f"no feedback in {self.feedback_file}", cure)
         return load_task(self.task_settings.model_copy(update={"data": str(self.feedback_file)}))
 
     @property
     def feedback_file(self) -> Path:
-        """The records that `import` and `annotate` write; those of held-out prompts are beside
-        it."""
+        """The file that `import` and `annotate` write records to."""
         return self.path / "feedback.jsonl"
 
     def feedback(self) -> list[Feedback]:
-        """All records; at least one.
+        """Return all records; at least one.
 
         Raises:
-            UserError: there are none.
+            UserError: there are no records.
         """
         return read_feedback(self.feedback_file)
 
     def heldout_feedback(self) -> list[Feedback]:
-        """The records that `annotate` wrote of held-out prompts."""
+        """Return the records that `annotate` wrote for held-out prompts."""
         file = self.path / HELDOUT_FEEDBACK
         return list(read_jsonl(file, Feedback)) if file.is_file() else []
 
     def policy(self, target: str = "") -> PolicySettings:
-        """The policy that a target names, to be loaded; without one the policy that training starts
-        from.
+        """Return the settings that load the policy `target`.
 
         A target is a policy of this run, `base`, a model folder, a GGUF file, or a name on the hub.
-        Training starts from the SFT policy if there is one, else from the base model.
+        An empty target is the policy that training starts from: the SFT policy if there is one,
+        else the base model.
 
         Raises:
-            UserError: the target names none of these, or there is nothing to start from.
+            UserError: there is no such policy, or no policy to start from.
         """
         return self.base.model_copy(update={"model": self._model(target)})
 
@@ -123,8 +120,7 @@ class RunFolder:
         return str(self.find_policy(target))
 
     def find_policy(self, target: str) -> Path:
-        """The folder of `sft`, of a PPO run, of a model, or of a training run with its `policy` in
-        it.
+        """Return the model folder of `sft`, a PPO run, a training run's folder, or a model folder.
 
         Raises:
             UserError: there is no such policy.
@@ -135,33 +131,31 @@ class RunFolder:
             if (place / "tokenizer_config.json").is_file():
                 return place
         names = ", ".join([SFT, *self._trained()])
-        raise UserError(f"no policy {target!r} in {self.path}", f"known: {names}, or a model folder")
+        raise UserError(f"no policy {target!r} in {self.path}", f"choose {names}, or a model folder")
 
     def policies(self, names: Sequence[str] = ()) -> list[tuple[str, PolicySettings]]:
-        """The named policies; without names, all that the run has.
+        """Return the named policies with their settings; without names, all policies of the run.
 
         Raises:
             UserError: there is no such policy, or the run has none.
         """
-        chosen = list(names) or self._policies()
-        if not chosen:
+        if not names:
+            has_base = (self.path / BASE).is_dir() or (self.path.is_dir() and self.base.model != TINY)
+            has_sft = (self.path / SFT / "policy").is_dir()
+            names = [*([BASE] if has_base else []), *([SFT] if has_sft else []), *self._trained()]
+        if not names:
             cure = "--run.folder FOLDER of a run, or --with MODEL (a folder, a hub name, smollm2)"
             raise UserError(f"no policy in {self.path}", cure)
-        return [(name, self.policy(name)) for name in chosen]
-
-    def _policies(self) -> list[str]:
-        base = (self.path / BASE).is_dir() or (self.path.is_dir() and self.base.model != TINY)
-        sft = (self.path / SFT / "policy").is_dir()
-        return [*([BASE] if base else []), *([SFT] if sft else []), *self._trained()]
+        return [(name, self.policy(name)) for name in names]
 
     def _trained(self) -> list[str]:
         return sorted(path.parent.name for path in self.path.glob("ppo/*/policy"))
 
     def reward_model(self) -> Path:
-        """The folder of the trained reward model.
+        """Return the folder of the trained reward model.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no reward model.
         """
         if not self.reward_model_folder.is_dir():
             cure = f"text2grad train-reward --run.folder {self.path}"
@@ -183,8 +177,10 @@ class RunFolder:
         )
 
     def turn_writer(self) -> Callable[[AssistantTurn], str]:
-        """Return what writes a turn that calls tools or reasons: the policy's chat template, where
-        one is known."""
+        """Return a function that formats turns with tool calls or reasoning as text.
+
+        It uses the chat template of the policy, except for the tiny model, which has none.
+        """
         from text2grad.data.conversations import default_turn_text
 
         if self.base.model == TINY:
@@ -200,7 +196,7 @@ class RunFolder:
             from text2grad.policy.files.tokenizer import written_turn
 
             text = written_turn(tokenizer(), *turn)
-            cure = f"the chat template of {self.base.model} does not write it"
+            cure = f"the chat template of {self.base.model} does not support it"
             return default_turn_text(turn, cure) if text is None else text
 
         return write
@@ -213,13 +209,12 @@ class RunFolder:
     @property
     def results(self) -> Path:
         """The folder of measurements on the task of this run."""
-        return self.evaluation / measured_on(self.task_settings)
+        return self.evaluation / results_folder_name(self.task_settings)
 
     def write_results(self, name: str, figures: Mapping[str, Any], answers: object) -> Path:
-        """Write the figures of a policy on this task to `<name>.json` in `results`, which is
-        returned.
+        """Write a policy's figures to `<name>.json` in `results`, and return that path.
 
-        Its answers are in `<name>.answers.json` beside it.
+        Its answers are written to `<name>.answers.json`.
         """
         place = self.results / f"{name}.json"
         write_json(place, dict(figures))
@@ -227,16 +222,15 @@ class RunFolder:
         return place
 
     def read_results(self, name: str) -> dict[str, Any]:
-        """The figures that `write_results` has written of a policy."""
+        """Return the figures that `write_results` wrote for a policy."""
         figures: dict[str, Any] = json.loads((self.results / f"{name}.json").read_text(encoding="utf-8"))
         return figures
 
     def refuse_unwritable(self) -> None:
-        """Refuse a folder that cannot be written; nothing is written yet, so that what fails leaves
-        no trace.
+        """Refuse a folder that is not writable, without creating it.
 
         Raises:
-            UserError: nothing can be written to the folder.
+            UserError: the folder is not writable.
         """
         place = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
         if not place.is_dir() or not os.access(place, os.W_OK):
@@ -245,78 +239,78 @@ class RunFolder:
 
 
 def read_feedback(path: Path) -> list[Feedback]:
-    """All records of a feedback file.
+    """Return all records of a feedback file.
 
     Raises:
-        UserError: there is no such file, or it holds no records.
+        UserError: there is no such file, or it has no records.
     """
     records = list(read_jsonl(path, Feedback)) if path.is_file() else []
     if not records:
-        problem = f"{path} holds no records" if path.is_file() else f"no feedback in {path}"
-        raise UserError(problem, "text2grad annotate, or text2grad import, first")
+        problem = f"{path} has no records" if path.is_file() else f"no feedback in {path}"
+        raise UserError(problem, "run text2grad annotate or text2grad import first")
     return records
 
 
 def read_choice(policy: Path) -> dict[str, Any] | None:
-    """Return the note on why a policy was chosen (`stages.evaluate.heldout`); None for the last of
-    its run."""
+    """Return why a policy was selected (`stages.evaluate.heldout`); None for a last policy."""
     file = policy / CHOICE
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
 def heldout_prompts(task: Task, limit: int | None) -> list[Example]:
-    """The prompts that are measured on, at most `limit`.
+    """Return the held-out prompts to evaluate on, at most `limit`.
 
     Raises:
-        UserError: there are none, or two have one id.
+        UserError: there are none, or two have the same id.
     """
     examples = task.examples("heldout")[:limit]
     if not examples:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
-    if repeated := next((id for id, count in Counter(each.id for each in examples).items() if count > 1), None):
-        raise UserError(f"{task.name}: two held-out prompts have the id {repeated!r}", "give each an id of its own")
+    counts = Counter(example.id for example in examples)
+    if repeated := next((id for id, count in counts.items() if count > 1), None):
+        raise UserError(f"{task.name}: two held-out prompts have the id {repeated!r}", "make the ids unique")
     return examples
 
 
 def main_measure(scores: Mapping[str, float]) -> str:
-    """The first of `MAIN` among the measures of a task, else the first of all; there must be one.
+    """Return the name of the measure to compare policies by: from `MAIN`, else the first one.
 
-    ROUGE-L of all scripts stands in for the published one where that reads none of the words.
+    The published ROUGE-L sees only Latin letters and digits. Where it finds no words at all,
+    `rouge_l_unicode` replaces it.
     """
     name = next((name for name in MAIN if name in scores), next(iter(scores)))
-    unread = name == "rouge_l" and not scores[name] and "rouge_l_unicode" in scores
-    return "rouge_l_unicode" if unread else name
+    reads_no_words = name == "rouge_l" and not scores[name] and "rouge_l_unicode" in scores
+    return "rouge_l_unicode" if reads_no_words else name
 
 
-def measured_on(task: TaskSettings) -> str:
-    """The task and data that a policy is measured on, as the name of a folder in `evaluation`."""
+def results_folder_name(task: TaskSettings) -> str:
+    """Return the name of the folder in `evaluation` for a task and its data."""
     data = Path(task.data).name.partition(".json")[0]
     return re.sub(r"[^\w.+-]", "_", f"{task.name}-{data}" if data else task.name)
 
 
 def target_name(target: str) -> str:
-    """The name of a policy's results: the run's name, or the last part of a folder or hub name."""
+    """Return the name of a policy's results: the run's name, or the last part of a path."""
     return target if target.isidentifier() else Path(target).name
 
 
 def refuse_run_name(name: str) -> None:
-    """Refuse what cannot be a folder of a run and a word of a command.
+    """Refuse a run name that is not usable as a folder name and a command-line argument.
 
     Raises:
-        UsageError: it has other characters than names of runs have.
+        UsageError: the name has other characters.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise UsageError(f"{name!r} cannot name a run", "use letters, digits, '.', '_' and '-'")
+        raise UsageError(f"{name!r} is not a valid run name", "use letters, digits, '.', '_' and '-'")
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write one JSON file at once."""
-    write_whole(path, to_json(data, indent=1) + "\n")
+    """Write a JSON file atomically."""
+    write_atomically(path, to_json(data, indent=1) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file at once: there is the old one or the new one, never half of one or of two
-    processes'."""
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file atomically: readers see the old content or the new, never a mixture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_text(text, encoding="utf-8")

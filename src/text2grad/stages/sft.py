@@ -1,4 +1,4 @@
-"""`sft`: fine-tuning on reference answers, and the tiny model made on the spot."""
+"""`sft`: fine-tuning on reference answers; creates the tiny model where it is the base."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from text2grad.stages.sampling import sample, with_room
 from text2grad.stages.training import (
     TrainingStage,
     facts_of_pairs,
-    leave_other_engines,
     prepare_training,
+    refuse_other_engines,
     warn_if_loss_flat,
 )
 from text2grad.tasks.base import Task, environment_of, read_prompt
@@ -39,15 +39,17 @@ from text2grad.train.settings import SFTSettings
 from text2grad.train.supervised import train_supervised
 from text2grad.train.watch.steps import LossFloor
 
-ASKED, LONGEST, LITTLE_LEFT = 32, 128, 0.9
-"""Held-out prompts that are asked after SFT, tokens of their references, and the share of
-references that it writes word for word from which there is little left to learn."""
+MOST_PROMPTS, MOST_TOKENS, MEMORISED_SHARE = 32, 128, 0.9
+"""The check of held-out prompts after SFT: the number of prompts, the length of their references in
+tokens, and the share of references written word for word above which training can gain little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SFTSummary(Summary):
-    """Examples that were imitated, of how many held-out prompts it writes the reference answer word
-    for word, the last metrics, and the policy's folder."""
+    """The number of examples, the last metrics, and the policy's folder.
+
+    `word_for_word` of `heldout` checked prompts were answered with exactly the reference answer.
+    """
 
     examples: int
     heldout: int | None = None
@@ -57,41 +59,48 @@ class SFTSummary(Summary):
 
 
 def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
-    """Fine-tune the base model on reference answers; writes `sft`, or resumes an unfinished one."""
-    train = loop_of(config)
-    stage = prepare_training(config, "sft", "sft", resume, several=config.engine.name == "trl")
-    leave_other_engines(stage, "trl" if config.engine.name == "trl" else "local")
-    refuse_finished(stage)
+    """Fine-tune the base model on reference answers: start or resume `sft`.
+
+    Raises:
+        UserError: `sft` is finished, or no example has a reference answer.
+    """
+    train = training_loop(config)
+    stage = prepare_training(config, "sft", "sft", resume, engines=("local", "trl"))
+    refuse_other_engines(stage)
+    finished = stage.folder / "policy"
+    if resume == "auto" and finished.is_dir() and not (stage.folder / CHECKPOINTS).is_dir():
+        cure = "--restart trains it again, another --run.folder trains a second one"
+        raise UserError(f"sft is finished: {finished}", cure)
     choose_device(config.policy.device)  # before a tiny model is made
-    task = stage.folder.task()
-    examples = answered(task.examples("sft"))
-    with stage.in_turn():
+    task = stage.run.task()
+    examples = select_with_reference(task.examples("sft"))
+    with stage.main_process_first():
         policy = load_policy(base_policy(stage, task, examples))
         pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
-        run = stage.settle(policy, facts_of_pairs(policy, pairs))
+        run = stage.finalise(policy, facts_of_pairs(policy, pairs))
     with run.begin() as options:
         settings = run.config.sft
         floor = LossFloor.of(settings, len(pairs))
         metrics = train(policy, pairs, settings, options, stopping=floor)
-    stage.leave_others()
-    warn_if_loss_flat(stage.place, "sft", settings.lr)
-    say_if_ended("sft", settings, len(pairs), metrics)
+    stage.exit_other_processes()
+    warn_if_loss_flat(stage.folder, "sft", settings.lr)
+    report_early_end("sft", settings, len(pairs), metrics)
     heldout = [] if is_split(policy.model) else task.examples("heldout")
-    alike = word_for_word(policy, run.config.generation, heldout, environment_of(task))
+    matches = match_references(policy, run.config.generation, heldout, environment_of(task))
     return SFTSummary(
         examples=len(pairs),
-        heldout=len(alike) or None,
-        word_for_word=sum(alike) if alike else None,
+        heldout=len(matches) or None,
+        word_for_word=sum(matches) if matches else None,
         metrics=metrics,
-        out=str(stage.place / "policy"),
+        out=str(stage.folder / "policy"),
     )
 
 
-def loop_of(config: Config) -> Callable[..., dict[str, float]]:
-    """The loop of the engine, with what is passed on to it; verl has none for SFT.
+def training_loop(config: Config) -> Callable[..., dict[str, float]]:
+    """Return the SFT loop of the engine `trl`, else the local one.
 
     Raises:
-        UserError: TRL is not installed, or a field is not to be passed on.
+        UserError: TRL is not installed, or a field in `engine.trl` is not supported.
     """
     if config.engine.name != "trl":
         return train_supervised
@@ -103,79 +112,66 @@ def loop_of(config: Config) -> Callable[..., dict[str, float]]:
     return partial(train_sft_trl, fields=config.engine.trl)
 
 
-def say_if_ended(name: str, settings: SFTSettings, examples: int, metrics: Mapping[str, float]) -> None:
-    """One line on stderr if the loss was so low that training ended before its last update."""
+def report_early_end(name: str, settings: SFTSettings, examples: int, metrics: Mapping[str, float]) -> None:
+    """Print a line on stderr if the loss was so low that training ended before its last update."""
     planned, done = updates_of(settings, examples), int(metrics.get("steps", 0))
     if 0 < done < planned:
         print(
-            f"{name}: ended after {done} of {planned} updates, with a loss below {settings.least_loss:g} nats a"
-            " token: after more of them its samples would hardly differ, and leave train little to compare. Where"
-            " nothing samples from it, it may answer better after all updates: --sft.least_loss null --restart",
+            f"{name}: ended after {done} of {planned} updates, when the loss fell below"
+            f" {settings.least_loss:g} nats a token. With more updates its samples would hardly differ, and train would have little to compare."
+            " A policy that is not trained further may answer better after all updates:"
+            " --sft.least_loss null --restart",
             file=sys.stderr,
         )
 
 
-def word_for_word(
+def match_references(
     policy: Policy,
     generation: GenerationSettings,
     heldout: Sequence[Example],
     environment: MakeEnvironment | None = None,
 ) -> list[bool]:
-    """Whether the likeliest answer to each of the first held-out prompts is its reference answer,
-    word for word.
+    """Return whether the greedy answers to the first held-out prompts equal their references.
 
-    One line on stderr says of how many. Long answers, which nobody expects word for word, are not
-    asked for.
+    Whitespace is ignored, and prompts with long references are skipped. Prints the number of
+    matches on stderr.
     """
-    short = [each for each in heldout if each.reference and _tokens(policy, each) <= LONGEST]
-    tokens = max((_tokens(policy, each) for each in short), default=0)
-    asked = with_room(policy, short, tokens)[:ASKED]
-    if not asked:
+    references = [example for example in heldout if example.reference]
+    lengths = [len(encode_target(policy.tokenizer, example.reference)) for example in references]
+    short = [example for example, length in zip(references, lengths, strict=True) if length <= MOST_TOKENS]
+    tokens = max((length for length in lengths if length <= MOST_TOKENS), default=0)
+    examples = with_room(policy, short, tokens)[:MOST_PROMPTS]
+    if not examples:
         return []
     greedy = generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
-    answers = [text for _, text in sample(policy, asked, greedy, environment)]
-    alike = [text.split() == each.reference.split() for text, each in zip(answers, asked, strict=True)]
-    kind = "corrections" if all(each.meta.get("corrected") for each in asked) else "reference answers"
-    line = f"it writes {sum(alike)} of {len(alike)} held-out {kind} word for word"
-    meaning = "; train can hardly gain" if sum(alike) >= LITTLE_LEFT * len(alike) else ""
+    answers = [text for _, text in sample(policy, examples, greedy, environment)]
+    matches = [
+        answer.split() == example.reference.split() for answer, example in zip(answers, examples, strict=True)
+    ]
+    kind = "corrections" if all(example.meta.get("corrected") for example in examples) else "reference answers"
+    line = f"it writes {sum(matches)} of {len(matches)} held-out {kind} word for word"
+    meaning = "; train can hardly gain" if sum(matches) >= MEMORISED_SHARE * len(matches) else ""
     print(f"sft: {line}{meaning}", file=sys.stderr)
-    return alike
+    return matches
 
 
-def _tokens(policy: Policy, example: Example) -> int:
-    return len(encode_target(policy.tokenizer, example.reference))
-
-
-def refuse_finished(stage: TrainingStage) -> None:
-    """Refuse to train again what is finished: all later stages began from it.
+def select_with_reference(examples: Sequence[Example]) -> list[Example]:
+    """Return the examples with a reference answer, which SFT imitates.
 
     Raises:
-        UserError: there is a policy and no unfinished run.
+        UserError: no example has a reference answer.
     """
-    policy, checkpoints = stage.place / "policy", stage.place / CHECKPOINTS
-    if stage.resume == "auto" and policy.is_dir() and not checkpoints.is_dir():
-        cure = "--restart trains it again, another --run.folder beside it"
-        raise UserError(f"sft is finished: {policy}", cure)
-
-
-def answered(examples: Sequence[Example]) -> list[Example]:
-    """The examples with a reference answer, which are what is imitated.
-
-    Raises:
-        UserError: there are none.
-    """
-    found = [example for example in examples if example.reference]
-    if not found:
-        cure = (
-            "add 'response' (the answer to imitate) to your questions, or go on without sft: --policy.model MODEL"
-        )
-        raise UserError(f"{len(examples)} question{'s' * (len(examples) != 1)}, none has a reference answer", cure)
-    return found
+    selected = [example for example in examples if example.reference]
+    if not selected:
+        problem = f"{len(examples)} question{'s' * (len(examples) != 1)}, none has a reference answer"
+        cure = "add 'response' (the answer to imitate) to them, or skip sft with --policy.model MODEL"
+        raise UserError(problem, cure)
+    return selected
 
 
 def base_policy(stage: TrainingStage, task: Task, examples: Sequence[Example]) -> PolicySettings:
-    """The model to start from; `tiny` is made on the spot from the task's own training texts."""
-    config, run = stage.config, stage.folder
+    """Return the model to start from; `tiny` is created from the task's training texts."""
+    config, run = stage.config, stage.run
     if run.base.model != TINY:
         return run.base
     folder = run.path / BASE
@@ -187,22 +183,21 @@ def base_policy(stage: TrainingStage, task: Task, examples: Sequence[Example]) -
 
 
 def tiny_texts(examples: Sequence[Example]) -> list[str]:
-    """What the tokenizer of a tiny model is trained on: training prompts, answers, and the shape of
-    z."""
+    """Return the texts that a tiny model's tokenizer is trained on: prompts, answers, critiques."""
     prompt = read_prompt(REWARD_MODEL_PROMPT)
     texts = [message.content for example in examples for message in example.prompt]
     texts += [example.reference for example in examples]
     for example in examples[:500]:
-        whole = example.reference
-        spans = within_turns((Span(start=0, end=len(whole), label=1, text=whole),), whole)
-        texts += [message.content for message in judge_messages(prompt, example, whole)]
-        texts.append(wire.render(Critique(text="Passes the tests.", spans=spans, score=1.0), whole))
-        texts.append(wire.render(Critique(text="Fails the tests. `` should be ``.", score=-1.0), whole))
+        answer = example.reference
+        spans = within_turns((Span(start=0, end=len(answer), label=1, text=answer),), answer)
+        texts += [message.content for message in judge_messages(prompt, example, answer)]
+        texts.append(wire.render(Critique(text="Passes the tests.", spans=spans, score=1.0), answer))
+        texts.append(wire.render(Critique(text="Fails the tests. `` should be ``.", score=-1.0), answer))
     return texts
 
 
 def human_texts(run: RunFolder, settings: RewardModelSettings) -> list[str]:
-    """What people wrote of training answers, as the reward model will have to read and write it."""
+    """Return people's critiques of training answers, as the reward model reads and writes them."""
     if not run.feedback_file.is_file():
         return []
     train, _ = reward_data(run)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,8 +41,8 @@ from text2grad.stages.training import (
     TrainingStage,
     facts_of_pairs,
     facts_of_prompts,
-    leave_other_engines,
     prepare_training,
+    refuse_other_engines,
 )
 from text2grad.tasks.base import Task, environment_of, question_of, split_of, words_of
 from text2grad.train.offline import LoggedAnswer, train_offline
@@ -53,47 +52,42 @@ from text2grad.train.watch.probes import PROBE_EVERY
 from text2grad.train.watch.steps import combined, kept_policies, length_watched, variety_watched
 
 
-def counts_of(critic: Critic) -> OnStep | None:
-    """Add to the metrics of a step what the critic counted since the last one, where it has a
-    method `counts`."""
-    counts = getattr(critic, "counts", None)
-    return (lambda step, metrics: metrics.update(counts())) if counts else None
+def probe_critic(critic: Critic) -> OnStep | None:
+    """Return a callback that probes the critic every `PROBE_EVERY` steps; None if not probed.
 
-
-def probes_of(critic: Critic) -> OnStep | None:
-    """Probe the critic every `PROBE_EVERY` steps: adds what is found to the metrics, and names
-    reward hacking once.
-
-    What a probe draws at random, training does not notice. Later probes are compared with the first
-    one since the run was started or resumed.
+    It adds the results to the metrics, and warns once about reward hacking. Later probes are
+    compared with the first one since the run was started or resumed. The random numbers of a probe
+    do not affect training.
     """
     if not isinstance(critic, ProbedCritic):
         return None
     probes: list[Probe] = []
-    named: list[str] = []
+    warnings: list[str] = []
 
-    def look(step: int, metrics: dict[str, float]) -> None:
+    def on_step(step: int, metrics: dict[str, float]) -> None:
         if step % PROBE_EVERY:
             return
         with torch.random.fork_rng(range(torch.cuda.device_count())):
-            now = critic.probe(step, metrics["delta_sum"])
-        found = {"probe_spoiled": now.spoiled_praised, "probe_likeness": now.likeness}
-        metrics.update({name: value for name, value in found.items() if value is not None})
-        probes.append(now)
-        if (words := hacking(probes[0], now)) and not named:
-            print(f"{words} (text2grad sample shows answers; raise ppo.kl_coefficient, or stop)", file=sys.stderr)
-            named.append(words)
+            probe = critic.probe(step, metrics["delta_sum"])
+        values = {"probe_spoiled": probe.spoiled_praised, "probe_likeness": probe.likeness}
+        metrics.update({name: value for name, value in values.items() if value is not None})
+        probes.append(probe)
+        if (warning := hacking(probes[0], probe)) and not warnings:
+            print(
+                f"{warning} (see answers with text2grad sample; raise ppo.kl_coefficient, or stop)", file=sys.stderr
+            )
+            warnings.append(warning)
 
-    return look
+    return on_step
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSummary(Summary):
-    """Number of steps, the folder of the policy, and which it is where the run has a held-out
-    curve.
+    """The number of steps and the folder of the policy.
 
-    `chosen`: `step` of `steps`, 0 being the policy before training; the `measure`, on how many
-    held-out `prompts`, and its `value` there, at the `start` and after the `last` step.
+    `chosen`, of a run with a held-out curve, describes the selected policy: its `step` of `steps`
+    (0: before training), the `measure`, the number of held-out `prompts`, and the `value` of the
+    measure for this policy, at the `start` and after the `last` step.
     """
 
     steps: int
@@ -101,11 +95,11 @@ class TrainSummary(Summary):
     chosen: Mapping[str, Any] | None = None
 
 
-def loop_of(config: Config) -> Callable[..., None]:
-    """The loop of the engine `local` or `trl`, with what is passed on to it.
+def training_loop(config: Config) -> Callable[..., None]:
+    """Return the PPO loop of the engine `local` or `trl`.
 
     Raises:
-        UserError: it is not installed, or cannot do what the configuration asks for.
+        UserError: TRL is not installed, or does not support the configuration.
     """
     if config.engine.name == "local":
         return train_ppo
@@ -118,7 +112,7 @@ def loop_of(config: Config) -> Callable[..., None]:
 
 
 def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool = False) -> TrainSummary:
-    """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one.
+    """Train with NL-gradient PPO against the critic: start or resume the run `ppo/<name>`.
 
     With `plan` the engine verl only writes and prints what it would run.
     """
@@ -126,44 +120,56 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
         return train_with_verl(config, name, resume, plan)
     if plan:
         raise UsageError("--plan prints what the engine verl would run", "--engine verl")
-    train = loop_of(config)
-    stage = prepare_training(config, "ppo", f"ppo/{name}", resume, several=config.engine.name == "trl")
-    leave_other_engines(stage, config.engine.name)
+    train = training_loop(config)
+    stage = prepare_training(config, "ppo", f"ppo/{name}", resume, engines=("local", "trl"))
+    refuse_other_engines(stage)
     with critic_factory(config) as factory:
-        task, examples = checked_prompts(stage, factory)
-        with stage.in_turn():
+        task, examples = load_prompts(stage, factory)
+        with stage.main_process_first():
             examples = factory.admitted(examples)
-            policy = load_policy(stage.folder.policy())
-            run = stage.settle(policy, facts_of_prompts(policy, examples))
+            policy = load_policy(stage.run.policy())
+            run = stage.finalise(policy, facts_of_prompts(policy, examples))
         settings, factory = run.config, replace(factory, config=run.config)
-        with critic_in_training(factory, task, policy, stage) as critic:
-            curve = HeldoutCurve.of(settings, TaskMeasure(task, factory.runner), policy, stage.place)
+        journal = "critic.journal" if stage.is_main_process else f"critic.{stage.process}.journal"
+        with factory.open(task, policy, stage.folder / journal) as opened:
+            critic = ProbedCritic(opened, settings.run.seed) if factory.kind == "reward_model" else opened
+            counts = getattr(opened, "counts", None)
+            curve = HeldoutCurve.of(settings, TaskMeasure(task, factory.runner), policy, stage.folder)
             on_step = combined(
-                counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic),
+                (lambda step, metrics: metrics.update(counts())) if counts else None,
                 curve.on_step if curve else None,
-                kept_policies(settings.ppo.keep_every, policy, stage.place),
-                probes_of(critic),
+                kept_policies(settings.ppo.keep_every, policy, stage.folder),
+                probe_critic(critic),
                 length_watched(),
                 variety_watched(settings.ppo),
             )
-            with run.begin(inputs=critic_inputs(settings), on_step=on_step, choice=curve) as options:
-                how = settings.ppo, settings.credit, settings.generation
-                train(policy, examples, critic, *how, options, environment_of(task))
-    stage.leave_others()
-    policy_folder = stage.place / "policy"
+            inputs = critic_inputs(settings, opened)
+            with run.begin(inputs=inputs, on_step=on_step, choice=curve) as options:
+                train(
+                    policy,
+                    examples,
+                    critic,
+                    settings.ppo,
+                    settings.credit,
+                    settings.generation,
+                    options,
+                    environment_of(task),
+                )
+    stage.exit_other_processes()
+    policy_folder = stage.folder / "policy"
     return TrainSummary(steps=settings.ppo.steps, out=str(policy_folder), chosen=read_choice(policy_folder))
 
 
-def checked_prompts(stage: TrainingStage, factory: CriticFactory) -> tuple[Task, list[Example]]:
-    """Return the task and its training prompts.
+def load_prompts(stage: TrainingStage, factory: CriticFactory) -> tuple[Task, list[Example]]:
+    """Load the task and its training prompts.
 
     Raises:
-        UserError: no step would change the policy, or the critic cannot judge these prompts.
+        UserError: no step would change the policy, or the critic is unable to judge these prompts.
     """
     ppo = stage.config.ppo
     if reason := ppo.no_update_reason:
         raise UserError(reason, f"--ppo.value_warmup {ppo.steps // 4}, or more steps")
-    task = stage.folder.task()
+    task = stage.run.task()
     examples = task.examples("train")
     factory.refuse_unfit(examples)
     refuse_unfit_reward_model(stage.config)
@@ -171,26 +177,26 @@ def checked_prompts(stage: TrainingStage, factory: CriticFactory) -> tuple[Task,
 
 
 def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -> TrainSummary:
-    """The same by verl, in the environment of `engine.verl.python` (docs/engines.md)."""
+    """Train with verl in the environment of `engine.verl.python` (docs/engines.md)."""
     python = str(config.engine.verl.python or sys.executable)
-    stage = prepare_training(config, "ppo", f"ppo/{name}", resume)
+    stage = prepare_training(config, "ppo", f"ppo/{name}", resume, engines=("verl",))
     with critic_factory(config) as factory:
         if factory.spec.kind == "reward_model" and not config.critic.reward_model.base_url:
-            problem = "verl's workers load no reward model"
-            raise UserError(problem, "serve it: text2grad serve, then --critic.reward_model.base_url URL")
+            problem = "the workers of verl do not load a reward model"
+            raise UserError(problem, "run text2grad serve, then set --critic.reward_model.base_url URL")
         if not plan:
-            leave_other_engines(stage, config.engine.name)
+            refuse_other_engines(stage)
             verl.check_python(python)
-        task, examples = checked_prompts(stage, factory)
+        task, examples = load_prompts(stage, factory)
         examples = factory.admitted(examples)
-        policy = verl.Skeleton.of(stage.folder.policy())
+        policy = verl.Skeleton.of(stage.run.policy())
         prompts = encode_prompts(
             policy.tokenizer, examples, context_of(policy.model), config.generation.max_new_tokens
         )
-        longest, plays = max(map(len, prompts)), environment_of(task) is not None
-        verl.refuse_unfit(verl_job(config, stage, longest, plays))
-        settings = stage.settle(policy, facts_of_prompts(policy, examples)).config
-        job = verl_job(settings, stage, longest, plays)
+        prompt_tokens, has_environment = max(map(len, prompts)), environment_of(task) is not None
+        verl.refuse_unfit(verl_job(config, stage, prompt_tokens, has_environment))
+        settings = stage.finalise(policy, facts_of_prompts(policy, examples)).config
+        job = verl_job(settings, stage, prompt_tokens, has_environment)
         verl.refuse_unfit(job)
         if plan:
             verl.settle(job, examples)
@@ -198,16 +204,15 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
         else:
             with TrainingRun(stage, settings).begin():
                 verl.train(job, examples, python, resume)
-    return TrainSummary(steps=settings.ppo.steps, out=str(stage.place / "policy"))
+    return TrainSummary(steps=settings.ppo.steps, out=str(stage.folder / "policy"))
 
 
-def verl_job(config: Config, stage: TrainingStage, longest: int, plays: bool) -> verl.Job:
-    """Return the run for verl; `longest` counts the tokens of the longest prompt, `plays`: in an
-    environment."""
+def verl_job(config: Config, stage: TrainingStage, prompt_tokens: int, has_environment: bool) -> verl.Job:
+    """Return the run for verl; `prompt_tokens` is the length of the longest prompt."""
     module = critic_of_worker.__module__
     return verl.Job(
-        place=stage.place,
-        policy=stage.folder.policy(),
+        place=stage.folder,
+        policy=stage.run.policy(),
         ppo=config.ppo,
         credit=config.credit,
         generation=config.generation,
@@ -215,61 +220,50 @@ def verl_job(config: Config, stage: TrainingStage, longest: int, plays: bool) ->
         seed=config.run.seed,
         settings=dump_config(config),
         critic=f"{module}:{critic_of_worker.__name__}",
-        environment=f"{module}:{environment_of_worker.__name__}" if plays else "",
-        prompt_tokens=longest,
+        environment=f"{module}:{environment_of_worker.__name__}" if has_environment else "",
+        prompt_tokens=prompt_tokens,
         loggers=config.run.loggers,
     )
 
 
-@contextmanager
-def critic_in_training(
-    factory: CriticFactory, task: Task, policy: Policy, stage: TrainingStage
-) -> Iterator[Critic]:
-    """The critic of a run, with its journal in the run's folder; a reward model's is probed."""
-    journal = "critic.journal" if stage.first else f"critic.{stage.process}.journal"
-    with factory.open(task, policy, stage.place / journal) as critic:
-        yield ProbedCritic(critic, factory.config.run.seed) if factory.kind == "reward_model" else critic
+def read_training_records(path: Path, run: RunFolder) -> tuple[list[Feedback], dict[str, int]]:
+    """Return the records to train on in file order, and the number of others by reason.
 
-
-def answers_in(path: Path, run: RunFolder) -> tuple[list[Feedback], dict[str, int]]:
-    """The records to train on, in their order, and how many of the file are left out, by reason.
-
-    Failed critiques are, and records about prompts that the task holds out.
+    Failed critiques and records about held-out prompts are left out.
 
     Raises:
-        UserError: the file holds no such record, one without a response, or none about a prompt of
-            the task.
+        UserError: the file has no such record, a record without a response, or no record about a
+            prompt of the task.
     """
     records = read_feedback(path)
     if empty := [record.id for record in records if not record.response.strip()]:
-        problem = f"{path}: {len(empty)} of {len(records)} records have no response, {empty[0]!r} first"
-        raise UserError(problem, "leave them out: there is nothing to learn from")
+        problem = f"{path}: {len(empty)} of {len(records)} records have no response, the first is {empty[0]!r}"
+        raise UserError(problem, "remove them from the file")
     settings = run.task_settings
     splits = splits_of(run.task(), settings)
-    words = [words_of(question_of(record)) for record in records]
-    if not any(each in splits for each in words):
+    questions = [words_of(question_of(record)) for record in records]
+    if not any(question in splits for question in questions):
         raise UserError(
             f"{path}: none of {len(records)} records is about a prompt of the task {settings.name!r}",
-            "take the configuration they were made with, or --task.data imported after text2grad import",
+            "use the configuration of their run, or --task.data imported after text2grad import",
         )
-    kept, left_out = [], Counter[str](failed_records=0, heldout_records=0)
-    for record, question in zip(records, words, strict=True):
+    training, left_out = [], Counter[str](failed_records=0, heldout_records=0)
+    for record, question in zip(records, questions, strict=True):
         if record.error is not None:
             left_out["failed_records"] += 1
         elif splits.get(question, split_of(question, settings)) == "heldout":
             left_out["heldout_records"] += 1
         else:
-            kept.append(record)
-    if not kept:
+            training.append(record)
+    if not training:
         reasons = " and ".join(f"{count} {name.replace('_', ' ')}" for name, count in left_out.items() if count)
-        raise UserError(f"{path}: nothing to train on, {reasons}", "text2grad annotate makes more")
-    return kept, dict(left_out)
+        raise UserError(f"{path}: nothing to train on, {reasons}", "text2grad annotate makes more records")
+    return training, dict(left_out)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineSummary(Summary):
-    """Answers that were learned from, the spans on them, records left out by reason, and the
-    policy's folder."""
+    """Counts of answers, spans and excluded records, the last metrics, and the policy's folder."""
 
     answers: int
     spans: int
@@ -279,87 +273,83 @@ class OfflineSummary(Summary):
 
 
 def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMode = "auto") -> OfflineSummary:
-    """Learn from the annotated answers in `source`; writes `ppo/<name>`, or resumes an unfinished
-    one.
+    """Learn from the annotated answers in `source`: start or resume the run `ppo/<name>`.
 
     Raises:
-        UserError: the file has nothing to learn from (`answers_in`), or no record marks words or
-            turns; or another engine is set.
+        UserError: the file has no record to learn from (`read_training_records`), no record marks
+            words or turns, or another engine is configured.
     """
     if config.engine.name != "local":
-        raise UserError(f"engine.name {config.engine.name} learns from no file", "--engine local")
+        raise UserError(f"the engine {config.engine.name} does not support --offline", "--engine local")
     stage = prepare_training(config, "offline", f"ppo/{name}", resume)
-    records, left_out = answers_in(source, stage.folder)
-    if not any(map(_is_marked, records)) and not config.credit.by_score:
-        cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
+    refuse_other_engines(stage)
+    records, left_out = read_training_records(source, stage.run)
+    if not any(map(_has_marks, records)) and not config.credit.by_score:
+        cure = "text2grad annotate --anchor finds the words that a critique is about; import reads marked words"
         raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
-    policy, count = load_policy(stage.folder.policy()), len(records)
-    records, problem = fitting(policy, records)
+    policy, count = load_policy(stage.run.policy()), len(records)
+    records, problem = select_fitting(policy, records)
     if problem:
         print(f"left out: {problem}", file=sys.stderr)
     left_out = {**left_out, "too_long": count - len(records)}
     answers = [Pair(record.id, record.prompt, record.response) for record in records]
-    run = stage.settle(policy, facts_of_pairs(policy, answers))
+    run = stage.finalise(policy, facts_of_pairs(policy, answers))
     with run.begin() as options:
-        settings, learned = run.config, [logged(record) for record in records]
-        metrics = train_offline(policy, learned, settings.offline, settings.credit, options)
+        settings, logged = run.config, [logged_answer(record) for record in records]
+        metrics = train_offline(policy, logged, settings.offline, settings.credit, options)
     return OfflineSummary(
         answers=len(records),
         spans=sum(len(record.spans) for record in records),
         left_out=left_out,
         metrics=metrics,
-        out=str(stage.place / "policy"),
+        out=str(stage.folder / "policy"),
     )
 
 
-def _is_marked(record: Feedback) -> bool:
-    """Whether words or single turns of an answer are judged."""
+def _has_marks(record: Feedback) -> bool:
+    """True if words or single turns of the answer are judged."""
     return bool(record.spans) or any(score is not None for score in record.meta.get("turn_scores", ()))
 
 
-def fitting(policy: Policy, records: Sequence[Feedback]) -> tuple[list[Feedback], str]:
-    """The records whose prompt and answer fit the model; and of the others how many, the first and
-    its length.
+def select_fitting(policy: Policy, records: Sequence[Feedback]) -> tuple[list[Feedback], str]:
+    """Return the records that fit the model's context, and a line about the others, if any.
 
     Raises:
-        UserError: none fits.
+        UserError: no record fits.
     """
     limit = policy.context
-    lengths = [_tokens(policy, record) for record in records]
-    long = [(record, tokens) for record, tokens in zip(records, lengths, strict=True) if tokens > (limit or tokens)]
-    if not long:
-        return list(records), ""
-    first, tokens = long[0]
+    lengths = [_count_tokens(policy, record) for record in records]
+    fitting = [record for record, tokens in zip(records, lengths, strict=True) if tokens <= (limit or tokens)]
+    if len(fitting) == len(records):
+        return fitting, ""
+    index, tokens = next((index, tokens) for index, tokens in enumerate(lengths) if tokens > (limit or tokens))
     problem = (
-        f"{len(long)} of {len(records)} answers, which with their prompts exceed {limit} tokens:"
-        f" that of {first.id!r} has {tokens}"
+        f"{len(records) - len(fitting)} of {len(records)} answers exceed {limit} tokens with their prompts;"
+        f" {records[index].id!r} has {tokens}"
     )
-    if len(long) == len(records):
-        raise UserError(f"nothing to train on: {problem}", "shorten them, or take a model with a longer context")
-    out = {id(record) for record, _ in long}
-    return [record for record in records if id(record) not in out], problem
+    if not fitting:
+        raise UserError(f"nothing to train on: {problem}", "shorten them, or use a model with a longer context")
+    return fitting, problem
 
 
-def _tokens(policy: Policy, record: Feedback) -> int:
-    """Of a prompt and its answer."""
-    ids = _ids(record)
+def _count_tokens(policy: Policy, record: Feedback) -> int:
+    """Count the tokens of a prompt and its answer."""
+    ids = _sampled_ids(record)
     if isinstance(record.response, Transcript):
         return len(encode_turns(policy.tokenizer, record.prompt, record.response, ids).whole)
-    return len(encode_prompt(policy.tokenizer, record.prompt)) + len(
-        ids or encode_target(policy.tokenizer, record.response)
-    )
+    answer = ids or encode_target(policy.tokenizer, record.response)
+    return len(encode_prompt(policy.tokenizer, record.prompt)) + len(answer)
 
 
-def logged(record: Feedback) -> LoggedAnswer:
-    """A record as an answer to learn from."""
-    said = record.judgement()
-    assert isinstance(said, Critique)
-    return LoggedAnswer(record.id, record.prompt, record.response, said, tuple(_ids(record)))
+def logged_answer(record: Feedback) -> LoggedAnswer:
+    """Return a record as an answer for offline training."""
+    critique = record.judgement()
+    assert isinstance(critique, Critique)
+    return LoggedAnswer(record.id, record.prompt, record.response, critique, tuple(_sampled_ids(record)))
 
 
-def _ids(record: Feedback) -> Sequence[Any]:
-    """The ids of an answer as it was sampled, of a transcript a list for each turn; none where they
-    do not say."""
+def _sampled_ids(record: Feedback) -> Sequence[Any]:
+    """Return the ids of an answer as sampled, a list per turn of a transcript; () if unknown."""
     ids = record.meta.get(TOKEN_IDS) or ()
-    several = isinstance(record.response, Transcript)
-    return ids if all(isinstance(each, list) == several for each in ids) else ()
+    has_turns = isinstance(record.response, Transcript)
+    return ids if all(isinstance(item, list) == has_turns for item in ids) else ()

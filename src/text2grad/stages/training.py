@@ -1,11 +1,11 @@
-"""What training commands share: derived settings, and the notes in the run folder.
+"""Shared steps of training commands: derived settings, engines, and settings in the run folder.
 
 Unset settings are derived once, reported and written to `derived.json`. The same command in the
-same folder reads them back while model and data are what they were, on whatever machine.
+same folder reuses them while model and data are unchanged, on any machine.
 
 stage = prepare_training(config, "offline", "ppo/mine", resume)
 ...  # read the data, load the policy: nothing is written yet
-run = stage.settle(policy, facts)
+run = stage.finalise(policy, facts)
 with run.begin() as options:
     metrics = train_offline(policy, answers, run.config.offline, run.config.credit, options)
 """
@@ -46,6 +46,7 @@ from text2grad.durable.run import CHECKPOINTS, Choice, OnStep, ResumeMode, RunOp
 from text2grad.durable.state import seed_everything
 from text2grad.engines import verl
 from text2grad.engines.processes import joined
+from text2grad.engines.settings import EngineName
 from text2grad.engines.trl import STATE as TRL_STATE
 from text2grad.errors import EXIT_DONE, UsageError, UserError, first_error, warn_once
 from text2grad.feedback import Example
@@ -56,27 +57,26 @@ from text2grad.policy.files.gguf import origin_of
 from text2grad.policy.load import choose_device
 from text2grad.policy.settings import PolicySettings
 from text2grad.settings import is_set, with_values
-from text2grad.stages.run_folder import RunFolder, write_json, write_whole
+from text2grad.stages.run_folder import RunFolder, write_atomically, write_json
 from text2grad.train.pairs import Pair
 
 MODEL_NOTE = "model.json"
 
 
-def prepare(config: Config, several: bool = False) -> RunFolder:
-    """Set threads, memory, seeds and logging. Nothing is written yet: a stage that cannot start
-    leaves no trace.
+def prepare(config: Config, multi_process: bool = False) -> RunFolder:
+    """Set threads, seeds and logging. Nothing is written, so a stage that fails leaves no trace.
 
     Raises:
-        UsageError: a launcher started several processes, and this stage is not for `several`.
-        UserError: nothing can be written to the run folder.
+        UsageError: a launcher started several processes, and this stage is not `multi_process`.
+        UserError: the run folder is not writable.
     """
-    if not several and (count := os.environ.get("WORLD_SIZE", "1")) != "1":
-        cure = "start it without torchrun or accelerate launch; train and sft use several with --engine trl"
-        raise UsageError(f"{count} processes were started, and this command is one process", cure)
+    if not multi_process and (count := os.environ.get("WORLD_SIZE", "1")) != "1":
+        cure = "run it without torchrun or accelerate launch; only train and sft with --engine trl use several"
+        raise UsageError(f"{count} processes were started, but this command uses one process", cure)
     torch.set_num_threads(config.run.threads or derive_threads()[0])
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    # peft 0.21 asks transformers 5.23 by the old name.
+    # peft 0.21 reads this attribute of transformers 5.23 by its old name.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     seed_everything(config.run.seed)
     run = RunFolder.of(config)
@@ -84,22 +84,17 @@ def prepare(config: Config, several: bool = False) -> RunFolder:
     return run
 
 
-def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
-    """Write the settings next to their results, and where a GGUF model's weights come from.
-
-    A stage that only `begins` keeps those of a finished one.
-    """
-    if begins and (folder / "config.yaml").exists():
-        return
-    write_whole(folder / "config.yaml", sign(dump_config(config)))
+def write_settings(config: Config, folder: Path) -> None:
+    """Write the settings next to their results, with the origin of a GGUF model's weights."""
+    write_atomically(folder / "config.yaml", sign(dump_config(config)))
     if origin := origin_of(config.policy.model):
         write_json(folder / MODEL_NOTE, origin)
     else:
         (folder / MODEL_NOTE).unlink(missing_ok=True)
 
 
-class Measurable(Protocol):
-    """A policy from whose size settings are derived; it may be one that only an engine loads."""
+class PolicyLike(Protocol):
+    """A policy to derive settings from: loaded, or a skeleton of one that only an engine loads."""
 
     @property
     def model(self) -> Any:
@@ -107,121 +102,117 @@ class Measurable(Protocol):
 
     @property
     def tokenizer(self) -> Any:
-        """Its tokenizer."""
+        """The model's tokenizer."""
 
     @property
     def device(self) -> Any:
-        """Its device."""
+        """The model's device."""
 
 
 DERIVED_FILE = "derived.json"
 DIGEST = "sha256"
-DERIVED_AGAIN = "remove it: they are derived again"
-COUNTED = 64
-"""Examples whose tokens are counted, of many."""
+DERIVE_AGAIN = "remove it to derive the settings again"
+MOST_COUNTED = 64
+"""The number of examples whose tokens are counted to estimate mean lengths."""
 
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """A training command before its settings are final: the configuration as given, and the folder
-    it writes.
+    """A training command before its settings are final.
 
-    `kind` None: a command whose settings are in `extra`, where nothing is derived. A policy of its
-    own name (`ppo/<name>`) has its settings beside it; the models that a run has one of (`sft`,
-    `reward_model`, ...) have those of the run.
+    `folder` is where the command writes. Policies named by the user (`ppo/<name>`) have their
+    settings in that folder; other models (`sft`, `reward_model`, ...) use the run's settings file.
+    `kind` None: a command whose settings are in `extra`, where nothing is derived.
     """
 
     config: Config
     kind: Stage | None
-    place: Path
+    folder: Path
     title: str
     resume: ResumeMode
+    engine: EngineName = "local"
     process: int = 0
-    """The number of this process among those that a launcher started; process 0 writes."""
+    """The rank of this process among those that a launcher started; rank 0 writes."""
 
     @property
-    def first(self) -> bool:
-        """True for the process that writes."""
+    def is_main_process(self) -> bool:
+        """True for the process that writes files."""
         return self.process == 0
 
     @contextmanager
-    def in_turn(self) -> Iterator[None]:
-        """Let the first process do it before the others, which then read what it has written."""
+    def main_process_first(self) -> Iterator[None]:
+        """Run the block in the main process first; the others then read what it has written."""
         if os.environ.get("WORLD_SIZE", "1") == "1":
             yield
             return
         with joined(choose_device(self.config.policy.device)).main_process_first():
             yield
 
-    def leave_others(self) -> None:
-        """End all processes but the first; what follows is printed once."""
+    def exit_other_processes(self) -> None:
+        """End all processes but the main one, so that messages are printed once."""
         if os.environ.get("WORLD_SIZE", "1") != "1":
             joined(choose_device(self.config.policy.device)).destroy_process_group()
-        if not self.first:
+        if not self.is_main_process:
             sys.exit(EXIT_DONE)
 
     @property
-    def folder(self) -> RunFolder:
+    def run(self) -> RunFolder:
         """The folder of the run."""
         return RunFolder.of(self.config)
 
     @property
-    def named(self) -> bool:
-        """True for one of several policies of the run."""
-        return self.place.parent.name == "ppo"
+    def is_named(self) -> bool:
+        """True if the run may have several such policies, each with a name."""
+        return self.folder.parent.name == "ppo"
 
-    def settle(self, policy: Measurable | None = None, data: DataFacts | None = None) -> TrainingRun:
-        """Give every unset setting a value, from the model and the data.
+    def finalise(self, policy: PolicyLike | None = None, data: DataFacts | None = None) -> TrainingRun:
+        """Give every unset setting a value derived from the model and the data.
 
-        What was derived for the models that SFT and `train-reward` left in the run is taken over
-        too, so that the run's configuration says it. A tiny model is made for its preset and gets
-        nothing; neither does a run that began before its settings were derived.
+        Values derived for SFT and `train-reward` are included, so that the run's settings are
+        complete. Nothing is derived for the tiny model, whose preset sets everything, nor for a
+        run that began before its settings were derived.
 
         Raises:
-            UserError: what was written earlier cannot be read, or does not fit the configuration.
+            UserError: `derived.json` is not readable, or does not fit the configuration.
         """
         values: dict[str, Any] = {}
         if policy is not None and data is not None and self.config.policy.model != TINY:
-            values = self._derived_for_others() | self._derived(policy, data)
-        if self.named:  # other models continue from the random state that initialised their adapters
+            assert self.kind is not None, "nothing is derived for this stage"
+            values = self._derived_by_other_stages(self.kind) | self._derived(self.kind, policy, data)
+        if self.is_named:  # other models continue from the random state that initialised their adapters
             seed_everything(self.config.run.seed)
         return TrainingRun(self, with_values(self.config, values))
 
-    def _derived_for_others(self) -> dict[str, Any]:
-        files = [self.config.run.folder / name / DERIVED_FILE for name in ("sft", "reward_model")]
-        values = {key: each.value for file in files for key, each in (_read(file, {}, self.config) or {}).items()}
-        return {key: value for key, value in values.items() if not key.startswith(f"{section_of(self._kind)}.")}
+    def _derived_by_other_stages(self, kind: Stage) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name in ("sft", "reward_model"):
+            derived = _read_derived(self.config.run.folder / name / DERIVED_FILE, {}, self.config) or {}
+            values |= {key: item.value for key, item in derived.items()}
+        return {key: value for key, value in values.items() if not key.startswith(f"{section_of(kind)}.")}
 
-    @property
-    def _kind(self) -> Stage:
-        assert self.kind is not None, "nothing is derived for this stage"
-        return self.kind
-
-    def _derived(self, policy: Measurable, data: DataFacts) -> dict[str, Any]:
-        """The derived values by setting: those of `derived.json`, else new ones, which are
-        written."""
-        file = self.place / DERIVED_FILE
-        if self.resume != "restart" and (self.place / CHECKPOINTS).is_dir() and not file.is_file():
+    def _derived(self, kind: Stage, policy: PolicyLike, data: DataFacts) -> dict[str, Any]:
+        """Return values by setting: from `derived.json`, else derived now and written to it."""
+        file = self.folder / DERIVED_FILE
+        if self.resume != "restart" and (self.folder / CHECKPOINTS).is_dir() and not file.is_file():
             return {}
         facts = Facts(model_facts(policy), data, machine_facts(policy))
-        same = {"stage": self.kind, "model": asdict(facts.model), "data": asdict(data)}
-        derived = _read(file, same, self.config)
+        source = {"stage": kind, "model": asdict(facts.model), "data": asdict(data)}
+        derived = _read_derived(file, source, self.config)
         if derived is None:
-            derived = derive(self._kind, self.config, facts)
-            settings = {key: list(each) for key, each in derived.items()}
-            content = {"from": {**same, "machine": asdict(facts.machine)}, "settings": settings}
-            if self.first:
+            derived = derive(kind, self.config, facts)
+            settings = {key: list(item) for key, item in derived.items()}
+            content = {"from": {**source, "machine": asdict(facts.machine)}, "settings": settings}
+            if self.is_main_process:
                 write_json(file, {**content, DIGEST: _digest(content)})
-        if derived and self.first:
-            words = ", ".join(f"{key} {each.value:g} ({each.reason})" for key, each in derived.items())
-            print(f"derived settings: {words}", file=sys.stderr)
-            print(f"  kept in {file}; any can be set: --{next(iter(derived))} VALUE", file=sys.stderr)
-        return {key: each.value for key, each in derived.items()}
+        if derived and self.is_main_process:
+            reasons = ", ".join(f"{key} {item.value:g} ({item.reason})" for key, item in derived.items())
+            print(f"derived settings: {reasons}", file=sys.stderr)
+            print(f"  written to {file}; override one with --{next(iter(derived))} VALUE", file=sys.stderr)
+        return {key: item.value for key, item in derived.items()}
 
 
-def _read(file: Path, same: Mapping[str, Any], config: Config) -> dict[str, DerivedValue] | None:
-    """Settings that were derived before and are still unset; None if for another stage, model or
-    data.
+def _read_derived(file: Path, source: Mapping[str, Any], config: Config) -> dict[str, DerivedValue] | None:
+    """Return derived settings that are still unset; None if derived from another `source`.
 
     Raises:
         UserError: the file is damaged, was changed, or does not fit the configuration.
@@ -234,15 +225,15 @@ def _read(file: Path, same: Mapping[str, Any], config: Config) -> dict[str, Deri
     except (ValueError, KeyError, TypeError, AttributeError):
         intact = False
     if not intact:
-        raise UserError(f"{file} is damaged or was changed", f"{DERIVED_AGAIN}; --section.key VALUE sets one")
-    if any(content["from"].get(name, value) != value for name, value in same.items()):
+        raise UserError(f"{file} is damaged or was changed", f"{DERIVE_AGAIN}; --section.key VALUE sets one")
+    if any(content["from"].get(name, value) != value for name, value in source.items()):
         return None
     settings = {key: DerivedValue(*pair) for key, pair in content["settings"].items() if not is_set(config, key)}
     full = with_values(config, {key: derived.value for key, derived in settings.items()})
     try:
         Config.model_validate(full.model_dump(warnings=False))
     except ValidationError as error:
-        raise UserError(f"{file} does not fit: {first_error(error)}", DERIVED_AGAIN) from error
+        raise UserError(f"{file} does not fit the configuration: {first_error(error)}", DERIVE_AGAIN) from error
     return settings
 
 
@@ -252,7 +243,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training command that can begin. `config` is final: everything after this only reads it."""
+    """A training command that can begin. `config` is final."""
 
     stage: TrainingStage
     config: Config
@@ -260,55 +251,66 @@ class TrainingRun:
     @contextmanager
     def begin(
         self,
-        trained: PolicySettings | None = None,
+        start: PolicySettings | None = None,
         inputs: Mapping[str, str] | None = None,
         on_step: OnStep | None = None,
         choice: Choice | None = None,
     ) -> Iterator[RunOptions]:
-        """Note the settings, train inside, and note them again: the first note stays where a run is
-        not finished.
+        """Write the settings where there are none, train inside, and write them again at the end.
 
-        `trained` made the model, where that is not `policy`. `inputs` is what the run depends on
-        besides what the loop itself sees. `choice` chooses the policy that is handed over. A policy
-        of its own name notes the settings of the run as well, if nothing else has.
+        A named policy also writes the run's settings, unless there are some.
+
+        Args:
+            start: the settings of the model in training, if not `policy`.
+            inputs: further inputs of the run: a run that finds them changed does not resume.
+            on_step: called after every step.
+            choice: selects the policy that is written at the end.
         """
         stage, run = self.stage, self.config.run
-        own = stage.place if stage.named else run.folder
+        settings_folder = stage.folder if stage.is_named else run.folder
         if run.threads is None:
             warn_once(f"run.threads {torch.get_num_threads()} ({derive_threads()[1]})")
-        for folder in dict.fromkeys((run.folder, own)):
-            if stage.first:
-                note_settings(self.config, folder, begins=True)
+        for folder in dict.fromkeys((run.folder, settings_folder)):
+            if stage.is_main_process and not (folder / "config.yaml").exists():
+                write_settings(self.config, folder)
         yield RunOptions(
-            folder=stage.place,
+            folder=stage.folder,
             title=stage.title,
             seed=run.seed,
             resume=stage.resume,
-            inputs={**flatten(run=run, policy=trained or self.config.policy), **(inputs or {})},
+            inputs={**flatten(run=run, policy=start or self.config.policy), **(inputs or {})},
             on_step=on_step,
             loggers=run.loggers,
             course=self.config.training,
             choice=choice,
         )
-        if stage.first:
-            note_settings(self.config, own)
+        if stage.is_main_process:
+            write_settings(self.config, settings_folder)
 
 
 def prepare_training(
-    config: Config, kind: Stage | None, place: str, resume: ResumeMode, title: str = "", several: bool = False
+    config: Config,
+    kind: Stage | None,
+    folder: str,
+    resume: ResumeMode,
+    title: str = "",
+    engines: Sequence[EngineName] = ("local",),
 ) -> TrainingStage:
-    """Return a training command in the folder `place` of the run, after `prepare`: nothing is
-    written yet.
+    """Call `prepare` and return a training command that writes to `folder` in the run folder.
 
-    `several`: a launcher may have started several processes of it, for an engine.
+    A configured engine that is not one of `engines` is replaced by `local`, with a line on stderr.
 
     Raises:
         UserError: see `prepare`.
     """
-    prepare(config, several)
-    folder = config.run.folder / place
-    process = int(os.environ.get("RANK", "0")) if several else 0
-    return TrainingStage(config, kind, folder, title or folder.name, resume, process)
+    path = config.run.folder / folder
+    title = title or path.name
+    engine = config.engine.name if config.engine.name in engines else "local"
+    if engine != config.engine.name:
+        print(f"{title}: trained by the local engine; {config.engine.name} does not support it", file=sys.stderr)
+    prepare(config, multi_process=engine == "trl")
+    process = int(os.environ.get("RANK", "0")) if engine == "trl" else 0
+    return TrainingStage(config, kind, path, title, resume, engine, process)
 
 
 UNFINISHED = {
@@ -316,29 +318,26 @@ UNFINISHED = {
     "trl": f"{CHECKPOINTS}/*/{TRL_STATE}",
     "verl": f"verl/{CHECKPOINTS}/{verl.LATEST}",
 }
-"""Files of an unfinished run of an engine, in its folder."""
+"""Patterns of files in the folder of an unfinished run, by engine."""
 
 
-def leave_other_engines(stage: TrainingStage, mine: str) -> None:
-    """Refuse to begin where a run of another engine is unfinished; with `restart` its checkpoints
-    are removed.
-
-    `mine` is the engine of this stage, which may be another than that of the configuration.
+def refuse_other_engines(stage: TrainingStage) -> None:
+    """Refuse to overwrite an unfinished run of another engine; `restart` removes its checkpoints.
 
     Raises:
-        UserError: names the engine.
+        UserError: another engine has an unfinished run in the folder.
     """
     for engine, pattern in UNFINISHED.items():
-        files = [] if engine == mine else [*stage.place.glob(pattern)]
+        files = [] if engine == stage.engine else [*stage.folder.glob(pattern)]
         if files and stage.resume != "restart":
-            problem = f"the unfinished run in {stage.place} is of the engine {engine}"
+            problem = f"the unfinished run in {stage.folder} was started by the engine {engine}"
             raise UserError(problem, f"--engine {engine} resumes it, --restart starts over")
-        for file in files if stage.first else ():
+        for file in files if stage.is_main_process else ():
             shutil.rmtree(file.parent)
 
 
-def model_facts(policy: Measurable) -> ModelFacts:
-    """The size and shape of a policy in training."""
+def model_facts(policy: PolicyLike) -> ModelFacts:
+    """Return the size and shape of a policy in training."""
     config = policy.model.config.get_text_config()
     weights = list(policy.model.parameters())
     adapters = any(not weight.requires_grad for weight in weights)
@@ -352,23 +351,22 @@ def model_facts(policy: Measurable) -> ModelFacts:
     )
 
 
-def machine_facts(policy: Measurable) -> MachineFacts:
-    """Memory where the policy lives, of which nothing is in use."""
+def machine_facts(policy: PolicyLike) -> MachineFacts:
+    """Return the total memory of the policy's device, in bytes."""
     device = policy.device
-    return MachineFacts(
-        device.type, torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else total_memory()
-    )
+    memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else total_memory()
+    return MachineFacts(device.type, memory)
 
 
-def facts_of_pairs(policy: Measurable, pairs: Sequence[Pair]) -> DataFacts:
-    """The number of pairs to learn, and their mean tokens, counted on the first ones."""
-    targets = [len(encode_target(policy.tokenizer, pair.target)) for pair in pairs[:COUNTED]]
+def facts_of_pairs(policy: PolicyLike, pairs: Sequence[Pair]) -> DataFacts:
+    """Return the number of training pairs and their mean token counts (of the first pairs)."""
+    targets = [len(encode_target(policy.tokenizer, pair.target)) for pair in pairs[:MOST_COUNTED]]
     return replace(facts_of_prompts(policy, pairs), target_tokens=_mean(targets))
 
 
-def facts_of_prompts(policy: Measurable, examples: Sequence[Example | Pair]) -> DataFacts:
-    """The number of prompts to answer, and their mean tokens, counted on the first ones."""
-    prompts = [len(encode_prompt(policy.tokenizer, example.prompt)) for example in examples[:COUNTED]]
+def facts_of_prompts(policy: PolicyLike, examples: Sequence[Example | Pair]) -> DataFacts:
+    """Return the number of prompts and their mean token count (of the first prompts)."""
+    prompts = [len(encode_prompt(policy.tokenizer, example.prompt)) for example in examples[:MOST_COUNTED]]
     return DataFacts(len(examples), _mean(prompts))
 
 
@@ -376,8 +374,8 @@ def _mean(counts: Sequence[int]) -> int:
     return round(sum(counts) / max(1, len(counts)))
 
 
-def warn_if_loss_flat(place: Path, section: str, lr: float) -> None:
-    """Print a line on stderr if the loss of a finished supervised run did not move."""
-    rows = split_lines((place / "metrics.jsonl").read_text(encoding="utf-8"))
+def warn_if_loss_flat(folder: Path, section: str, lr: float) -> None:
+    """Print a line on stderr if the loss of a finished supervised run did not decrease."""
+    rows = split_lines((folder / "metrics.jsonl").read_text(encoding="utf-8"))
     if advice := loss_advice([json.loads(row)["loss"] for row in rows], section, lr):
         print(f"{section}: {advice}", file=sys.stderr)

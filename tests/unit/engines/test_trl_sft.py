@@ -153,7 +153,7 @@ def test_a_stopped_run_goes_on_where_it_was(
     assert ended("sft", "--engine", "trl", *words(model, cut, "--sft.lr", "1e-3")) == EXIT_FAILED
     assert "sft.lr" in capsys.readouterr().err
     assert ended("sft", *words(model, cut)) == EXIT_FAILED
-    assert "of the engine trl" in capsys.readouterr().err
+    assert "by the engine trl" in capsys.readouterr().err
     assert ended("sft", "--engine", "trl", *words(model, cut)) == 0
     assert lines(cut / "sft" / "metrics.jsonl") == lines(whole / "sft" / "metrics.jsonl")
     policies = [load_file(each / "sft" / "policy" / "model.safetensors") for each in (whole, cut)]

@@ -1,4 +1,4 @@
-"""Probes while PPO runs: their metrics every so many steps, one line when hacking is seen, none
+"""Probes while PPO runs: their metrics every so many steps, one line when hacking is recorded, none
 without a probe."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 
 from text2grad.critics.probes import ProbedCritic
 from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
-from text2grad.stages.train import probes_of
+from text2grad.stages.train import probe_critic
 from text2grad.train.watch.steps import combined
 
 GOOD = "the parcel left on monday morning"
@@ -28,33 +28,33 @@ class Flattered:
         ]
 
 
-def asked() -> list[Example]:
+def examples() -> list[Example]:
     return [Example(id="p", prompt=(Message(role="user", content="when?"),), reference=GOOD)]
 
 
-def test_hacking_is_named_once_and_training_does_not_notice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reward_hacking_is_reported_once_and_random_state_is_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     critic = ProbedCritic(Flattered(), seed=0)
-    look = probes_of(critic)
-    assert look is not None
+    on_step = probe_critic(critic)
+    assert on_step is not None
     state = torch.random.get_rng_state()
-    seen = []
+    recorded = []
     answers = {0: GOOD, 9: GOOD, 10: "well well well well", 11: GOOD, 20: "well well well"}
     for step, text in answers.items():
-        critic.critique(asked(), [text])
+        critic.critique(examples(), [text])
         torch.random.set_rng_state(state)
         metrics = {"delta_sum": float(step)}
-        look(step, metrics)
+        on_step(step, metrics)
         assert torch.equal(torch.random.get_rng_state(), state)
-        seen.append(metrics)
-    assert [set(each) > {"delta_sum"} for each in seen] == [True, False, True, False, True]
-    assert seen[0]["probe_likeness"] == pytest.approx(1.0) and seen[2]["probe_likeness"] == 0.0
-    assert seen[0]["probe_spoiled"] == 1.0
+        recorded.append(metrics)
+    assert [set(metrics) > {"delta_sum"} for metrics in recorded] == [True, False, True, False, True]
+    assert recorded[0]["probe_likeness"] == pytest.approx(1.0) and recorded[2]["probe_likeness"] == 0.0
+    assert recorded[0]["probe_spoiled"] == 1.0
     [line] = capsys.readouterr().err.splitlines()
-    assert "rose from 0.00 (step 0) to 10.00" in line and "reward hacking (text2grad sample" in line
+    assert "rose from 0.00 (step 0) to 10.00" in line and "reward hacking" in line
 
 
-def test_a_critic_without_probes_has_none_and_several_hooks_are_one() -> None:
-    assert probes_of(Flattered()) is None
+def test_unprobed_critics_and_combined_hooks() -> None:
+    assert probe_critic(Flattered()) is None
     assert combined(None, None) is None
     called: list[str] = []
     both = combined(lambda step, metrics: called.append("a"), None, lambda step, metrics: called.append("b"))

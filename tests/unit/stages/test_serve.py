@@ -30,9 +30,10 @@ from text2grad.critics import served as client_side
 from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.served import ServedCritic
 from text2grad.errors import CritiquesFailed, UsageError, UserError
-from text2grad.feedback import Critique, Example, Feedback, Message
+from text2grad.feedback import Critique, Example, Feedback, Message, Source
 from text2grad.jsonl import read_jsonl
 from text2grad.stages.annotate import run_annotate
+from text2grad.stages.critics import critic_inputs
 from text2grad.stages.serve import run_serve
 
 SLOW = """
@@ -157,3 +158,14 @@ def test_rollouts_earn_what_the_critic_itself_pays(
     assert all(map(np.array_equal, there, here)) and all(map(np.array_equal, late, here))
     with pytest.raises(CritiquesFailed, match=f"no answer from {address}"):
         credit.score_batch(batch)
+
+
+def test_inputs_of_a_run_include_the_source_of_a_served_critic(tmp_path: Path) -> None:
+    config = load_config(
+        find_config("demo"), ["--critic.kind", "http://127.0.0.1:9", "--run.folder", str(tmp_path / "run")]
+    )
+    other = ReferenceCritic()
+    other.source = Source(kind="llm", model="another")
+    inputs = [critic_inputs(config, critic) for critic in (ReferenceCritic(), other)]
+    changed = {name for name in inputs[1] if inputs[0][name] != inputs[1][name]}
+    assert changed == {"critic.source.kind", "critic.source.model", "critic.source.prompt_version"}

@@ -61,7 +61,7 @@ def settle_sft(config: Config, policy: Policy, data: DataFacts = DATA, resume: A
 def settled(
     config: Config, stage: Any, place: Path, policy: Policy, data: DataFacts = DATA, resume: Any = "auto"
 ) -> Config:
-    return TrainingStage(config, stage, place, "", resume).settle(policy, data).config
+    return TrainingStage(config, stage, place, "", resume).finalise(policy, data).config
 
 
 @pytest.mark.parametrize("stage", RULES)

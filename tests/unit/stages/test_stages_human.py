@@ -236,11 +236,11 @@ def test_answers_that_come_while_the_others_are_written_are_not_missed(
 
     def late(path: Path, text: str) -> None:
         answered("late")
-        run_folder.write_whole(path, text)
-        monkeypatch.setattr(stage, "write_whole", run_folder.write_whole)
+        run_folder.write_atomically(path, text)
+        monkeypatch.setattr(stage, "write_atomically", run_folder.write_atomically)
 
     answered("sft")
-    monkeypatch.setattr(stage, "write_whole", late)
+    monkeypatch.setattr(stage, "write_atomically", late)
     stage.write_before_after(qa_run(tmp_path), [example])
     (line,) = (tmp_path / "before_after.jsonl").read_text().splitlines()
     assert [answer["name"] for answer in json.loads(line)["answers"]] == ["SFT", "late"]

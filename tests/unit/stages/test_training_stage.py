@@ -1,5 +1,4 @@
-"""What training commands share: nothing is written too early, notes, seeds, rates, and what a run
-depends on."""
+"""Shared steps of training commands: settings on disk, seeds, engines, and the inputs of a run."""
 
 from __future__ import annotations
 
@@ -11,16 +10,20 @@ import torch
 from text2grad.config import Config, load_config
 from text2grad.config.derive import DataFacts
 from text2grad.durable.identity import flatten
+from text2grad.durable.run import ResumeMode
+from text2grad.engines.settings import EngineName
 from text2grad.errors import UserError
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.train import run_train
-from text2grad.stages.training import UNFINISHED, leave_other_engines, prepare_training
+from text2grad.stages.training import UNFINISHED, prepare_training, refuse_other_engines
 from tiny_runs import tiny_model
 
 DATA = DataFacts(examples=8, prompt_tokens=4, target_tokens=4)
 PLACES = ["sft", "ppo/mine"]
+ENGINES: tuple[EngineName, ...] = ("local", "trl", "verl")
+RESUME: tuple[ResumeMode, ...] = ("auto", "force")
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +42,13 @@ def noted(place: Path) -> Config | None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_preparing_leaves_no_trace(place: str, tmp_path: Path) -> None:
+def test_prepare_training_writes_nothing(place: str, tmp_path: Path) -> None:
     prepare_training(config(tmp_path / "run"), "sft", place, "auto")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_settings_are_noted_before_training_and_renewed_only_after_it(
+def test_settings_are_written_before_training_and_again_after_it(
     place: str, tmp_path: Path, policy: Policy
 ) -> None:
     run = tmp_path / "run"
@@ -53,7 +56,7 @@ def test_settings_are_noted_before_training_and_renewed_only_after_it(
 
     def train(seed: int, fails: bool = False) -> None:
         stage = prepare_training(config(run, "--run.seed", str(seed)), "sft", place, "auto")
-        with stage.settle(policy, DATA).begin() as options:
+        with stage.finalise(policy, DATA).begin() as options:
             assert (options.folder, options.title, options.seed) == (run / place, Path(place).name, seed)
             assert noted(own) is not None
             if fails:
@@ -76,21 +79,19 @@ def test_settings_are_noted_before_training_and_renewed_only_after_it(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_policy_of_its_own_name_is_trained_from_the_seed(place: str, tmp_path: Path, policy: Policy) -> None:
+def test_named_policies_train_from_the_seed(place: str, tmp_path: Path, policy: Policy) -> None:
     stage = prepare_training(config(tmp_path / "run"), "sft", place, "auto")
     first = torch.get_rng_state()
     torch.rand(3)  # as the making of adapters draws
     later = torch.get_rng_state()
-    stage.settle(policy, DATA)
+    stage.finalise(policy, DATA)
     assert torch.equal(torch.get_rng_state(), first if place.startswith("ppo/") else later)
 
 
-def test_a_run_depends_on_the_policy_that_was_trained_and_on_what_its_stage_names(
-    tmp_path: Path, policy: Policy
-) -> None:
+def test_inputs_include_the_starting_policy_and_those_of_the_stage(tmp_path: Path, policy: Policy) -> None:
     given = config(tmp_path / "run")
     other = given.policy.model_copy(update={"value_head": "separate", "model": "elsewhere"})
-    run = prepare_training(given, "ppo", "ppo/mine", "force").settle(policy, DATA)
+    run = prepare_training(given, "ppo", "ppo/mine", "force").finalise(policy, DATA)
     with run.begin() as plain:
         assert plain.inputs == flatten(run=given.run, policy=given.policy) and plain.resume == "force"
     with run.begin(other, {"the critic": "abc"}) as named:
@@ -99,23 +100,30 @@ def test_a_run_depends_on_the_policy_that_was_trained_and_on_what_its_stage_name
 
 @pytest.mark.parametrize("engine", UNFINISHED)
 @pytest.mark.parametrize("other", UNFINISHED)
-def test_an_unfinished_run_of_another_engine_is_not_trained_over(engine: str, other: str, tmp_path: Path) -> None:
+def test_an_unfinished_run_of_another_engine_is_refused(engine: str, other: str, tmp_path: Path) -> None:
     left = tmp_path / "ppo" / "mine" / UNFINISHED[other].replace("*", "checkpoint-10")
     left.parent.mkdir(parents=True)
     left.write_text("{}", encoding="utf-8")
     chosen = config(tmp_path, "--engine.name", engine)
     if engine != other:
-        for resume in ("auto", "force"):
-            with pytest.raises(UserError, match=f"engine {other}.*--engine {other}.*--restart"):
-                leave_other_engines(prepare_training(chosen, "ppo", "ppo/mine", resume), engine)  # type: ignore[arg-type]
+        for resume in RESUME:
+            with pytest.raises(UserError, match=f"engine {other}.*--restart"):
+                refuse_other_engines(prepare_training(chosen, "ppo", "ppo/mine", resume, engines=ENGINES))
     assert left.is_file()
-    leave_other_engines(prepare_training(chosen, "ppo", "ppo/mine", "restart"), engine)
+    refuse_other_engines(prepare_training(chosen, "ppo", "ppo/mine", "restart", engines=ENGINES))
     assert left.is_file() == (engine == other)
 
 
-def test_train_asks_which_engine_began(tmp_path: Path) -> None:
+def test_train_refuses_an_unfinished_run_of_another_engine(tmp_path: Path) -> None:
     left = tmp_path / "ppo" / "mine" / UNFINISHED["verl"]
     left.parent.mkdir(parents=True)
     left.write_text("20", encoding="utf-8")
     with pytest.raises(UserError, match="engine verl"):
         run_train(config(tmp_path), "mine")
+
+
+def test_an_unsupported_engine_is_replaced_by_the_local_one_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = prepare_training(config(tmp_path, "--engine.name", "trl"), "reward_model", "reward_model", "auto")
+    assert stage.engine == "local" and "trl" in capsys.readouterr().err

@@ -43,8 +43,8 @@ from text2grad.stages.run_folder import (
     heldout_prompts,
     main_measure,
     target_name,
+    write_atomically,
     write_json,
-    write_whole,
 )
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
@@ -385,4 +385,4 @@ def _write_answers(path: Path, on: str, heldout: Sequence[Example], read: Sequen
     records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
     kept = [record for record in map(from_json, filter(None, lines)) if record.get("task", on) != on]
-    write_whole(path, "".join(to_json(record) + "\n" for record in [*kept, *records]))
+    write_atomically(path, "".join(to_json(record) + "\n" for record in [*kept, *records]))

@@ -23,7 +23,7 @@ from text2grad.json_text import to_json
 from text2grad.stages import Summary
 from text2grad.stages.improve.plan import HELDOUT, OFFLINE, QUESTIONS, Plan, make_plan, with_settings
 from text2grad.stages.improve.source import Choose, ImproveOptions, Source, describe, read_source
-from text2grad.stages.run_folder import ANSWERS, BASE, SFT, RunFolder, write_json, write_whole
+from text2grad.stages.run_folder import ANSWERS, BASE, SFT, RunFolder, write_json, write_atomically
 from text2grad.tasks.base import digest, question_of, words_of
 
 STATE, SETTINGS = "improve.json", "improve.yaml"
@@ -220,9 +220,9 @@ def train(
     from text2grad.stages.train import run_train_offline
 
     run = RunFolder.of(config)
-    write_whole(run.path / SETTINGS, dump_config(config, only_set=True))
+    write_atomically(run.path / SETTINGS, dump_config(config, only_set=True))
     for name, examples in ((QUESTIONS, plan.training), (HELDOUT, plan.heldout)):
-        write_whole(run.path / name, "".join(f"{to_json(_question_row(example))}\n" for example in examples))
+        write_atomically(run.path / name, "".join(f"{to_json(_question_row(example))}\n" for example in examples))
     steps.save()
     write_feedback()
     with_config = ["--config", str(run.path / SETTINGS)]

@@ -86,15 +86,15 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
 def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
     """Train the reward model and write it."""
     settings = stage.config.reward_model
-    chosen = training_records(stage.folder)
-    start = learner_settings(stage.folder, settings)
+    chosen = training_records(stage.run)
+    start = learner_settings(stage.run, settings)
     policy = load_policy(start)
     praised = with_corrections(chosen)
     shown = [*praised, *with_damage(chosen, settings, stage.config.run.seed)[len(chosen) :]]
     pairs = [pair for _, pair in fitting(policy, shown, settings)]
     if settings.score_head:
         refuse_no_score(pairs)
-    run = stage.settle(policy, facts_of_pairs(policy, pairs))
+    run = stage.finalise(policy, facts_of_pairs(policy, pairs))
     base = digest_of_base(policy.model) if settings.shared else ""
     settings = run.config.reward_model
     with run.begin(start) as options:
@@ -106,17 +106,17 @@ def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
             section="reward_model.training",
             heads=Heads(settings.weight_of_labels, settings.score_head, settings.tags),
         )
-        (stage.place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
+        (stage.folder / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
         if base:
-            (stage.place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
-    warn_if_loss_flat(stage.place, "reward_model.training", settings.training.lr)
+            (stage.folder / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
+    warn_if_loss_flat(stage.folder, "reward_model.training", settings.training.lr)
     return RewardModelSummary(
         records=len(chosen),
         trained_on=len(pairs),
         corrections=len(praised) - len(chosen) or None,
         damaged=len(shown) - len(praised) or None,
         metrics=metrics,
-        out=str(stage.place / "policy"),
+        out=str(stage.folder / "policy"),
     )
 
 
