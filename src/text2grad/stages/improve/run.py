@@ -23,7 +23,7 @@ from text2grad.json_text import to_json
 from text2grad.stages import Summary
 from text2grad.stages.improve.plan import HELDOUT, OFFLINE, QUESTIONS, Plan, make_plan, with_settings
 from text2grad.stages.improve.source import Choose, ImproveOptions, Source, describe, read_source
-from text2grad.stages.run_folder import ANSWERS, BASE, SFT, RunFolder, write_json, write_atomically
+from text2grad.stages.run_folder import ANSWERS, BASE, SFT, RunFolder, write_atomically, write_json
 from text2grad.tasks.base import digest, question_of, words_of
 
 STATE, SETTINGS = "improve.json", "improve.yaml"
