@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-llm test test-lab test-newest test-lowest test-nightly test-llm test-page test-plugins check core lint types format golden clean
+.PHONY: help install demo demo-llm test test-lab test-newest test-lowest test-nightly test-llm test-page test-plugins check site core lint types format golden clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -76,6 +76,15 @@ core:  ## install the core alone, without torch, in .venv-core, and check what i
 	$(VENV)-core/bin/python -m pip install --quiet -c constraints.txt -e .
 	$(VENV)-core/bin/python tests/core_only.py
 
+# The pages as they stand in the repository: a link that works there works on the site, and --strict refuses any other.
+site:  ## build the documentation in build/site/html and check every link
+	@$(PYTHON) -m venv $(VENV)-site
+	$(VENV)-site/bin/python -m pip install --quiet -r docs/requirements.txt
+	rm -rf build/site && mkdir -p build/site/pages
+	git ls-files '*.md' docs/figures examples LICENSE | grep -v '^tests/' | tar cf - -T - | tar xf - -C build/site/pages
+	cp docs/zensical.toml build/site
+	cd build/site && ../../$(VENV)-site/bin/zensical build --strict
+
 lint: $(READY)  ## formatting and style
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -91,7 +100,7 @@ golden: $(READY)  ## rewrite the golden files (docs/cli.md, prompts, pages); rea
 	WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
 
 clean:  ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) $(VENV)-core $(VENV)-plugins $(VENV)-test-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-core $(VENV)-site $(VENV)-plugins $(VENV)-test-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
