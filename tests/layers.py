@@ -31,7 +31,7 @@ FLOORS = {
     "judgement": ["eval", "page"],
     "plugins": ["plugins"],
     "engines": ["engines"],
-    "face": ["", "config", "stages", "demo", "demo_muon", "commands", "cli"],
+    "face": ["", "config", "stages", "demo", "demo_muon", "demo_quick", "commands", "cli"],
 }
 FLOOR = {part: number for number, parts in enumerate(FLOORS.values()) for part in parts}
 WORDS = FLOORS["words"]
@@ -49,7 +49,7 @@ NEVER = {
     "eval": {"train"},
     "plugins": {"policy", "durable", "train", "eval", "page"},
     "engines": {"critics", "chat", "tasks", "data", "eval", "page"},
-    **{face: {"engines"} for face in ("commands", "cli", "demo", "demo_muon")},
+    **{face: {"engines"} for face in ("commands", "cli", "demo", "demo_muon", "demo_quick")},
 }
 """What these parts never import, though it stands on their floor or below."""
 ONLY = {

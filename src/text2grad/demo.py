@@ -31,7 +31,7 @@ from text2grad.page.answers import sample_record
 from text2grad.page.report import build_report
 from text2grad.page.runs import read_samples
 from text2grad.page.signs import describe_reward_model
-from text2grad.page.terminal import SHOWN, results_table, show_records, show_table
+from text2grad.page.terminal import results_table, show_records, show_table
 from text2grad.settings import with_values
 from text2grad.stages.run_folder import (
     RunFolder,
@@ -40,6 +40,8 @@ from text2grad.stages.run_folder import (
     write_atomically,
 )
 
+SHOWN = 3
+"""Samples shown of the first and of the last step."""
 AT_ONCE = 2
 """Runs side by side, one thread each."""
 OURS, BASE = "text2grad", "base"
@@ -77,15 +79,19 @@ def run_demo(config: Config) -> dict[str, Any]:
     peaks.append(_run_side_by_side(training(config)))
     here = psutil.Process().memory_info().rss / 2**20
     figures = {name: _scores(config, name, measure) for name in policy_names(config)}
-    rates = json.loads((folder / "evaluation" / "reward_model.json").read_bytes())
+    report = folder / "evaluation" / "reward_model.json"
+    rates = json.loads(report.read_bytes()) if config.critic.kind == "reward_model" else {}
     seconds = round(time.perf_counter() - started, 1)
     page = build_report(folder)
     _show_samples(folder)
     console = Console(stderr=True)
     show_table(console, results_table(title_of(measure), {TITLES[name]: row for name, row in figures.items()}))
-    console.print(*describe_reward_model(rates), f"report: {page}", sep="\n", soft_wrap=True, highlight=False)
+    quality = describe_reward_model(rates) if rates else []
+    console.print(*quality, f"report: {page}", sep="\n", soft_wrap=True, highlight=False)
     costs = {"seconds": seconds, "peak_rss_mb": round(here + max(peaks), 1)}
-    return {**figures, "reward_model": {name: rates[name] for name in RATES}, **costs}
+    if rates:
+        figures["reward_model"] = {name: rates[name] for name in RATES}
+    return {**figures, **costs}
 
 
 def policy_names(config: Config) -> list[str]:
@@ -97,8 +103,11 @@ def policy_names(config: Config) -> list[str]:
 
 def preparation(config: Config) -> list[Command]:
     """The commands that make what all policies share, in order, on as many threads as are set."""
+    sft = Command("sft", ("sft", "--restart"), config)
+    if config.critic.kind != "reward_model":
+        return [sft]
     return [
-        Command("sft", ("sft", "--restart"), config),
+        sft,
         Command("annotate", ("annotate",), config),
         Command("reward model", ("train-reward", "--restart"), config),
     ]
@@ -240,7 +249,8 @@ def _scores(config: Config, name: str, measure: str) -> dict[str, float]:
 
 
 def _show_samples(folder: Path) -> None:
-    """Print the first samples of the last step."""
-    samples = read_samples([folder], [])[OURS]
-    last = [sample_record(OURS, sample) for sample in samples if sample.step == samples[-1].step]
-    show_records(Console(stderr=True), last[:SHOWN])
+    """Print the first samples of the first and of the last step, with their marked words."""
+    console, samples = Console(stderr=True), read_samples([folder], [])[OURS]
+    for step in (samples[0].step, samples[-1].step):
+        console.rule(f"step {step + 1}")
+        show_records(console, [sample_record(OURS, sample) for sample in samples if sample.step == step][:SHOWN])

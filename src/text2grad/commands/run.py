@@ -32,13 +32,14 @@ class Demo(Stage, ConfiguredCommand):
       text2grad demo --run.seed 1 --run.folder runs/my-demo
     """
 
+    quick: bool = option("--quick", "A smaller task without a reward model, in less than a minute.", False)
     model: str = option("--model NAME", "tiny or smollm2.", "tiny")
 
     def work(self) -> Work:
         if self.model not in DEMOS:
             cure = f"--model {' or '.join(DEMOS)}, or --config NAME|FILE"
             raise UsageError(f"no demo of the model {self.model!r}", cure)
-        config = self.configuration(self.config or [DEMOS[self.model]])
+        config = self.configuration(self.config or ["quick" if self.quick else DEMOS[self.model]])
         from text2grad.demo import run_demo
 
         return Work(partial(run_demo, config), quiet)
