@@ -1,4 +1,4 @@
-"""The command for the main job: feedback in, a better model out."""
+"""The command `improve`: feedback in, a better model out."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ class Improve(Stage, ConfiguredCommand):
     """Make a model better with people's feedback: a spreadsheet in, a better model out.
 
     FILE has a row for each answer: what was asked, the answer, and a comment, a rating or a better
-    answer, under any names. It is .xlsx, .ods, .csv or JSON, also chat logs with thumbs. What the
-    columns hold is proposed and shown before anything is done. A fifth of the questions is held
-    out; the new model is kept if it is better on them.
+    answer, under any names. It is .xlsx, .ods, .csv or JSON, also chat logs with thumbs. The
+    meaning of the columns is proposed and shown first. A fifth of the questions is held out; the
+    new model is kept if it is better on them.
 
     Runs import, sft, train --offline, evaluate and report, and prints each command. If stopped or
     killed, run the same command to resume.
+
+    --inbox is for a nightly job. It takes the new files of a folder once, continues from the better
+    policy so far, and links the better one as `policy` in the run. Exit code 0: done, better or
+    not; 3: a file could not be read and was skipped; 1: failed.
 
     \b
     Examples:
@@ -38,13 +42,17 @@ class Improve(Stage, ConfiguredCommand):
       text2grad improve feedback.xlsx --plan
       text2grad improve feedback.csv --model Qwen/Qwen2.5-0.5B-Instruct --yes
       text2grad improve feedback.csv --map response=Text --scale 6..1
+      text2grad improve --inbox feedback/
+      text2grad improve --inbox feedback/ --rollback
     """
 
-    source: Path = argument("FILE", "The file with the feedback.")
+    source: Path | None = argument("FILE", "The file with the feedback.", None)
     model: str = option("--model NAME", "The model to improve: smollm2, tiny, a folder, a hub name.", "")
     names: list[str] = option(*MAP, UNSET)
     scales: list[str] = option(*SCALE, UNSET)
     sheet: str = option(*SHEET)
+    inbox: Path | None = option("--inbox FOLDER", "Learn from the new files of this folder.")
+    rollback: bool = option("--rollback", "With --inbox: restore the previous policy, and exit.", False)
     yes: bool = option("--yes", "Take the proposal without asking.", False)
     plan: bool = option("--plan", "Show the proposal and the plan, and exit.", False)
     restart: bool = option("--restart", "Start over instead of resuming an unfinished run.", False)
@@ -53,27 +61,35 @@ class Improve(Stage, ConfiguredCommand):
     )
 
     def work(self) -> Work:
-        from text2grad.stages.improve import ImproveOptions, run_improve
+        from text2grad.stages.improve import ImproveOptions, roll_back, run_improve, run_inbox
 
-        if not (self.yes or self.plan or sys.stdin.isatty()):
-            raise UsageError(
-                "nobody can be asked here whether the columns are right", "--plan shows them, --yes takes them"
-            )
-        name = re.sub(r"[^\w-]+", "_", self.source.name.partition(".")[0])
+        if (self.source is None) == (self.inbox is None):
+            raise UsageError("improve takes either a file or an inbox", "give FILE, or --inbox FOLDER")
+        if self.rollback and self.inbox is None:
+            raise UsageError("--rollback restores a policy of an inbox", "add --inbox FOLDER")
+        if self.source is not None and not (self.yes or self.plan or sys.stdin.isatty()):
+            problem = "cannot ask for confirmation of the columns: stdin is not a terminal"
+            raise UsageError(problem, "--plan shows the columns, --yes accepts them")
+        source = self.source or self.inbox
+        assert source is not None
+        name = re.sub(r"[^\w-]+", "_", source.resolve().name.partition(".")[0])
         under = [f"--run.folder=runs/{name}"]
         under += [f"--policy.model={self.model}"] if self.model else []
         config = self.configuration(self.config or [PRESETS.get(self.model, "own")], under)
         options = ImproveOptions(self.sheet, self.names, self.scales, self.plan, self.restart)
+        if self.inbox is not None:
+            run = partial(roll_back, config) if self.rollback else partial(run_inbox, config, self.inbox, options)
+            return Work(run, quiet)
         confirm = None if self.yes or self.plan else partial(typer.confirm, default=True, err=True)
         choose = choose_option if sys.stdin.isatty() else None
-        return Work(partial(run_improve, config, self.source, options, confirm, choose), quiet)
+        return Work(partial(run_improve, config, source, options, confirm, choose), quiet)
 
 
 def choose_option(question: str, options: Sequence[str]) -> str:
     """Ask on the terminal for one of several options."""
-    for number, shown in enumerate(options, start=1):
-        typer.echo(f"  {number}: {shown}", err=True)
-    chosen = 0
-    while not 1 <= chosen <= len(options):
-        chosen = typer.prompt(f"{question}: which", type=int, err=True)
-    return options[chosen - 1]
+    for number, text in enumerate(options, start=1):
+        typer.echo(f"  {number}: {text}", err=True)
+    answer = 0
+    while not 1 <= answer <= len(options):
+        answer = typer.prompt(f"{question}: which", type=int, err=True)
+    return options[answer - 1]

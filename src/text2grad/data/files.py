@@ -169,15 +169,16 @@ def _has_data_set(folder: Path) -> bool:
 
 
 def list_files(folder: Path) -> tuple[list[Path], list[str]]:
-    """The files of a folder that may have feedback, and the names of others: half a download, an
-    editor's lock.
+    """Return the files of a folder that may have feedback, and the names of all others.
+
+    Others are partial downloads, locks of editors and files of the system.
 
     Raises:
-        UserError: there are none, or the folder is a data set.
+        UserError: the folder is a saved data set.
     """
     paths = sorted(folder.iterdir())
     files = [path for path in paths if path.is_file() and not _NO_FEEDBACK.fullmatch(path.name)]
-    if not files or _has_data_set(folder):
+    if _has_data_set(folder):
         raise _is_folder(folder)
     return files, [path.name for path in paths if path not in files]
 

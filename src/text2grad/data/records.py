@@ -174,6 +174,8 @@ def import_feedback(
 def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> ImportResult:
     """All records of the files in a folder; lines on them begin with the file's name."""
     files, others = list_files(folder)
+    if not files:
+        raise UserError(f"{folder} has no files of feedback", f"it holds: {', '.join(others[:6]) or 'nothing'}")
     results = [(file.name, read(file)) for file in files]
     all_records = [record for _, result in results for record in result.records]
 

@@ -70,7 +70,7 @@ def make_plan(records: Sequence[Feedback], name: str, earlier: Earlier = Earlier
         steps, reason = (SFT, OFFLINE), f"learn {answers} (sft), then {signal} (train --offline)"
     training, heldout = _split(records, earlier)
     if len(training) < MIN_TRAINING:
-        problem = f"{name}: {len(training) + len(heldout)} questions are too few to learn from"
+        problem = f"{name}: {len(_by_question(records))} questions are too few to learn from"
         raise UserError(problem, f"collect {MIN_TRAINING + 1} or more; about fifty make a difference")
     return Plan(steps, reason, training, heldout)
 

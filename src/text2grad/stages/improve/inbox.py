@@ -1,0 +1,257 @@
+"""Improve a policy with the files that arrive in a folder, night after night."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from text2grad.config import Config, dump_config
+from text2grad.data.files import list_files
+from text2grad.data.records import merge_feedback
+from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
+from text2grad.feedback import Feedback
+from text2grad.json_text import record_json
+from text2grad.jsonl import read_jsonl, write_jsonl
+from text2grad.settings import with_values
+from text2grad.stages import Summary
+from text2grad.stages.improve.plan import Earlier, Plan, make_plan, with_settings
+from text2grad.stages.improve.run import (
+    POLICY,
+    Steps,
+    copy_policy,
+    describe_verdict,
+    outcome,
+    print_plan,
+    read_state,
+    refuse_other_engine,
+    train,
+)
+from text2grad.stages.improve.source import ImproveOptions, Source, describe, read_source
+from text2grad.stages.run_folder import BASE, RunFolder, write_json
+from text2grad.tasks.base import digest, question_of, words_of
+
+INBOX, LEARNED, POLICIES = "inbox.json", "learned.jsonl", "policies"
+MAX_POLICIES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class InboxSummary(Summary):
+    """New files, files that could not be read, and how training ended.
+
+    `better` is None if nothing was trained. `kept` is the folder of the current policy, or `base`.
+    `exit_code` is 3 if a file could not be read.
+    """
+
+    files: Sequence[str]
+    skipped: Sequence[str]
+    records: int = 0
+    better: bool | None = None
+    kept: str = BASE
+    minutes: float | None = None
+    exit_code: int | None = None
+
+
+@dataclass
+class Inbox:
+    """What a run has taken from its folder, and the policies that came of it (`inbox.json`).
+
+    `model` is the base model. `files` has the names of the files by their digest. `policies` are
+    folders in the run, the current one last; only the last `MAX_POLICIES` still exist. `heldout`
+    are the questions that no policy was trained on.
+    """
+
+    folder: Path
+    model: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+    policies: list[str] = field(default_factory=list)
+    heldout: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def of(folder: Path) -> Inbox:
+        """The inbox of a run folder; an empty one if there is none yet."""
+        file = folder / INBOX
+        return Inbox(folder, **json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else Inbox(folder)
+
+    @property
+    def policy(self) -> Path | None:
+        """The folder of the current policy; None for the base model."""
+        return self.folder / self.policies[-1] if self.policies else None
+
+    def save(self) -> None:
+        """Write the state, and point the link `policy` to the current policy."""
+        state = asdict(self)
+        del state["folder"]
+        write_json(self.folder / INBOX, state)
+        link = self.folder / POLICY
+        if self.policy is None:
+            link.unlink(missing_ok=True)
+        else:
+            link.with_suffix(".new").unlink(missing_ok=True)
+            link.with_suffix(".new").symlink_to(self.policies[-1])
+            os.replace(link.with_suffix(".new"), link)
+
+    def remove_old_policies(self) -> None:
+        """Remove all policies but the last ones."""
+        names = {Path(policy).name for policy in self.policies[-MAX_POLICIES:]}
+        for folder in (self.folder / POLICIES).iterdir():
+            if folder.name not in names:
+                shutil.rmtree(folder)
+
+
+@contextmanager
+def _only_user_of(folder: Path) -> Iterator[None]:
+    from text2grad.durable.guard import only_run_in
+
+    with only_run_in(folder):
+        yield
+
+
+def run_inbox(config: Config, folder: Path, options: ImproveOptions) -> InboxSummary:
+    """Improve the current policy with the new files of a folder.
+
+    Every file is taken once, by its content. Files that cannot be read are named and tried again
+    next time. The feedback of all files since the last better policy is learned together.
+
+    Raises:
+        UserError: the folder cannot be read, a step failed, or another process runs in the run.
+        UsageError: another engine is set.
+    """
+    refuse_other_engine(config)
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder", "name the folder in which files of feedback arrive")
+    run = RunFolder.of(config)
+    run.refuse_unwritable()
+    with nullcontext() if options.plan else _only_user_of(run.path):
+        return _improve(config, run, folder, options)
+
+
+def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptions) -> InboxSummary:
+    inbox = Inbox.of(run.path)
+    if inbox.policies and inbox.model != config.policy.model:
+        problem = f"the policies in {run.path} came from {inbox.model}, not from {config.policy.model}"
+        raise UserError(problem, f"--model {inbox.model}, or another --run.folder")
+    inbox.model = config.policy.model
+    sources, skipped = _read_new(config, folder, inbox, options)
+    pending = _read_records(run.feedback_file)
+    for source in sources.values():
+        pending = merge_feedback(pending, source.records)
+    if sources and not options.plan:
+        write_jsonl(run.feedback_file, pending)
+        inbox.files |= {key: source.path.name for key, source in sources.items()}
+        inbox.save()
+    summary = InboxSummary(
+        files=[source.path.name for source in sources.values()],
+        skipped=skipped,
+        records=len(pending),
+        kept=str(inbox.policy or BASE),
+        exit_code=EXIT_SOME_RECORDS_FAILED if skipped else None,
+    )
+    earlier = Earlier(_read_records(run.path / LEARNED), inbox.heldout)
+    plan = _plan(pending, earlier, folder)
+    if not plan.steps:
+        waiting = f": {len(pending)} records wait for more" if pending else ""
+        print(f"{plan.reason}{waiting}", file=sys.stderr)
+        return summary
+    if inbox.policy is not None:
+        config = with_values(config, {"policy.model": str(inbox.policy)})
+    config = with_settings(config, plan, pending)
+    identity = _identity(pending, dump_config(config, only_set=True))
+    state = read_state(run.path)
+    if state.get("identity") == identity and "kept" in state and not options.restart:
+        print(f"no new feedback in {folder}", file=sys.stderr)
+        return summary
+    print_plan(config, plan, pending)
+    if options.plan:
+        return summary
+    steps = Steps(run.path, identity, options.restart or state.get("identity") != identity)
+    comparison, best = train(config, plan, merge_feedback(earlier.records, pending), steps, lambda: None)
+    verdict = describe_verdict(comparison, best)
+    if comparison.better:
+        _keep(inbox, run, best, merge_feedback(earlier.records, pending), plan)
+        verdict = f"{verdict} as {inbox.policy} (--rollback restores the previous one)"
+    print(verdict, file=sys.stderr)
+    results = outcome(comparison, best, steps)
+    return replace(summary, better=results["better"], kept=str(inbox.policy or BASE), minutes=results["minutes"])
+
+
+def _read_new(
+    config: Config, folder: Path, inbox: Inbox, options: ImproveOptions
+) -> tuple[dict[str, Source], list[str]]:
+    """Read the new files of a folder; return them by digest, and a line on each unreadable one."""
+    sources: dict[str, Source] = {}
+    skipped = []
+    for path in list_files(folder)[0]:
+        key = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        if key in inbox.files or key in sources:
+            continue
+        try:
+            source = read_source(config, path, options)
+            if not source.records:
+                raise UserError(f"{path} has no comments, ratings or corrections")
+        except UserError as error:
+            skipped.append(f"{path.name}: {error}")
+            print(f"skipped: {error}", file=sys.stderr)
+            continue
+        sources[key] = source
+        for line in describe(source):
+            print(line, file=sys.stderr)
+    return sources, skipped
+
+
+def _read_records(file: Path) -> list[Feedback]:
+    return list(read_jsonl(file, Feedback)) if file.is_file() else []
+
+
+def _plan(pending: Sequence[Feedback], earlier: Earlier, folder: Path) -> Plan:
+    """Return the plan for the pending records; one without steps if they are too few."""
+    if not pending:
+        return Plan((), f"no new feedback in {folder}")
+    try:
+        return make_plan(pending, str(folder), earlier)
+    except UserError as error:
+        return Plan((), error.problem)
+
+
+def _identity(records: Sequence[Feedback], settings: str) -> str:
+    return digest("\n".join([*map(record_json, records), settings])).hex()[:16]
+
+
+def _keep(inbox: Inbox, run: RunFolder, best: str, records: Sequence[Feedback], plan: Plan) -> None:
+    """Make a trained policy the current one; its feedback is not learned again."""
+    name = f"{POLICIES}/{len(inbox.policies) + 1}"
+    copy_policy(run, best, run.path / name)
+    write_jsonl(run.path / LEARNED, records)
+    inbox.policies.append(name)
+    inbox.heldout = [words_of(question_of(example)) for example in plan.heldout]
+    inbox.save()
+    run.feedback_file.unlink()
+    inbox.remove_old_policies()
+
+
+def roll_back(config: Config) -> InboxSummary:
+    """Make the previous policy the current one.
+
+    The feedback that the dropped policy was trained on is not learned again.
+
+    Raises:
+        UserError: there is no previous policy.
+    """
+    run = RunFolder.of(config)
+    inbox = Inbox.of(run.path)
+    if not inbox.policies:
+        raise UserError(f"no policy of an inbox in {run.path}", "set --run.folder to the run of `improve --inbox`")
+    with _only_user_of(run.path):
+        dropped = inbox.policies.pop()
+        if inbox.policy is not None and not inbox.policy.is_dir():
+            problem = f"{inbox.policy} was removed: the last {MAX_POLICIES} policies are kept"
+            raise UserError(problem, "train again from --policy.model, in another --run.folder")
+        inbox.save()
+    print(f"{dropped} is dropped, {inbox.policy or 'the base model'} is current again", file=sys.stderr)
+    return InboxSummary(files=(), skipped=(), kept=str(inbox.policy or BASE))

@@ -1,0 +1,171 @@
+"""`improve --inbox`: files are taken once, and only a better policy replaces the current one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedback_files import ENGLISH, shop_rows, write_table
+from human_data import small_config
+from text2grad.cli import main
+from text2grad.config import Config
+from text2grad.errors import UserError
+from text2grad.stages.improve import ImproveOptions, InboxSummary, roll_back, run_inbox
+from text2grad.stages.improve import run as runs
+
+QUICK = ("--sft.epochs", "1", "--offline.epochs", "1", "--generation.max_new_tokens", "8")
+SHOP = shop_rows(ENGLISH, 60)
+
+
+class Nights:
+    """A folder of feedback, its run, and a choice of whether the next policy is better."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.inbox, self.run = folder / "inbox", folder / "run"
+        self.inbox.mkdir()
+        self.better = True
+        monkeypatch.setattr(runs, "_read_answers", self.answers)
+
+    def answers(self, run: object, name: str, questions: Mapping[str, str]) -> dict[str, str]:
+        good = {text: f"The {text.split()[1]} is 30 cm wide." for text in questions.values()}
+        return good if self.better and name != "base" else dict.fromkeys(questions.values(), "no")
+
+    @property
+    def config(self) -> Config:
+        return small_config(self.run, *QUICK)
+
+    def arrive(self, name: str, first: int, last: int) -> None:
+        rows = [tuple(row[column] for column in (0, 1, 4)) for row in SHOP]
+        rows = [(question, sent, better or f"{sent} It is 30 cm.") for question, sent, better in rows]
+        write_table(self.inbox / name, [("Question", "Answer", "Better answer"), *rows[first + 1 : last + 1]])
+
+    def pass_by(self, **options: Any) -> InboxSummary:
+        return run_inbox(self.config, self.inbox, ImproveOptions(**options))
+
+    @property
+    def policy(self) -> str:
+        """The current policy, relative to the run."""
+        return str((self.run / "policy").readlink()) if (self.run / "policy").is_symlink() else "base"
+
+    @property
+    def heldout(self) -> set[str]:
+        return {json.loads(line)["prompt"] for line in (self.run / "heldout.jsonl").read_text().splitlines()}
+
+
+@pytest.fixture
+def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
+    return Nights(tmp_path, monkeypatch)
+
+
+def test_files_are_taken_once_and_the_better_policy_is_continued(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.arrive("monday.csv", 0, 15)
+    (nights.inbox / "notes.csv").write_text("a,b\n1,2\n")
+    first = nights.pass_by()
+    assert first.files == ["monday.csv"] and first.better is True and nights.policy == "policies/1"
+    assert first.exit_code == 3 and "notes.csv" in first.skipped[0] and len(first.skipped) == 1
+    heldout = nights.heldout
+    assert len(heldout) == 3
+
+    (nights.inbox / "notes.csv").unlink()
+    (nights.inbox / "monday.csv").rename(nights.inbox / "renamed.csv")
+    capsys.readouterr()
+    again = nights.pass_by()
+    assert again.files == [] and again.better is None and again.exit_code is None
+    assert "no new feedback" in capsys.readouterr().err and again.kept == str(nights.run / "policies/1")
+
+    nights.arrive("tuesday.csv", 15, 18)  # too few
+    waiting = nights.pass_by()
+    assert waiting.files == ["tuesday.csv"] and waiting.records == 3 and waiting.better is None
+    assert "3 questions are too few" in (capsys.readouterr().err)
+
+    nights.arrive("wednesday.csv", 18, 30)
+    nights.better = False
+    worse = nights.pass_by()
+    assert worse.records == 15 and worse.better is False and nights.policy == "policies/1"
+    assert heldout < nights.heldout and len(nights.heldout) == 6
+    settings = (nights.run / "improve.yaml").read_text()
+    assert "policies/1" in settings
+    learned = (nights.run / "questions.jsonl").read_text()
+    assert not any(question in learned for question in nights.heldout)
+    assert "no new feedback" not in capsys.readouterr().err and nights.pass_by().minutes is None
+    assert "no new feedback" in capsys.readouterr().err
+
+    nights.arrive("thursday.csv", 30, 31)
+    nights.better = True
+    assert nights.pass_by().records == 16 and nights.policy == "policies/2"
+
+
+def test_a_plan_takes_nothing(nights: Nights) -> None:
+    nights.arrive("monday.csv", 0, 15)
+    assert nights.pass_by(plan=True).files == ["monday.csv"] and not nights.run.exists()
+
+
+def test_three_policies_stay_and_can_be_restored(nights: Nights) -> None:
+    for night in range(4):
+        nights.arrive(f"{night}.csv", 15 * night, 15 * night + 15)
+        assert nights.pass_by().better is True and nights.policy == f"policies/{night + 1}"
+    assert sorted(folder.name for folder in (nights.run / "policies").iterdir()) == ["2", "3", "4"]
+    for policy in ("policies/3", "policies/2"):
+        assert roll_back(nights.config).kept == str(nights.run / policy) and nights.policy == policy
+    with pytest.raises(UserError, match="policies/1 was removed"):
+        roll_back(nights.config)
+    assert nights.policy == "policies/2"
+
+
+def test_the_first_policy_is_rolled_back_to_the_base_model(nights: Nights) -> None:
+    with pytest.raises(UserError, match="no policy"):
+        roll_back(nights.config)
+    nights.arrive("monday.csv", 0, 15)
+    nights.pass_by()
+    assert roll_back(nights.config).kept == "base" and nights.policy == "base"
+
+
+def test_a_stopped_night_is_resumed(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    nights.arrive("monday.csv", 0, 15)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runs, "_best_policy", stop)
+        nights.pass_by()
+    seconds = json.loads((nights.run / "improve.json").read_text())["seconds"]
+    resumed = nights.pass_by()
+    assert resumed.files == [] and resumed.better is True and nights.policy == "policies/1"
+    assert json.loads((nights.run / "improve.json").read_text())["seconds"] == seconds
+
+
+def test_another_base_model_is_refused(nights: Nights) -> None:
+    nights.arrive("monday.csv", 0, 15)
+    nights.pass_by()
+    with pytest.raises(UserError, match="smollm2"):
+        run_inbox(small_config(nights.run, *QUICK, "--policy.model", "smollm2"), nights.inbox, ImproveOptions())
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("f.csv", "--inbox", "d"), ("f.csv", "--yes", "--rollback")], ids=["none", "both", "rollback"]
+)
+def test_the_command_takes_a_file_or_an_inbox(words: Sequence[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["improve", *words])
+    assert left.value.code == 2
+
+
+def test_a_skipped_file_is_exit_code_3(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):  # it is tried again
+        (nights.inbox / "notes.csv").write_text("a,b\n1,2\n")
+        with pytest.raises(SystemExit) as left:
+            main(["improve", "--inbox", str(nights.inbox), "--run.folder", str(nights.run), "--json"])
+        printed, err = capsys.readouterr()
+        assert left.value.code == 3 and len(json.loads(printed)["skipped"]) == 1 and "no new feedback" in err
+
+
+def test_a_missing_folder_is_one_line(nights: Nights) -> None:
+    with pytest.raises(UserError, match="is not a folder"):
+        run_inbox(nights.config, nights.inbox / "absent", ImproveOptions())
+    assert nights.pass_by().files == []
