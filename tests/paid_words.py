@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from text2grad.align import TokenTable
 from text2grad.align.rewards import Aligner
-from text2grad.align.trajectory import Trajectory, own_tokens
+from text2grad.align.trajectory import Trajectory, read_policy_tokens
 from text2grad.feedback import Critique, Span, turns_of
 
 
 def check_paid(data: st.DataObject, table: TokenTable, trajectory: Trajectory) -> None:
     """A token of a turn is paid where its turn, aligned alone, says that it is."""
     ids, mask = list(trajectory.ids), np.array(trajectory.mask, dtype=bool)
-    own = own_tokens(table, trajectory)
+    own = read_policy_tokens(table, trajectory)
     text = str(own.response)
     place = (
         data.draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=2, unique=True).map(sorted))

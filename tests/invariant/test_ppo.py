@@ -246,7 +246,7 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
     failed = [Failure(kind="invalid", message="unreadable") for _ in answered.judgements]
     half = [failed[n] if n < 4 else judgement for n, judgement in enumerate(answered.judgements)]
     credits = [
-        Credit.nothing(a) if n < 4 else c
+        Credit.zero(a) if n < 4 else c
         for n, (a, c) in enumerate(zip(answered.aligned, answered.credits, strict=True))
     ]
     mixed = Responses(answered.examples, answered.samples, answered.aligned, list(half), credits, answered.labels)

@@ -66,7 +66,7 @@ def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
     others = {"weighting": "span", "outcome_weight": 1.0, "unlabelled": 1.0}
     paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "dense_labels", **others}))
     assert paid.delta.tolist() == [0, 1, 0, -1, 0, 0, 0, 0, 0]
-    assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 1, 0, False)
+    assert (paid.labelled, paid.cancelled, paid.no_score, paid.by_score) == (2, 1, 0, False)
     assert delta(TEXT, case, scheme="spread_score") != paid.delta.tolist()
 
 
@@ -75,7 +75,7 @@ def test_step_end_pays_the_label_of_a_step_at_its_last_token_and_nothing_else() 
     others = {"weighting": "span", "outcome_weight": 1.0, "unlabelled": 1.0, "poor_weight": 2.0}
     paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "step_end", **others}))
     assert paid.delta.tolist() == [0, 0, 1, 0, 0, 0, -1, 0, 0]
-    assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 0, 0, False)
+    assert (paid.labelled, paid.cancelled, paid.no_score, paid.by_score) == (2, 0, 0, False)
 
 
 def test_steps_that_end_in_one_token_are_paid_once_and_cancel_where_they_disagree() -> None:

@@ -17,7 +17,7 @@ import regex
 from numpy.typing import NDArray
 
 from text2grad.align import Aligned, Credit, CreditScheme, CreditSettings
-from text2grad.align.credit import Flags, Weights, labels_of, membership, signed_union, span_credit
+from text2grad.align.credit import Flags, Weights, membership, signed_union, span_credit, span_labels
 from text2grad.critics.closed_class import CLOSED_CLASS
 from text2grad.errors import UserError
 from text2grad.feedback import Critique
@@ -40,7 +40,7 @@ def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings
     members = membership(spans, aligned)
     if ends:
         members = _last(members)
-    labels = signed_union(members, labels_of(spans))
+    labels = signed_union(members, span_labels(spans))
     return Credit(
         labels.astype(np.float32),
         labelled=int(np.count_nonzero(labels)),
@@ -131,9 +131,13 @@ dense_labels = CreditScheme(_label_credit)
 """A label per token and nothing else, of a critic that labels tokens."""
 step_end = CreditScheme(partial(_label_credit, ends=True))
 """The label of a span at its last token and nothing else, of a critic that labels steps."""
-linear_decay = CreditScheme(partial(span_credit, shape=_decay))
+linear_decay = CreditScheme(partial(span_credit, token_weights=_decay))
 """Spans whose tokens weigh less from the first to the last."""
-token_importance = CreditScheme(partial(span_credit, shape=partial(_importance, content=content_characters)))
+token_importance = CreditScheme(
+    partial(span_credit, token_weights=partial(_importance, content=content_characters))
+)
 """Spans whose function words and punctuation weigh less."""
-nouns_verbs = CreditScheme(partial(span_credit, shape=partial(_importance, content=noun_and_verb_characters)))
+nouns_verbs = CreditScheme(
+    partial(span_credit, token_weights=partial(_importance, content=noun_and_verb_characters))
+)
 """Spans in which nouns and verbs alone are paid in full, as in the paper; needs textblob."""

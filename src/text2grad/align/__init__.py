@@ -1,11 +1,10 @@
-"""The one place that knows both text and tokens: critiques point at characters, the optimiser wants
-tokens.
+"""Align critiques with sampled tokens: critiques point at characters, the optimiser needs tokens.
 
-`TokenTable.align` reads the characters of each *sampled* token off its bytes; nothing is
-re-tokenised, because decode-then-encode moves token boundaries. `credit` turns a critique into the
+`TokenTable.align` reads the characters of each sampled token off its bytes. Nothing is tokenised
+again, because decoding and encoding moves token boundaries. `credit` turns a critique into the
 pseudo-reward delta (paper, section 3.3), one number per sampled token, under a named credit scheme.
-For trainers that are not ours, `align.rewards` has both in one call, and `TokenCredit`, which asks
-a critic about a batch of trajectories.
+For other trainers, `align.rewards` does both in one call, and `TokenCredit` there also asks a
+critic about a batch of trajectories.
 """
 
 from text2grad.align.credit import (
@@ -13,8 +12,8 @@ from text2grad.align.credit import (
     CreditScheme,
     CreditSettings,
     credit,
-    scored,
-    scored_parts,
+    require_score,
+    score_intervals,
     token_labels,
 )
 from text2grad.align.tokens import Aligned, TokenTable
@@ -26,7 +25,7 @@ __all__ = [
     "CreditSettings",
     "TokenTable",
     "credit",
-    "scored",
-    "scored_parts",
+    "require_score",
+    "score_intervals",
     "token_labels",
 ]

@@ -1,9 +1,10 @@
-"""From a critique to token rewards: span labels -> delta (paper, section 3.3), under a named credit
-scheme.
+"""Turn a critique into token rewards: span labels -> delta (paper, section 3.3).
 
-A method is a (critic, credit scheme) pair. `spans` is Text2Grad, `last_token` scalar PPO,
-`spread_score` the score on every token. `span_credit` takes the weights of tokens within a span,
-for schemes of your own.
+A training method is a critic plus a credit scheme. The scheme `spans` is Text2Grad, `last_token` is
+scalar PPO, `spread_score` pays the score on every token. `span_credit` accepts weights for the
+tokens within a span, for custom schemes.
+
+Shapes: S spans of a critique, T tokens of a response.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from text2grad.settings import Settings
 Weighting = Literal["token", "span", "balanced"]
 Weights = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Shape = Callable[[Flags, Aligned, "CreditSettings"], Weights]
-"""The weight of each token within each span, (S, T) or (T,), from the members of spans, (S, T)."""
+TokenWeights = Callable[[Flags, Aligned, "CreditSettings"], Weights]
+"""A function from span membership (S, T) to token weights within spans, (S, T) or (T,)."""
 
-_LEAST_SUM = 1e-9  # under the lightest token of any scheme; what a span without tokens is divided by
+_MIN_SUM = 1e-9  # below the lightest token of any scheme; the divisor for a span without tokens
 
 
 def _scheme_name(name: str) -> str:
@@ -38,39 +39,47 @@ def _scheme_name(name: str) -> str:
 
 
 class CreditSettings(Settings):
-    """How a critique becomes token rewards; the defaults won on the embedded task
-    (docs/method.md)."""
+    """Settings of the step from critiques to token rewards.
+
+    The defaults won on the embedded task (docs/method.md).
+    """
 
     scheme: Annotated[str, AfterValidator(_scheme_name)] = Field(
         default="spans",
-        description="spans: every token of a span (Text2Grad); last_token: the score there (scalar PPO);"
-        " spread_score: the score on every token; module:name: a function of your own",
+        description="spans: every token of a span (Text2Grad); last_token: the score on the last token"
+        " (scalar PPO); spread_score: the score on every token; module:name: your own function",
     )
     weighting: Weighting = Field(
-        default="token", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
+        default="token",
+        description="token: +-1 per token (paper); span: the tokens of a span share +-1; balanced: all good"
+        " tokens share +1 and all poor ones -1",
     )
     poor_weight: float = Field(default=1.0, description="factor on the reward of poor spans")
     outcome_weight: float = Field(
-        default=1.0, description="alpha: the verdict times this is added to the last token (span schemes)"
+        default=1.0, description="alpha: this times the verdict is added to the last token (span schemes)"
     )
-    unlabelled: float = Field(default=0.0, description="reward of tokens in no span (span schemes)")
+    unlabelled: float = Field(default=0.0, description="reward of tokens outside all spans (span schemes)")
 
     @property
     def by_score(self) -> bool:
-        """Whether only the score is rewarded."""
-        return scheme_of(self.scheme).by_score
+        """True if the scheme pays only the score."""
+        return load_scheme(self.scheme).by_score
 
 
 @dataclass(frozen=True)
 class Credit:
-    """The pseudo-reward delta of one response, float32 (T,), and what was counted on the way.
+    """The pseudo-reward delta of one response, with counts for the metrics.
 
-    `labelled`: tokens rewarded by a span or, in the score schemes, by the score. `cancelled`:
-    tokens both good and poor, which get 0. `no_score`: 1 if a verdict is needed and the critique
-    has none. `uncovered`: spans that cover no token. `whole`: the score alone was paid, so no token
-    earned it more than another, wherever it stands in delta. `verdict`: what the score was worth,
-    as far as it is paid; where only turns have scores, their mean. `verdict_rewards` is what of
-    delta the verdicts are, (T,); None: nothing.
+    Attributes:
+        delta: (T,) float32.
+        labelled: tokens rewarded by a span or, in score schemes, by the score.
+        cancelled: tokens in both good and poor spans, which get 0.
+        no_score: 1 if a verdict is needed and the critique has none, else 0.
+        uncovered: spans that cover no token.
+        by_score: only the score was paid, so `word_rewards` are 0.
+        verdict: the score times its weight; the mean over turns where only turns have scores; None
+            where no verdict is paid.
+        verdict_rewards: (T,), the part of `delta` that pays verdicts; None: no part.
     """
 
     delta: NDArray[np.float32]
@@ -78,62 +87,63 @@ class Credit:
     cancelled: int = 0
     no_score: int = 0
     uncovered: int = 0
-    whole: bool = False
+    by_score: bool = False
     verdict: float | None = None
     verdict_rewards: NDArray[np.float32] | None = None
 
     @property
     def group_score(self) -> float:
-        """What the response is worth beside others to its prompt: its verdict, or without one the
-        sum of delta.
+        """The number compared within a group: the verdict, or without one the sum of delta.
 
-        By their sums a long answer that passes would be worth more than a short one.
+        The verdict comes first because sums favour long answers among those that pass.
         """
         return float(self.delta.sum()) if self.verdict is None else self.verdict
 
     @property
     def word_rewards(self) -> NDArray[np.float32]:
-        """Delta without the verdicts: what tokens earned by themselves, (T,)."""
-        if self.whole:
+        """Delta without the verdicts, (T,)."""
+        if self.by_score:
             return np.zeros_like(self.delta)
         return self.delta.copy() if self.verdict_rewards is None else self.delta - self.verdict_rewards
 
     @classmethod
-    def nothing(cls, aligned: Aligned) -> Credit:
-        """No reward anywhere: stands in for a failed critique; its response is masked out."""
+    def zero(cls, aligned: Aligned) -> Credit:
+        """Return a placeholder for a failed critique, whose response is masked out of the loss."""
         return cls(np.zeros(len(aligned), dtype=np.float32))
 
 
 def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
-    """The reward of every sampled token under `settings.scheme`.
+    """Return the reward of every sampled token under `settings.scheme`.
 
-    The verdict on a turn is paid within its tokens as that on the whole is within all.
+    The verdict on a turn is paid within the tokens of that turn, in the same way as the verdict on
+    the response is paid within all tokens.
 
     Raises:
-        ValueError: a span does not quote the response, or turns that it does not have are judged:
-            the critique is of another text.
+        ValueError: the critique is of another text: a span does not quote the response, or the
+            number of turn scores is not the number of turns.
     """
     turns = len(aligned.turn_ends) or 1
     if len(critique.turn_scores) not in (0, turns):
-        raise ValueError(f"verdicts on {len(critique.turn_scores)} turns, and the response has {turns}")
+        raise ValueError(f"verdicts on {len(critique.turn_scores)} turns, but the response has {turns}")
     for span in critique.spans:
         if aligned.text[span.start : span.end] != span.text:
             raise ValueError(f"the response does not read {span.text!r} at [{span.start}, {span.end})")
-    delta = scheme_of(settings.scheme)(critique, aligned, settings)
-    return delta if isinstance(delta, Credit) else _own_credit(delta, len(aligned), settings.scheme)
+    delta = load_scheme(settings.scheme)(critique, aligned, settings)
+    return delta if isinstance(delta, Credit) else _check_numbers(delta, len(aligned), settings.scheme)
 
 
-NUMBERS = "return one finite number for each token"
-"""The duty of a scheme, as an error message says it."""
+SCHEME_CONTRACT = "return one finite number for each token"
+"""The requirement on a scheme, as error messages state it."""
 
 
 @dataclass(frozen=True)
 class CreditScheme:
-    """A named way to pay a critique: `function(critique, aligned, settings)` gives delta, float32
-    (T,).
+    """A function that turns a critique into delta.
 
-    Schemes of the package give a `Credit`, which counts as well. `by_score`: only the critique's
-    score is paid, so its spans need not be there.
+    Attributes:
+        function: called with critique, aligned response and settings; returns delta, float32 (T,),
+            or a `Credit` with counts.
+        by_score: the scheme pays only the score, so a critique needs no spans.
     """
 
     function: Callable[[Critique, Aligned, CreditSettings], Credit | NDArray[np.float32]]
@@ -142,26 +152,25 @@ class CreditScheme:
     def __call__(
         self, critique: Critique, aligned: Aligned, settings: CreditSettings
     ) -> Credit | NDArray[np.float32]:
-        """Delta of one response."""
-        return call_user_code(NUMBERS, self.function, critique, aligned, settings)
+        """Return delta of one response."""
+        return call_user_code(SCHEME_CONTRACT, self.function, critique, aligned, settings)
 
 
 @cache
-def scheme_of(name: str) -> CreditScheme:
-    """The scheme of this name: one of `SCHEMES`, or a function or `CreditScheme` of the user's, as
-    `module:name`.
+def load_scheme(name: str) -> CreditScheme:
+    """Return the scheme `name` of `SCHEMES`, or load a function or `CreditScheme` `module:name`.
 
     Raises:
         UserError: there is no such module or function.
     """
     if name in SCHEMES:
         return SCHEMES[name]
-    found = load_named("credit scheme", name, kinds=(FunctionType, CreditScheme))
-    return found if isinstance(found, CreditScheme) else CreditScheme(found)
+    scheme = load_named("credit scheme", name, kinds=(FunctionType, CreditScheme))
+    return scheme if isinstance(scheme, CreditScheme) else CreditScheme(scheme)
 
 
-def _own_credit(delta: NDArray[np.float32], length: int, name: str) -> Credit:
-    """The credit of a scheme that gives numbers alone.
+def _check_numbers(delta: NDArray[np.float32], length: int, name: str) -> Credit:
+    """Return the credit of a scheme that returned numbers only.
 
     Raises:
         UserError: they are not one finite number for each token.
@@ -169,63 +178,72 @@ def _own_credit(delta: NDArray[np.float32], length: int, name: str) -> Credit:
     try:
         numbers = np.asarray(delta, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise UserError(f"credit.scheme {name!r} gave {type(delta).__name__}", NUMBERS) from error
-    if numbers.shape != (length,) or not np.isfinite(numbers).all():
-        what = f"numbers of shape {numbers.shape}" if numbers.shape != (length,) else "a number that is not finite"
-        raise UserError(f"credit.scheme {name!r} gave {what}", f"one finite number for each of {length} tokens")
-    return Credit(numbers, labelled=int(np.count_nonzero(numbers)))
+        raise UserError(f"credit.scheme {name!r} returned {type(delta).__name__}", SCHEME_CONTRACT) from error
+    if numbers.shape == (length,) and np.isfinite(numbers).all():
+        return Credit(numbers, labelled=int(np.count_nonzero(numbers)))
+    problem = "a number that is not finite" if numbers.shape == (length,) else f"numbers of shape {numbers.shape}"
+    raise UserError(
+        f"credit.scheme {name!r} returned {problem}", f"return one finite number for each of {length} tokens"
+    )
 
 
-def scored(judgement: Judgement, settings: CreditSettings) -> Judgement:
-    """The judgement; where the score is all that is rewarded, a critique without one is a failure
-    and not a 0."""
-    if not settings.by_score or isinstance(judgement, Failure) or _verdict_of(judgement) is not None:
+def require_score(judgement: Judgement, settings: CreditSettings) -> Judgement:
+    """Return the judgement, or a failure if the scheme needs a score and it has none.
+
+    A missing score is not a score of 0.
+    """
+    if not settings.by_score or isinstance(judgement, Failure) or _verdict(judgement) is not None:
         return judgement
     return Failure(kind="invalid", message="it has no score, and this credit.scheme rewards nothing else")
 
 
 def token_labels(spans: Sequence[Span], aligned: Aligned) -> NDArray[np.int8]:
-    """+1, -1 or 0 of each token (T,): the signs of `credit`, before any weighting."""
-    return signed_union(membership(spans, aligned), labels_of(spans))
+    """Return +1, -1 or 0 for each token, (T,): the sign of its span rewards before weighting."""
+    return signed_union(membership(spans, aligned), span_labels(spans))
 
 
 def signed_union(members: Flags, labels: NDArray[np.int64]) -> NDArray[np.int8]:
-    """+1, -1 or 0 of each token, (T,), from the spans it is in, (S, T), and their labels, (S,)."""
+    """Return +1, -1 or 0 for each token, (T,), from span membership (S, T) and labels (S,)."""
     good, poor = members[labels > 0].any(axis=0), members[labels < 0].any(axis=0)
     return np.subtract(good, poor, dtype=np.int8)
 
 
 def _last_token_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
-    """The score on the last token (scalar PPO), those of turns on the last token of each."""
-    return _of_scores(critique, _at_ends(critique, aligned))
+    """Pay the score on the last token (scalar PPO), turn scores on the last token of each turn."""
+    return _score_credit(critique, _scores_at_ends(critique, aligned))
 
 
 def _spread_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
-    """The score on every token, or with another weighting than `token` an equal share of it; those
-    of turns alike on the tokens of each."""
+    """Pay the score on every token, turn scores on every token of their turn.
+
+    With a weighting other than `token`, the tokens share the score equally.
+    """
     delta = np.zeros(len(aligned))
-    for start, end, score in scored_parts(critique, aligned):
+    for start, end, score in score_intervals(critique, aligned):
         delta[start:end] += score if settings.weighting == "token" else score / max(1, end - start)
-    return _of_scores(critique, delta)
+    return _score_credit(critique, delta)
 
 
-def _of_scores(critique: Critique, paid: Weights) -> Credit:
-    delta, verdict = paid.astype(np.float32), _verdict_of(critique)
+def _score_credit(critique: Critique, rewards: Weights) -> Credit:
+    delta, verdict = rewards.astype(np.float32), _verdict(critique)
     labelled = int(np.count_nonzero(delta))
-    return Credit(delta, labelled=labelled, no_score=int(verdict is None), whole=True, verdict=verdict)
+    return Credit(delta, labelled=labelled, no_score=int(verdict is None), by_score=True, verdict=verdict)
 
 
-def _verdict_of(critique: Critique) -> float | None:
-    """The score of the whole, or without one the mean of those of turns."""
+def _verdict(critique: Critique) -> float | None:
+    """Return the score of the response, or without one the mean score of its turns."""
     if critique.score is not None:
         return critique.score
     scores = [score for score in critique.turn_scores if score is not None]
     return sum(scores) / len(scores) if scores else None
 
 
-def scored_parts(critique: Critique, aligned: Aligned) -> Iterator[tuple[int, int, float]]:
-    """The tokens [start, end) that each score of a critique is of, and the score: all, and those of
-    single turns where there are several."""
+def score_intervals(critique: Critique, aligned: Aligned) -> Iterator[tuple[int, int, float]]:
+    """Yield (start, end, score) for each score of a critique; it judges the tokens [start, end).
+
+    The score of the response comes first. A response of one turn uses its turn score only where the
+    response has no score.
+    """
     ends = aligned.turn_ends or (len(aligned),)
     if critique.score is not None:
         yield 0, len(aligned), critique.score
@@ -236,72 +254,74 @@ def scored_parts(critique: Critique, aligned: Aligned) -> Iterator[tuple[int, in
             yield start, end, score
 
 
-def _at_ends(critique: Critique, aligned: Aligned) -> Weights:
-    """Every score on the last token of what it is of, (T,)."""
-    paid = np.zeros(len(aligned))
-    for start, end, score in scored_parts(critique, aligned):
+def _scores_at_ends(critique: Critique, aligned: Aligned) -> Weights:
+    """Return each score on the last token of the interval it judges, (T,)."""
+    rewards = np.zeros(len(aligned))
+    for start, end, score in score_intervals(critique, aligned):
         if start < end:
-            paid[end - 1] += score
-    return paid
+            rewards[end - 1] += score
+    return rewards
 
 
 def span_credit(
-    critique: Critique, aligned: Aligned, settings: CreditSettings, shape: Shape | None = None
+    critique: Critique, aligned: Aligned, settings: CreditSettings, token_weights: TokenWeights | None = None
 ) -> Credit:
-    """Good spans pay +1 a token, poor ones -1, where they meet nothing; the verdict is added to the
-    last token.
+    """Pay +1 per token of good spans and -1 per token of poor ones; add the verdict at the end.
 
-    `shape` weighs the tokens within each span.
+    delta_t in {-1, 0, +1} (section 3.3), times the weights of `settings`. Tokens in both good and
+    poor spans get 0. `token_weights` weighs the tokens within each span.
     """
-    members = membership(critique.spans, aligned)
-    labels = labels_of(critique.spans)
-    sureness = np.array([span.weight for span in critique.spans], dtype=np.float64)
-    weights = _within_spans(members, sureness, aligned, settings, shape)
-    good, poor = _strongest(weights[labels > 0]), _strongest(weights[labels < 0])
+    members = membership(critique.spans, aligned)  # (S, T)
+    labels = span_labels(critique.spans)  # (S,)
+    weights = _span_weights(critique.spans, members, aligned, settings, token_weights)
+    # Spans of one sign form a union, (S, T) -> (T,): a token takes its largest weight, never a sum.
+    good = np.maximum.reduce(weights[labels > 0], axis=0, initial=0)
+    poor = np.maximum.reduce(weights[labels < 0], axis=0, initial=0)
     is_good, is_poor = good > 0, poor > 0
-    alone = is_good ^ is_poor
+    one_sign = is_good ^ is_poor
     if settings.weighting == "balanced":
-        good, poor = _to_sum_one(good * alone), _to_sum_one(poor * alone)
-    delta = np.where(alone, good - settings.poor_weight * poor, 0.0)
+        good, poor = _normalise_sum(good * one_sign), _normalise_sum(poor * one_sign)
+    delta = np.where(one_sign, good - settings.poor_weight * poor, 0.0)
     if settings.unlabelled:
-        improvable = members[labels == 0].any(axis=0)  # labelled, with nothing
-        delta[~(is_good | is_poor | improvable)] = settings.unlabelled
-    verdict = paid = None
-    if settings.outcome_weight and (score := _verdict_of(critique)) is not None:
-        verdict, paid = settings.outcome_weight * score, settings.outcome_weight * _at_ends(critique, aligned)
-        delta += paid
+        # Label 0 is a remark that is neither praise nor blame; its tokens are not unlabelled.
+        neutral = members[labels == 0].any(axis=0)
+        delta[~(is_good | is_poor | neutral)] = settings.unlabelled
+    score = _verdict(critique)
+    verdict = verdict_rewards = None
+    if settings.outcome_weight and score is not None:
+        verdict = settings.outcome_weight * score
+        verdict_rewards = settings.outcome_weight * _scores_at_ends(critique, aligned)
+        delta += verdict_rewards
     return Credit(
         delta.astype(np.float32),
-        labelled=int(np.count_nonzero(alone)),
+        labelled=int(np.count_nonzero(one_sign)),
         cancelled=int(np.count_nonzero(is_good & is_poor)),
-        no_score=int(_verdict_of(critique) is None and bool(settings.outcome_weight)),
+        no_score=int(score is None and bool(settings.outcome_weight)),
         uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
         verdict=verdict,
-        verdict_rewards=None if paid is None else paid.astype(np.float32),
+        verdict_rewards=None if verdict_rewards is None else verdict_rewards.astype(np.float32),
     )
 
 
-def labels_of(spans: Sequence[Span]) -> NDArray[np.int64]:
+def span_labels(spans: Sequence[Span]) -> NDArray[np.int64]:
     """Return the label of each span, (S,)."""
     return np.array([span.label for span in spans], dtype=np.int64)
 
 
 def membership(spans: Sequence[Span], aligned: Aligned) -> Flags:
-    """Membership of tokens in spans, (S, T): a token belongs to each span of which it wrote a
-    character.
+    """Return which tokens belong to which spans, (S, T).
 
-    Interior whitespace belongs to the span, whitespace at its edges does not. A token without text
-    belongs to none.
+    A token belongs to a span if it wrote at least one of its characters. Interior whitespace
+    belongs to the span, whitespace at its edges does not. A token without text belongs to no span.
     """
-    edges = np.array([edge for span in spans for edge in _solid_edges(span)], dtype=np.int64).reshape(-1, 2)
-    first, last = edges[:, :1], edges[:, 1:]
+    edges = np.array([edge for span in spans for edge in _trim(span)], dtype=np.int64).reshape(-1, 2)
+    first, last = edges[:, :1], edges[:, 1:]  # (S, 1) each, to broadcast against (T,)
     starts, ends = aligned.starts, aligned.ends
     return np.asarray((starts < last) & (ends > first) & (ends > starts))
 
 
-def _solid_edges(span: Span) -> Place:
-    """Where a span begins and ends without the white space at its edges; one of white space alone
-    stays whole."""
+def _trim(span: Span) -> Place:
+    """Return the interval of a span without whitespace at its edges; keep a blank span as it is."""
     solid = span.text.strip()
     if not solid or len(solid) == len(span.text):
         return span.start, span.end
@@ -309,27 +329,25 @@ def _solid_edges(span: Span) -> Place:
     return start, start + len(solid)
 
 
-def _within_spans(
-    members: Flags, sureness: Weights, aligned: Aligned, settings: CreditSettings, shape: Shape | None
+def _span_weights(
+    spans: Sequence[Span],
+    members: Flags,
+    aligned: Aligned,
+    settings: CreditSettings,
+    token_weights: TokenWeights | None,
 ) -> Weights:
-    """The weight of each token in each span, (S, T), before good and poor meet; `sureness` is
-    (S,)."""
+    """Return the weight of each token in each span, (S, T), before good and poor spans merge."""
     weights = members.astype(np.float64)
-    if shape:
-        weights *= shape(members, aligned, settings)
+    if token_weights:
+        weights *= token_weights(members, aligned, settings)
+    confidences = np.array([span.weight for span in spans], dtype=np.float64)  # (S,)
     if settings.weighting == "span":
-        sureness = sureness / np.maximum(weights.sum(axis=1), _LEAST_SUM)
-    weights *= sureness[:, None]
+        confidences = confidences / np.maximum(weights.sum(axis=1), _MIN_SUM)
+    weights *= confidences[:, None]
     return weights
 
 
-def _strongest(weights: Weights) -> Weights:
-    """Union of same-sign spans, (S, T) -> (T,): a token in several takes its largest weight, never
-    a sum."""
-    return np.asarray(np.maximum.reduce(weights, axis=0, initial=0))
-
-
-def _to_sum_one(weights: Weights) -> Weights:
+def _normalise_sum(weights: Weights) -> Weights:
     total = weights.sum()
     return weights / total if total else weights
 
@@ -339,4 +357,4 @@ SCHEMES: Mapping[str, CreditScheme] = {
     "last_token": CreditScheme(_last_token_credit, by_score=True),
     "spread_score": CreditScheme(_spread_credit, by_score=True),
 }
-"""The schemes of the package by their names."""
+"""The credit schemes of the package, by name."""

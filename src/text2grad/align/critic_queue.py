@@ -1,7 +1,7 @@
-"""A queue of questions to a critic: time limits, retries, and one batch of many rollouts.
+"""Queue questions to a critic: timeouts, retries, and one batch for many rollouts.
 
-Requests are settled in one event loop in a thread of its own. So a caller may be synchronous, or
-have an event loop that ends at any time, and a caller that stops waiting stops no other.
+All requests run in one event loop in a separate thread. A caller may therefore be synchronous, or
+have an event loop that ends at any time, and a caller that stops waiting does not affect others.
 """
 
 from __future__ import annotations
@@ -21,36 +21,35 @@ Question = tuple[Example, str]
 """An example, and the response to judge."""
 CriticFunction = Callable[[Example, str], Judgement | Awaitable[Judgement]]
 MERGE_SECONDS = 0.02
-"""An idle critic waits this long for rollouts that end together."""
+"""Time that an idle critic waits for more rollouts before it starts a batch."""
 
 
 class CriticQueue:
-    """Questions to a critic, or to a function of one question, in the order in which they come.
+    """Questions to a critic or to a function, answered in the order of arrival.
 
-    A `Critic` has one request open at a time; what is asked meanwhile is its next batch, of at most
-    `max_in_flight`. A function is called for each question by itself, `max_in_flight` at once. A
-    request that raises is sent again up to `retries` times; then its questions are asked one by
-    one, so that a question that no critic can answer fails alone. A request that takes more than
-    `timeout` seconds fails, and is given up.
+    A `Critic` has one open request at a time; questions that arrive meanwhile form its next batch,
+    of at most `max_in_flight`. A function is called with one question, `max_in_flight` calls at a
+    time. A request that raises is sent again up to `retries` times. After that its questions are
+    asked one by one, so that an unanswerable question fails alone. A request that takes more than
+    `timeout` seconds is abandoned and fails.
     """
 
     def __init__(self, critic: Critic | CriticFunction, timeout: float, retries: int, max_in_flight: int) -> None:
         if isinstance(critic, type) or not (callable(critic) or callable(getattr(critic, "critique", None))):
             name = f"the class {critic.__name__}" if isinstance(critic, type) else f"a {type(critic).__name__}"
             cure = "pass an object with `critique`, or a function of an example and a response"
-            raise UserError(f"{name} is no critic", cure)
+            raise UserError(f"{name} is not a critic", cure)
         self._critic: Any = critic
         self._is_function = not hasattr(critic, "critique")
         self._timeout, self._retries, self._max_in_flight = timeout, retries, max_in_flight
         self._waiting: list[tuple[Question, asyncio.Future[Judgement]]] = []
         self._worker: asyncio.Task[None] | None = None
-        self._places = asyncio.Semaphore(max_in_flight)
+        self._slots = asyncio.Semaphore(max_in_flight)
 
     def submit(self, questions: Sequence[Question]) -> Future[list[Judgement]]:
-        """Have questions judged; a failure stands for each that the critic did not judge.
+        """Return a future of one judgement per question, a failure where the critic gave none.
 
-        The future raises what the critic raises as a `UserError`: a mistake of the set-up, which
-        every question would meet.
+        The future raises a `UserError` of the critic: such a mistake concerns every question.
         """
         return asyncio.run_coroutine_threadsafe(self._judge(questions), _event_loop())
 
@@ -65,7 +64,7 @@ class CriticQueue:
         return await asyncio.gather(*judgements)
 
     async def _work(self) -> None:
-        """Ask about everything that waits, batch after batch."""
+        """Ask all waiting questions, batch after batch."""
         await asyncio.sleep(MERGE_SECONDS)
         while self._waiting:
             batch = self._waiting[: self._max_in_flight]
@@ -78,11 +77,11 @@ class CriticQueue:
                         future.set_exception(error)
                 continue
             for (_, future), judgement in zip(batch, judgements, strict=True):
-                if not future.done():  # its rollout was cancelled
+                if not future.done():  # done: its rollout was cancelled
                     future.set_result(judgement)
 
     async def _ask_function(self, question: Question) -> Judgement:
-        async with self._places:
+        async with self._slots:
             (judgement,) = await self._ask([question])
             return judgement
 
@@ -111,7 +110,7 @@ class CriticQueue:
         examples, responses = map(list, zip(*questions, strict=True))
         answers = await _call(self._critic.critique, examples, responses)
         if len(answers) != len(questions):
-            raise ValueError(f"{len(answers)} judgements of {len(questions)} responses")
+            raise ValueError(f"{len(answers)} judgements for {len(questions)} responses")
         return [_judgement(answer) for answer in answers]
 
 
@@ -123,16 +122,18 @@ def _judgement(answer: object) -> Judgement:
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Await a coroutine function; call any other in a thread that nothing waits for once it is
-    given up."""
+    """Await a coroutine function; call any other function in a thread.
+
+    A thread cannot be stopped: after a timeout it is abandoned and its result ignored.
+    """
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         return await function(*arguments)
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
 
-    def settle(settle_as: Callable[[Any], None], value: Any) -> None:
+    def settle(set_outcome: Callable[[Any], None], value: Any) -> None:
         if not result.done():
-            settle_as(value)
+            set_outcome(value)
 
     def run() -> None:
         try:

@@ -1,4 +1,4 @@
-"""The bytes of every token of a vocabulary, for the families of tokenizers that have such bytes."""
+"""Read the bytes of every token off a vocabulary, for tokenizers whose tokens have fixed bytes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ToBytes = Callable[[str], bytes]
 
 
 def byte_pieces(tokenizer: AnyTokenizer) -> list[bytes] | None:
-    """The bytes of each id, b"" for special tokens; None where a token has no bytes of its own.
+    """Return the bytes of each id, b"" for special tokens; None if tokens have no fixed bytes.
 
-    Byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece style with or without byte fallback
-    (Llama 2, Mistral, Gemma) have them. Which one it is comes from the tokenizer's own decoder, and
-    the whole vocabulary is then compared with what `tokenizer.decode` says of it.
+    Supported are byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece with or without byte
+    fallback (Llama 2, Mistral, Gemma). The tokenizer's decoder tells the family, and the bytes of
+    the whole vocabulary are compared with the output of `tokenizer.decode`.
     """
-    to_bytes = _family(tokenizer)
+    to_bytes = _byte_converter(tokenizer)
     if to_bytes is None:
         return None
     special = special_ids(tokenizer)
@@ -40,11 +40,11 @@ def byte_pieces(tokenizer: AnyTokenizer) -> list[bytes] | None:
         n for n in sorted(vocabulary) if pieces[n].strip().isalnum() and not _BYTE_TOKEN.fullmatch(vocabulary[n])
     )
     anchor = next(plain, None)
-    return pieces if anchor is not None and _decodes_alike(tokenizer, pieces, anchor) else None
+    return pieces if anchor is not None and _matches_decode(tokenizer, pieces, anchor) else None
 
 
 class SpacedPieces(NamedTuple):
-    """The bytes of each id, `first` at the start of a text and `later` after another token.
+    """The bytes of each id: `first` at the start of a text, `later` after another token.
 
     `is_text` is False for special tokens and ids without a token; their bytes are b"".
     """
@@ -55,12 +55,11 @@ class SpacedPieces(NamedTuple):
 
 
 def spaced_pieces(tokenizer: AnyTokenizer) -> SpacedPieces | None:
-    """Return the bytes of each id where the decoder puts spaces between tokens: WordPiece (BERT),
-    or no decoder.
+    """Return the bytes of each id if the decoder puts spaces between tokens, else None.
 
-    Such a decoder looks at one token and at whether it is the first, so each token is decoded in
-    both places. The bytes of the whole vocabulary are compared with `tokenizer.decode`. Returns
-    None for other tokenizers.
+    WordPiece (BERT) and tokenizers without a decoder do so. The text of a token then depends only
+    on whether the token is first, so each is decoded at both places. The bytes of the whole
+    vocabulary are compared with the output of `tokenizer.decode`.
     """
     backend: Any = _backend(tokenizer)
     if backend is None or [step["type"] for step in _decoder_steps(backend)] not in ([], ["WordPiece"]):
@@ -71,38 +70,47 @@ def spaced_pieces(tokenizer: AnyTokenizer) -> SpacedPieces | None:
     if anchor is None:
         return None
     first = backend.decode_batch([[index] for index in range(count)], skip_special_tokens=True)
-    behind = backend.decode_batch([[anchor, index] for index in range(count)], skip_special_tokens=True)
-    if not all(text.startswith(first[anchor]) for text in behind):
+    pairs = backend.decode_batch([[anchor, index] for index in range(count)], skip_special_tokens=True)
+    if not all(text.startswith(first[anchor]) for text in pairs):
         return None
-    later = [text.removeprefix(first[anchor]).encode() for text in behind]
-    known = set(map(int, vocabulary.values())) - special
-    if not _decodes_alike(tokenizer, later, anchor):
+    later = [text.removeprefix(first[anchor]).encode() for text in pairs]
+    text_ids = set(map(int, vocabulary.values())) - special
+    if not _matches_decode(tokenizer, later, anchor):
         return None
-    return SpacedPieces(later, [text.encode() for text in first], [index in known for index in range(count)])
+    return SpacedPieces(later, [text.encode() for text in first], [index in text_ids for index in range(count)])
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """Ids that are not text: those that `skip_special_tokens` skips."""
-    added = tokenizer.get_added_tokens_decoder() if is_plain(tokenizer) else tokenizer.added_tokens_decoder
-    marked = {int(index) for index, token in added.items() if token.special}
-    return marked | {int(index) for index in getattr(tokenizer, "all_special_ids", ())}
+    """Return the ids that `skip_special_tokens` skips."""
+    added = tokenizer.get_added_tokens_decoder() if is_rust_tokenizer(tokenizer) else tokenizer.added_tokens_decoder
+    special = {int(index) for index, token in added.items() if token.special}
+    return special | {int(index) for index in getattr(tokenizer, "all_special_ids", ())}
 
 
-def is_plain(tokenizer: AnyTokenizer) -> bool:
-    """Whether it is a tokenizer of the package tokenizers, and not one of transformers around
-    it."""
+def is_rust_tokenizer(tokenizer: AnyTokenizer) -> bool:
+    """True for a tokenizer of the package tokenizers, False for one of transformers."""
     return hasattr(tokenizer, "to_str")
 
 
 def _backend(tokenizer: Any) -> Tokenizer | None:
-    return tokenizer if is_plain(tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+    return tokenizer if is_rust_tokenizer(tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
 
 
 def _decoder_steps(backend: Tokenizer) -> list[dict[str, Any]]:
-    return _steps(json.loads(backend.to_str())["decoder"])
+    return _flatten(json.loads(backend.to_str())["decoder"])
 
 
-def _family(tokenizer: Any) -> ToBytes | None:
+def _flatten(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the steps of a decoder, including those of nested sequences, in order."""
+    if decoder is None:
+        return []
+    if decoder["type"] != "Sequence":
+        return [decoder]
+    return [step for inner in decoder["decoders"] for step in _flatten(inner)]
+
+
+def _byte_converter(tokenizer: Any) -> ToBytes | None:
+    """Return the function from token to bytes of the tokenizer's family, None if unknown."""
     backend = _backend(tokenizer)
     if backend is None:
         return None
@@ -116,18 +124,8 @@ def _family(tokenizer: Any) -> ToBytes | None:
     return None
 
 
-def _steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The steps of a decoder, those of nested sequences in order."""
-    if decoder is None:
-        return []
-    if decoder["type"] != "Sequence":
-        return [decoder]
-    return [step for inner in decoder["decoders"] for step in _steps(inner)]
-
-
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte: itself if printable, else the next code from 256
-    on."""
+    """Return GPT-2's printable stand-in for each byte: itself if printable, else from 256 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -137,7 +135,10 @@ _ALPHABET = _byte_alphabet()
 
 
 def _byte_level(token: str) -> bytes:
-    """Tokens added by hand may hold characters outside the alphabet; they stand for themselves."""
+    """Return the bytes of a byte-level token.
+
+    Tokens added by hand may have characters outside the alphabet; they represent themselves.
+    """
     if all(char in _ALPHABET for char in token):
         return bytes(_ALPHABET[char] for char in token)
     return token.encode()
@@ -152,18 +153,18 @@ def _sentencepiece(token: str) -> bytes:
     return bytes([int(byte[1], 16)]) if byte else _metaspace(token)
 
 
-def _decodes_alike(tokenizer: AnyTokenizer, pieces: list[bytes], anchor: int) -> bool:
-    """Whether the pieces of the whole vocabulary spell what the tokenizer decodes.
+def _matches_decode(tokenizer: AnyTokenizer, pieces: list[bytes], anchor: int) -> bool:
+    """True if the pieces of the whole vocabulary spell what the tokenizer decodes.
 
-    Between any two tokens stands `anchor`, a plain one: it keeps the bytes of neighbours from
-    joining to a character, and takes the leading space that some decoders strip.
+    `anchor`, a plain token, is put before every token: it keeps bytes of neighbours from joining
+    to a character, and absorbs the leading space that some decoders strip.
     """
-    ids = [each for index in range(len(pieces)) for each in (anchor, index)]
+    ids = [token for index in range(len(pieces)) for token in (anchor, index)]
     text = b"".join(pieces[index] for index in ids).decode("utf-8", errors="replace")
-    return plain_decode(tokenizer, ids) in (text, text.removeprefix(" "))
+    return decode_verbatim(tokenizer, ids) in (text, text.removeprefix(" "))
 
 
-def plain_decode(tokenizer: AnyTokenizer, ids: list[int]) -> str:
-    """What the tokenizer makes of `ids`, without special tokens and without clean-up."""
-    options = {} if is_plain(tokenizer) else {"clean_up_tokenization_spaces": False}
+def decode_verbatim(tokenizer: AnyTokenizer, ids: list[int]) -> str:
+    """Decode `ids` without special tokens and without cleaning up spaces."""
+    options = {} if is_rust_tokenizer(tokenizer) else {"clean_up_tokenization_spaces": False}
     return str(tokenizer.decode(ids, skip_special_tokens=True, **options))

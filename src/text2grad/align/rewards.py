@@ -1,8 +1,8 @@
-"""Token rewards for any trainer: sampled ids and feedback in, one number per sampled id out.
+"""Compute token rewards for any trainer: sampled ids and feedback in, one number per id out.
 
-Of a trajectory of several turns, what others wrote is paid exactly 0. The words of a critique and
-its verdict are kept apart: an engine that compares the answers to a prompt compares verdicts, and a
-sum of token rewards would grow with the length of an answer.
+In a trajectory of several turns, tokens of tools and users get exactly 0. Word rewards and the
+verdict are separate: an engine that compares the answers to a prompt compares verdicts, because
+sums of token rewards grow with the length of an answer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.align.credit import Credit, CreditSettings, credit, scored
+from text2grad.align.credit import Credit, CreditSettings, credit, require_score
 from text2grad.align.critic_queue import CriticFunction, CriticQueue, Question
-from text2grad.align.pieces import is_plain
+from text2grad.align.pieces import is_rust_tokenizer
 from text2grad.align.tokens import Aligned, Offsets, TokenTable
-from text2grad.align.trajectory import OwnTokens, StrangeIdsError, Trajectory, own_tokens
+from text2grad.align.trajectory import ForeignIdsError, PolicyTokens, Trajectory, read_policy_tokens
 from text2grad.errors import CritiquesFailed, UserError
 from text2grad.feedback import (
     Critic,
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 Unit = Literal["trajectory", "turn"]
 Rewards = NDArray[np.float32]
 DEFAULTS = CreditSettings()
-RECENT, FEWEST = 128, 16
-"""Trajectories over which the share of failures is taken, and the fewest that it is taken over."""
-_NOBODY = Example(id="-", prompt=(Message(role="user", content=""),))
+RECENT, MIN_RECENT = 128, 16
+"""Trajectories over which the share of failures is computed, and the smallest such number."""
+_NO_EXAMPLE = Example(id="-", prompt=(Message(role="user", content=""),))
 
 
 @dataclass(frozen=True)
 class ScoredTrajectory:
     """The credit of one trajectory of T ids, exactly 0 at ids that the policy did not sample.
 
-    Compare scores within a group and add word rewards, or take `rewards`, never both. Where the
+    Compare scores within a group and add word rewards, or use `rewards`; never both. Where the
     critique failed, the first three are None: leave the trajectory out of the loss.
 
     Attributes:
@@ -59,9 +59,9 @@ class ScoredTrajectory:
             verdicts; None also if the critic gave none.
         rewards: (T,) float32, word rewards plus each verdict on the policy's last id of the text
             that it judges.
-        failures: why there is no critique.
-        foreign_quotes: how many quotes are of what a tool or a user said; they pay nothing.
-        lost_quotes: how many quotes are nowhere in the trajectory; they pay nothing.
+        failures: the reasons why there is no critique.
+        foreign_quotes: number of quotes of text that a tool or a user wrote; they pay nothing.
+        lost_quotes: number of quotes that occur nowhere in the trajectory; they pay nothing.
     """
 
     word_rewards: Rewards | None = None
@@ -81,43 +81,43 @@ class Aligner:
     """A tokenizer's ids as text, and critiques of that text as rewards of the ids.
 
     Args:
-        tokenizer: of transformers, or of the package tokenizers. What is read off its vocabulary is
-            kept: a second aligner of the same tokenizer costs nothing.
-        output_size: how many ids the policy can sample, if that is known; those beyond are refused.
+        tokenizer: of the package transformers or tokenizers. Its vocabulary is read once: a second
+            aligner of the same tokenizer costs nothing.
+        output_size: number of ids that the policy can sample, if known; larger ids are refused.
     """
 
     def __init__(self, tokenizer: AnyTokenizer | TokenTable, *, output_size: int | None = None) -> None:
-        self._table, self._output_size = table_of(tokenizer), output_size
+        self._table, self._output_size = get_table(tokenizer), output_size
 
     def text(self, ids: Sequence[int], mask: Sequence[int] | None = None) -> str:
-        """Return the text of the ids as they were sampled, which a critic must be shown.
+        """Return the text of the ids as sampled, which the critic must judge.
 
         Args:
             ids: (T,) after the prompt, special tokens included.
-            mask: (T,) 1 where the policy sampled the id; without it, everywhere.
+            mask: (T,) 1 where the policy sampled the id; None: everywhere.
 
         Returns:
-            The policy's own words; where others spoke between them, a `Transcript`.
+            The policy's text; a `Transcript` if tools or users spoke in between.
 
         Raises:
-            UserError: the mask does not fit, or the ids are not of this tokenizer.
+            UserError: the mask does not fit, or the ids belong to another tokenizer.
         """
-        return self._own(ids, mask).response
+        return self._policy_tokens(ids, mask).response
 
     def align(self, ids: Sequence[int], mask: Sequence[int] | None = None) -> Aligned:
-        """Return the characters of `text(ids, mask)` that each of the policy's own N ids wrote.
+        """Return the characters of `text(ids, mask)` that each of the policy's N ids wrote.
 
         Args:
             ids: (T,) after the prompt, special tokens included.
-            mask: (T,) 1 where the policy sampled the id; without it, everywhere.
+            mask: (T,) 1 where the policy sampled the id; None: everywhere.
 
         Returns:
             The text, and (N,) offsets into it.
 
         Raises:
-            UserError: the mask does not fit, or the ids are not of this tokenizer.
+            UserError: the mask does not fit, or the ids belong to another tokenizer.
         """
-        return self._own(ids, mask).aligned
+        return self._policy_tokens(ids, mask).aligned
 
     def rewards(
         self,
@@ -130,67 +130,64 @@ class Aligner:
         """Return the reward of every id of an answer or a trajectory (paper, section 3.3).
 
         Args:
-            feedback: a critique of `text(ids, mask)`, or a record, whose response is compared with
-                it.
-            ids: (T,) after the prompt, as they were sampled, special tokens included; they are
-                never tokenised again. Those beyond the vocabulary, which a model with a padded
-                output layer samples, have no text.
-            mask: (T,) 1 where the policy sampled the id; without it, everywhere.
-            scheme: a credit scheme by its name, or `CreditSettings`.
+            feedback: a critique of `text(ids, mask)`, or a record whose response is that text.
+            ids: (T,) after the prompt, as sampled, special tokens included; they are never
+                tokenised again. Ids beyond the vocabulary, which a model with a padded output layer
+                may sample, have no text.
+            mask: (T,) 1 where the policy sampled the id; None: everywhere.
+            scheme: the name of a credit scheme, or `CreditSettings`.
 
         Returns:
-            (T,) float32, exactly 0 where `mask` is 0; the verdict stands on the last id that the
+            (T,) float32, exactly 0 where `mask` is 0; the verdict is paid on the last id that the
             policy sampled.
 
         Raises:
             UserError: the feedback is a failure, or has no score where the scheme pays nothing else
                 (neither is a reward of 0: leave the trajectory out of the loss); the critique is of
-                another text; the mask does not fit; or the ids are not of this tokenizer.
+                another text; the mask does not fit; or the ids belong to another tokenizer.
         """
-        own, settings = self._own(ids, mask), settings_of(scheme)
+        tokens, settings = self._policy_tokens(ids, mask), as_settings(scheme)
         if isinstance(feedback, Feedback):
-            _refuse_edited(feedback.response, own.response)
-        judgement = scored(feedback.judgement() if isinstance(feedback, Feedback) else feedback, settings)
+            _refuse_edited(feedback.response, tokens.response)
+        judgement = require_score(feedback.judgement() if isinstance(feedback, Feedback) else feedback, settings)
         if isinstance(judgement, Failure):
             raise UserError(
                 f"the critique failed ({judgement.kind}): {judgement.message}", "leave the response out of the loss"
             )
-        delta = _credit(judgement, own.aligned, settings).delta
-        return _scattered(len(ids), [(own.places, delta)])
+        delta = _credit(judgement, tokens.aligned, settings).delta
+        return _scatter(len(ids), [(tokens.positions, delta)])
 
-    def _own(self, ids: Sequence[int], mask: Sequence[int] | None) -> OwnTokens:
-        return own_tokens(self._table, Trajectory(_NOBODY, ids, mask), self._output_size)
+    def _policy_tokens(self, ids: Sequence[int], mask: Sequence[int] | None) -> PolicyTokens:
+        return read_policy_tokens(self._table, Trajectory(_NO_EXAMPLE, ids, mask), self._output_size)
 
 
-def settings_of(scheme: str | CreditSettings) -> CreditSettings:
-    """Return a credit scheme with its weights; one that is named has the weights of the
-    defaults."""
+def as_settings(scheme: str | CreditSettings) -> CreditSettings:
+    """Return a credit scheme with its weights; a scheme given by name gets the default weights."""
     return scheme if isinstance(scheme, CreditSettings) else CreditSettings(scheme=scheme)
 
 
 class TokenCredit:
-    """A critic's words as token rewards, for any engine: trajectories in, a `ScoredTrajectory` for
-    each out.
+    """A critic's words as token rewards, for any engine.
 
-    With `unit="trajectory"` the critic gives one critique of the whole: its response is the
-    policy's own words, and as a `Transcript` says what others said between them. Critics over a
-    chat model, a reward model among them, are shown that as a conversation; one that takes the
-    response for plain text reads the policy's own words alone. With `unit="turn"` it judges each
-    turn by itself, as the answer to the conversation before it, and every critic can do that.
+    Trajectories go in, one `ScoredTrajectory` for each comes out. With `unit="trajectory"` the
+    critic judges the policy's turns together, as a `Transcript` that also holds the messages in
+    between. Critics over a chat model, the reward model included, are shown it as a conversation. A
+    critic that treats the response as plain text reads the policy's words only. With `unit="turn"`
+    each turn is judged as the answer to the conversation before it, which every critic supports.
 
     Args:
         critic: a `Critic`, or a function of an example and a response that returns (or awaits) a
             `Critique` or a `Failure`.
         tokenizer: the policy's.
-        scheme: how words become rewards: a credit scheme by its name, or `CreditSettings`.
-        unit: what the critic judges, the whole trajectory or each of its turns.
+        scheme: the name of a credit scheme, or `CreditSettings`.
+        unit: the text that one critique judges, the trajectory or a turn.
         timeout: seconds that a request to the critic may take.
-        retries: how often a request that raised is sent again.
-        max_in_flight: trajectories in one request to a critic, or calls of a function at once.
+        retries: number of times that a request that raised is sent again.
+        max_in_flight: trajectories in one request to a critic, or concurrent calls of a function.
         max_failed: share of failed critiques, over the last 128, above which a `CritiquesFailed`
             ends the run.
-        output_size: how many ids the policy can sample; a trajectory with one beyond fails. TRL's
-            plug-in knows it.
+        output_size: number of ids that the policy can sample; a trajectory with a larger id fails.
+            The TRL plug-in sets it.
 
     Raises:
         UserError: the critic is neither a `Critic` nor a function.
@@ -209,32 +206,31 @@ class TokenCredit:
         max_failed: float = 0.2,
         output_size: int | None = None,
     ) -> None:
-        self.table, self.settings = table_of(tokenizer), settings_of(scheme)
+        self.table, self.settings = get_table(tokenizer), as_settings(scheme)
         self.unit, self.max_failed, self.output_size = unit, max_failed, output_size
         self._queue = CriticQueue(critic, timeout, retries, max_in_flight)
         self._failed: deque[bool] = deque(maxlen=RECENT)
 
     async def score(self, batch: Sequence[Trajectory]) -> list[ScoredTrajectory]:
-        """Score rollouts that end one by one: what is asked while the critic is busy is its next
-        batch.
+        """Score rollouts that end one by one; requests to a busy critic form its next batch.
 
         Args:
             batch: the trajectories, of T ids each.
 
         Returns:
-            One result for each, in their order. A trajectory is `failed` if its critique failed or
-            does not fit its text, or if its ids are of another tokenizer.
+            One result for each, in the same order. A trajectory is `failed` if its critique failed
+            or does not fit its text, or if its ids belong to another tokenizer.
 
         Raises:
-            UserError: a mask does not fit its ids, or the critic raised a mistake of its set-up.
+            UserError: a mask does not fit its ids, or the critic raised a `UserError`.
             CritiquesFailed: more than `max_failed` of the last trajectories failed.
         """
-        readings = await asyncio.to_thread(self._read, batch)
-        judgements = await asyncio.wrap_future(self._queue.submit(_all_questions(readings)))
-        return await asyncio.to_thread(self._scored, batch, readings, judgements)
+        pending = await asyncio.to_thread(self._prepare, batch)
+        judgements = await asyncio.wrap_future(self._queue.submit(_all_questions(pending)))
+        return await asyncio.to_thread(self._score, pending, judgements)
 
     def score_batch(self, batch: Sequence[Trajectory]) -> list[ScoredTrajectory]:
-        """Score a batch and wait for it: `score` for trainers that are not asynchronous.
+        """Score a batch and wait for it: `score` for synchronous trainers.
 
         Args:
             batch: the trajectories, of T ids each. The critic is asked about `max_in_flight` of
@@ -247,149 +243,157 @@ class TokenCredit:
             UserError: as `score`.
             CritiquesFailed: as `score`.
         """
-        readings = self._read(batch)
-        return self._scored(batch, readings, self._queue.submit(_all_questions(readings)).result())
+        pending = self._prepare(batch)
+        return self._score(pending, self._queue.submit(_all_questions(pending)).result())
 
-    def _read(self, batch: Sequence[Trajectory]) -> list[_Reading | Failure]:
-        readings: list[_Reading | Failure] = []
+    def _prepare(self, batch: Sequence[Trajectory]) -> list[_Pending | Failure]:
+        """Return the policy's tokens of each trajectory, and the questions about it."""
+        pending: list[_Pending | Failure] = []
         for trajectory in batch:
             try:
-                tokens = own_tokens(self.table, trajectory, self.output_size)
-            except StrangeIdsError as error:
-                readings.append(Failure(kind="invalid", message=str(error)))
+                tokens = read_policy_tokens(self.table, trajectory, self.output_size)
+            except ForeignIdsError as error:
+                pending.append(Failure(kind="invalid", message=str(error)))
             else:
-                readings.append(_Reading(tokens, _questions(trajectory, tokens, self.unit)))
-        return readings
+                questions = _build_questions(trajectory, tokens, self.unit)
+                pending.append(_Pending(len(trajectory.ids), tokens, questions))
+        return pending
 
-    def _scored(
-        self, batch: Sequence[Trajectory], readings: Sequence[_Reading | Failure], judgements: Sequence[Judgement]
+    def _score(
+        self, pending: Sequence[_Pending | Failure], judgements: Sequence[Judgement]
     ) -> list[ScoredTrajectory]:
+        """Match judgements, in the order of the questions, with their trajectories."""
         answers = iter(judgements)
-        outcomes = []
-        for trajectory, reading in zip(batch, readings, strict=True):
-            if isinstance(reading, Failure):
-                outcomes.append(ScoredTrajectory(failures=(reading,)))
+        results = []
+        for item in pending:
+            if isinstance(item, Failure):
+                results.append(ScoredTrajectory(failures=(item,)))
                 continue
-            judged = [next(answers) for _ in reading.questions]
-            outcomes.append(self._outcome(len(trajectory.ids), reading.tokens, judged))
-        self._refuse_failures(outcomes)
-        return outcomes
+            own_answers = [next(answers) for _ in item.questions]
+            try:
+                result = self._score_one(item, [require_score(answer, self.settings) for answer in own_answers])
+            except UserError as error:  # for example a span beyond the end of the text
+                result = ScoredTrajectory(failures=(Failure(kind="invalid", message=str(error)),))
+            results.append(result)
+        self._refuse_failures(results)
+        return results
 
-    def _refuse_failures(self, outcomes: Sequence[ScoredTrajectory]) -> None:
-        self._failed.extend(outcome.failed for outcome in outcomes)
+    def _refuse_failures(self, results: Sequence[ScoredTrajectory]) -> None:
+        self._failed.extend(result.failed for result in results)
         failed = sum(self._failed)
-        if failed > self.max_failed * max(len(self._failed), FEWEST):
-            failure = next(outcome.failures[0] for outcome in reversed(outcomes) if outcome.failed)
+        if failed > self.max_failed * max(len(self._failed), MIN_RECENT):
+            failure = next(result.failures[0] for result in reversed(results) if result.failed)
             raise CritiquesFailed(
                 f"{failed} of the last {len(self._failed)} critiques failed, the last: {failure.kind}:"
                 f" {failure.message}",
                 "fix the critic, or raise TokenCredit(..., max_failed=...)",
             )
 
-    def _outcome(self, length: int, own: OwnTokens, answers: Sequence[Judgement]) -> ScoredTrajectory:
-        try:
-            return self._outcome_of(length, own, [scored(answer, self.settings) for answer in answers])
-        except UserError as error:  # a span beyond the text, say
-            return ScoredTrajectory(failures=(Failure(kind="invalid", message=str(error)),))
-
-    def _outcome_of(self, length: int, own: OwnTokens, judgements: Sequence[Judgement]) -> ScoredTrajectory:
-        lost_quotes = [quote for item in judgements if isinstance(item, Critique) for quote in item.lost]
-        foreign = _foreign(own.response, lost_quotes)
-        lost = len(lost_quotes) - foreign
-        failures = tuple(item for item in judgements if isinstance(item, Failure))
+    def _score_one(self, item: _Pending, judgements: Sequence[Judgement]) -> ScoredTrajectory:
+        tokens = item.tokens
+        critiques = [judgement for judgement in judgements if isinstance(judgement, Critique)]
+        unmatched = [quote for critique in critiques for quote in critique.lost]
+        foreign = _count_foreign(tokens.response, unmatched)
+        failures = tuple(judgement for judgement in judgements if isinstance(judgement, Failure))
         if not judgements:
-            failures = (Failure(kind="invalid", message="no id of the trajectory is the policy's own"),)
+            failures = (Failure(kind="invalid", message="the policy sampled no id of the trajectory"),)
         if failures:
-            return ScoredTrajectory(failures=failures, foreign_quotes=foreign, lost_quotes=lost)
-        pieces = [(own.aligned, own.places)]
+            return ScoredTrajectory(failures=failures, foreign_quotes=foreign, lost_quotes=len(unmatched) - foreign)
+        pieces = [(tokens.aligned, tokens.positions)]
         if self.unit == "turn":
-            pieces = [own.of_turn(number) for number in range(len(judgements))]
-        found = [
-            _credit(judgement, aligned, self.settings)
-            for judgement, (aligned, _) in zip(judgements, pieces, strict=True)
-            if isinstance(judgement, Critique)
+            pieces = [tokens.select_turn(number) for number in range(len(judgements))]
+        positions = [piece_positions for _, piece_positions in pieces]
+        credits = [
+            _credit(critique, aligned, self.settings)
+            for critique, (aligned, _) in zip(critiques, pieces, strict=True)
         ]
-        places = [each for _, each in pieces]
-        verdicts = [each.verdict for each in found if each.verdict is not None]
+        verdicts = [piece.verdict for piece in credits if piece.verdict is not None]
         return ScoredTrajectory(
-            word_rewards=_scattered(length, zip(places, [each.word_rewards for each in found], strict=True)),
+            word_rewards=_scatter(
+                item.length, zip(positions, [piece.word_rewards for piece in credits], strict=True)
+            ),
             score=sum(verdicts) / len(verdicts) if verdicts else None,
-            rewards=_scattered(length, zip(places, [each.delta for each in found], strict=True)),
+            rewards=_scatter(item.length, zip(positions, [piece.delta for piece in credits], strict=True)),
             foreign_quotes=foreign,
-            lost_quotes=lost,
+            lost_quotes=len(unmatched) - foreign,
         )
 
 
-class _Reading(NamedTuple):
-    """The policy's own tokens of a trajectory, and the questions to the critic about them."""
+class _Pending(NamedTuple):
+    """A trajectory of `length` ids that waits for answers to its questions."""
 
-    tokens: OwnTokens
+    length: int
+    tokens: PolicyTokens
     questions: list[Question]
 
 
-def _all_questions(readings: Iterable[_Reading | Failure]) -> list[Question]:
-    return [question for reading in readings if isinstance(reading, _Reading) for question in reading.questions]
+def _all_questions(pending: Iterable[_Pending | Failure]) -> list[Question]:
+    return [question for item in pending if isinstance(item, _Pending) for question in item.questions]
 
 
-def _questions(trajectory: Trajectory, own: OwnTokens, unit: Unit) -> list[Question]:
-    """What a critic is asked about one trajectory: the whole, or each turn as an answer to what
-    stands before it."""
+def _build_questions(trajectory: Trajectory, tokens: PolicyTokens, unit: Unit) -> list[Question]:
+    """Return the questions about one trajectory: one, or one per turn.
+
+    A turn is judged as the answer to the conversation before it.
+    """
     example = trajectory.example
-    if len(trajectory.ids) and not len(own.places):
+    if len(trajectory.ids) and not len(tokens.positions):
         return []
     if unit == "trajectory":
-        return [(example, own.response)]
-    asked: list[Question] = []
-    said = [*example.prompt]
-    for turn in turns_of(own.response):
-        said += turn.messages
-        words = own.response[turn.start : turn.end]
-        asked.append((example.model_copy(update={"prompt": tuple(said)}), words))
-        said.append(Message(role="assistant", content=words))
-    return asked
+        return [(example, tokens.response)]
+    questions: list[Question] = []
+    conversation = [*example.prompt]
+    for turn in turns_of(tokens.response):
+        conversation += turn.messages
+        text = tokens.response[turn.start : turn.end]
+        questions.append((example.model_copy(update={"prompt": tuple(conversation)}), text))
+        conversation.append(Message(role="assistant", content=text))
+    return questions
 
 
-def _foreign(response: str, lost: Iterable[str]) -> int:
-    """How many of the quotes that the policy's own words do not have are of what others said."""
+def _count_foreign(response: str, unmatched: Iterable[str]) -> int:
+    """Return how many of the unmatched quotes occur in messages of tools or users."""
     others = [message.content for message in conversation_of(response) if message.role != "assistant"]
-    return sum(any(quote in content for content in others) for quote in lost)
+    return sum(any(quote in content for content in others) for quote in unmatched)
 
 
-def _scattered(length: int, pieces: Iterable[tuple[Offsets, Rewards]]) -> Rewards:
-    """Numbers of the policy's own tokens at their places among all ids, (T,), and 0 at the
-    others."""
-    found = np.zeros(length, dtype=np.float32)
-    for places, numbers in pieces:
-        found[places] = numbers
-    return found
+def _scatter(length: int, pieces: Iterable[tuple[Offsets, Rewards]]) -> Rewards:
+    """Place the numbers of the policy's tokens at their positions among all ids, (T,), else 0."""
+    scattered = np.zeros(length, dtype=np.float32)
+    for positions, numbers in pieces:
+        scattered[positions] = numbers
+    return scattered
 
 
-def _refuse_edited(judged: str, sampled: str) -> None:
-    """The words alone count, not what others said between them."""
-    if str(judged) == str(sampled):
+def _refuse_edited(recorded: str, sampled: str) -> None:
+    """Refuse a record whose response differs from the sampled text.
+
+    Only the policy's words are compared, not the messages in between.
+    """
+    if str(recorded) == str(sampled):
         return
-    ours, theirs = ([text[turn.start : turn.end] for turn in turns_of(text)] for text in (sampled, judged))
+    ours, theirs = ([text[turn.start : turn.end] for turn in turns_of(text)] for text in (sampled, recorded))
     if len(ours) != len(theirs):
-        raise _of_another_text(f"the ids have {len(ours)} turns, the record's response {len(theirs)}")
-    place = next(place for place, (read, told) in enumerate(zip(ours, theirs, strict=True)) if read != told)
-    turn = f" in turn {place + 1}" if len(ours) > 1 else ""
-    read, told = _shown(ours[place]), _shown(theirs[place])
-    raise _of_another_text(f"the ids read {read}{turn}, the record's response is {told}")
+        raise _wrong_text_error(f"the ids have {len(ours)} turns, the record's response {len(theirs)}")
+    index = next(index for index, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one != other)
+    turn = f" in turn {index + 1}" if len(ours) > 1 else ""
+    raise _wrong_text_error(
+        f"the ids read {_shorten(ours[index])}{turn}, the record's response is {_shorten(theirs[index])}"
+    )
 
 
-def table_of(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:
-    """Return the table of a tokenizer: itself if it is one, else made once for as long as no token
-    is added."""
+def get_table(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:
+    """Return the table of a tokenizer, from a cache if no token was added since; pass tables on."""
     if isinstance(tokenizer, TokenTable):
         return tokenizer
     sized: Any = tokenizer
-    size = sized.get_vocab_size() if is_plain(tokenizer) else len(sized)
-    return _table_of_size(tokenizer, size)
+    size = sized.get_vocab_size() if is_rust_tokenizer(tokenizer) else len(sized)
+    return _make_table(tokenizer, size)
 
 
 @lru_cache(maxsize=4)
-def _table_of_size(tokenizer: AnyTokenizer, size: int) -> TokenTable:
-    """Make the table of a tokenizer that has `size` tokens now: tokens may be added to it later."""
+def _make_table(tokenizer: AnyTokenizer, size: int) -> TokenTable:
+    """Make a table; `size` is part of the key because tokens may be added to a tokenizer later."""
     return TokenTable(tokenizer)
 
 
@@ -397,13 +401,13 @@ def _credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> C
     try:
         return credit(critique, aligned, settings)
     except ValueError as error:
-        raise _of_another_text(str(error)) from error
+        raise _wrong_text_error(str(error)) from error
 
 
-def _of_another_text(detail: str) -> UserError:
+def _wrong_text_error(detail: str) -> UserError:
     message = f"a critique of another text, or ids of another tokenizer: {detail}"
     return UserError(message, "show the critic the text of the ids: Aligner(tokenizer).text(ids)")
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:60]}…")

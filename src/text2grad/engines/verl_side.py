@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.align.critic_queue import CriticQueue
-from text2grad.align.rewards import table_of
+from text2grad.align.rewards import get_table
 from text2grad.durable.log import LOGS, append_line, keep_before
 from text2grad.engines.experience import Judged, Trajectory, lost, scored
 from text2grad.engines.verl import NAME, PROBLEM
@@ -129,7 +129,7 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
         ours = self.config[NAME]
         self.folder = folder_of(self.config)
         self.parts = parts_of(self.folder, ours.critic, ours.environment, ours.working_folder)
-        self.table: TokenTable = table_of(self.tokenizer)
+        self.table: TokenTable = get_table(self.tokenizer)
         self.ends = ends_of(self.config.actor_rollout_ref.model.path, self.tokenizer)
         self.settings = GenerationSettings.model_validate(plain(ours.generation))
         self.room = self.rollout_config.prompt_length + self.rollout_config.response_length
@@ -222,7 +222,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         self.folder = Path(ours.folder)
         self.ppo = PPOSettings.model_validate(plain(ours.ppo))
         self.credit = CreditSettings.model_validate(plain(ours.credit))
-        self.table = table_of(self.tokenizer)
+        self.table = get_table(self.tokenizer)
         self.described: dict[str, float] = {}
         for name in LOGS:
             keep_before(self.folder / name, self.global_steps)

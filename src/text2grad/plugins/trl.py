@@ -64,7 +64,7 @@ class TokenCreditMixin:
             found = f"loss_type {args.loss_type}, importance_sampling_level {args.importance_sampling_level}"
             raise UserError(f"{found}: a loss of whole sequences has no credit for tokens", TOKEN_LOSSES)
         processing = self.processing_class  # type: ignore[attr-defined]
-        if not credit.table.is_of(getattr(processing, "tokenizer", processing)):
+        if not credit.table.matches(getattr(processing, "tokenizer", processing)):
             raise UserError(
                 "the tokenizer of credit is not the trainer's", "TokenCredit(critic, trainer's processing_class)"
             )

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from text2grad.align import Aligned, TokenTable
-from text2grad.align.trajectory import Trajectory, own_tokens
+from text2grad.align.trajectory import Trajectory, read_policy_tokens
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Environment, Example, Message, turns_of
 from text2grad.named import call_user_code, refuse_result
@@ -190,7 +190,7 @@ def words_and_tokens(table: TokenTable, example: Example, sample: Sample) -> tup
     if sample.mask is None:
         aligned = table.align(sample.ids)
         return aligned.text, aligned
-    own = own_tokens(table, Trajectory(example, sample.ids, sample.mask, sample.between))
+    own = read_policy_tokens(table, Trajectory(example, sample.ids, sample.mask, sample.between))
     return own.response, own.aligned
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from text2grad.align.variety import variety
+from text2grad.align.variety import measure_variety
 from text2grad.feedback import Critique, Failure, Transcript, conversation_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.rl import advantage as adv
@@ -47,7 +47,7 @@ def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict
         "truncated": sum(sample.truncated for sample in responses.samples) / count,
         "response_length": float(lengths.mean()),
         **turns(responses),
-        **variety([sample.own for sample in responses.samples]),
+        **measure_variety([sample.own for sample in responses.samples]),
         **same_answers(responses),
         **label_shares(responses),
         "kl": float(rollout.kl.sum(dim=1).mean()),

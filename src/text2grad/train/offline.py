@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text2grad.align import Aligned, CreditSettings, TokenTable, credit, scored_parts
-from text2grad.align.trajectory import Trajectory, own_tokens
+from text2grad.align import Aligned, CreditSettings, TokenTable, credit, score_intervals
+from text2grad.align.trajectory import Trajectory, read_policy_tokens
 from text2grad.durable.identity import digest_of_data, digest_of_reference, flatten, own_code
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
@@ -162,7 +162,7 @@ def _weighed_turns(
     left out."""
     thread = encode_turns(policy.tokenizer, answer.prompt, answer.response, answer.ids)
     asked = Example(id=answer.id, prompt=answer.prompt)
-    own = own_tokens(table, Trajectory(asked, thread.ids, thread.mask, [*thread.between, ()]))
+    own = read_policy_tokens(table, Trajectory(asked, thread.ids, thread.mask, [*thread.between, ()]))
     trained = len(turns_of(own.response))
     first = turns_of(answer.response)[-trained].start
     if answer.response[first:] != str(own.response):
@@ -174,7 +174,7 @@ def _weighed_turns(
     kept = {"spans": spans, "turn_scores": answer.critique.turn_scores[-trained:]}
     critique = _moved(answer.critique.model_copy(update=kept), -first)
     weights = np.zeros(len(thread.ids))
-    weights[own.places] = token_weights(critique, own.aligned, credit_settings)
+    weights[own.positions] = token_weights(critique, own.aligned, credit_settings)
     return WeightedAnswer(thread.prompt, thread.ids, weights.tolist(), mask=thread.mask)
 
 
@@ -201,7 +201,7 @@ def token_weights(critique: Critique, aligned: Aligned, credit_settings: CreditS
     answers that pass could restore. With schemes that pay the score alone, only verdicts count.
     """
     weights = np.zeros(len(aligned))
-    for start, end, score in scored_parts(critique, aligned):
+    for start, end, score in score_intervals(critique, aligned):
         weights[start:end] += max(score, 0.0)
     if not credit_settings.by_score:
         by_spans = credit_settings.model_copy(update={"outcome_weight": 0.0})

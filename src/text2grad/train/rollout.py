@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, scored, token_labels
+from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, require_score, token_labels
 from text2grad.errors import CritiquesFailed, NotFinite
 from text2grad.feedback import Critic, Example, Failure, Judgement, count_critic_tokens, get_judgements
 from text2grad.policy.batch import TokenBatch
@@ -126,9 +126,9 @@ def judge(
     texts, aligned = [words for words, _ in read], [tokens for _, tokens in read]
     before = count_critic_tokens(critic)
     critiques = get_judgements(critic, examples, texts)
-    judgements = [scored(each, settings) for each in critiques]
+    judgements = [require_score(each, settings) for each in critiques]
     credits = [  # one delta per token; none for a failure, which is no score of 0
-        credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
+        credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.zero(item)
         for judgement, item in zip(judgements, aligned, strict=True)
     ]
     labels = [
@@ -232,7 +232,7 @@ def score(
     gains = gains_of(responses.credits, settings.samples_per_prompt).to(batch.mask.device)
     if settings.lost_groups == "shared":
         lost = adv.in_failed_groups(gains, judged, settings.samples_per_prompt)
-        lost &= torch.tensor([not item.whole for item in responses.credits], device=lost.device)
+        lost &= torch.tensor([not item.by_score for item in responses.credits], device=lost.device)
         delta, words = adv.share_blame(delta, words, lost)
     bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
     estimate = adv.estimate_advantages(

@@ -385,8 +385,8 @@ def test_a_critique_of_another_text_is_refused() -> None:
         credit(critique("Une renarde", good=("Une",)), words(TEXT), SETTINGS)
 
 
-def test_nothing_and_an_empty_response_are_paid_nothing() -> None:
-    assert Credit.nothing(words(TEXT)).delta.tolist() == [0] * 9
+def test_a_failed_critique_and_an_empty_response_pay_nothing() -> None:
+    assert Credit.zero(words(TEXT)).delta.tolist() == [0] * 9
     empty = Aligned.of("", np.array([], np.int64), np.array([], np.int64))
     for scheme in ("spans", "last_token", "spread_score"):
         settings = CreditSettings.model_validate({"scheme": scheme, "outcome_weight": 1.0})
@@ -431,7 +431,7 @@ def test_a_scheme_of_ones_own_pays_what_it_gives(own_scheme: str) -> None:
 
 def test_a_scheme_that_is_none_is_the_users_mistake(own_scheme: str) -> None:
     cases = {
-        "short": r"'own_scheme_\d+:short' gave numbers of shape \(1,\)",
+        "short": r"'own_scheme_\d+:short' returned numbers of shape \(1,\)",
         "endless": "not finite",
         "number": "number of own_scheme_.* is not a credit scheme",
         "haves": "has no haves .did you mean halves",

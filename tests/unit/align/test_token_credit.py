@@ -214,7 +214,7 @@ def test_who_stops_waiting_stops_nobody_else(table: TokenTable, batch: list[Traj
 
 @pytest.mark.parametrize("critic", [None, "judge", 3, object(), Asked])
 def test_what_is_no_critic_is_refused_at_once(critic: Any, table: TokenTable) -> None:
-    with pytest.raises(UserError, match=r"^[^\n]* is no critic [^\n]*$"):
+    with pytest.raises(UserError, match=r"^[^\n]* is not a critic [^\n]*$"):
         TokenCredit(critic, table)
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from text2grad.align import CreditSettings, TokenTable, scored
+from text2grad.align import CreditSettings, TokenTable, require_score
 from text2grad.align.credit import SCHEMES, Weighting
-from text2grad.align.rewards import Aligner, TokenCredit, table_of
+from text2grad.align.rewards import Aligner, TokenCredit, get_table
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
@@ -188,7 +188,7 @@ def test_a_failure_is_no_score(byte: TokenTable) -> None:
 
 def test_a_critic_that_gives_too_few_judgements_is_one_line(byte: TokenTable) -> None:
     samples = [Sample([4], False), Sample([5], False)]
-    said: list[tuple[list[Any], str]] = [([FAILED] * n, f"{n} judgements of 2 responses") for n in (0, 1, 3)]
+    said: list[tuple[list[Any], str]] = [([FAILED] * n, f"{n} judgements") for n in (0, 1, 3)]
     for judgements, problem in [*said, ([FAILED, None], "list of Failure, NoneType")]:
         with pytest.raises(UserError, match=f"Says.*{problem}"):
             judge(EXAMPLES[:2], samples, byte, Says(*judgements), CreditSettings())
@@ -198,14 +198,18 @@ def test_without_a_score_a_critique_is_a_failure_where_only_scores_pay() -> None
     last = CreditSettings(scheme="last_token")
     assert last.by_score and not CreditSettings().by_score
     good, bare = Critique(text="", score=0.0), Critique(text="fine")
-    assert scored(good, last) is good and scored(FAILED, last) is FAILED and scored(bare, CreditSettings()) is bare
-    found = scored(bare, last)
+    assert (
+        require_score(good, last) is good
+        and require_score(FAILED, last) is FAILED
+        and require_score(bare, CreditSettings()) is bare
+    )
+    found = require_score(bare, last)
     assert isinstance(found, Failure) and "it has no score" in found.message
 
 
 def test_a_table_is_made_once_for_as_long_as_the_tokenizer_stays(tokenizer: PreTrainedTokenizerFast) -> None:
     growing = copy.deepcopy(tokenizer)
-    first = table_of(growing)
-    assert table_of(growing) is first
+    first = get_table(growing)
+    assert get_table(growing) is first
     growing.add_tokens(["another"])
-    assert table_of(growing).vocabulary > first.vocabulary
+    assert get_table(growing).vocabulary > first.vocabulary

@@ -17,7 +17,7 @@ from made_tokenizers import byte_level_tokenizer
 from paid_words import check_paid, runs
 from text2grad.align import CreditSettings, TokenTable, credit
 from text2grad.align.rewards import Aligner, TokenCredit
-from text2grad.align.trajectory import Trajectory, own_tokens
+from text2grad.align.trajectory import Trajectory, read_policy_tokens
 from text2grad.chat import ScriptedChat
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UserError
@@ -112,7 +112,7 @@ def test_one_answer_is_a_trajectory_of_one_turn(data: st.DataObject, tables: Tab
     whole = Aligner(table).rewards(critique, trajectory.ids, mask=[1] * len(trajectory.ids))
     assert whole.tolist() == Aligner(table).rewards(critique, trajectory.ids).tolist()
     assert Aligner(table).text(trajectory.ids) == text
-    assert type(own_tokens(table, Trajectory(EXAMPLE, trajectory.ids)).response) is str
+    assert type(read_policy_tokens(table, Trajectory(EXAMPLE, trajectory.ids)).response) is str
 
 
 @given(data=st.data())
@@ -197,7 +197,7 @@ def test_what_a_critic_quotes_by_turn_is_paid_at_the_policys_own_tokens(
     turns, tools = data.draw(conversations())
     table, tokenizer = tables[name], tokenizers_made[name]
     trajectory = sampled(tokenizer, BETWEEN_SMOLLM2 if kind == "smollm2" else "|{}|", turns, tools)
-    own = own_tokens(table, trajectory)
+    own = read_policy_tokens(table, trajectory)
     spoken = [turn for turn in turns_of(own.response) if own.response[turn.start : turn.end].strip()]
     if not spoken:
         return

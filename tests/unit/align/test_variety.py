@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest import approx
 
-from text2grad.align.variety import distinct, repetition, variety
+from text2grad.align.variety import distinct, measure_variety, repetition
 
 
 def test_repetition_by_hand() -> None:
@@ -22,5 +22,5 @@ def test_distinct_by_hand() -> None:
 
 
 def test_variety_is_a_mean_over_answers_and_distinct_over_all() -> None:
-    found = variety([[7] * 8, [1, 2, 3, 4, 5]])
+    found = measure_variety([[7] * 8, [1, 2, 3, 4, 5]])
     assert found == {"repetition": approx(0.4), "distinct_1": approx(6 / 13), "distinct_2": approx(5 / 11)}

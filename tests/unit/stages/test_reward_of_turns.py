@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from text2grad import wire
 from text2grad.align import Aligned, TokenTable
-from text2grad.align.trajectory import recorded_tokens
+from text2grad.align.trajectory import align_recorded
 from text2grad.config import RewardModelSettings
 from text2grad.critics.damage import spoiled
 from text2grad.feedback import Critique, Feedback, Message, Source, Span, Transcript, turn_at
@@ -101,11 +101,11 @@ def test_tokens_are_those_that_were_sampled(tokenizer: PreTrainedTokenizerFast) 
     table = TokenTable(tokenizer)
     letters = [[*tokenizer.convert_tokens_to_ids(list("ab"))], [*tokenizer.convert_tokens_to_ids(list("cd"))]]
     response = Transcript.of([((), "ab"), ((Message(role="tool", content="x"),), "cd")])
-    aligned = recorded_tokens(table, response, letters)
+    aligned = align_recorded(table, response, letters)
     assert told(aligned, response) == ["a", "b", "c", "d"] and aligned.turn_ends == (2, 4)
-    assert told(recorded_tokens(table, "ab", letters[:1]), "ab") == ["a", "b"]  # an episode of one turn
-    assert told(recorded_tokens(table, "ab", letters[0]), "ab") == ["a", "b"]
-    of_another = recorded_tokens(table, response, [letters[1], letters[0]])
+    assert told(align_recorded(table, "ab", letters[:1]), "ab") == ["a", "b"]  # an episode of one turn
+    assert told(align_recorded(table, "ab", letters[0]), "ab") == ["a", "b"]
+    of_another = align_recorded(table, response, [letters[1], letters[0]])
     assert of_another.turn_ends == table.align_text(response).turn_ends
 
 

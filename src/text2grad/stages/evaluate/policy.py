@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.align import CreditSettings, TokenTable
-from text2grad.align.variety import variety
+from text2grad.align.variety import measure_variety
 from text2grad.config import Config, load_config
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
@@ -327,7 +327,7 @@ def figures_of(answers: Answers, further: Figures | None) -> dict[str, float]:
     A measure keeps its name where two have the same.
     """
     scores = mean_scores(answers.rows)
-    lengths = {"length": mean([len(ids) for ids in answers.ids]), **variety(answers.ids)}
+    lengths = {"length": mean([len(ids) for ids in answers.ids]), **measure_variety(answers.ids)}
     return scores | lengths | (further(answers) if further else {}) | lengths | scores
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from text2grad import wire
 from text2grad.align import TokenTable
-from text2grad.align.trajectory import recorded_tokens
+from text2grad.align.trajectory import align_recorded
 from text2grad.config import RewardModelSettings
 from text2grad.critics.damage import spoiled
 from text2grad.critics.prompted import fitted_messages, judge_messages
@@ -183,7 +183,7 @@ def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) ->
         own = record.judgement()
         assert isinstance(own, Critique)
         # By the ids the policy sampled; a response that people wrote about elsewhere has none.
-        aligned = recorded_tokens(table, record.response, record.meta.get(TOKEN_IDS))
+        aligned = align_recorded(table, record.response, record.meta.get(TOKEN_IDS))
         cases.append(SpanCase(own, judgement, aligned, question_of(record)))
     return cases
 

@@ -18,7 +18,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from text2grad.align import CreditSettings
-from text2grad.align.trajectory import recorded_tokens
+from text2grad.align.trajectory import align_recorded
 from text2grad.config import Config
 from text2grad.critics.damage import spoiled
 from text2grad.critics.table import spec_of
@@ -74,7 +74,7 @@ def check_reward_model(
         if not answers:
             return []
         judgements = get_judgements(critic, [a.example for a in answers], [a.text for a in answers])
-        aligned = (recorded_tokens(table, answer.text, answer.ids) for answer in answers)
+        aligned = (align_recorded(table, answer.text, answer.ids) for answer in answers)
         return list(zip(judgements, aligned, strict=True))
 
     corrupted = spoiled(records, SPOILED, seed)
