@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -60,8 +60,9 @@ class EndLabel(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """The chart of one metric. `hover` is JSON for web/charts.mjs: the x scale, steps and values of
-    each curve.
+    """The chart of one metric.
+
+    `hover` is JSON for web/charts.mjs: the steps, values and x coordinates of each curve.
 
     `last`: the end of the curves in words. `not_finite`: the number of points that are NaN or
     infinite.
@@ -97,25 +98,41 @@ def metric_names(rows: Iterable[dict[str, Any]]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name != "step"]
 
 
-def chart(metric: str, lines: Sequence[Line], names: Sequence[str]) -> Chart | None:
+def chart(
+    metric: str, lines: Sequence[Line], names: Sequence[str], ends: Mapping[str, float] | None = None
+) -> Chart | None:
     """Lay out the chart of one metric; None if no curve has a finite point.
 
-    `names`: all curves of the page, so that each keeps its style in every chart.
+    Args:
+        metric: the title of the chart.
+        lines: its curves.
+        names: all curves of the page, so that each keeps its style in every chart.
+        ends: the last step of each run. With it the x axis is the share of each run in percent.
     """
     finite = [Line(line.name, tuple(filter(_is_finite, line.points)), line.thin) for line in lines]
     everything = [point for line in finite for point in line.points]
     if not everything:
         return None
-    x = Scale.of([x for x, _ in everything], 0.0, LEFT, WIDTH - RIGHT)
+    if ends is None:
+        across = Scale.of([x for x, _ in everything], 0.0, LEFT, WIDTH - RIGHT)
+        scales = dict.fromkeys(names, across)
+    else:
+        across = Scale(0.0, 100.0, LEFT, WIDTH - RIGHT)
+        scales = {name: Scale(0.0, ends[name] or 1.0, LEFT, WIDTH - RIGHT) for name in names}
     y = Scale.of([y for _, y in everything], 0.06, HEIGHT - BOTTOM, TOP)
     bold = [line for line in finite if not line.thin and line.points]
     return Chart(
         metric=metric,
-        x_ticks=tuple(Tick(x(at), number(at)) for at in ticks(x.low, x.high, integers=True)),
+        x_ticks=tuple(
+            Tick(across(at), f"{number(at)}{' %' if ends else ''}")
+            for at in ticks(across.low, across.high, integers=True)
+        ),
         y_ticks=tuple(Tick(y(at), number(at)) for at in ticks(y.low, y.high)),
-        paths=tuple(_path(line, pick_style(line.name, names), x, y) for line in lines if line.points),
+        paths=tuple(
+            _path(line, pick_style(line.name, names), scales[line.name], y) for line in lines if line.points
+        ),
         labels=_end_labels(bold, names, y) if len(names) > 1 else (),
-        hover=_hover(bold, x),
+        hover=_hover(bold, scales, ends is not None),
         last=_last(bold),
         not_finite=sum(len(line.points) for line in lines) - len(everything),
     )
@@ -203,13 +220,18 @@ def _end_labels(lines: Sequence[Line], names: Sequence[str], y: Scale) -> tuple[
     )
 
 
-def _hover(lines: Sequence[Line], x: Scale) -> str:
+def _hover(lines: Sequence[Line], scales: Mapping[str, Scale], by_share: bool) -> str:
     curves = []
     for line in lines:
-        steps, values = zip(*thinned(line.points), strict=True)
-        curves.append({"name": line.name, "steps": steps, "values": [float(f"{value:.4g}") for value in values]})
-    scale = {"low": x.low, "high": x.high, "left": x.start, "right": x.end}
-    return json.dumps({"scale": scale, "curves": curves}, separators=(",", ":"))
+        points = thinned(line.points)
+        curve = {
+            "name": line.name,
+            "steps": [step for step, _ in points],
+            "values": [float(f"{value:.4g}") for _, value in points],
+            "x": [scales[line.name](step) for step, _ in points],
+        }
+        curves.append(curve)
+    return json.dumps({"byShare": by_share, "curves": curves}, separators=(",", ":"))
 
 
 def _last(lines: Sequence[Line]) -> str:

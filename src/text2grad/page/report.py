@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.page import curves
+from text2grad.page.outcome import describe_outcome
 from text2grad.page.quality import describe_feedback, measure
 from text2grad.page.render import all_visible, figure, render_page, visible, write_page
 from text2grad.page.runs import Row, RunFolder, read_runs, read_samples
@@ -28,6 +28,7 @@ from text2grad.page.signs import (
     metric_warnings,
     quote_warnings,
 )
+from text2grad.page.words import measure_title, metric_title, prompt_title
 from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 
 Curves = Mapping[str, Sequence[Row]]  # name -> rows of metrics.jsonl
@@ -58,6 +59,8 @@ SUPERVISED = ("loss|train_loss", "label_loss", "(held_?out|eval|validation)_loss
 """Patterns of the curves that come first."""
 START_POLICIES = ("base", "sft")
 """Policies that others start from, in their order."""
+UNEQUAL = 1.5
+"""Ratio of the lengths of runs beyond which curves are drawn by the share of each run."""
 BOOKKEEPING = ("run.folder", "run.threads", "run.loggers")
 """Settings without an effect on results."""
 
@@ -106,7 +109,7 @@ def sections(run: RunFolder, live: bool = False) -> dict[str, Any]:
         "run": run,
         "title": " | ".join(run.together) or run.path.resolve().name,
         "facts": [] if run.together else _facts(run),
-        "headline": _headline(policies),
+        "outcomes": _outcomes(run),
         "policies": policies,
         "differing": differing_settings(run.together),
         "reward_model": _reward_model(run),
@@ -124,8 +127,27 @@ def sections(run: RunFolder, live: bool = False) -> dict[str, Any]:
 
 
 def comparison_views(run: RunFolder) -> list[Row]:
-    """The answers to held-out prompts side by side as plain data."""
-    return [all_visible(item.model_dump(mode="json")) for item in run.before_after]
+    """Return the answers to held-out prompts as plain data."""
+    scores = [
+        (name, v) for item in run.before_after for answer in item.answers for name, v in answer.scores.items()
+    ]
+    graded = {name for name, value in scores if value not in (0.0, 1.0, None)}
+    views = []
+    for item in run.before_after:
+        view = item.model_dump(mode="json")
+        for answer in view["answers"]:
+            answer["scores"] = {  # a measure that is only ever 0 or 1 is passed or failed
+                measure_title(name): value if value is None or name in graded else bool(value)
+                for name, value in answer["scores"].items()
+            }
+        views.append(all_visible(view | {"title": prompt_title(item.prompt, item.id)}))
+    return views
+
+
+def _outcomes(run: RunFolder) -> list[str]:
+    """Return the outcome of each run in a sentence."""
+    sentences = {name: describe_outcome(part) for name, part in (run.together or {"": run}).items()}
+    return [f"{name}: {text}" if name else text for name, text in sentences.items() if text]
 
 
 def warnings(run: RunFolder) -> Iterator[str]:
@@ -162,15 +184,6 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _headline(policies: Sequence[PolicyRow]) -> str:
-    """The held-out measure that most policies have."""
-    columns = Counter(column for row in policies for column in row.cells)
-    if not columns:
-        return ""
-    column = max(columns, key=lambda name: (columns[name], ": sampled " in name))
-    return f"{column} {' → '.join(f'{row.name} {row.cells[column]}' for row in policies if column in row.cells)}"
-
-
 def policy_rows(run: RunFolder) -> list[PolicyRow]:
     """List the policies that were trained or measured; those that others start from come first."""
     if run.together:
@@ -193,13 +206,15 @@ def policy_rows(run: RunFolder) -> list[PolicyRow]:
 
 
 def _main_figures(evaluation: Mapping[str, Row], name: str) -> dict[str, str]:
-    """The first greedy and the first sampled measure of a policy on each task."""
+    """Return the first greedy and the first sampled measure of a policy on each task."""
+    tasks = {task for _, on, task in (key.partition(" on ") for key in evaluation) if on}
     cells: dict[str, str] = {}
     for key, figures in evaluation.items():
         policy, _, task = key.partition(" on ")
         for way in ("greedy", "sampled") if policy == name and task else ():
             if measure := next((key for key in figures if key.startswith(f"{way}_")), None):
-                cells[f"{task}: {measure.replace('_', ' ')}"] = figure(figures[measure])
+                title = f"{measure_title(measure.removeprefix(f'{way}_'))}, {way}"
+                cells[f"{task}: {title}" if len(tasks) > 1 else title] = figure(figures[measure])
     return cells
 
 
@@ -270,19 +285,27 @@ def _chart_group(runs: Curves, main: Sequence[str]) -> dict[str, Any]:
     values = {name: {row[name] for row in rows if row.get(name) is not None} for name in names}
     flat = {name: min(values[name], default=0.0) for name in names if len(values[name]) < 2}
     first, others = arrange([name for name in names if name not in flat], main)
+    ends = {name: max(row["step"] for row in metrics) for name, metrics in runs.items() if metrics}
+    by_share = len(ends) > 1 and max(ends.values()) > UNEQUAL * min(ends.values())
+    shown_ends = ends if by_share else None
     return {
-        "main": list(_charts(runs, first)),
-        "rest": list(_charts(runs, sorted(others))),
-        "flat": [(name, flat[name], explain(name)) for name in sorted(flat)],
+        "by_share": by_share,
+        "main": list(_charts(runs, first, shown_ends)),
+        "rest": list(_charts(runs, sorted(others), shown_ends)),
+        "flat": [(metric_title(name), flat[name], explain(name)) for name in sorted(flat)],
         "methods": [(name, curves.pick_style(name, list(runs))) for name in runs],
     }
 
 
-def _charts(runs: Curves, metrics: Iterable[str]) -> Iterator[tuple[curves.Chart, Explanation]]:
+def _charts(
+    runs: Curves, metrics: Iterable[str], ends: Mapping[str, float] | None
+) -> Iterator[tuple[curves.Chart, str, Explanation]]:
+    """Yield a chart of each metric with its logged name and explanation."""
+    names = [name for name, rows in runs.items() if rows]
     for metric in metrics:
-        lines = [curves.Line(name, curves.metric_points(rows, metric)) for name, rows in runs.items()]
-        if chart := curves.chart(metric, lines, list(runs)):
-            yield chart, explain(metric)
+        lines = [curves.Line(name, curves.metric_points(runs[name], metric)) for name in names]
+        if chart := curves.chart(metric_title(metric), lines, names, ends):
+            yield chart, metric, explain(metric)
 
 
 def arrange(names: Iterable[str], main: Sequence[str] = MAIN) -> tuple[list[str], list[str]]:

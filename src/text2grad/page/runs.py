@@ -107,8 +107,8 @@ class Method(NamedTuple):
 class RunFolder:
     """The content of a run folder, without the samples of its PPO runs.
 
-    `model`: the source of the base weights. `gate`: the verdict on the reward model. `notes`:
-    warnings. `together`: the runs that this one combines.
+    `model`: the source of the base weights. `gate`: the verdict on the reward model. `improvement`:
+    the figures of `improve`. `notes`: warnings. `together`: the runs that this one combines.
     """
 
     path: Path
@@ -121,6 +121,7 @@ class RunFolder:
     before_after: list[BeforeAfter] = field(default_factory=list)
     evaluation: dict[str, Row] = field(default_factory=dict)
     gate: Row = field(default_factory=dict)
+    improvement: Row = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     together: dict[str, RunFolder] = field(default_factory=dict)
 
@@ -175,9 +176,10 @@ def read_run(path: Path) -> RunFolder:
         reward_model=read_metrics(path / "reward_model" / "metrics.jsonl", notes),
         methods=_read_methods(path, notes),
         feedback=read_lines(path / "feedback.jsonl", Feedback, notes),
-        before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
+        before_after=[_in_order(item) for item in read_lines(path / "before_after.jsonl", BeforeAfter, notes)],
         evaluation=_read_evaluation(path / "evaluation"),
         gate=read_object(path / "reward_model" / "gate.json"),
+        improvement=read_object(path / "improve.json"),
         notes=notes,
     )
     if run.is_empty:
@@ -238,6 +240,13 @@ def _read_evaluation(path: Path) -> dict[str, Row]:
         if not file.name.endswith((".answers.json", ".scores.json")):
             figures[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = read_object(file)
     return figures
+
+
+def _in_order(item: BeforeAfter) -> BeforeAfter:
+    """Sort answers: policies that training starts from first, the final policy last."""
+    places = {"base": 0, "SFT": 1, "text2grad": 3}
+    answers = sorted(item.answers, key=lambda answer: places.get(answer.name, 2))
+    return item.model_copy(update={"answers": tuple(answers)})
 
 
 def _merge_answers(comparisons: Mapping[str, Sequence[BeforeAfter]]) -> list[BeforeAfter]:

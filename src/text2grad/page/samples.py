@@ -15,6 +15,7 @@ from typing import Any
 from text2grad.feedback import Message, QuoteCounts, Span, turns_of
 from text2grad.page.render import all_visible, number, token_label, visible, without_dust
 from text2grad.page.runs import Sample
+from text2grad.page.words import prompt_title
 
 Interval = tuple[int, int]
 Piece = tuple[str, list[int], list[int]]  # visible text, indices of its spans, indices of its tokens
@@ -59,6 +60,8 @@ def list_entry(sample: Sample, method: str, line: int) -> dict[str, Any]:
         "method": method,
         "step": sample.step,
         "id": sample.id,
+        "title": prompt_title(sample.prompt, sample.id),
+        "answer": " ".join(sample.response[:300].split())[:120],
         "probe": sample.probe,
         "score": _rounded(sample.score),
         "failed": sample.failure is not None,
@@ -131,7 +134,11 @@ def lost_quotes(lost: Sequence[str], counts: QuoteCounts) -> list[dict[str, str]
 def _facts(sample: Sample) -> str:
     """The sums of the sample in one line, to compare with metrics.jsonl by eye."""
     sums = {"delta": sample.delta, "KL": sample.kl, "reward": sample.reward}
-    facts = [f"{len(sample.tokens)} tokens", *(f"Σ {name} {number(_sum(row))}" for name, row in sums.items())]
+    facts = [
+        f"id {sample.id}",
+        f"{len(sample.tokens)} tokens",
+        *(f"Σ {name} {number(_sum(row))}" for name, row in sums.items()),
+    ]
     paid = sum(bool(delta) and a is not None for delta, a in zip(sample.delta, sample.advantage, strict=False))
     wrong = f"{count_wrong_signs(sample)} of {paid} tokens with a delta have an advantage of the other sign"
     return " · ".join([*facts, wrong if sample.advantage else "nothing is learned"])

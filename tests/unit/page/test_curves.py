@@ -45,7 +45,16 @@ def test_any_finite_point_can_be_drawn() -> None:
     lines = [Line("a", ((0, 0.123456), (9, 2.0))), Line("b", ((0, 1.0), (4, 3.0)))]
     drawn = chart("kl", lines, ["a", "b"])
     assert drawn is not None and drawn.last == "at the end: a 2 (step 9) · b 3 (step 4)"
-    assert json.loads(drawn.hover)["curves"][0] == {"name": "a", "steps": [0, 9], "values": [0.1235, 2.0]}
+    curve = {"name": "a", "steps": [0, 9], "values": [0.1235, 2.0], "x": [46, 276]}
+    assert json.loads(drawn.hover)["curves"][0] == curve
+
+
+def test_runs_of_different_lengths_each_fill_the_chart() -> None:
+    lines = [Line("short", ((0, 0.0), (8, 1.0))), Line("long", ((0, 0.0), (64, 1.0)))]
+    drawn = chart("kl", lines, ["short", "long"], {"short": 8, "long": 64})
+    assert drawn is not None
+    assert [path.data for path in drawn.paths] == ["M46 157.6L276 18.4"] * 2
+    assert [tick.text for tick in drawn.x_ticks][-1] == "100 %"
 
 
 def test_labels_of_curves_that_end_together_do_not_overlap() -> None:

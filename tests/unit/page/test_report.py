@@ -76,8 +76,8 @@ def write_metrics(folder: Path, rows: list[dict[str, float]]) -> None:
 
 def test_the_page_holds_every_part_of_the_run_and_is_the_same_every_time(run: Path, page: str) -> None:
     parts = (
-        *("demo: sampled pass sft 0.33 → text2grad 0.66", "The loss went from", "77% of the good tokens"),
-        *("heldout_pass@1", "score", "kl", "wrong_sign_rate", "entropy", "clip_fraction", "24 records"),
+        *("On 6 held-out prompts text2grad is", "The loss went from", "77% of the good tokens"),
+        *("tests passed, sampled", "share of tokens pushed the wrong way", "clip_fraction", "24 records"),
     )
     text = Parsed(page).text
     assert [part for part in parts if part not in text] == []
@@ -126,7 +126,12 @@ def test_policies_are_in_order_and_the_gate_is_shown(run: Path, tmp_path: Path) 
     for name, value in (("text2grad", 0.25), ("sft", 0.125), ("base", 0.5)):
         (place / f"{name}.json").write_text(json.dumps({"greedy_rouge_l": value, "greedy_other": 1}))
     page = build_report(folder).read_text(encoding="utf-8")
-    assert "qa: greedy rouge l base 0.5 → sft 0.125 → text2grad 0.25</p>" in page
+    assert re.findall(r'data-label="likeness to the reference answers, greedy">(.*?)<', page) == [
+        "0.5",
+        "0.125",
+        "0.25",
+        "–",
+    ]
     assert "it marks by chance" in page and "Not fit" in page
     (folder / "reward_model" / "gate.json").write_text("{}")
     assert "it to train against" not in build_report(folder).read_text(encoding="utf-8")
@@ -192,11 +197,68 @@ def test_every_name_is_explained_and_a_constant_is_a_line(tmp_path: Path) -> Non
     rows = [{"score": 0.5, "forced": 0.0, "kl_coefficient": 0.05, "clip_fraction": x} for x in (0.1, 0.2)]
     write_metrics(tmp_path / "ppo" / "text2grad", rows)
     page = build_report(tmp_path).read_text(encoding="utf-8")
-    texts = dict(re.findall(r"<figcaption><b>(.*?)</b>(?: <span>(.*?)</span>)?</figcaption>", page))
-    assert list(texts) == ["clip_fraction", "loss", "label_loss"] and "clipping" in texts["clip_fraction"]
-    assert "next-token" in texts["loss"] and "next-token" not in texts["label_loss"]
-    assert "The same in all steps: <b>forced</b> 0, <b>kl_coefficient</b> 0.05, <b>score</b> 0.5" in page
-    assert "<dt>forced</dt>" in page and "Look out for: " in page
+    texts = dict(
+        re.findall(r"<figcaption><b>(.*?)</b>(?: <code>.*?</code>)?(?: <span>(.*?)</span>)?</figcaption>", page)
+    )
+    titles = ["share of clipped tokens", "loss", "label loss"]
+    assert list(texts) == titles and "clipping" in texts["share of clipped tokens"]
+    assert "next-token" in texts["loss"] and "next-token" not in texts["label loss"]
+    constants = "<b>critiques cut by the token limit</b> 0, <b>KL coefficient</b> 0.05, <b>critic's verdict</b> 0.5"
+    assert constants in page.replace("&#39;", "'")
+    assert "<dt>KL coefficient</dt>" in page and "Look out for: " in page
+
+
+def write_pairs(folder: Path, scores: list[tuple[float, float]], measure: str = "rouge_l") -> None:
+    folder.mkdir(exist_ok=True)
+    rows = [
+        {
+            "id": f"remark-{number}",
+            "prompt": [{"role": "user", "content": f"Describe a lamp of {number} cm."}],
+            "answers": [
+                {"name": "base", "response": "It is huge.", "scores": {measure: before}},
+                {"name": "offline", "response": "It is small.", "scores": {measure: after}},
+            ],
+        }
+        for number, (before, after) in enumerate(scores)
+    ]
+    (folder / "before_after.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("scores", "measure", "sentence"),
+    [
+        ([(0.1, 0.6)] * 5, "rouge_l", "On 5 held-out prompts offline is better than base: likeness"),
+        ([(0.6, 0.1)] * 5, "rouge_l", "offline is worse than base"),
+        ([(0.1, 0.6), (0.6, 0.1)] * 3, "rouge_l", "neither clearly better nor worse than base"),
+        ([(0.0, 1.0)] * 4, "pass", "tests passed 0% → 100%."),
+        ([(0.0, 1.0)] * 2, "pass", "2 held-out prompts are too few to compare offline with base"),
+    ],
+)
+def test_the_page_opens_with_a_sentence_on_held_out_prompts(
+    tmp_path: Path, scores: list[tuple[float, float]], measure: str, sentence: str
+) -> None:
+    write_pairs(tmp_path, scores, measure)
+    assert sentence in outcome_line(tmp_path)
+
+
+def outcome_line(folder: Path) -> str:
+    page = build_report(folder).read_text(encoding="utf-8")
+    return "".join(re.findall(r'<p class="outcome-line">(.*?)</p>', page)).replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("better", "sentence"),
+    [
+        (True, "On 5 held-out prompts the new model is better: likeness to people's corrections 0.31 → 0.78."),
+        (False, "not better beyond chance: likeness to people's corrections 0.31 → 0.78. The old model was kept."),
+        (None, "5 held-out prompts are too few to tell"),
+    ],
+)
+def test_the_verdict_of_improve_is_the_sentence(tmp_path: Path, better: bool | None, sentence: str) -> None:
+    write_pairs(tmp_path, [(0.1, 0.6)] * 5)
+    note = {"better": better, "before": {"corrections": 0.31}, "after": {"corrections": 0.78}}
+    (tmp_path / "improve.json").write_text(json.dumps(note), encoding="utf-8")
+    assert sentence in outcome_line(tmp_path)
 
 
 def test_warnings_come_first(tmp_path: Path) -> None:

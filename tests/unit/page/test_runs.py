@@ -29,7 +29,7 @@ def test_the_curves_results_and_answers_of_all_runs_are_side_by_side(runs: list[
     names = ["one text2grad", "one scalar_ppo", "other text2grad", "other scalar_ppo"]
     assert [name for name, _ in sample_files(runs)] == names
     assert [name for name, _ in shown["curves"]["methods"]] == names
-    score = next(chart for chart, _ in shown["curves"]["main"] if chart.metric == "score")
+    score = next(chart for chart, name, _ in shown["curves"]["main"] if name == "score")
     assert [curve["name"] for curve in json.loads(score.hover)["curves"]] == names
     assert [name for name, _ in shown["supervised"][0][2]["methods"]] == ["one", "other"]
     assert shown["differing"] == [("ppo.steps", ["40", "20"])]

@@ -1,7 +1,10 @@
 // Before and after: the answers of all policies to a held-out prompt side by side, and what one changed of another's.
-import { minus } from "./text.mjs";
+import { cutAt, minus, shortTitles } from "./text.mjs";
 import { LongList, byId, element } from "./dom.mjs";
-import { diffElement } from "./sample.mjs";
+import { diffOf } from "./diff.mjs";
+import { diffElement, diffPart } from "./sample.mjs";
+
+const MOST_CHARACTERS = 400; // of an answer among the largest changes
 
 const answerOf = (item, name) => item.answers.find((answer) => answer.name === name);
 
@@ -13,22 +16,65 @@ const OUTCOMES = {
   other: (before, after) => before.response !== after.response,
 };
 
-// The items with these words in them whose answers by two policies differ as wanted.
+// The items with these words in them whose answers by two policies differ as asked.
 export const pairsOf = (items, { words, outcome, from, to }) => {
-  const wanted = words.toLowerCase();
+  const text = words.toLowerCase();
   return items.filter((item) => {
     const [before, after] = [answerOf(item, from), answerOf(item, to)];
     if (outcome && !(before && after && OUTCOMES[outcome](before, after))) return false;
     const texts = [item.id, ...item.prompt.map((turn) => turn.content), ...item.answers.map((answer) => answer.response)];
-    return !wanted || texts.join("\n").toLowerCase().includes(wanted);
+    return !text || texts.join("\n").toLowerCase().includes(text);
   });
 };
 
+// The items whose answers differ, those with the largest change of the main score first.
+export const largestChanges = (items, from, to, most = 3) => {
+  const size = (item) => Math.abs((mainScore(answerOf(item, to)) ?? 0) - (mainScore(answerOf(item, from)) ?? 0));
+  return pairsOf(items, { words: "", outcome: "other", from, to }).sort((a, b) => size(b) - size(a)).slice(0, most);
+};
+
+const figureOf = (value) => (value === null ? "–" : typeof value === "boolean" ? (value ? "✓" : "✗") : minus(Number(value.toPrecision(3))));
+
 export const scoreWords = (scores) => Object.entries(scores).filter(([, value]) => value !== null)
-  .map(([name, value]) => (value === 0 || value === 1 ? `${value ? "✓" : "✗"} ${name}` : `${name} ${minus(Number(value.toPrecision(3)))}`)).join(" · ");
+  .map(([name, value]) => (typeof value === "boolean" ? `${figureOf(value)} ${name}` : `${name} ${figureOf(value)}`)).join(" · ");
+
+const namesOf = (items) => [...new Set(items.flatMap((item) => item.answers.map((answer) => answer.name)))];
+
+// One side of a comparison: its own words, those that the other lacks marked.
+const sideElement = (answer, title, parts, own) => {
+  const box = element("div", "answer");
+  box.append(element("h4", "", title), element("p", "hint", scoreWords(answer.scores)));
+  const body = element("pre", "diff");
+  let left = MOST_CHARACTERS;
+  for (const [kind, text] of parts.filter(([kind]) => kind === "same" || kind === own)) {
+    body.append(diffPart([kind, left > 0 ? cutAt(text, left) : ""]));
+    left -= text.length;
+  }
+  if (!answer.response.trim()) body.replaceChildren(element("span", "hint", "(empty answer)"));
+  box.append(body);
+  return box;
+};
+
+const drawChanges = (items) => {
+  const names = namesOf(items);
+  const [from, to] = [names[0], names.at(-1)];
+  const changes = largestChanges(items, from, to);
+  const titles = shortTitles(items.map((item) => item.title));
+  const boxes = changes.map((item) => {
+    const [before, after] = [answerOf(item, from), answerOf(item, to)];
+    const parts = diffOf(before.response.trim(), after.response.trim());
+    const box = element("div", "change");
+    const answers = element("div", "answers");
+    answers.append(sideElement(before, `before: ${from}`, parts, "gone"), sideElement(after, `after: ${to}`, parts, "added"));
+    box.append(element("p", "change-prompt", cutAt(titles(item.title), 120)), answers);
+    return box;
+  });
+  const heading = boxes.length ? [element("h3", "", boxes.length > 1 ? `The ${boxes.length} largest changes` : "The largest change")] : [];
+  byId("changes").replaceChildren(...heading, ...boxes);
+};
 
 // item -> what the article shows: prompt, reference, both policies with the difference, and all others.
-const pairOf = (item, { from, to }) => {
+const pairOf = (item, title, { from, to }) => {
   const prompt = element("details", "prompt");
   prompt.append(element("summary", "", "Prompt"), ...item.prompt.flatMap(({ role, content }) => [element("p", "role", role), element("pre", "", content)]));
   prompt.open = true;
@@ -38,15 +84,17 @@ const pairOf = (item, { from, to }) => {
   const column = (answer) => {
     const box = element("div", "answer");
     box.append(element("h4", "", `${answer.name} `), element("p", "hint", scoreWords(answer.scores)));
-    const text = answer.response || "(empty answer)";
-    box.append(before && answer !== before ? diffElement(before.response, answer.response) : element("pre", "", text));
+    const response = answer.response.trim();
+    if (before && answer !== before && response) box.append(diffElement(before.response.trim(), response));
+    else box.append(element("pre", "", response || "(empty answer)"));
     return box;
   };
   const first = [before, answerOf(item, to)].filter((answer, at, both) => answer && both.indexOf(answer) === at);
   const answers = element("div", "answers");
   answers.append(...first.map(column), ...item.answers.filter((answer) => !first.includes(answer)).map(column));
-  const heading = element("h3", "", [item.id, item.task].filter(Boolean).join(" · "));
-  return [heading, prompt, ...(item.reference ? [reference] : []), answers];
+  const heading = element("h3", "", cutAt(title, 80));
+  const source = element("p", "hint", [item.task, item.id].filter(Boolean).join(" · "));
+  return [heading, prompt, ...(item.reference ? [reference] : []), answers, source];
 };
 
 // load: () -> the items; keep: what of the address is ours. Returns a way to look again for items.
@@ -55,39 +103,43 @@ export const startBeside = async (load, address, keep) => {
   if (!form) return () => {};
   const fields = form.elements;
   let items = [];
-  const wanted = () => ({ words: fields.words.value.trim(), outcome: fields.outcome.value, from: fields.from.value, to: fields.to.value });
-  const list = new LongList(byId("pair-list"), 56, {
+  let titles = String;
+  const choices = () => ({ words: fields.words.value.trim(), outcome: fields.outcome.value, from: fields.from.value, to: fields.to.value });
+  const list = new LongList(byId("pair-list"), 72, {
     show: (item) => [
-      element("b", "", item.id),
-      element("span", "", [fields.from.value, fields.to.value].map((name) => scoreWords(answerOf(item, name)?.scores || {}) || "–").join(" → ")),
+      element("b", "", titles(item.title)),
+      element("span", "answer-line", cutAt(answerOf(item, fields.to.value)?.response.trim() || "(empty answer)", 120)),
+      element("span", "", [fields.from.value, fields.to.value].map((name) => figureOf(mainScore(answerOf(item, name)))).join(" → ")),
     ],
     choose: (at) => open(list.entries[at]),
   });
   const open = (item) => {
-    byId("pair").replaceChildren(...pairOf(item, wanted()));
+    byId("pair").replaceChildren(...pairOf(item, titles(item.title), choices()));
     keep({ pair: item.id });
   };
   const refresh = (id) => {
-    const found = pairsOf(items, wanted());
-    const at = Math.max(0, found.findIndex((item) => item.id === id));
-    list.fill(found, found.length ? at : -1);
-    byId("pairs-found").textContent = `${found.length} of ${items.length}`;
-    if (found.length) byId("pair").replaceChildren(...pairOf(found[at], wanted()));
-    else byId("pair").replaceChildren(element("p", "absent", "No prompt is like that."));
+    const matches = pairsOf(items, choices());
+    const at = Math.max(0, matches.findIndex((item) => item.id === id));
+    list.fill(matches, matches.length ? at : -1);
+    byId("pairs-found").textContent = `${matches.length} of ${items.length} prompts`;
+    if (matches.length) byId("pair").replaceChildren(...pairOf(matches[at], titles(matches[at].title), choices()));
+    else byId("pair").replaceChildren(element("p", "absent", "No prompt matches."));
   };
   const changed = () => {
-    const { words, outcome, from, to } = wanted();
+    const { words, outcome, from, to } = choices();
     keep({ words, outcome, from, to });
     refresh(list.entries[list.current]?.id);
   };
   const look = async () => {
     items = await load();
-    const names = [...new Set(items.flatMap((item) => item.answers.map((answer) => answer.name)))];
-    const chosen = { from: fields.from.value || address.from || names[0], to: fields.to.value || address.to || names.find((name) => name.endsWith("text2grad")) || names.at(-1) };
+    titles = shortTitles(items.map((item) => item.title));
+    const names = namesOf(items);
+    const selected = { from: fields.from.value || address.from || names[0], to: fields.to.value || address.to || names.at(-1) };
     for (const name of ["from", "to"]) {
-      fields[name].replaceChildren(...names.map((each) => new Option(each, each)));
-      fields[name].value = names.includes(chosen[name]) ? chosen[name] : names[0];
+      fields[name].replaceChildren(...names.map((policy) => new Option(policy, policy)));
+      fields[name].value = names.includes(selected[name]) ? selected[name] : names[0];
     }
+    drawChanges(items);
     refresh(list.entries[list.current]?.id ?? address.pair);
   };
   fields.words.value = address.words || "";

@@ -1,43 +1,47 @@
 // Charts: the value under the pointer, or under the guide moved by arrow keys. All charts are one tab stop.
 import { exact } from "./signals.mjs";
 
+const nearest = (positions, x) => {
+  const distances = positions.map((position) => Math.abs(position - x));
+  return distances.indexOf(Math.min(...distances));
+};
+
 const readChart = (svg) => {
-  const { scale, curves } = JSON.parse(svg.dataset.hover);
-  const steps = [...new Set(curves.flatMap((curve) => curve.steps))].sort((a, b) => a - b);
-  if (!steps.length) return;
+  const { byShare, curves } = JSON.parse(svg.dataset.hover);
+  const positions = [...new Set(curves.flatMap((curve) => curve.x))].sort((a, b) => a - b);
+  if (!positions.length) return;
   const output = svg.parentElement.querySelector("output");
   const guide = svg.querySelector(".guide");
   const atRest = output.textContent;
-  let at = steps.length;
+  let at = positions.length;
 
   const show = (index) => {
-    at = Math.max(0, Math.min(steps.length - 1, index));
-    const step = steps[at];
-    const share = scale.high > scale.low ? (step - scale.low) / (scale.high - scale.low) : 0;
-    const x = scale.left + share * (scale.right - scale.left);
+    at = Math.max(0, Math.min(positions.length - 1, index));
+    const x = positions[at];
     guide.setAttribute("x1", x);
     guide.setAttribute("x2", x);
     svg.classList.add("reading");
-    const values = curves.map((curve) => [curve.name, curve.values[curve.steps.indexOf(step)]]);
-    const known = values.filter(([, value]) => value !== undefined);
-    output.textContent = `step ${step}: ` + known.map(([name, value]) => `${name} ${exact(value)}`).join(" · ");
+    // Runs of different lengths share few positions, so each shows its nearest step.
+    const points = curves
+      .map((curve) => ({ ...curve, index: byShare ? nearest(curve.x, x) : curve.x.indexOf(x) }))
+      .filter(({ index }) => index >= 0)
+      .map(({ name, steps, values, index }) => ({ name, step: steps[index], value: exact(values[index]) }));
+    const texts = points.map(({ name, step, value }) => `${name} ${value}${byShare ? ` (step ${step})` : ""}`);
+    output.textContent = `${byShare ? "" : `step ${points[0].step}: `}${texts.join(" · ")}`;
   };
   const leave = () => {
     svg.classList.remove("reading");
     output.textContent = atRest;
-    at = steps.length;
+    at = positions.length;
   };
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
-    const step = scale.low + ((x - scale.left) / (scale.right - scale.left)) * (scale.high - scale.low);
-    const distances = steps.map((known) => Math.abs(known - step));
-    show(distances.indexOf(Math.min(...distances)));
+    show(nearest(positions, ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width));
   });
   svg.addEventListener("pointerleave", leave);
   svg.addEventListener("blur", leave);
   svg.addEventListener("keydown", (event) => {
-    const moved = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: steps.length - 1 }[event.key];
+    const moved = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: positions.length - 1 }[event.key];
     if (moved === undefined) return;
     event.preventDefault();
     show(moved);

@@ -1,5 +1,5 @@
 // One sample: its conversation with every token in the colour of a signal, its critique and what it points at.
-import { minus } from "./text.mjs";
+import { cutAt, minus } from "./text.mjs";
 import { exact, isAgainst, scaleOf, signOf, strengthOf, tokenWords } from "./signals.mjs";
 import { diffOf } from "./diff.mjs";
 import { element } from "./dom.mjs";
@@ -86,10 +86,14 @@ const lostOf = (sample) => {
 export const textOf = (sample) =>
   sample.talk.map((turn) => (turn.pieces ? turn.pieces.map(([text]) => text).join("") : turn.content)).join("\n\n");
 
+const TAGS = { same: "span", gone: "del", added: "ins" };
+
+// Many line breaks in a row, which untrained models write, become one empty line.
+export const diffPart = ([kind, text]) => element(TAGS[kind], kind, text.replace(/\n{3,}/g, "\n\n"));
+
 export const diffElement = (before, after) => {
   const body = element("pre", "diff");
-  const tags = { same: "span", gone: "del", added: "ins" };
-  body.append(...diffOf(before, after).map(([kind, text]) => element(tags[kind], kind, text)));
+  body.append(...diffOf(before, after).map(diffPart));
   if (before === after) body.prepend(element("span", "hint", "(the same)\n"));
   return body;
 };
@@ -108,7 +112,7 @@ export const showAnswer = (sample, box) => {
 export const showSample = (sample, article, onToken) => {
   const heading = element("h3");
   const score = sample.score === null ? "no score" : `score ${minus(sample.score)}`;
-  heading.textContent = `${sample.id} · ${sample.method} · step ${sample.step} · ${score}`;
+  heading.textContent = `${cutAt(sample.title, 80)} · ${sample.method} · step ${sample.step} · ${score}`;
   const talk = element("div", "talk");
   talk.tabIndex = 0;
   talk.setAttribute("role", "group");

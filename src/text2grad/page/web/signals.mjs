@@ -63,7 +63,7 @@ export const matching = (entries, wanted, hits = null) => {
 const last = (value) => (value === null ? -Infinity : value);
 const ORDERS = {
   newest: (a, b) => b.step - a.step,
-  prompt: (a, b) => (a.id < b.id ? -1 : a.id > b.id ? 1 : a.step - b.step),
+  prompt: (a, b) => (a.title < b.title ? -1 : a.title > b.title ? 1 : a.step - b.step),
   best: (a, b) => last(b.score) - last(a.score),
   worst: (a, b) => (a.score === null) - (b.score === null) || a.score - b.score,
   longest: (a, b) => b.length - a.length,

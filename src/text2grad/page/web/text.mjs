@@ -79,3 +79,14 @@ export const cut = (start, end, places) => {
 };
 
 export const minus = (text) => String(text).replaceAll("-", "−");
+
+export const cutAt = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+// titles -> a function that leaves out the words that all of them start with.
+export const shortTitles = (titles) => {
+  const [first = "", ...others] = new Set(titles);
+  let shared = others.length ? first.length : 0;
+  for (const title of others) while (!title.startsWith(first.slice(0, shared))) shared -= 1;
+  shared = first.lastIndexOf(" ", shared - 1) + 1;
+  return (title) => (shared > 12 && title.length > shared ? `… ${title.slice(shared)}` : title);
+};

@@ -1,5 +1,5 @@
 // The page of a run: charts, the list of samples with its filters, one sample, and its address.
-import { minus } from "./text.mjs";
+import { minus, shortTitles } from "./text.mjs";
 import { LongList, button, byId, element, embeddedData, isTyping } from "./dom.mjs";
 import { FILTERS, addressOf, matching, nameOf, ordered, overSteps, readAddress, recurring } from "./signals.mjs";
 import { startCharts } from "./charts.mjs";
@@ -69,12 +69,13 @@ const startViewer = (source, signals) => {
   const article = byId("sample");
   const state = { sample: "", token: "", by: "delta", bar: "advantage", q: "", sort: "" };
   let hits = null;
+  let titles = String;
   let shown = null; // the sample in sight, and how to change it
 
   const list = new LongList(byId("list"), 72, {
     show: (entry) => [
-      element("b", "", entry.id), element("span", "", `${entry.method} · step ${entry.step} · ${entry.length} tokens`),
-      element("span", "", outcome(entry)),
+      element("b", "", titles(entry.title)), element("span", "answer-line", entry.answer || "(empty answer)"),
+      element("span", "", `${entry.method} · step ${entry.step} · ${outcome(entry)}`),
     ],
     choose: (at) => open(list.entries[at].key),
   });
@@ -150,10 +151,12 @@ const startViewer = (source, signals) => {
     const at = found.findIndex((entry) => entry.key === state.sample);
     list.fill(found, at);
     byId("found").textContent = `${found.length} of ${source.entries.length}`;
+    byId("no-samples")?.toggleAttribute("hidden", source.entries.length > 0);
+    byId("sample-box").hidden = !source.entries.length;
     if (found.length && (at < 0 || !keep)) list.select(Math.max(at, 0));
     if (!found.length) {
       shown = null;
-      article.replaceChildren(element("p", "absent", source.entries.length ? "No sample is like that." : "No samples yet: text2grad train writes them."));
+      article.replaceChildren(element("p", "absent", "No sample matches."));
     }
     remember();
   };
@@ -164,7 +167,9 @@ const startViewer = (source, signals) => {
   };
   const offerAll = () => {
     const prompts = new Map(recurring(source.entries));
-    offer(fields.prompt, [...prompts.keys()], (id) => (prompts.get(id) ? `probe: ${id}` : id));
+    titles = shortTitles(source.entries.map((entry) => entry.title));
+    const named = new Map(source.entries.map((entry) => [entry.id, titles(entry.title).slice(0, 60)]));
+    offer(fields.prompt, [...prompts.keys()], (id) => (prompts.get(id) ? `probe: ${named.get(id)}` : named.get(id)));
     fields.probe.closest("label").hidden = ![...prompts.values()].some(Boolean);
     for (const [select, first] of [[fields.by, "delta"], [fields.bar, "advantage"]]) {
       const chosen = select.options.length > 1;
@@ -241,7 +246,7 @@ const pageNow = () =>
 
 const takeSections = async () => {
   const now = await pageNow();
-  for (const section of document.querySelectorAll("main > section, header > .facts, header > .headline")) {
+  for (const section of document.querySelectorAll("main > section, header > .facts")) {
     const fresh = section.id ? now.getElementById(section.id) : now.querySelector(`header > .${section.className}`);
     if (section.classList.contains("kept") && fresh?.querySelector("form") && !section.querySelector("form")) location.reload();
     if (!fresh || section.classList.contains("kept") || section.contains(document.activeElement)) continue;
@@ -262,7 +267,10 @@ const startLive = async (source, viewer, beside) => {
         viewer.offerAll();
         viewer.refresh();
       }
-      if (changed) await Promise.all([takeSections(), beside()]);
+      if (changed) {
+        await takeSections(); // which empties the box of the largest changes
+        await beside();
+      }
       told.textContent = "";
     } catch (error) {
       told.textContent = `▲ Not up to date: ${error.message}`;
@@ -273,6 +281,8 @@ const startLive = async (source, viewer, beside) => {
 };
 
 const startView = async () => {
+  const wide = matchMedia("(min-width: 761px)").matches;
+  for (const fold of document.querySelectorAll(".controls")) fold.open = wide;
   startCharts(document);
   const data = embeddedData("data");
   const source = data.live ? onServer() : inPage(data);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { pairsOf, scoreWords } from "../../../../src/text2grad/page/web/beside.mjs";
+import { largestChanges, pairsOf, scoreWords } from "../../../../src/text2grad/page/web/beside.mjs";
 
 const answer = (name, response, pass) => ({ name, response, scores: { tokens: null, pass } });
 const item = (id, ...answers) => ({ id, prompt: [{ role: "user", content: `Question ${id}` }], answers });
@@ -28,6 +28,11 @@ test("words are found in prompts, answers and names, in any case", () => {
 });
 
 test("scores in words", () => {
-  assert.equal(scoreWords({ pass: 1, rouge_l: -0.12345, none: null }), "✓ pass · rouge_l −0.123");
-  assert.equal(scoreWords({ pass: 0 }), "✗ pass");
+  assert.equal(scoreWords({ pass: true, rouge_l: -0.12345, none: null }), "✓ pass · rouge_l −0.123");
+  assert.equal(scoreWords({ pass: false, rouge_l: 0 }), "✗ pass · rouge_l 0");
+});
+
+test("the largest changes come first, equal answers never", () => {
+  const changed = [item("f", answer("sft", "a", 0.2), answer("ours", "b", 0.4)), ...ITEMS];
+  assert.equal(largestChanges(changed, "sft", "ours").map(({ id }) => id).join(""), "abf");
 });

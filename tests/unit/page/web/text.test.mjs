@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { cut, isUnseen, pointAt, pointsOf, snapped, spelled, wordsOf } from "../../../../src/text2grad/page/web/text.mjs";
+import { cut, isUnseen, pointAt, pointsOf, shortTitles, snapped, spelled, wordsOf } from "../../../../src/text2grad/page/web/text.mjs";
 
 test("places are code points, as in records", () => {
   const text = "a🙂b";
@@ -54,4 +54,12 @@ test("what would act unseen is spelled out", () => {
     ["␀", "␛", "␡", "⟨U+202E⟩", "⟨U+200B⟩", "⟨U+2028⟩"]);
   assert.ok(["\u0000", "\u202e", "\u200b", "\u2028", "\ud800"].every(isUnseen));
   assert.ok(!["\n", "\t", "\u200d", "a", " ", "🙂"].some(isUnseen));
+});
+
+test("titles lose the words that all of them start with", () => {
+  const short = shortTitles(["Write a shop text. Product: lamp.", "Write a shop text. Product: land map."]);
+  assert.equal(short("Write a shop text. Product: lamp."), "… lamp.");
+  assert.equal(shortTitles(["When is it due?", "When is it due?"])("When is it due?"), "When is it due?");
+  assert.equal(shortTitles(["Why?", "When?"])("Why?"), "Why?");
+  assert.equal(shortTitles([])("x"), "x");
 });

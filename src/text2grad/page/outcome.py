@@ -1,0 +1,65 @@
+"""The outcome of a run in one sentence: how the new model compares on held-out prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from text2grad.eval.improvement import FEWEST, TITLES
+from text2grad.eval.metrics import mean_with_interval
+from text2grad.page.runs import Answer, BeforeAfter, Row, RunFolder
+from text2grad.page.words import measure_title
+
+
+def describe_outcome(run: RunFolder) -> str:
+    """Return one sentence on the last policy against the first; empty if nothing was measured."""
+    if run.improvement.get("after"):
+        return _describe_improvement(run.improvement, len(run.before_after))
+    names = list(dict.fromkeys(answer.name for item in run.before_after for answer in item.answers))
+    if len(names) > 1 and (sentence := _describe_pairs(run.before_after, names[0], names[-1])):
+        return sentence
+    return ""
+
+
+def _describe_improvement(note: Row, prompts: int) -> str:
+    """Describe the verdict that `improve` reached (improve.json)."""
+    before, after, better = note["before"], note["after"], note.get("better")
+    changes = ", ".join(
+        f"{TITLES.get(name, name)} {before.get(name, 0.0):.2f} → {after[name]:.2f}" for name in after
+    )
+    if better is None:
+        return f"{prompts} held-out prompts are too few to tell whether the new model is better: {changes}."
+    verdict = "the new model is better" if better else "the new model is not better beyond chance"
+    kept = "" if better else " The old model was kept."
+    return f"On {prompts} held-out prompts {verdict}: {changes}.{kept}"
+
+
+def _describe_pairs(items: Sequence[BeforeAfter], first: str, last: str) -> str:
+    """Compare the greedy answers of two policies to the same prompts by their first measure."""
+    pairs = [
+        (before, after)
+        for item in items
+        if (before := _scores(item.answers, first)) and (after := _scores(item.answers, last))
+    ]
+    measure = next((name for before, after in pairs for name in before if name in after), "")
+    values = [
+        (before[measure], after[measure]) for before, after in pairs if measure in before and measure in after
+    ]
+    if not values:
+        return ""
+    old, new = (fmean(side) for side in zip(*values, strict=True))
+    change = f"{measure_title(measure)} {_share(measure, old)} → {_share(measure, new)}"
+    if len(values) < FEWEST:
+        return f"{len(values)} held-out prompts are too few to compare {last} with {first}: {change}."
+    _, low, high = mean_with_interval([after - before for before, after in values])
+    verdict = "better" if low > 0 else "worse" if high < 0 else "neither clearly better nor worse"
+    return f"On {len(values)} held-out prompts {last} is {verdict} than {first}: {change}."
+
+
+def _scores(answers: Sequence[Answer], name: str) -> Mapping[str, float]:
+    scores = next((answer.scores for answer in answers if answer.name == name), {})
+    return {measure: value for measure, value in scores.items() if value is not None}
+
+
+def _share(measure: str, value: float) -> str:
+    return f"{value:.0%}" if measure == "pass" else f"{value:.2f}"
