@@ -235,8 +235,9 @@ def train(
         steps.run(f"evaluate {name}", ["evaluate", name, *with_config], partial(run_evaluate, config, name))
     comparison, best = _best_policy(run, records, plan)
     print(comparison.line, file=sys.stderr)
-    print(f"page: {build_report(run.path)}, or text2grad view {run.path}", file=sys.stderr)
     steps.save(**{name: value for name, value in outcome(comparison, best, steps).items() if name != "minutes"})
+    # The page opens with the outcome that was just saved.
+    print(f"page: {build_report(run.path)}, or text2grad view {run.path}", file=sys.stderr)
     return comparison, best
 
 
