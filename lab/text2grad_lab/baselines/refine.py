@@ -15,7 +15,7 @@ from pathlib import Path
 
 from text2grad.config import Config
 from text2grad.data.responses import Item
-from text2grad.durable.progress import counting
+from text2grad.durable.progress import progress_reporter
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import JUDGEMENT_KEYS, Critique, Example, Feedback
@@ -80,7 +80,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     if not chosen:
         raise UserError(f"{source}: no critique of {len(records)} asks for a change", "annotate other answers")
     policy = load_frozen(RunFolder.of(config).policy(start))
-    chat = LocalChat(policy, config.generation, start or "sft", counted=counting("revisions"))
+    chat = LocalChat(policy, config.generation, start or "sft", counted=progress_reporter("revisions"))
     asked = [case for case in chosen for _ in range(settings.samples)]
     revisions = revise(chat, revision_prompt(), asked)
     refused: Counter[str] = Counter(revision.refused for revision in revisions if revision.refused)

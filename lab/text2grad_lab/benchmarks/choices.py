@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from text2grad.config import Config
-from text2grad.durable.progress import counting
+from text2grad.durable.progress import progress_reporter
 from text2grad.durable.state import seed_everything
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
@@ -39,7 +39,7 @@ def run_choices(config: Config, target: str) -> ChoicesSummary:
     examples = heldout_prompts(run.task(), config.evaluate.limit)
     policy = load_frozen(run.policy(target))
     seed_everything(config.run.seed)
-    rows = choose(policy, examples, config.generation.batch_size, counting("questions")(len(examples)))
+    rows = choose(policy, examples, config.generation.batch_size, progress_reporter("questions")(len(examples)))
     figures = {name: mean([row["scores"][name] for row in rows]) for name in MEASURES}
     figures["total"] = float(len(rows))
     return ChoicesSummary(figures=figures, out=str(run.write_results(target_name(target), figures, rows)))

@@ -1,9 +1,8 @@
-"""Checkpoints: folders of safetensors and JSON that are whole or not there.
+"""Atomic checkpoints: folders of safetensors and JSON.
 
-`checkpoint-N` holds what a loop needs to resume after N steps. It is written as
-`checkpoint-N.partial`, every file is flushed to the disk, the manifest (SHA-256 of each file) last,
-and then the folder gets its name. Whatever stops the program in between, the checkpoint before it
-stays as it was.
+`checkpoint-N` holds what a loop needs to resume after N steps. Its files are written to
+`checkpoint-N.partial` and flushed to the disk, the manifest (SHA-256 of each file) last. Then the
+folder is renamed. If the program stops before that, the previous checkpoint is untouched.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from text2grad.policy.files.manifest import MANIFEST, damage_of, write_manifest
+from text2grad.policy.files.manifest import MANIFEST, find_damage, write_manifest
 
-PREFIX, PARTIAL = "checkpoint-", ".partial"
+CHECKPOINT_PREFIX, PARTIAL = "checkpoint-", ".partial"
 TENSORS, STATE = "tensors.safetensors", "state.json"
-KEPT = 2
+CHECKPOINT_COUNT = 2
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: named tensors, and everything else as JSON."""
+    """An undamaged checkpoint: named tensors, and everything else as JSON."""
 
     path: Path
     step: int
@@ -38,14 +37,16 @@ class Checkpoint:
 
 
 def write_checkpoint(parent: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write `checkpoint-<step>` below `parent`, and remove all but the newest `KEPT` up to this
-    one.
+    """Write `checkpoint-<step>` below `parent` and remove old checkpoints.
+
+    The newest `CHECKPOINT_COUNT` up to this step stay. Later ones are removed too: they belong to a
+    run that has since resumed from an earlier step.
 
     Raises:
-        OSError, SafetensorError: it could not be written. What was there before is untouched.
+        OSError, SafetensorError: The checkpoint could not be written. Earlier ones are untouched.
     """
-    place = parent / f"{PREFIX}{step}"
-    partial = place.with_name(place.name + PARTIAL)
+    folder = parent / f"{CHECKPOINT_PREFIX}{step}"
+    partial = folder.with_name(folder.name + PARTIAL)
     _remove_partial(parent)
     try:
         partial.mkdir(parents=True)
@@ -54,41 +55,38 @@ def write_checkpoint(parent: Path, step: int, tensors: Mapping[str, Tensor], sta
         write_manifest(partial)
         for path in (partial / TENSORS, partial / STATE, partial / MANIFEST, partial):
             sync(path)
-        shutil.rmtree(place, ignore_errors=True)  # a damaged one of the same step
-        os.replace(partial, place)
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged checkpoint of the same step
+        os.replace(partial, folder)
         sync(parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _prune(parent, step)
-    return place
+    checkpoints = sorted(_checkpoints(parent))
+    earlier = [path for number, path in checkpoints if number <= step]
+    later = [path for number, path in checkpoints if number > step]
+    for path in [*earlier[:-CHECKPOINT_COUNT], *later]:
+        shutil.rmtree(path, ignore_errors=True)
+    return folder
 
 
 def newest_checkpoint(parent: Path) -> Checkpoint | None:
-    """The newest checkpoint that matches its manifest; damaged ones are reported on stderr."""
-    for _, path in sorted(_checkpoints(parent), reverse=True):
-        if damage := damage_of(path):
-            print(f"{path} is damaged ({damage}) and passed over", file=sys.stderr)
+    """Read the newest checkpoint that matches its manifest; report damaged ones on stderr."""
+    for step, path in sorted(_checkpoints(parent), reverse=True):
+        if damage := find_damage(path):
+            print(f"skipped the damaged checkpoint {path} ({damage})", file=sys.stderr)
             continue
-        return read_checkpoint(path)
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        return Checkpoint(path, step, load_file(path / TENSORS), state)
     return None
 
 
 def oldest_step(parent: Path, default: int) -> int:
-    """The step after which the oldest checkpoint that is kept was written; without one the
-    default."""
+    """Return the step of the oldest checkpoint, or the default without any."""
     return min((step for step, _ in _checkpoints(parent)), default=default)
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint that is known to be whole."""
-    state = json.loads((path / STATE).read_text(encoding="utf-8"))
-    return Checkpoint(path, int(path.name.removeprefix(PREFIX)), load_file(path / TENSORS), state)
-
-
 def remove_checkpoints(parent: Path) -> None:
-    """Remove all checkpoints below `parent`, the newest last, and `parent` if nothing else is in
-    it."""
+    """Remove all checkpoints below `parent`, the newest last, and `parent` if it is then empty."""
     _remove_partial(parent)
     for _, path in sorted(_checkpoints(parent)):
         shutil.rmtree(path)
@@ -97,7 +95,7 @@ def remove_checkpoints(parent: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or a folder's list of names, to the disk."""
+    """Flush a file or a folder's entries to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -106,19 +104,11 @@ def sync(path: Path) -> None:
 
 
 def _checkpoints(parent: Path) -> list[tuple[int, Path]]:
-    names = [(path.name.removeprefix(PREFIX), path) for path in parent.glob(f"{PREFIX}*") if path.is_dir()]
-    return [(int(step), path) for step, path in names if step.isdecimal()]
+    folders = (path for path in parent.glob(f"{CHECKPOINT_PREFIX}*") if path.is_dir())
+    suffixes = ((path.name.removeprefix(CHECKPOINT_PREFIX), path) for path in folders)
+    return [(int(suffix), path) for suffix, path in suffixes if suffix.isdecimal()]
 
 
 def _remove_partial(parent: Path) -> None:
-    for path in parent.glob(f"{PREFIX}*{PARTIAL}"):
+    for path in parent.glob(f"{CHECKPOINT_PREFIX}*{PARTIAL}"):
         shutil.rmtree(path)
-
-
-def _prune(parent: Path, saved: int) -> None:
-    """Keep the newest up to `saved`; later ones belong to a run that resumed from an earlier
-    step."""
-    found = sorted(_checkpoints(parent))
-    upto = [path for step, path in found if step <= saved]
-    for path in [*upto[:-KEPT], *(path for step, path in found if step > saved)]:
-        shutil.rmtree(path, ignore_errors=True)

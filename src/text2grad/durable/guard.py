@@ -1,4 +1,4 @@
-"""Detect concurrent runs in a folder, low memory and full disks."""
+"""Detect concurrent runs in a folder, exhausted memory and full disks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ LOCK = "run.lock"
 
 
 @contextmanager
-def only_run_in(folder: Path) -> Iterator[None]:
-    """Hold the folder. The lock dies with its owner, so what a killed run left is taken over.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock the folder for this process.
+
+    The lock ends with its owner, so the folder of a killed run can be locked again.
 
     Raises:
-        UserError: another process trains there.
+        UserError: Another process trains there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
-    handle = _locked(path)
+    handle = _acquire_lock(path)
     try:
         os.ftruncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
@@ -37,7 +39,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _locked(path: Path) -> int:
+def _acquire_lock(path: Path) -> int:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -46,35 +48,36 @@ def _locked(path: Path) -> int:
             owner = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(handle)
             raise UserError(
-                f"another run is training in {path.parent} (process {owner})", "wait for it, or take another name"
+                f"another run is training in {path.parent} (process {owner})", "wait for it, or rename the run"
             ) from error
         if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
             return handle
-        os.close(handle)  # its owner removed it between our two calls
+        os.close(handle)  # its owner removed the file between our two calls
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return True if a GPU, torch's CPU allocator or Python ran out of memory: in this error or in
-    its cause."""
+    """Return True if this error or its cause means that a GPU or the CPU ran out of memory."""
     if error is None:
         return False
-    words = ("can't allocate memory", "not enough memory", "out of memory")
-    told = isinstance(error, RuntimeError) and any(each in str(error) for each in words)
-    return told or isinstance(error, torch.OutOfMemoryError | MemoryError) or is_out_of_memory(error.__cause__)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # torch's CPU allocator raises a plain RuntimeError.
+    phrases = ("can't allocate memory", "not enough memory", "out of memory")
+    if isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases):
+        return True
+    return is_out_of_memory(error.__cause__)
 
 
 @contextmanager
-def writing(what: object) -> Iterator[None]:
-    """A disk error as one line; what was written before stays as it is.
+def report_disk_errors(target: object) -> Iterator[None]:
+    """Turn a failure to write `target` into a one-line error.
 
     Raises:
-        UserError: the disk is full, or cannot be written to for another reason.
+        UserError: The disk is full or cannot be written to.
     """
     try:
         yield
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        cure = (
-            "make room on the disk, or see what else is wrong with it; the same command resumes from what is saved"
-        )
-        raise UserError(f"cannot write {what}: {reason}", cure) from error
+        cure = "free disk space or fix the disk; the same command resumes from the last checkpoint"
+        raise UserError(f"cannot write {target}: {reason}", cure) from error

@@ -1,7 +1,7 @@
-"""What a run depends on and must find unchanged to resume: settings by name, weights, files and
-texts as digests.
+"""The identity of a run: settings by name, and digests of weights, files and texts.
 
-Torch is loaded for the weights alone: a critic's inputs are told without it.
+A run resumes only if its identity is unchanged. Torch is imported for the digest of the weights
+alone; the identity of a critic does not need it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,13 @@ if TYPE_CHECKING:
 VERSIONS = ("text2grad", "torch", "transformers", "peft", "safetensors", "numpy")
 
 
-def versions() -> dict[str, str]:
-    """The versions on which equality to the bit depends."""
-    return {
-        "python": platform.python_version(),
-        **{name: version(name) for name in VERSIONS},
-    }
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that bitwise equality depends on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
 
 
 def flatten(without: Collection[str] = (), /, **sections: BaseModel) -> dict[str, str]:
-    """Settings as `section.key` -> text, without those that are declared `MAY_CHANGE` and some
-    more."""
+    """Return settings as `section.key` -> text, without those declared `MAY_CHANGE` or listed."""
     return {
         f"{section}.{key}": str(value)
         for section, settings in sections.items()
@@ -46,26 +42,25 @@ def flatten(without: Collection[str] = (), /, **sections: BaseModel) -> dict[str
     }
 
 
-def digest_of_reference(policy: Policy) -> str:
-    """SHA-256 over the weights a run starts from; a new adapter, made at random, is not among
-    them."""
-    from text2grad.policy.files.save import digest_of_weights
+def hash_starting_weights(policy: Policy) -> str:
+    """Return the SHA-256 of a run's starting weights, without those of a randomly set adapter."""
+    from text2grad.policy.files.save import hash_weights
 
     weights = list(policy.model.named_parameters())
     frozen = [(name, parameter) for name, parameter in weights if not parameter.requires_grad]
-    return digest_of_weights(weights if policy.continued else frozen or weights)
+    return hash_weights(weights if policy.continued else frozen or weights)
 
 
-def own_code(what: str, name: str) -> dict[str, str]:
-    """Under `what` a digest of the module that a setting names as `module:Name`; else nothing."""
+def hash_custom_code(label: str, name: str) -> dict[str, str]:
+    """Return a digest of the module in `module:Name` under `label`; nothing for other names."""
     if not is_import_path(name):
         return {}
-    file = module_file(what, name)
-    return {what: sha256(file) if file else ""}
+    file = module_file(label, name)
+    return {label: sha256(file) if file else ""}
 
 
-def digest_of_texts(texts: Iterable[str]) -> str:
-    """SHA-256 over texts, one after the other; where one ends counts."""
+def hash_texts(texts: Iterable[str]) -> str:
+    """Return the SHA-256 of a sequence of texts and their boundaries."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
@@ -74,28 +69,28 @@ def digest_of_texts(texts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def digest_of_data(policy: Policy, records: Iterable[str], messages: Iterable[Message]) -> str:
-    """Of records, and of how the tokenizer reads their messages."""
+def hash_data(policy: Policy, records: Iterable[str], messages: Iterable[Message]) -> str:
+    """Return the SHA-256 of records and of the tokenizer's rendering of their messages."""
     from text2grad.policy.encode import rendering_of
 
-    return digest_of_texts([*records, *rendering_of(policy.tokenizer, messages)])
+    return hash_texts([*records, *rendering_of(policy.tokenizer, messages)])
 
 
-def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two identities, in words: settings with both values, digests by name."""
+def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """List the differences of two identities: settings with both values, digests by name."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return [name if "." not in name else f"{name} {before.get(name)} -> {now.get(name)}" for name in names]
 
 
 def refuse_changed(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to resume a run in a folder with another identity.
+    """Refuse to resume a run whose identity changed.
 
     Raises:
-        UserError: names what changed.
+        UserError: Names the first three changes.
     """
-    if changes := changed(before, now):
+    if changes := describe_changes(before, now):
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise UserError(
-            f"the unfinished run in {folder} began with other settings or inputs: {', '.join(changes[:3])}{more}",
-            "--restart starts over, --force resumes all the same",
+            f"the unfinished run in {folder} started with other settings or inputs: {', '.join(changes[:3])}{more}",
+            "--restart starts over, --force resumes anyway",
         )

@@ -1,4 +1,4 @@
-"""What a training loop writes as it goes: metrics, samples, its progress, and seconds by phase."""
+"""The log of a training loop: metrics, samples, progress, and seconds by phase."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from text2grad.durable.checkpoint import sync
-from text2grad.durable.guard import writing
+from text2grad.durable.guard import report_disk_errors
 from text2grad.durable.progress import ProgressLine
 from text2grad.errors import UserError
 from text2grad.json_text import to_json
@@ -24,16 +24,18 @@ LOGS, PARTIAL = ("metrics.jsonl", "samples.jsonl"), ".partial"
 
 
 class RunLog:
-    """A folder with `metrics.jsonl` and `samples.jsonl`, and its progress on stderr
-    (`durable.progress`).
+    """Writes `metrics.jsonl` and `samples.jsonl`, and reports progress on stderr.
 
-    Earlier files stay until the first line of the new ones is written. In the folder of a complete
-    run (it has a `policy`) they stay until the new run is complete: it writes `*.partial` beside
-    them, which `finish` moves into place, so that a run that fails leaves the earlier one's metrics
-    and policy together and whole.
+    Files of an earlier run are replaced by the first line of this one. In the folder of a complete
+    run (it has a `policy`) they stay until this run is complete too: it writes `*.partial`, which
+    `finish` renames. A run that fails there leaves the earlier metrics and policy untouched.
 
-    `show` names the metrics on the line of progress. With `silent` nothing is written or shown:
-    another process of the same run does it.
+    Args:
+        folder: The folder of the run.
+        title: The run's name in the progress line.
+        steps: The number of steps of the whole run.
+        show: The metrics in the progress line.
+        silent: True if another process of the same run writes the log.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class RunLog:
         self.show = show
         suffix = PARTIAL if (folder / "policy").is_dir() else ""
         self._paths = {name: folder / (name + suffix) for name in LOGS}
-        self._begun = False
+        self._has_lines = False
         self.progress = ProgressLine(title, steps, silent)
         self._loggers: list[Logger] = []
 
@@ -61,15 +63,14 @@ class RunLog:
             logger.close()
 
     def open_loggers(self, names: Sequence[str], first: int) -> None:
-        """Have the metrics written to other places too, from step `first` on
-        (`durable.loggers`)."""
+        """Write the metrics to these trackers too, from step `first` on."""
         if names and not self.silent:
-            from text2grad.durable.loggers import open_loggers  # trackers are for those who name one
+            from text2grad.durable.loggers import open_loggers  # optional packages
 
             self._loggers = open_loggers(names, self.folder, self.title, first)
 
     def finish(self) -> None:
-        """Put the files of this run in the place of an earlier one's."""
+        """Replace the files of an earlier run with those of this one."""
         if self.silent:
             return
         for name, path in self._paths.items():
@@ -79,18 +80,17 @@ class RunLog:
                     os.replace(path, self.folder / name)
 
     def positions(self) -> dict[str, dict[str, Any]]:
-        """How many bytes this run has written to each file, and their hash; all of them are on the
-        disk."""
+        """Flush the files, and return the number and the hash of the bytes written to each."""
         for path in self._paths.values():
             if path.exists():
                 sync(path)
-        return {name: _beginning(path if self._begun else None) for name, path in self._paths.items()}
+        return {name: _prefix_digest(path if self._has_lines else None) for name, path in self._paths.items()}
 
-    def go_back(self, positions: Mapping[str, Mapping[str, Any]], checkpoint: Path) -> None:
-        """Cut the files to what they were at `positions`; the next line follows there.
+    def rewind(self, positions: Mapping[str, Mapping[str, Any]], checkpoint: Path) -> None:
+        """Truncate the files to `positions`, so that the next line follows there.
 
         Raises:
-            UserError: the files are not those that the checkpoint was saved beside.
+            UserError: The files do not begin as they did when the checkpoint was saved.
         """
         if self.silent:
             return
@@ -98,65 +98,68 @@ class RunLog:
             if position["bytes"] == 0:
                 self._paths[name].unlink(missing_ok=True)
                 continue
-            # A run that was killed while it put its files in place may have them under either name.
-            places = (self.folder / (name + PARTIAL), self.folder / name)
-            found = next((path for path in places if _beginning(path, position["bytes"]) == position), None)
-            if found is None:
+            # If the run was killed in `finish`, the file may have either name.
+            candidates = (self.folder / (name + PARTIAL), self.folder / name)
+            path = next((path for path in candidates if _prefix_digest(path, position["bytes"]) == position), None)
+            if path is None:
                 raise UserError(
-                    f"{self._paths[name]} is not the file that {checkpoint} was saved beside",
+                    f"{self._paths[name]} has changed since {checkpoint} was saved",
                     "--restart starts over",
                 )
-            self._paths[name] = found
-            os.truncate(found, position["bytes"])
-        self._begun = True
+            self._paths[name] = path
+            os.truncate(path, position["bytes"])
+        self._has_lines = True
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Append one line of metrics; a value that is not a number is an error of the loop, not
-        data."""
-        wrong = [name for name, value in values.items() if not math.isfinite(value)]
-        if wrong:
-            raise FloatingPointError(f"{', '.join(wrong)} is not finite")
+        """Append one line of metrics.
+
+        Raises:
+            FloatingPointError: A value is not finite.
+        """
+        non_finite = [name for name, value in values.items() if not math.isfinite(value)]
+        if non_finite:
+            raise FloatingPointError(f"{', '.join(non_finite)} is not finite")
         if self.silent:
             return
         self._append("metrics.jsonl", {"step": step, **values})
         for logger in self._loggers:
             logger.log(step, values)
-        self.progress.done(step, " ".join(f"{name} {shown(values[name])}" for name in self.show if name in values))
+        figures = (f"{name} {format_figure(values[name])}" for name in self.show if name in values)
+        self.progress.finish_step(step, " ".join(figures))
 
     def sample(self, record: Mapping[str, Any]) -> None:
-        """Append one token strip to samples.jsonl."""
+        """Append one sample to `samples.jsonl`."""
         if not self.silent:
             self._append("samples.jsonl", record)
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        if not self._begun:
-            self._begun = True
+        if not self._has_lines:
+            self._has_lines = True
             for earlier in self._paths.values():
                 earlier.unlink(missing_ok=True)
         append_line(self._paths[name], record)
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append a record to a file of lines."""
-    with writing(path), path.open("ab") as handle:
+    """Append a record to a JSONL file."""
+    with report_disk_errors(path), path.open("ab") as handle:
         handle.write((to_json(record) + "\n").encode("utf-8"))
 
 
-def keep_before(path: Path, step: int) -> None:
-    """Cut off the lines of this step and later ones, and an incomplete last line."""
+def truncate_log(path: Path, step: int) -> None:
+    """Remove the lines from this step on, and an incomplete last line."""
     if path.is_file():
         *lines, _ = path.read_bytes().split(b"\n")
         path.write_bytes(b"".join(line + b"\n" for line in lines if json.loads(line)["step"] < step))
 
 
-def shown(value: float) -> str:
-    """A figure for a line of progress: what rounding leaves of zero is zero."""
-    return f"{round(value, 9) + 0.0:.3g}"
+def format_figure(value: float) -> str:
+    """Return three significant digits; values below 1e-9 count as zero."""
+    return f"{round(value, 9) + 0.0:.3g}"  # + 0.0 turns -0 into 0
 
 
-def _beginning(path: Path | None, length: int | None = None) -> dict[str, Any]:
-    """The first `length` bytes of a file (all by default) as their number and SHA-256; none without
-    a file."""
+def _prefix_digest(path: Path | None, length: int | None = None) -> dict[str, Any]:
+    """Return the number and SHA-256 of the first `length` bytes of a file (None: all)."""
     data = b""
     if path is not None and path.exists():
         with path.open("rb") as handle:
@@ -165,15 +168,15 @@ def _beginning(path: Path | None, length: int | None = None) -> dict[str, Any]:
 
 
 class Stopwatch:
-    """Seconds by phase of a step."""
+    """Measures the seconds of each phase of a step."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._since = time.perf_counter()
+        self._lap_start = time.perf_counter()
 
     def lap(self, name: str) -> None:
-        """Book the time since the last lap under `name`."""
+        """Add the time since the last lap to the phase `name`."""
         now = time.perf_counter()
         key = f"seconds_{name}"
-        self.seconds[key] = self.seconds.get(key, 0.0) + now - self._since
-        self._since = now
+        self.seconds[key] = self.seconds.get(key, 0.0) + now - self._lap_start
+        self._lap_start = now

@@ -1,8 +1,7 @@
-"""Other places for the metrics of a run than its `metrics.jsonl`: TensorBoard, trackio, Weights &
-Biases.
+"""Trackers that receive a run's metrics besides `metrics.jsonl`: TensorBoard, trackio, W&B.
 
-Their packages are optional and imported on demand. Resumed runs append to the TensorBoard log; in
-trackio and W&B they are another run of the same group, named by the run's folder.
+Their packages are optional and imported on demand. A resumed run appends to the TensorBoard log. In
+trackio and W&B it is another run of the same group, named after the run's folder.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ PROJECT = "text2grad"
 
 
 class Logger(Protocol):
-    """Takes the metrics of one step after the other, and is closed when the run ends or stops."""
+    """Receives the metrics of each step, and is closed when the run ends or stops."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -25,8 +24,7 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Event files in `<folder>/tensorboard`; what an earlier start wrote from `first` on is
-    discarded."""
+    """Event files in `<folder>/tensorboard`; older events from step `first` on are purged."""
 
     def __init__(self, folder: Path, title: str, first: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -34,27 +32,27 @@ class TensorBoard:
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=first)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """One scalar for each metric."""
+        """Write one scalar for each metric."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush the events."""
         self._writer.close()
 
 
 class TrackerRun:
-    """A run of trackio or W&B, which are spoken to alike."""
+    """A run of trackio or W&B, which share an interface."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """All metrics of a step at once."""
+        """Send all metrics of a step."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Finish the run."""
         self._run.finish()
 
 
@@ -77,14 +75,14 @@ LOGGERS: Mapping[str, Callable[[Path, str, int], Logger]] = {
     "trackio": _trackio,
     "wandb": _wandb,
 }
-"""(the run's folder, its title, its first step) -> a logger, by its name in `run.loggers`."""
+"""Makers of loggers from a folder, a title and a first step, by the name in `run.loggers`."""
 
 
 def open_loggers(names: Sequence[str], folder: Path, title: str, first: int) -> list[Logger]:
-    """The loggers of these names for a run in `folder` whose next step is `first`.
+    """Open loggers by name for a run in `folder` whose next step is `first`.
 
     Raises:
-        MissingPackageError: the package of one is not installed.
+        MissingPackageError: The package of a logger is not installed.
     """
     with optional_packages():
         return [LOGGERS[name](folder, title, first) for name in names]

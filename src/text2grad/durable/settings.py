@@ -1,5 +1,7 @@
-"""What all training on a fixed set of examples shares. Plain settings; importing this module
-imports no torch."""
+"""Settings shared by all training on a fixed set of examples.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 class CourseSettings(Settings):
-    """The course of the learning rate over a run, and the decay of weights."""
+    """The learning-rate schedule of a run and its weight decay."""
 
     schedule: Schedule = Field(default="linear", description="of the learning rate, in all training but PPO")
     warmup: float = Field(default=0.03, ge=0, lt=1, description="share of the steps")

@@ -1,6 +1,6 @@
-"""The state that changes while a loop trains, saved so that it resumes bit for bit.
+"""The changing state of a training loop, saved so that it resumes bit for bit.
 
-Constant inputs (starting weights, data, settings) are not saved but checked (`durable.identity`).
+Constant inputs (starting weights, data, settings) are checked instead (`durable.identity`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ from text2grad.policy.model import Policy
 MASTER = "master."
 
 
-class Keeper(Protocol):
-    """A part of a loop with a state of its own, saved and restored with the rest (a loss floor).
-
-    `numbers` is JSON; `restore` gets it back.
-    """
+class Stateful(Protocol):
+    """A part of a loop with its own state (a loss floor), saved and restored as JSON."""
 
     def numbers(self) -> dict[str, Any]: ...
 
@@ -36,11 +33,10 @@ class Keeper(Protocol):
 
 @dataclass
 class Training:
-    """The state of a loop: weights, optimizers, learning rate, KL coefficient, and the number of
-    finished steps.
+    """The state of a loop: weights, optimizers, learning rate, KL coefficient, finished steps.
 
-    The position in the data is `step`: the order is drawn from the seed alone. `schedule` belongs
-    to one of the optimizers; its learning rate is a function of how often it was stepped.
+    `step` is also the position in the data, whose order depends on the seed alone. `schedule`
+    belongs to one of the optimizers; its learning rate depends on the number of updates alone.
     """
 
     policy: Policy
@@ -48,11 +44,10 @@ class Training:
     schedule: LambdaLR
     kl_coefficient: float = 0.0
     step: int = 0
-    keeper: Keeper | None = None
+    keeper: Stateful | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the trained weights, their float32 masters if any, and the optimizers' moments, by
-        name."""
+        """Return trained weights, float32 master weights and optimizer moments by name."""
         named = {f"policy.{name}": tensor.detach() for name, tensor in self.policy.trained().items()}
         named |= {name: master.detach() for name, master in self._masters().items()}
         return named | {name: value for name, value in self._moments() if isinstance(value, Tensor)}
@@ -69,35 +64,33 @@ class Training:
         }
 
     def _moments(self) -> Iterator[tuple[str, Any]]:
-        """Yield the optimizers' state of each parameter: tensors, and with some optimizers
-        counts."""
+        """Yield the optimizers' state of each parameter: tensors, and counts of some optimizers."""
         for number, optimizer in enumerate(self.optimizers):
             for index, values in optimizer.state_dict()["state"].items():
                 yield from ((f"optimizer.{number}.{index}.{key}", value) for key, value in values.items())
 
     def _masters(self) -> dict[str, Tensor]:
-        """Return the tensors that optimizers step in place of parameters in a half type."""
-        parameters = {id(parameter) for parameter in self.policy.parameters()}
+        """Return the float32 tensors that optimizers update in place of half-precision weights."""
+        weights = {id(parameter) for parameter in self.policy.parameters()}
         return {
-            f"{MASTER}{number}.{index}": stepped
+            f"{MASTER}{number}.{index}": parameter
             for number, optimizer in enumerate(self.optimizers)
-            for index, stepped in enumerate(_stepped(optimizer))
-            if id(stepped) not in parameters
+            for index, parameter in enumerate(_updated_parameters(optimizer))
+            if id(parameter) not in weights
         }
 
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Restore the state that `tensors` and `numbers` returned; the learning rate is that of
-        today's settings.
+        """Restore what `tensors` and `numbers` returned; the learning rate follows the settings.
 
         Raises:
-            UserError: the weights are not of this shape, or not of these names.
+            UserError: The names or shapes of the weights differ.
         """
-        mine = {f"policy.{name}": parameter for name, parameter in self.policy.trained().items()} | self._masters()
+        current = {f"policy.{name}": weight for name, weight in self.policy.trained().items()} | self._masters()
         saved = {name: tensor for name, tensor in tensors.items() if name.startswith(("policy.", MASTER))}
-        if {name: t.shape for name, t in mine.items()} != {name: t.shape for name, t in saved.items()}:
+        if {name: t.shape for name, t in current.items()} != {name: t.shape for name, t in saved.items()}:
             raise UserError("the checkpoint's weights are not those of this policy", "--restart starts over")
         with torch.no_grad():
-            for name, parameter in mine.items():
+            for name, parameter in current.items():
                 parameter.copy_(saved[name])
         for number, optimizer in enumerate(self.optimizers):
             moments = _by_parameter({**tensors, **numbers["counts"]}, f"optimizer.{number}.")
@@ -105,10 +98,10 @@ class Training:
         if self.keeper and "keeper" in numbers:
             self.keeper.restore(numbers["keeper"])
         self.step, self.kl_coefficient = numbers["step"], numbers["kl_coefficient"]
-        _move_schedule(self.schedule, numbers["updates"])
+        _set_schedule(self.schedule, numbers["updates"])
 
 
-def _stepped(optimizer: Optimizer) -> list[Tensor]:
+def _updated_parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -117,12 +110,12 @@ def _by_parameter(named: Mapping[str, Any], prefix: str) -> dict[int, dict[str, 
     for name, value in named.items():
         if name.startswith(prefix):
             index, key = name.removeprefix(prefix).split(".")
-            # A tensor of a checkpoint is a view of a file that will be removed.
+            # A checkpoint's tensors are views of a file that will be removed.
             state.setdefault(int(index), {})[key] = value.clone() if isinstance(value, Tensor) else value
     return state
 
 
-def _move_schedule(schedule: LambdaLR, updates: int) -> None:
+def _set_schedule(schedule: LambdaLR, updates: int) -> None:
     rates = [base * factor(updates) for base, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)]
     for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
@@ -131,8 +124,7 @@ def _move_schedule(schedule: LambdaLR, updates: int) -> None:
 
 @dataclass(frozen=True)
 class Randomness:
-    """The states of the random generators of Python, numpy and torch, on the CPU and on every CUDA
-    device."""
+    """The states of the random generators of Python, numpy and torch (CPU and CUDA)."""
 
     python: tuple[Any, ...]
     numpy: Any
@@ -140,17 +132,17 @@ class Randomness:
     cuda: list[Tensor]
 
     @classmethod
-    def now(cls) -> Randomness:
-        """Return the present states."""
+    def capture(cls) -> Randomness:
+        """Return the current states."""
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         return cls(random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state(), cuda)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return torch's states, by name."""
-        return {"random.torch": self.torch, **{f"random.cuda.{n}": each for n, each in enumerate(self.cuda)}}
+        """Return torch's states by name."""
+        return {"random.torch": self.torch, **{f"random.cuda.{n}": state for n, state in enumerate(self.cuda)}}
 
     def numbers(self) -> dict[str, Any]:
-        """Return Python's and numpy's states, as JSON."""
+        """Return Python's and numpy's states as JSON."""
         key = self.numpy["state"]["key"].tolist()
         return {"python": self.python, "numpy": {**self.numpy, "state": {**self.numpy["state"], "key": key}}}
 
@@ -169,10 +161,9 @@ class Randomness:
 
 
 @contextmanager
-def same_randomness() -> Iterator[None]:
-    """Put the random generators back at the end, so that nothing drawn inside changes what
-    follows."""
-    before = Randomness.now()
+def preserve_randomness() -> Iterator[None]:
+    """Restore the random generators at the end of the block."""
+    before = Randomness.capture()
     try:
         yield
     finally:
@@ -180,11 +171,7 @@ def same_randomness() -> Iterator[None]:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, numpy and torch.
-
-    Args:
-        seed: the same for all three.
-    """
+    """Seed the generators of Python, numpy and torch."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

@@ -31,11 +31,11 @@ import yaml
 from transformers import AutoModelForCausalLM
 
 from text2grad.align import CreditSettings
-from text2grad.durable.guard import only_run_in, writing
-from text2grad.durable.identity import digest_of_texts, refuse_changed
+from text2grad.durable.guard import lock_folder, report_disk_errors
+from text2grad.durable.identity import hash_texts, refuse_changed
 from text2grad.durable.log import LOGS
 from text2grad.durable.progress import ProgressLine
-from text2grad.durable.run import ResumeMode, put_in_place
+from text2grad.durable.run import ResumeMode, replace_folder
 from text2grad.engines.settings import VerlSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Example
@@ -124,7 +124,7 @@ class Job:
         is not."""
         if is_adapter(self.policy.model):
             files = [Path(self.policy.model) / name for name in (ADAPTER_CONFIG, ADAPTER_FILE)]
-            digest = digest_of_texts(sha256(file) for file in files if file.is_file())
+            digest = hash_texts(sha256(file) for file in files if file.is_file())
             return str((self.place / f"{START}{digest[:12]}").absolute())
         model = local_model(self.policy.model)
         return str(Path(model).absolute()) if Path(model).is_dir() else model
@@ -466,7 +466,7 @@ def settle(job: Job, examples: Sequence[Example]) -> None:
 
     job.folder.mkdir(parents=True, exist_ok=True)
     rows = [*prompt_rows(job, examples)]
-    with writing(job.folder):
+    with report_disk_errors(job.folder):
         parquet.write_table(pa.Table.from_pylist(rows), job.folder / "prompts.parquet")
         (job.folder / "ppo.yaml").write_text(written(job), encoding="utf-8")
         loop = [{"name": NAME, "_target_": f"{SIDE}.CriticLoop"}]
@@ -543,7 +543,7 @@ def train(job: Job, examples: Sequence[Example], python: str, resume: ResumeMode
         UserError: the settings of the unfinished run were others, verl fails, or one of our
             functions stops it.
     """
-    with only_run_in(job.place):
+    with lock_folder(job.place):
         if resume == "restart":
             clear(job)
         elif resume == "auto":
@@ -618,7 +618,7 @@ def write_start(job: Job) -> None:
             policy.model.save_pretrained(folder, safe_serialization=True)
             policy.tokenizer.save_pretrained(folder)
 
-        put_in_place(Path(job.start), write)
+        replace_folder(Path(job.start), write)
 
 
 def run(job: Job, python: str) -> None:
@@ -664,7 +664,8 @@ def _show(job: Job, line: ProgressLine, shown: int) -> int:
     rows = split_lines(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else []
     row = json.loads(rows[-1]) if rows and rows[-1].endswith("}") else {"step": shown}
     if row["step"] > shown:
-        line.done(row["step"], " ".join(f"{name} {row[name]:.3g}" for name in ("score", "kl") if name in row))
+        figures = (f"{name} {row[name]:.3g}" for name in ("score", "kl") if name in row)
+        line.finish_step(row["step"], " ".join(figures))
     return int(row["step"])
 
 
@@ -686,8 +687,8 @@ def collect(job: Job, python: str) -> None:
     if step < job.ppo.steps:
         raise UserError(f"verl ended after {step} of {job.ppo.steps} steps", f"see {job.folder / 'log.txt'}")
     actor, log = job.checkpoints / f"global_step_{step}" / "actor", job.log
-    with writing(job.place / "policy"):
-        put_in_place(job.place / "policy", partial(_write_policy, job, python, actor))
+    with report_disk_errors(job.place / "policy"):
+        replace_folder(job.place / "policy", partial(_write_policy, job, python, actor))
     for name in LOGS:
         if log != job.place and (log / name).is_file():
             os.replace(log / name, job.place / name)

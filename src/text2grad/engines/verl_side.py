@@ -24,7 +24,7 @@ from uuid import uuid4
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.align.critic_queue import CriticQueue
 from text2grad.align.rewards import get_table
-from text2grad.durable.log import LOGS, append_line, keep_before
+from text2grad.durable.log import LOGS, append_line, truncate_log
 from text2grad.engines.experience import Judged, Trajectory, lost, scored
 from text2grad.engines.verl import NAME, PROBLEM
 from text2grad.errors import UserError, optional_packages
@@ -225,7 +225,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         self.table = get_table(self.tokenizer)
         self.described: dict[str, float] = {}
         for name in LOGS:
-            keep_before(self.folder / name, self.global_steps)
+            truncate_log(self.folder / name, self.global_steps)
 
     def _compute_values(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Compute values, and the value after the last token, which verl drops: it bootstraps a cut

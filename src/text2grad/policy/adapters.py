@@ -15,7 +15,7 @@ from peft import PeftModel
 
 from text2grad.errors import UserError, first_line
 from text2grad.policy.files.manifest import refuse_damaged
-from text2grad.policy.files.save import digest_of_weights
+from text2grad.policy.files.save import hash_weights
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_heads
 from text2grad.policy.model import Policy
 
@@ -64,4 +64,4 @@ def _refuse_other_base(policy: Policy, folder: Path) -> None:
 def digest_of_base(model: Any) -> str:
     """SHA-256 over a model's weights without its adapters."""
     named = model.named_parameters()
-    return digest_of_weights((name.replace(".base_layer", ""), p) for name, p in named if "lora_" not in name)
+    return hash_weights((name.replace(".base_layer", ""), p) for name, p in named if "lora_" not in name)

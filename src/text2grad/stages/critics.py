@@ -24,9 +24,9 @@ from text2grad.critics.prompted import PLACES, Prompt, PromptedCritic, TaggerCri
 from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.critics.spec import CriticSpec, Ready
 from text2grad.critics.table import CRITICS, spec_of
-from text2grad.durable.identity import digest_of_texts, flatten, own_code
+from text2grad.durable.identity import flatten, hash_custom_code, hash_texts
 from text2grad.durable.machine import count_cores
-from text2grad.durable.progress import counting
+from text2grad.durable.progress import progress_reporter
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Environment, Example, Message, Source
 from text2grad.json_text import from_json
@@ -105,14 +105,14 @@ def critic_of_worker(settings: Path, folder: Path) -> Critic:
     Answers that are paid for are kept in the first `critic.NUMBER` of the folder that no other
     worker holds.
     """
-    from text2grad.durable.guard import only_run_in  # needs torch, which annotate does without
+    from text2grad.durable.guard import lock_folder  # needs torch, which annotate does without
 
     atexit.register(_OPEN.close)
     factory = _OPEN.enter_context(critic_factory(load_config(settings)))
     for number in count():
         place = folder / f"critic.{number}"
         with suppress(UserError):  # another worker holds it
-            _OPEN.enter_context(only_run_in(place))
+            _OPEN.enter_context(lock_folder(place))
             break
     return _OPEN.enter_context(factory.open(journal=place / "critic.journal"))
 
@@ -237,10 +237,10 @@ class CriticFactory:
         stored: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
         judge = (version("text2grad"), *flatten(sandbox=self.config.sandbox).values())
         reasons: list[str] = []
-        progress, stored_before = counting("checking the tests of each task")(len(examples)), len(stored)
+        progress, stored_before = progress_reporter("checking the tests of each task")(len(examples)), len(stored)
         try:
             for task in (Attempt(example, "") for example in examples):
-                key = digest_of_texts((*judge, task.tests, task.reference, *task.names))
+                key = hash_texts((*judge, task.tests, task.reference, *task.names))
                 if key in stored:
                     runner.gates[task.tests, task.names, task.reference] = Gate(not stored[key], stored[key])
                 elif task.tests:
@@ -283,7 +283,7 @@ def critic_inputs(config: Config, critic: Critic | None = None) -> dict[str, str
     files = spec.files(settings, config.run.folder)
     digests = {name: digest_of_path(path) for name, path in files.items()}
     prompt = (config.critic.prompted.prompt or "") if spec.kind == "prompted" else ""
-    code = own_code("the critic", config.critic.kind) | own_code("the critic's prompt", prompt)
+    code = hash_custom_code("the critic", config.critic.kind) | hash_custom_code("the critic's prompt", prompt)
     source = critic.source.model_dump(mode="json") if critic and spec.kind == "served" else {}
     served = {f"critic.source.{name}": str(value) for name, value in source.items()}
     return {**inputs, **code, **digests, **served}
@@ -294,7 +294,7 @@ def digest_of_path(path: Path) -> str:
     if path.is_file():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    return digest_of_texts(f"{file.name} {sha256(file)}" for file in files)
+    return hash_texts(f"{file.name} {sha256(file)}" for file in files)
 
 
 def prompt_name(critic: PromptedSettings, settings: TaskSettings, task: Task | None = None) -> str:
@@ -446,6 +446,6 @@ class RewardModel:
         tokens = 1 if verdict_only else settings.max_new_tokens
         greedy = SamplingSettings(max_new_tokens=tokens, temperature=0.0, batch_size=self.batch_size)
         vocabulary = None if verdict_only else vocabulary_for(model, settings.grounded)
-        progress = counting("verdicts" if verdict_only else "critiques")
+        progress = progress_reporter("verdicts" if verdict_only else "critiques")
         chat = LocalChat(model, greedy, name, vocabulary, progress)
         return PromptedCritic(chat, prompt, source, verdict_only=verdict_only)

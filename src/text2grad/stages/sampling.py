@@ -11,7 +11,7 @@ from typing import Any
 from text2grad.align import TokenTable
 from text2grad.critics.program import run_outcomes
 from text2grad.data.responses import Item
-from text2grad.durable.progress import counting
+from text2grad.durable.progress import progress_reporter
 from text2grad.feedback import (
     DRAFT,
     HUMAN_FEEDBACK,
@@ -42,7 +42,7 @@ def sample(
     """
     if not examples:
         return []
-    table, progress = TokenTable(policy.tokenizer), counting("sampling")(len(examples))
+    table, progress = TokenTable(policy.tokenizer), progress_reporter("sampling")(len(examples))
     if environment is None:
         prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
         samples = generate(policy, prompts, generation, progress=progress)

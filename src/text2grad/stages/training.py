@@ -40,9 +40,9 @@ from text2grad.config.derive import (
 )
 from text2grad.config.trust import sign
 from text2grad.durable.checkpoint import STATE as LOCAL_STATE
-from text2grad.durable.identity import digest_of_texts, flatten
+from text2grad.durable.identity import flatten, hash_texts
 from text2grad.durable.machine import derive_threads, total_memory
-from text2grad.durable.run import CHECKPOINTS, Choice, OnStep, ResumeMode, RunOptions
+from text2grad.durable.run import CHECKPOINTS, OnStep, PolicySelector, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.engines import verl
 from text2grad.engines.processes import joined
@@ -238,7 +238,7 @@ def _read_derived(file: Path, source: Mapping[str, Any], config: Config) -> dict
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    return digest_of_texts([to_json(content, sort_keys=True)])
+    return hash_texts([to_json(content, sort_keys=True)])
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class TrainingRun:
         start: PolicySettings | None = None,
         inputs: Mapping[str, str] | None = None,
         on_step: OnStep | None = None,
-        choice: Choice | None = None,
+        choice: PolicySelector | None = None,
     ) -> Iterator[RunOptions]:
         """Write the settings where there are none, train inside, and write them again at the end.
 
@@ -282,7 +282,7 @@ class TrainingRun:
             on_step=on_step,
             loggers=run.loggers,
             course=self.config.training,
-            choice=choice,
+            selector=choice,
         )
         if stage.is_main_process:
             write_settings(self.config, settings_folder)

@@ -40,8 +40,8 @@ class Learner:
     """A policy in training, its critic, and the settings of a step.
 
     `batch`: the data of the present step; None until it has been scored. `watch`: the seconds of
-    each phase. `environment` answers the policy, if the task has one. `doing` is called with the
-    name of a phase when it begins, `changing` before the policy is changed.
+    each phase. `environment` answers the policy, if the task has one. `begin_phase` is called with
+    the name of a phase when it begins, `prepare_update` before the policy is changed.
     """
 
     policy: Policy
@@ -51,8 +51,8 @@ class Learner:
     generation: GenerationSettings
     optimizers: Optimizers
     environment: MakeEnvironment | None = None
-    doing: Callable[[str], None] = lambda phase: None
-    changing: Callable[[], None] = lambda: None
+    begin_phase: Callable[[str], None] = lambda phase: None
+    prepare_update: Callable[[], None] = lambda: None
     batch: tuple[Responses, Rollout] | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
 
@@ -63,7 +63,7 @@ class Learner:
     def begin(self, phase: str) -> None:
         """Begin with a phase; there is no batch yet."""
         self.batch, self.watch = None, Stopwatch()
-        self.doing(phase)
+        self.begin_phase(phase)
 
     def sample(self, examples: Sequence[Example], prompts: Sequence[Sequence[int]]) -> list[Sample]:
         """Begin a step: one response per prompt."""
@@ -84,7 +84,7 @@ class Learner:
 
         `critic`: another one in place of the learner's.
         """
-        self.doing("critic")
+        self.begin_phase("critic")
         return together(
             partial(judge, examples, samples, self._table, critic or self.critic, self.credit),
             partial(measure, self.policy, batch, self.settings, self.generation.temperature, self._size),
@@ -94,8 +94,8 @@ class Learner:
 
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Gradient steps on a batch; the first ones of a run may train the value function alone."""
-        self.doing("update")
-        self.changing()
+        self.begin_phase("update")
+        self.prepare_update()
         warming = step < self.settings.warmup_steps
         temperature = self.generation.temperature
         return update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self._size)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from text2grad.align import Aligned, CreditSettings, TokenTable, credit, score_intervals
 from text2grad.align.trajectory import Trajectory, read_policy_tokens
-from text2grad.durable.identity import digest_of_data, digest_of_reference, flatten, own_code
+from text2grad.durable.identity import flatten, hash_custom_code, hash_data, hash_starting_weights
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Message, Transcript, conversation_of, turns_of
@@ -123,9 +123,9 @@ def identity_of(
     turns = ((*each.prompt, *conversation_of(each.response)) for each in answers)
     return {
         **flatten(offline=settings, credit=credit_settings),
-        **own_code("the credit scheme", credit_settings.scheme),
-        "the starting policy": digest_of_reference(policy),
-        "the logged answers": digest_of_data(policy, map(str, answers), itertools.chain.from_iterable(turns)),
+        **hash_custom_code("the credit scheme", credit_settings.scheme),
+        "the starting policy": hash_starting_weights(policy),
+        "the logged answers": hash_data(policy, map(str, answers), itertools.chain.from_iterable(turns)),
     }
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from text2grad.align import Aligned, TokenTable, token_labels
-from text2grad.durable.identity import digest_of_reference, flatten
+from text2grad.durable.identity import flatten, hash_starting_weights
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths
@@ -98,7 +98,7 @@ def supervised_identity(
     `data`."""
     return {
         **flatten(**{section: settings}),
-        "the starting model": digest_of_reference(policy),
+        "the starting model": hash_starting_weights(policy),
         **data,
     }
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from text2grad.align import CreditSettings
-from text2grad.durable.identity import digest_of_data, digest_of_reference, flatten, own_code
+from text2grad.durable.identity import flatten, hash_custom_code, hash_data, hash_starting_weights
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
@@ -108,7 +108,7 @@ def train_ppo(
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     identity = {
         **flatten(ppo=settings, credit=credit, generation=generation),
-        **own_code("the credit scheme", credit.scheme),
+        **hash_custom_code("the credit scheme", credit.scheme),
         **identity_of(policy, examples, critic),
     }
     policy.freeze_reference()
@@ -121,10 +121,10 @@ def train_ppo(
     cures = _cures(settings, generation)
     shown = ("score", "kl", "wrong_sign_rate")
     with Run(options, settings.steps, training, identity, cures, CHECKPOINT_EVERY, shown) as run:
-        learner.doing, learner.changing = run.doing, run.changing
+        learner.begin_phase, learner.prepare_update = run.begin_phase, run.prepare_update
         for step, chosen in run.steps(prompt_order(len(examples), settings, random.Random(options.seed))):
             beta = training.kl_coefficient
-            with run.guarding(partial(learner.strips, step)):
+            with run.guard_step(partial(learner.strips, step)):
                 followed, seconds = probes.answers(step, beta)
                 metrics = ppo_step(learner, [examples[i] for i in chosen], [prompts[i] for i in chosen], step, beta)
             training.kl_coefficient = next_coefficient(beta, metrics["kl"], settings)
@@ -133,7 +133,7 @@ def train_ppo(
                     run.log.sample(strip)
             for strip in followed:
                 run.log.sample(strip)
-            run.note(step, metrics | seconds)
+            run.record_metrics(step, metrics | seconds)
 
 
 def _cures(settings: PPOSettings, generation: GenerationSettings) -> Cures:
@@ -148,8 +148,8 @@ def identity_of(policy: Policy, examples: Sequence[Example], critic: Critic) -> 
     """What a run depends on beside its settings, by name; large things as digests."""
     turns = itertools.chain.from_iterable(example.prompt for example in examples)
     return {
-        "the starting policy": digest_of_reference(policy),
-        "the prompts": digest_of_data(policy, map(record_json, examples), turns),
+        "the starting policy": hash_starting_weights(policy),
+        "the prompts": hash_data(policy, map(record_json, examples), turns),
         "the critic": f"{critic.source.kind} {critic.source.prompt_version}",
     }
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.durable.identity import digest_of_data, flatten
+from text2grad.durable.identity import flatten, hash_data
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
@@ -114,7 +114,7 @@ def data_identity(policy: Policy, pairs: Sequence[Pair], heads: Heads = WORDS_AL
     """Digests of the pairs, and what is learned from them beside the answers, by name."""
     turns = itertools.chain.from_iterable((*pair.prompt, *conversation_of(pair.target)) for pair in pairs)
     return {
-        "the training pairs": digest_of_data(policy, map(str, pairs), turns),
+        "the training pairs": hash_data(policy, map(str, pairs), turns),
         **({"reward_model.label_weight": str(heads.label_weight)} if heads.label_weight else {}),
         **({"reward_model.score_head": "true"} if heads.verdicts else {}),
         **({"reward_model.kind": "tagger"} if heads.spans else {}),
@@ -177,7 +177,7 @@ def descend(
     with Run(options, len(batches), training, identity, cures, CHECKPOINT_EVERY) as run:
         policy.train(objective.dropout)
         for step, batch in run.steps(batches):
-            with run.guarding(partial(objective.described, step, batch)):
+            with run.guard_step(partial(objective.described, step, batch)):
                 metrics = objective.gradient(batch, size)
                 metrics["grad_norm"] = clip_gradient(policy.policy_parameters())
                 objective.check(metrics)
@@ -188,7 +188,7 @@ def descend(
             schedule.step()
             if stopping:
                 stopping.note(metrics["loss"])
-            run.note(step, metrics)
+            run.record_metrics(step, metrics)
             if stopping and stopping.over:
                 break
         if stopping:

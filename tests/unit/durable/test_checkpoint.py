@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from text2grad.durable import checkpoint as module
-from text2grad.durable.checkpoint import damage_of, newest_checkpoint, remove_checkpoints, write_checkpoint
-from text2grad.durable.guard import only_run_in
+from text2grad.durable.checkpoint import find_damage, newest_checkpoint, remove_checkpoints, write_checkpoint
+from text2grad.durable.guard import lock_folder
 from text2grad.durable.state import Randomness
 from text2grad.policy.files import manifest
 
@@ -85,7 +85,7 @@ def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="No space left"):
         write(tmp_path, 2)
     assert names(tmp_path) == ["checkpoint-1"]
-    assert damage_of(tmp_path / "checkpoint-1") == ""
+    assert find_damage(tmp_path / "checkpoint-1") == ""
 
 
 def calls() -> Iterator[tuple[Any, str]]:
@@ -147,7 +147,7 @@ def test_the_generators_go_on_where_they_were() -> None:
         return torch.randn(3).tolist(), np.random.normal(size=3).tolist(), __import__("random").gauss(0, 1)
 
     draw()  # an odd number of normal draws leaves one in reserve
-    now = Randomness.now()
+    now = Randomness.capture()
     saved = json.loads(json.dumps(now.numbers()))
     first = draw()
     assert draw() != first
@@ -157,6 +157,6 @@ def test_the_generators_go_on_where_they_were() -> None:
 
 def test_a_lock_is_given_back_and_dies_with_its_owner(tmp_path: Path) -> None:
     for _ in range(2):
-        with only_run_in(tmp_path / "run"):
+        with lock_folder(tmp_path / "run"):
             assert (tmp_path / "run" / "run.lock").read_text() == f"{os.getpid()}\n"
         assert names(tmp_path / "run") == []

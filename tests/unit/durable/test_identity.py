@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from text2grad.config import load_config
-from text2grad.durable.identity import changed, flatten
+from text2grad.durable.identity import describe_changes, flatten
 from text2grad.settings import Settings, value_at
 
 MAY_CHANGE = {
@@ -28,5 +28,5 @@ def test_a_run_depends_on_every_setting_but_those_that_may_change() -> None:
 def test_a_section_in_a_section_is_part_of_what_a_run_depends_on() -> None:
     words = ["--task.name", "demo", "--policy.model", "tiny"]
     one, other = (load_config(None, [*words, "--policy.lora.r", rank]) for rank in ("4", "8"))
-    (line,) = changed(flatten(policy=one.policy), flatten(policy=other.policy))
+    (line,) = describe_changes(flatten(policy=one.policy), flatten(policy=other.policy))
     assert line.split()[0] == "policy.lora"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from text2grad.durable import progress
-from text2grad.durable.progress import CountLine, ProgressLine, in_words
+from text2grad.durable.progress import CountLine, ProgressLine, format_duration
 
 
 class Clock:
@@ -37,11 +37,11 @@ def shown(clock: Clock, capsys: pytest.CaptureFixture[str]) -> Shown:
     def lines(line: ProgressLine, numbers: range, sampling: float, update: float) -> list[str]:
         with line:
             for step in numbers:
-                line.doing(step, "sampling")
+                line.begin_phase(step, "sampling")
                 clock.now += sampling
-                line.doing(step, "update")
+                line.begin_phase(step, "update")
                 clock.now += update
-                line.done(step, "score 0.5")
+                line.finish_step(step, "score 0.5")
         return capsys.readouterr().err.splitlines()
 
     return lines
@@ -73,17 +73,17 @@ def test_a_bar_has_the_time_left_of_all_steps_done(clock: Clock) -> None:
     shown = []
     with line:
         for step in range(5):
-            line.doing(step, "update")
+            line.begin_phase(step, "update")
             shown.append(line._bar.tasks[0].description)
             clock.now += 34.0
-            line.done(step, "")
+            line.finish_step(step, "")
     assert shown[0] == "x (update)"
     assert [text.rpartition(", ")[2] for text in shown[1:]] == [f"{n} min left" for n in (11, 10, 10, 9)]
 
 
 def test_durations_are_rounded() -> None:
     durations = {0: "0 s", 89: "89 s", 91: "2 min", 3000: "50 min", 9000: "2.5 h"}
-    assert {seconds: in_words(seconds) for seconds in durations} == durations
+    assert {seconds: format_duration(seconds) for seconds in durations} == durations
 
 
 def test_a_count_is_told_now_and_then_and_not_of_what_is_quick(
@@ -92,5 +92,5 @@ def test_a_count_is_told_now_and_then_and_not_of_what_is_quick(
     line = CountLine("sampling", 400)
     for count in (100, 200, 300, 400):
         clock.now += 20.0
-        line.reached(count)
+        line.update(count)
     assert capsys.readouterr().err == "sampling: 200/400, 40 s left\n"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from text2grad.align import CreditSettings
 from text2grad.critics.prompted import PromptedCritic
-from text2grad.durable.identity import digest_of_reference
+from text2grad.durable.identity import hash_starting_weights
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message, Source
@@ -154,7 +154,8 @@ def test_an_adapter_trained_in_this_process_is_a_start_like_one_that_was_loaded(
 def test_the_starting_adapter_is_part_of_what_a_run_starts_from(base: Path, sft: Path, tmp_path: Path) -> None:
     write_policy(moved(load_policy(settings(sft)), 5), tmp_path / "other")
     starts = (base, base, sft, sft, tmp_path / "other")
-    fresh, again, begun, same_start, other = (digest_of_reference(load_policy(settings(start))) for start in starts)
+    hashes = (hash_starting_weights(load_policy(settings(start))) for start in starts)
+    fresh, again, begun, same_start, other = hashes
     assert fresh == again, "a new adapter is drawn at random"
     assert begun == same_start and len({fresh, begun, other}) == 3
 

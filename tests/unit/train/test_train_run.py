@@ -164,7 +164,7 @@ def test_generators_of_many_devices_go_back_to_their_own(monkeypatch: pytest.Mon
     given: dict[int, int] = {}
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 12)
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, index: given.update({index: int(state[0])}))
-    now = Randomness.now()
+    now = Randomness.capture()
     saved = Randomness(now.python, now.numpy, now.torch, [torch.tensor([n]) for n in range(11)])
     Randomness.restore(saved.tensors(), saved.numbers())
     assert given == {n: n for n in range(11)}

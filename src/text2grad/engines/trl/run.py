@@ -19,10 +19,10 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from text2grad.align import CreditSettings
-from text2grad.durable.guard import only_run_in, writing
-from text2grad.durable.identity import changed, flatten, own_code, refuse_changed
+from text2grad.durable.guard import lock_folder, report_disk_errors
+from text2grad.durable.identity import describe_changes, flatten, hash_custom_code, refuse_changed
 from text2grad.durable.log import RunLog
-from text2grad.durable.run import CHECKPOINTS, Cures, RunOptions, hand_over
+from text2grad.durable.run import CHECKPOINTS, Cures, RunOptions, write_final_policy
 from text2grad.engines.processes import joined
 from text2grad.engines.trl import STATE
 from text2grad.engines.trl.fields import make_args, shape_of, shared_fields
@@ -70,7 +70,7 @@ def train_trl(
     loop = {
         "run.processes": str(processes),
         **flatten(ppo=settings, credit=credit, generation=generation),
-        **own_code("the credit scheme", credit.scheme),
+        **hash_custom_code("the credit scheme", credit.scheme),
         **identity_of(policy, examples, critic),
     }
     refuse_unlike(identity := options.identity(loop))
@@ -98,7 +98,7 @@ def refuse_unlike(identity: Mapping[str, str]) -> None:
     """
     mine, *others = gather_object([dict(identity)])
     for process, other in enumerate(others, start=1):
-        if changes := changed(mine, other):
+        if changes := describe_changes(mine, other):
             raise UserError(
                 f"process {process} has other settings or inputs than process 0: {', '.join(changes[:3])}",
                 "start all with the same command, and with the same files in reach",
@@ -148,7 +148,7 @@ def only_first(folder: Path) -> Iterator[None]:
         agreed(lambda: None)
         yield
         return
-    hold = only_run_in(folder)
+    hold = lock_folder(folder)
     agreed(hold.__enter__)
     try:
         yield
@@ -237,7 +237,7 @@ class EngineRun(TrainerCallback):
         state = json.loads((saved / STATE).read_text(encoding="utf-8"))
         self.done = state["step"]
         self.take_over(state)
-        self.log.go_back(state["logs"], saved)
+        self.log.rewind(state["logs"], saved)
         self._say(f"resumes after step {self.done} of {self.total}")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -247,8 +247,8 @@ class EngineRun(TrainerCallback):
 
     def _begin(self) -> None:
         self.log.open_loggers(self.options.loggers, self.done)
-        if self.options.choice and self.first:
-            self.options.choice.begin(self.done)
+        if self.options.selector and self.first:
+            self.options.selector.begin(self.done)
 
     def end_step(self, control: Any) -> None:
         """Count a step that is written, and say whether to save or to stop."""
@@ -264,7 +264,7 @@ class EngineRun(TrainerCallback):
         if self.first:
             place = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
             ours = {**self.state(), "step": self.done, "identity": self.identity}
-            with writing(place):
+            with report_disk_errors(place):
                 place.write_text(to_json({**ours, "logs": self.log.positions()}), encoding="utf-8")
 
     def finish(self) -> None:
@@ -280,12 +280,12 @@ class EngineRun(TrainerCallback):
     def _finish(self, weights: Mapping[str, Tensor] | None) -> None:
         if not self.first:
             return
-        with writing(self.options.folder / "policy"):
-            hand_over(self.policy, self.options.folder / "policy", self.options.choice, weights)
+        with report_disk_errors(self.options.folder / "policy"):
+            write_final_policy(self.policy, self.options.folder / "policy", self.options.selector, weights)
         self.log.finish()
         shutil.rmtree(self.options.folder / CHECKPOINTS, ignore_errors=True)
-        if self.options.choice:
-            self.options.choice.end()
+        if self.options.selector:
+            self.options.selector.end()
 
     def _say(self, line: str) -> None:
         if self.first:

@@ -25,7 +25,7 @@ def write_manifest(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps({"files": sums}), encoding="utf-8")
 
 
-def damage_of(folder: Path) -> str:
+def find_damage(folder: Path) -> str:
     """Describe the damage of a folder; empty if the files of its manifest are as they were
     saved."""
     try:
@@ -45,6 +45,6 @@ def refuse_damaged(folder: Path) -> None:
     Raises:
         UserError: a file is damaged, missing or was changed.
     """
-    if (folder / MANIFEST).is_file() and (damage := damage_of(folder)):
+    if (folder / MANIFEST).is_file() and (damage := find_damage(folder)):
         cure = f"copy it again, or train it again; if the change is meant, remove {folder / MANIFEST}"
         raise UserError(f"the model in {folder} is damaged ({damage})", cure)

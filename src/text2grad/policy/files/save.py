@@ -74,7 +74,7 @@ def _save_model(model: Any, folder: Path, weights: Mapping[str, Tensor] | None =
     (folder / POLICY_ADAPTER).rmdir()
 
 
-def digest_of_weights(named: Iterable[tuple[str, Tensor]]) -> str:
+def hash_weights(named: Iterable[tuple[str, Tensor]]) -> str:
     """SHA-256 over the names and bytes of weights, in this order."""
     digest = hashlib.sha256()
     for name, weight in named:

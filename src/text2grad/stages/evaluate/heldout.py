@@ -20,7 +20,7 @@ from typing import Any
 from text2grad.config import Config
 from text2grad.durable.checkpoint import oldest_step
 from text2grad.durable.run import CHECKPOINTS, save_policy
-from text2grad.durable.state import same_randomness
+from text2grad.durable.state import preserve_randomness
 from text2grad.errors import UserError
 from text2grad.eval.measures import TaskMeasure, mean_scores
 from text2grad.policy.files.manifest import MANIFEST
@@ -95,7 +95,7 @@ class HeldoutCurve:
             UserError: the task has no measure.
         """
         started = time.perf_counter()
-        with same_randomness():
+        with preserve_randomness():
             results = evaluate_policy(self.policy, self.exam)
         seconds = time.perf_counter() - started
         greedy = mean_scores(results.answers)  # the task's measures, without length and variety

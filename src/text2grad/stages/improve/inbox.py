@@ -107,9 +107,9 @@ class Inbox:
 
 @contextmanager
 def _only_user_of(folder: Path) -> Iterator[None]:
-    from text2grad.durable.guard import only_run_in
+    from text2grad.durable.guard import lock_folder
 
-    with only_run_in(folder):
+    with lock_folder(folder):
         yield
 
 

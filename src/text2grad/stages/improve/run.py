@@ -309,9 +309,9 @@ def describe_verdict(comparison: Comparison, best: str) -> str:
 
 def copy_policy(run: RunFolder, name: str, target: Path) -> None:
     """Copy a policy of the run to a folder; a crash leaves no half copy."""
-    from text2grad.durable.run import put_in_place
+    from text2grad.durable.run import replace_folder
 
-    put_in_place(target, partial(shutil.copytree, run.find_policy(name)))
+    replace_folder(target, partial(shutil.copytree, run.find_policy(name)))
 
 
 def _next_commands(run: RunFolder, policy: Path | None, records: int) -> list[str]:

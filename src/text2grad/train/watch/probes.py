@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from text2grad.durable.log import Stopwatch
-from text2grad.durable.state import same_randomness
+from text2grad.durable.state import preserve_randomness
 from text2grad.feedback import Critique, Example, Judgement, Source
 from text2grad.train.account import due, probe_strips
 from text2grad.train.learner import Learner
@@ -53,7 +53,7 @@ class Probes:
         draws = draws_of(self.seed, PROBES, len(self.prompts), tokens)
         judged = learner.critic.source.kind in FREE
         critic = learner.critic if judged else NullCritic(learner.critic.source)
-        with same_randomness():
+        with preserve_randomness():
             asked = learner.policy, self.prompts, generation, draws
             samples = respond(*asked, learner.environment, self.examples)
             batch = packed(learner.policy, self.prompts, samples)
