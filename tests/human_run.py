@@ -18,7 +18,7 @@ from text2grad.stages.reward_model import train as reward_model
 from text2grad.stages.reward_model.train import RewardModelSummary, run_train_reward
 from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
-from text2grad.tasks.base import question_of
+from text2grad.tasks.base import question_text
 
 
 class Trained(NamedTuple):
@@ -38,7 +38,7 @@ class Trained(NamedTuple):
 def train_all(config: Config) -> Trained:
     """Run all stages in a folder that has feedback."""
     records = read_jsonl(config.run.folder / "feedback.jsonl", Feedback)
-    question = {record.id: question_of(record) for record in records}
+    question = {record.id: question_text(record) for record in records}
     questions: dict[str, set[str]] = {}
 
     def tap(patch: pytest.MonkeyPatch, stage: ModuleType, name: str, title: str = "") -> None:

@@ -10,11 +10,8 @@ import pytest
 from text2grad.config import find_config, load_config
 from text2grad.errors import UserError
 from text2grad.tasks import library
-from text2grad.tasks.base import TaskSettings, load_task, split_of
+from text2grad.tasks.base import TaskSettings, assign_split, load_task
 from text2grad.tasks.function_summaries import (
-    MOST_SHARED,
-    _shared,
-    _shingles,
     sentence_bleu,
     shorten,
     split_functions,
@@ -96,7 +93,7 @@ def test_the_function_that_is_read_from_a_file(tmp_path: Path) -> None:
             name="HTTPQueue.next_item",
             signature="(key, wait, *rest) -> str",
             summary="Return the item under a key.",
-            rest="Waits for it as long as there is hope.",
+            body="Waits for it as long as there is hope.",
         )
     ]
 
@@ -168,7 +165,7 @@ def test_copies_across_the_split_are_not_held_out() -> None:
     assert split["sft"]
     trained_on = {item.package for item in (*split["sft"], *split["train"])}
     inside = next(name for name in names if name in trained_on)
-    outside = next(name for name in names if split_of(name, settings) == "heldout")
+    outside = next(name for name in names if assign_split(name, settings) == "heldout")
     copied = "The quick brown fox jumps over the lazy dog and into the river beyond."
     trained = function(inside, "Sort the rows by name.", copied)
     held = [
@@ -178,7 +175,6 @@ def test_copies_across_the_split_are_not_held_out() -> None:
     ]
     heldout = split_functions([trained, *held], settings)["heldout"]
     assert [item.summary for item in heldout] == ["Open the file for good."]
-    assert _shared(_shingles(held[0]), _shingles(trained)) >= MOST_SHARED
 
 
 def test_installed_packages_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,8 +187,8 @@ def test_installed_packages_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert first == installed_functions() and len(first) == 2
     package(roots, "another", 1)  # an installation changes what is there
     assert [item.package for item in installed_functions()] == ["another"]
-    (cache,) = (tmp_path / "cache" / "text2grad").glob(f"*{library._installed([roots])}*")
-    cache.write_text("torn", encoding="utf-8")
+    for cache in (tmp_path / "cache" / "text2grad").iterdir():
+        cache.write_text("torn", encoding="utf-8")
     assert [item.package for item in installed_functions()] == ["another"]
 
 

@@ -51,7 +51,7 @@ def test_equal_seeds_give_equal_documents_and_a_limit_is_of_the_demonstrations()
     assert [len(task(limit=7).examples(split)) for split in ("sft", "train", "heldout")] == [7, 400, 200]
     assert task(limit=7).examples("sft") == task().examples("sft")[:7]
     assert task(heldout_share=0.0).examples("heldout") == []
-    with pytest.raises(UserError, match="splits of its own"):
+    with pytest.raises(UserError, match="predefined splits"):
         task(heldout_data="x.jsonl")
 
 

@@ -10,7 +10,7 @@ import pytest
 from text2grad.config import find_config, load_config
 from text2grad.critics.table import spec_of
 from text2grad.feedback import Critique, Example, Message, Transcript, conversation_of, turns_of
-from text2grad.tasks.base import TaskSettings, environment_of, load_task
+from text2grad.tasks.base import TaskSettings, get_environment_factory, load_task
 from text2grad_lab.tasks.lookup import LookupCritic, LookupTask, Tools
 from text2grad_lab.tasks.lookup.problems import SLOTS, Problem
 
@@ -172,10 +172,10 @@ def test_tools_answer_calls(line: str, said: str) -> None:
 def test_the_preset_names_the_task_and_its_critic() -> None:
     config = load_config(find_config("text2grad_lab:lookup"))
     task = load_task(config.task)
-    make = environment_of(task)
+    make = get_environment_factory(task)
     assert (
         make is not None
         and isinstance(make(), Tools)
-        and environment_of(load_task(TaskSettings(name="demo"))) is None
+        and get_environment_factory(load_task(TaskSettings(name="demo"))) is None
     )
     assert isinstance(spec_of(config.critic.kind).make(None, None), LookupCritic)  # type: ignore[arg-type]

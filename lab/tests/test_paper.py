@@ -86,7 +86,7 @@ WRONG = {
     "an option that is none": ("train --config slf5k --nmae x", "exit code 2: error: unknown option --nmae"),
     "a split of another task": (
         "choices {base} --config ultrafeedback --task.split [0.3,0.5,0.2]",
-        "exit code 1: error: task 'text2grad_lab.benchmarks.arc:ARC' has splits of its own",
+        "exit code 1: error: task 'text2grad_lab.benchmarks.arc:ARC' has predefined splits",
     ),
     "a data set that is none": (
         "evaluate sft --config slf5k --task.data no/such",

@@ -244,5 +244,5 @@ def test_without_the_tables_one_line_names_the_package(monkeypatch: pytest.Monke
     monkeypatch.setattr("text2grad_lab.tasks.reports.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install vega_datasets"):
         load_task(TaskSettings(name="text2grad_lab.tasks.reports:ReportsTask"))
-    with pytest.raises(UserError, match="splits of its own"):
+    with pytest.raises(UserError, match="predefined splits"):
         load_task(TaskSettings(name="text2grad_lab.tasks.reports:ReportsTask", split=(0.5, 0.25, 0.25)))

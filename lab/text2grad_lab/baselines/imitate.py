@@ -24,7 +24,7 @@ from text2grad.stages import Summary, inlined
 from text2grad.stages.sft import report_early_end
 from text2grad.stages.train import read_training_records
 from text2grad.stages.training import facts_of_pairs, prepare_training
-from text2grad.tasks.base import question_of, words_of
+from text2grad.tasks.base import question_key
 from text2grad.train.pairs import Pair
 from text2grad.train.supervised import train_supervised
 from text2grad.train.watch.steps import LossFloor
@@ -126,7 +126,7 @@ def revision_pairs(
     pairs = [
         Pair(case.example.id, tuple(revision_messages(prompt.text, case, chat.excess)), response)
         for case in cases_of(records)
-        if (response := best.get(words_of(question_of(case.example))))
+        if (response := best.get(question_key(case.example)))
     ]
     if not pairs:
         raise UserError("no prompt has both a passing answer and one to revise", MORE_ANSWERS)
@@ -149,4 +149,4 @@ def chosen_answers(records: Sequence[Feedback], choice: Choice) -> list[Feedback
 
 def question(record: Feedback) -> str:
     """Return the words of a record's question, by which equal prompts are recognised."""
-    return words_of(question_of(record))
+    return question_key(record)

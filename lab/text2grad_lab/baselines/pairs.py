@@ -35,7 +35,7 @@ from text2grad.stages import Summary, inlined
 from text2grad.stages.reward_model.data import splits_of_task
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.training import prepare_training
-from text2grad.tasks.base import question_of, split_of, words_of
+from text2grad.tasks.base import assign_split, question_key, question_text
 from text2grad.train.settings import SupervisedSettings
 from text2grad_lab.readers.preference import read_pairs
 
@@ -240,7 +240,7 @@ def preference_data(config: Config, data: str) -> SplitPairs:
         raise UserError(f"{data} has answers of several turns", "the lab's trainers learn from single answers")
     heldout = {_words(pair) for pair in heldout_pairs}
     for pair in read.pairs:
-        rule = "train" if beside else split_of(question_of(pair), config.task)
+        rule = "train" if beside else assign_split(question_text(pair), config.task)
         if splits.get(_words(pair), rule) == "heldout":
             heldout.add(_words(pair))
     train = [pair for pair in read.pairs if _words(pair) not in heldout]
@@ -277,4 +277,4 @@ def summary_of(
 
 
 def _words(pair: Preference) -> str:
-    return words_of(question_of(pair))
+    return question_key(pair)

@@ -29,7 +29,7 @@ from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.train import read_training_records
 from text2grad.stages.training import prepare
-from text2grad.tasks.base import question_of, words_of
+from text2grad.tasks.base import question_key
 from text2grad_lab.baselines.records import refuse_transcripts
 from text2grad_lab.baselines.revision import Case, finds_nothing, refine_settings, revise, revision_prompt
 
@@ -122,7 +122,7 @@ def first_of_each(cases: Sequence[Case], limit: int | None) -> Iterator[Case]:
     """Yield at most `limit` cases per question, in their order."""
     counts: Counter[str] = Counter()
     for case in cases:
-        question = words_of(question_of(case.example))
+        question = question_key(case.example)
         counts[question] += 1
         if limit is None or counts[question] <= limit:
             yield case

@@ -31,7 +31,7 @@ from text2grad.stages.run_folder import (
 )
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
-from text2grad.tasks.base import environment_of
+from text2grad.tasks.base import get_environment_factory
 from text2grad_lab.baselines.revision import Case, finds_nothing, refuse_informed_critic, revise, revision_prompt
 
 
@@ -62,7 +62,7 @@ def run_reflect(config: Config, target: str) -> ReflectSummary:
     refuse_informed_critic(config)
     run = prepare(config)
     task = run.task()
-    if environment_of(task):
+    if get_environment_factory(task):
         raise UsageError("reflect revises single answers, and this task has an environment", "another task")
     heldout = heldout_prompts(task, config.evaluate.limit)
     policy = load_frozen(run.policy(target))

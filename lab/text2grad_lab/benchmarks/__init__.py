@@ -1,7 +1,7 @@
 """Published benchmarks: all their questions are held out."""
 
 from text2grad.feedback import Example
-from text2grad.tasks.base import Split, TaskSettings, refuse_shares
+from text2grad.tasks.base import Split, TaskSettings, refuse_split_settings
 
 
 class Benchmark:
@@ -16,7 +16,7 @@ class Benchmark:
     critic_prompt = "qa"
 
     def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
+        refuse_split_settings(settings)
         self._questions = self.read(settings)
 
     def read(self, settings: TaskSettings) -> list[Example]:

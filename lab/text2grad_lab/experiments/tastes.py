@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from text2grad.critics.spec import CriticSpec
 from text2grad.feedback import Critique, Example, Judgement, Label, Message, Source, Span
-from text2grad.tasks.base import Split, TaskSettings, refuse_shares
+from text2grad.tasks.base import Split, TaskSettings, refuse_split_settings
 
 THINGS = (
     "report", "budget", "meeting room", "spare key", "price list", "contract", "projector", "travel plan", "logo",
@@ -47,7 +47,7 @@ class Replies:
     name, critic_prompt = "replies", "qa"
 
     def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
+        refuse_split_settings(settings)
         self.seed, self.sizes = settings.seed, {"sft": settings.limit or 240, "train": 400, "heldout": 100}
         things = list(THINGS)
         random.Random(f"{self.seed}/things").shuffle(things)

@@ -16,7 +16,7 @@ from text2grad.stages import Summary, inlined
 from text2grad.stages.evaluate.answers import heldout_of
 from text2grad.stages.run_folder import ANSWERS, RunFolder, write_json
 from text2grad.stages.training import prepare
-from text2grad.tasks.base import question_of
+from text2grad.tasks.base import question_text
 from text2grad_lab.measures.bertscore import Encoder, bert_figures
 from text2grad_lab.measures.perplexity import perplexity
 
@@ -67,5 +67,5 @@ def _figures(answers: SystemAnswers, bert: Encoder | None, policy: Policy | None
 
 def _refuse_no_prompts(systems: Mapping[Path, SystemAnswers]) -> None:
     for file, answers in systems.items():
-        if not all(question_of(example).strip() for example in answers.examples):
+        if not all(question_text(example).strip() for example in answers.examples):
             raise UserError(f"{file}: an answer has no 'prompt'", "the model that reads is given the prompt, too")

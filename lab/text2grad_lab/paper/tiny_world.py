@@ -22,7 +22,7 @@ from typing import Any
 from text2grad.critics.canaries import OURS as CANARIES
 from text2grad.errors import UserError
 from text2grad.strict_yaml import parse_yaml
-from text2grad.tasks.base import TaskSettings, read_prompt, split_of
+from text2grad.tasks.base import TaskSettings, assign_split, read_prompt
 
 Row = dict[str, Any]
 TABLES = Path(__file__).with_suffix(".yaml")
@@ -197,7 +197,7 @@ def _numbers(question: str, heldout_share: float, counts: Mapping[str, int]) -> 
     settings = TaskSettings(name="qa", heldout_share=heldout_share)
     left, found = dict(counts), []
     for number in range(10_000):
-        split = split_of(question.replace("{n}", str(number)).casefold(), settings)
+        split = assign_split(question.replace("{n}", str(number)).casefold(), settings)
         if left[split]:
             left[split] -= 1
             found.append(number)

@@ -9,7 +9,7 @@ from text2grad.feedback import Example
 from text2grad.tasks.function_summaries import FunctionSummariesTask, shorten
 from text2grad.tasks.library import DocumentedFunction
 
-REST, SIGNATURE = 90, 40
+BODY, SIGNATURE = 90, 40
 """Characters of the docstring's rest and of the signature that are shown: such a model has a short
 context."""
 
@@ -22,11 +22,11 @@ class DocstringsTask(FunctionSummariesTask):
 
     name = "docstrings"
 
-    def prompt(self, function: DocumentedFunction, room: int | None) -> Example:
+    def prompt(self, function: DocumentedFunction, context: int | None) -> Example:
         """Return the shortened function and its summary, both in small letters."""
         signature = shorten(function.signature.replace("_", " "), SIGNATURE)
-        rest = shorten(function.rest, REST if room is None else room)
-        content = f"{in_words(function.name)} {signature}\n{rest}"
+        body = shorten(function.body, BODY if context is None else context)
+        content = f"{in_words(function.name)} {signature}\n{body}"
         return single_turn_example(
             function.place, content.lower(), function.summary.lower(), {"package": function.package}
         )

@@ -22,7 +22,7 @@ from typing import Any
 from text2grad.data.published import single_turn_example
 from text2grad.feedback import Example
 from text2grad.strict_yaml import parse_yaml
-from text2grad.tasks.base import Split, TaskSettings, refuse_shares
+from text2grad.tasks.base import Split, TaskSettings, refuse_split_settings
 from text2grad_lab.tasks.objects import Fields
 from text2grad_lab.tasks.sorts import sorts_of
 from text2grad_lab.tasks.values import Value, draw
@@ -116,7 +116,7 @@ class ExtractionTask:
     critic_prompt = "qa"
 
     def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
+        refuse_split_settings(settings)
         self._settings, self._kinds = settings, read_kinds()
 
     def examples(self, split: Split) -> list[Example]:

@@ -26,7 +26,7 @@ from text2grad.data.published import single_turn_example
 from text2grad.errors import UserError
 from text2grad.feedback import Example, conversation_text
 from text2grad.strict_yaml import parse_yaml
-from text2grad.tasks.base import Split, TaskSettings, refuse_shares
+from text2grad.tasks.base import Split, TaskSettings, refuse_split_settings
 from text2grad_lab.tasks.sorts import sorts_of
 from text2grad_lab.tasks.statements import WORDS, Fact, Report
 
@@ -181,7 +181,7 @@ class ReportsTask:
     critic_prompt = "summarization"
 
     def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
+        refuse_split_settings(settings)
         folder()
         self._settings, self._tables = settings, read_tables()
 

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from text2grad.eval.metrics import Interval, mean_with_interval
 from text2grad.feedback import Feedback
-from text2grad.tasks.base import question_of
+from text2grad.tasks.base import question_text
 from text2grad.unicode_words import units
 
 SHORT_TERM, LONGEST_TERM = 4, 8
@@ -86,7 +86,7 @@ def expectations(records: Sequence[Feedback], heldout: Iterable[str]) -> dict[st
     terms = criticised_terms(records)
     by_question: dict[str, list[Feedback]] = {}
     for record in records:
-        by_question.setdefault(question_of(record), []).append(record)
+        by_question.setdefault(question_text(record), []).append(record)
     usual = fmean([len(words_in(record.response)) for record in records] or [0.0])
     expected = {}
     for question in heldout:

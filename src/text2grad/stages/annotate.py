@@ -27,7 +27,7 @@ from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import CriticFactory, critic_factory, prompt_name
 from text2grad.stages.paid import AnnotateOptions, PaidJob, refuse_endpoint_options
 from text2grad.stages.run_folder import HELDOUT_FEEDBACK, RunFolder
-from text2grad.tasks.base import Task, environment_of, feedback_split
+from text2grad.tasks.base import Task, feedback_split, get_environment_factory
 
 AT_A_TIME = 8192
 """Items that a critic is shown at once: their judgements are held until all of them are judged."""
@@ -228,7 +228,7 @@ def _responses(
     elif options.plan:
         parts = [planned_items(*pair, generation.max_new_tokens) for pair in zip(prompts, counts, strict=True)]
     else:
-        policy, make = run.load_policy(options.start), environment_of(task)
+        policy, make = run.load_policy(options.start), get_environment_factory(task)
         pairs = zip(prompts, counts, strict=True)
         parts = [sampled_items(policy, part, count, generation, make) for part, count in pairs]
     return [part[: options.limit] for part in parts]

@@ -36,8 +36,8 @@ from text2grad.policy.settings import SamplingSettings
 from text2grad.sandbox import Gate, Runner, SandboxSettings
 from text2grad.settings import Settings
 from text2grad.stages.run_folder import RunFolder, write_json
-from text2grad.tasks.base import Task, TaskSettings, environment_of, load_task, prompt_version, read_prompt
-from text2grad.tasks.prompt_files import version_of
+from text2grad.tasks.base import Task, TaskSettings, get_environment_factory, load_task, prompt_version, read_prompt
+from text2grad.tasks.prompt_files import format_version
 
 if TYPE_CHECKING:
     from text2grad.policy.model import Policy
@@ -119,7 +119,7 @@ def critic_of_worker(settings: Path, folder: Path) -> Critic:
 
 def environment_of_worker(settings: Path) -> Callable[[], Environment] | None:
     """Return what makes the environment of an episode, in a worker of an engine."""
-    return environment_of(RunFolder.of(load_config(settings)).task())
+    return get_environment_factory(RunFolder.of(load_config(settings)).task())
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ def load_prompt(name: str) -> Prompt:
     if not is_import_path(name):
         return Prompt(read_prompt(name), prompt_version(name))
     prompt: Prompt = load_named("prompt", name, kinds=(Prompt,))
-    version = prompt.version or version_of(name.rpartition(":")[2], prompt.text)
+    version = prompt.version or format_version(name.rpartition(":")[2], prompt.text)
     return replace(prompt, version=version)
 
 

@@ -33,7 +33,7 @@ from text2grad.stages.training import (
     refuse_other_engines,
     warn_if_loss_flat,
 )
-from text2grad.tasks.base import Task, environment_of, read_prompt
+from text2grad.tasks.base import Task, get_environment_factory, read_prompt
 from text2grad.train.pairs import Pair, updates_of
 from text2grad.train.settings import SFTSettings
 from text2grad.train.supervised import train_supervised
@@ -86,7 +86,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
     warn_if_loss_flat(stage.folder, "sft", settings.lr)
     report_early_end("sft", settings, len(pairs), metrics)
     heldout = [] if is_split(policy.model) else task.examples("heldout")
-    matches = match_references(policy, run.config.generation, heldout, environment_of(task))
+    matches = match_references(policy, run.config.generation, heldout, get_environment_factory(task))
     return SFTSummary(
         examples=len(pairs),
         heldout=len(matches) or None,

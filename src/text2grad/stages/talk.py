@@ -42,7 +42,7 @@ from text2grad.stages.critics import CriticFactory, critic_factory
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
-from text2grad.tasks.base import environment_of
+from text2grad.tasks.base import get_environment_factory
 
 BEFORE = "before"
 SHOWN_PROMPTS = 2
@@ -229,7 +229,7 @@ def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
     tokens = min(SHOWN_TOKENS, config.generation.max_new_tokens)
     generation = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
     policies = [(BEFORE, run.policy()), (name, run.policy(name))]
-    return _answer_all(policies, examples, config.run.seed, generation, environment=environment_of(task))
+    return _answer_all(policies, examples, config.run.seed, generation, environment=get_environment_factory(task))
 
 
 def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:

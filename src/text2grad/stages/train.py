@@ -44,7 +44,7 @@ from text2grad.stages.training import (
     prepare_training,
     refuse_other_engines,
 )
-from text2grad.tasks.base import Task, environment_of, question_of, split_of, words_of
+from text2grad.tasks.base import Task, assign_split, get_environment_factory, question_key
 from text2grad.train.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import Pair
 from text2grad.train.ppo import train_ppo
@@ -153,7 +153,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
                     settings.credit,
                     settings.generation,
                     options,
-                    environment_of(task),
+                    get_environment_factory(task),
                 )
     stage.exit_other_processes()
     policy_folder = stage.folder / "policy"
@@ -193,7 +193,7 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
         prompts = encode_prompts(
             policy.tokenizer, examples, context_of(policy.model), config.generation.max_new_tokens
         )
-        prompt_tokens, has_environment = max(map(len, prompts)), environment_of(task) is not None
+        prompt_tokens, has_environment = max(map(len, prompts)), get_environment_factory(task) is not None
         verl.refuse_unfit(verl_job(config, stage, prompt_tokens, has_environment))
         settings = stage.finalise(policy, facts_of_prompts(policy, examples)).config
         job = verl_job(settings, stage, prompt_tokens, has_environment)
@@ -241,7 +241,7 @@ def read_training_records(path: Path, run: RunFolder) -> tuple[list[Feedback], d
         raise UserError(problem, "remove them from the file")
     settings = run.task_settings
     splits = splits_of(run.task(), settings)
-    questions = [words_of(question_of(record)) for record in records]
+    questions = [question_key(record) for record in records]
     if not any(question in splits for question in questions):
         raise UserError(
             f"{path}: none of {len(records)} records is about a prompt of the task {settings.name!r}",
@@ -251,7 +251,7 @@ def read_training_records(path: Path, run: RunFolder) -> tuple[list[Feedback], d
     for record, question in zip(records, questions, strict=True):
         if record.error is not None:
             left_out["failed_records"] += 1
-        elif splits.get(question, split_of(question, settings)) == "heldout":
+        elif splits.get(question, assign_split(question, settings)) == "heldout":
             left_out["heldout_records"] += 1
         else:
             training.append(record)

@@ -21,5 +21,5 @@ class CodeTask(DataTask):
         super().__init__(settings, "KodCode/KodCode-Light-RL-10K", KODCODE)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """Empty: a program is scored by running its tests, which the stage does."""
+        """Return no scores; the stage runs the tests instead."""
         return {}

@@ -1,4 +1,4 @@
-"""Tasks on published data: examples by split."""
+"""Base class of tasks on published data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from collections.abc import Callable, Sequence
 from text2grad.data.files import hub_data
 from text2grad.data.published import Shape, read_examples
 from text2grad.feedback import Example
-from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l_scores
+from text2grad.tasks.base import Split, TaskSettings, rouge_l_scores, select_split
 
 
 class DataTask:
     """Base of tasks on published data: examples by split, and ROUGE-L against the reference.
 
-    Held out are those of `task.heldout_data`, else those of the split that the data set comes with
-    (`HUB`), else a share of the questions (`in_split`).
+    The held-out examples are those of `task.heldout_data`, or else of the data set's own test split
+    (`HUB`), or else a share of the questions (`select_split`).
+
+    Args:
+        settings: the task's settings.
+        default: the data to use if `task.data` is empty.
+        shapes: the formats to accept.
+        select: filters the examples of a data file or hub data set.
 
     Raises:
         UserError: see `read_examples`.
@@ -25,23 +31,23 @@ class DataTask:
         settings: TaskSettings,
         default: str,
         shapes: Sequence[Shape],
-        kept: Callable[[list[Example], str], list[Example]] = lambda examples, data: examples,
+        select: Callable[[list[Example], str], list[Example]] = lambda examples, data: examples,
     ) -> None:
         def read(data: str, split: str) -> list[Example]:
-            return kept(read_examples(data, shapes, settings.limit, split), data)
+            return select(read_examples(data, shapes, settings.limit, split), data)
 
         data = settings.data or default
-        beside = settings.heldout_data or data
-        hub = hub_data(beside)
-        heldout = hub.heldout or (hub.train if settings.heldout_data else "")
+        heldout_data = settings.heldout_data or data
+        hub = hub_data(heldout_data)
+        heldout_split = hub.heldout or (hub.train if settings.heldout_data else "")
         self._settings = settings
         self._examples = read(data, hub_data(data).train)
-        self._heldout = read(beside, heldout) if heldout else None
+        self._heldout = read(heldout_data, heldout_split) if heldout_split else None
 
     def examples(self, split: Split) -> list[Example]:
-        """The examples of one split, with the reference where the data has one."""
-        return in_split(self._examples, split, self._settings, self._heldout)
+        """Return the examples of one split."""
+        return select_split(self._examples, split, self._settings, self._heldout)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """ROUGE-L F1 against the reference; empty without one."""
+        """Return ROUGE-L F1 against the reference; empty without one."""
         return rouge_l_scores(example.reference, response) if example.reference else {}

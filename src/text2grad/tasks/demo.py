@@ -1,14 +1,13 @@
-"""The embedded task: KodCode-shaped problems from a seeded generator. No network, no data files.
+"""The demo task: KodCode-like problems from a seeded generator, without network or data files.
 
-A problem asks for a small Python function made of three *parts* (say: keep the even ones; square
+A problem asks for a small Python function made of three *parts* (say: keep the even numbers; square
 each; return the sum). A *combination* is a family with its three parts. Held-out problems use
-combinations that no training problem has, so a policy must put parts together that it never saw
-together.
+combinations that no training problem has, so the policy must combine parts in new ways.
 
-Supervised demonstrations are written by a simulated programmer who makes mistakes: each part has a
-wrong version that looks right (`>` for "at least"), written at the part's `slip` rate. For some
-parts the slip is more common than the truth, so imitation alone learns the mistake, greedy decoding
-included. What is right is only told by the tests.
+Supervised demonstrations come from a simulated programmer who makes mistakes: each part has a
+plausible wrong version (`>` for "at least"), used at the part's `slip` rate. For some parts the
+wrong version is the more common one, so imitation alone learns the mistake, even with greedy
+decoding. Only the tests show which version is right.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 from text2grad.data.published import single_turn_example
 from text2grad.feedback import Example
 from text2grad.strict_yaml import parse_yaml
-from text2grad.tasks.base import TaskSettings, refuse_shares
+from text2grad.tasks.base import TaskSettings, refuse_split_settings
 
 SLIPS = {"habit": 0.6, "rare": 0.15}
 DEFAULT_DEMONSTRATIONS = 8192
@@ -31,8 +30,7 @@ DEFAULT_DEMONSTRATIONS = 8192
 
 @dataclass(frozen=True)
 class Part:
-    """One step of a program: how the question says it, how it is written, and how it is written
-    wrong.
+    """One step of a program: its phrase in the question, its code, and wrong versions of the code.
 
     `slip` is the share of demonstrations that use a wrong version.
     """
@@ -46,8 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Family:
-    """Programs of one shape: three slots of parts and how question, program and inputs are put
-    together."""
+    """Programs of one shape: templates of question and program, and three slots of parts."""
 
     name: str
     question: str
@@ -56,7 +53,7 @@ class Family:
 
 
 def read_families() -> tuple[Family, ...]:
-    """The families of `demo.yaml`: lists, texts, loops."""
+    """Load the families of `demo.yaml`: lists, texts, loops."""
 
     def part(row: tuple[str, str, str, list[str], str]) -> Part:
         name, phrase, code, wrong, slip = row
@@ -82,21 +79,21 @@ class Problem:
 
     @property
     def combination(self) -> str:
-        """The structure: family and parts. What training and held-out never share."""
+        """Names of family and parts; no combination is in both training and held-out problems."""
         return "/".join((self.family.name, *(part.name for part in self.parts)))
 
     def question(self) -> str:
-        """What the policy is asked."""
+        """Return the prompt of the problem."""
         return self.family.question.format(*(part.phrase for part in self.parts))
 
     def program(self, slips: Sequence[int | None] = (None, None, None)) -> str:
-        """The program; `slips[i]` picks a wrong version of part i, None the right one."""
+        """Return the program; `slips[i]` picks a wrong version of part i, None the right one."""
         pairs = zip(self.parts, slips, strict=True)
         return self.family.program.format(*(p.code if slip is None else p.wrong[slip] for p, slip in pairs))
 
 
 def split_combinations(heldout_share: float, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Training and held-out combinations: disjoint, and every part occurs in training."""
+    """Return disjoint training and held-out combinations; training covers every part."""
     train: list[Problem] = []
     heldout: list[Problem] = []
     for family in FAMILIES:
@@ -109,21 +106,20 @@ def split_combinations(heldout_share: float, seed: int) -> tuple[list[Problem], 
 
 
 def problems(combinations: Sequence[Problem], count: int, rng: random.Random) -> list[Problem]:
-    """`count` problems over the combinations, each used about equally often."""
-    chosen: list[Problem] = []
-    while len(chosen) < count:
-        chosen += rng.sample(combinations, min(len(combinations), count - len(chosen)))
-    return chosen
+    """Sample `count` problems that use all combinations about equally often."""
+    sampled: list[Problem] = []
+    while len(sampled) < count:
+        sampled += rng.sample(combinations, min(len(combinations), count - len(sampled)))
+    return sampled
 
 
 def make_tests(problem: Problem, rng: random.Random, count: int = 8) -> str:
-    """KodCode-shaped test functions whose expected values come from running the reference
-    program."""
-    space: dict[str, Any] = {}
-    exec(problem.program(), space)  # our own generated program, not a model's
+    """Write KodCode-like test functions; the expected values come from the reference program."""
+    namespace: dict[str, Any] = {}
+    exec(problem.program(), namespace)  # our generated program, not a model's
     lines = ["from solution import f", ""]
     for index, argument in enumerate(_arguments(problem, rng, count)):
-        lines += [f"def test_{index}():", f"    assert f({argument!r}) == {space['f'](argument)!r}", ""]
+        lines += [f"def test_{index}():", f"    assert f({argument!r}) == {namespace['f'](argument)!r}", ""]
     return "\n".join(lines)
 
 
@@ -133,40 +129,39 @@ def _arguments(problem: Problem, rng: random.Random, count: int) -> list[Any]:
         pool = [*edges, *range(-9, 19)]
         return [[], edges, *([rng.choice(pool) for _ in range(rng.randint(3, 8))] for _ in range(count - 2))]
     if problem.family is TEXTS:
-        pool_text = "abeiouXYZAE 1234 ?"
-        words = ["".join(rng.choice(pool_text) for _ in range(rng.randint(6, 16))) for _ in range(count - 2)]
+        alphabet = "abeiouXYZAE 1234 ?"
+        words = ["".join(rng.choice(alphabet) for _ in range(rng.randint(6, 16))) for _ in range(count - 2)]
         return ["", "Hello World 42 aeiou!", *words]
     return [0, 1, *(rng.randint(5, 40) for _ in range(count - 2))]
 
 
 class DemoTask:
-    """Seeded problems with references and tests, flawed demonstrations, and a held-out split by
-    combination.
+    """Seeded problems with tests, flawed demonstrations, and a held-out split by combination.
 
-    `examples("sft")` are demonstrations with slips; `"train"` and `"heldout"` carry the right
-    program as reference and the tests in `meta["tests"]`, as KodCode does.
+    `examples("sft")` are demonstrations with slips. `"train"` and `"heldout"` have the right
+    program as the reference and the tests in `meta["tests"]`, as KodCode does.
     """
 
     name = "demo"
     critic_prompt = "reward_model"
 
     def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
+        refuse_split_settings(settings)
         self.limit = settings.limit or DEFAULT_DEMONSTRATIONS
         self.seed = settings.seed
         train, heldout = split_combinations(settings.heldout_share, settings.seed)
         self.combinations = {"train": train, "heldout": heldout}
 
     def examples(self, split: str) -> list[Example]:
-        """`train` and `heldout`: every problem once. `sft`: `task.limit` demonstrations of training
-        problems.
+        """Return the examples of a split; equal seeds give equal examples.
 
-        Equal seeds give equal examples.
+        `train` and `heldout`: every problem once. `sft`: `task.limit` demonstrations of training
+        problems.
         """
         rng = random.Random(f"{self.seed}/{split}")
         pool = self.combinations["heldout" if split == "heldout" else "train"]
-        chosen = problems(pool, self.limit if split == "sft" else len(pool), rng)
-        return [self._example(f"{split}-{index}", problem, split, rng) for index, problem in enumerate(chosen)]
+        sampled = problems(pool, self.limit if split == "sft" else len(pool), rng)
+        return [self._example(f"{split}-{index}", problem, split, rng) for index, problem in enumerate(sampled)]
 
     def _example(self, name: str, problem: Problem, split: str, rng: random.Random) -> Example:
         meta = {"combination": problem.combination, "entry_point": "f"}
@@ -179,5 +174,5 @@ class DemoTask:
         return single_turn_example(name, problem.question(), reference, meta)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """Empty: a program is scored by running its tests, which the stage does."""
+        """Return no scores; the stage runs the tests instead."""
         return {}

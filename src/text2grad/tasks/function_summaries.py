@@ -1,8 +1,7 @@
-"""One-line summaries of functions: from name, signature and long docstring to the docstring's first
-line.
+"""Summarise functions: from name, signature and docstring to the docstring's first line.
 
-The data is whatever Python finds installed: no download, real text, written by many people.
-`task.data` names a folder of packages to read instead.
+The data are the installed Python packages: no download, real text, many authors. `task.data` names
+another folder of packages.
 """
 
 from __future__ import annotations
@@ -14,26 +13,24 @@ from text2grad.data.published import single_turn_example
 from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.settings import TinyShape
-from text2grad.tasks.base import Split, TaskSettings, digest, refuse_shares, rouge_scores, split_of
+from text2grad.tasks.base import Split, TaskSettings, assign_split, digest, refuse_split_settings, rouge_scores
 from text2grad.tasks.library import DocumentedFunction, documented_functions, installed_functions, words
 
-REST = 600
-"""Characters of the docstring after its first line that a prompt shows, unless
-`task.context_characters` is set."""
-ASKED = "Write the first line of this Python function's docstring: one sentence that says what it does."
+CONTEXT_CHARACTERS = 600
+"""Default of `task.context_characters`: docstring characters shown after the first line."""
+INSTRUCTION = "Write the first line of this Python function's docstring: one sentence that says what it does."
 TRAIN_SHARE = 0.2
-SHINGLE, MOST_SHARED = 4, 0.5
+SHINGLE_WORDS, MAX_SHARED = 4, 0.5
 
 
 class FunctionSummariesTask:
-    """Functions of packages the policy has never seen are held out; near-duplicates of anything
-    trained on are not.
+    """Summarise functions; whole packages are held out, without near-duplicates of training data.
 
-    Of the functions of the other packages a share (`TRAIN_SHARE`) are the prompts of `train`, the
-    rest is `sft`: the policy is optimised on prompts that it has not imitated.
+    Of the functions of the other packages, `TRAIN_SHARE` are for `train` and the others for `sft`,
+    so the policy is optimised on prompts that it has not imitated.
 
     Raises:
-        UserError: no documented functions are found, or all of them fall on one side of the split.
+        UserError: no documented functions, or all of them in one split.
     """
 
     name = "function_summaries"
@@ -41,88 +38,84 @@ class FunctionSummariesTask:
     tiny_model = TinyShape(layers=3, phrases=False)  # prose: a quote begins at any word
 
     def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
-        found = list(documented_functions([Path(settings.data)])) if settings.data else installed_functions()
-        self.splits = split_functions(found, settings)
+        refuse_split_settings(settings)
+        functions = list(documented_functions([Path(settings.data)])) if settings.data else installed_functions()
+        self.splits = split_functions(functions, settings)
         if not self.splits["sft"] or not self.splits["heldout"]:
             raise UserError(
-                f"too few packages with documented functions in {settings.data or 'what is installed'}",
+                f"too few packages with documented functions in {settings.data or 'the installed packages'}",
                 "set task.data to a folder of several Python packages, or change task.seed",
             )
         self._limit = settings.limit
-        self._room = settings.context_characters
+        self._context = settings.context_characters
 
     def examples(self, split: Split) -> list[Example]:
-        """The functions of a split in an order that mixes packages; `task.limit` is of the `sft`
-        split."""
-        chosen = self.splits[split][: self._limit if split == "sft" else None]
-        return [self.prompt(function, self._room) for function in chosen]
+        """Return the functions of a split, with packages mixed; `task.limit` applies to `sft`."""
+        functions = self.splits[split][: self._limit if split == "sft" else None]
+        return [self.prompt(function, self._context) for function in functions]
 
-    def prompt(self, function: DocumentedFunction, room: int | None) -> Example:
-        """Return the function as written, with the request, and its summary as the reference.
+    def prompt(self, function: DocumentedFunction, context: int | None) -> Example:
+        """Make the example of a function, with its summary as the reference.
 
         Args:
             function: a documented function.
-            room: characters of the docstring to show after its first line; None: `REST`.
+            context: docstring characters to show after the first line; None: `CONTEXT_CHARACTERS`.
         """
-        rest = shorten(function.rest, REST if room is None else room)
-        content = f"{ASKED}\n\ndef {function.name}{function.signature}:\n{rest}"
+        body = shorten(function.body, CONTEXT_CHARACTERS if context is None else context)
+        content = f"{INSTRUCTION}\n\ndef {function.name}{function.signature}:\n{body}"
         return single_turn_example(function.place, content, function.summary, {"package": function.package})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """ROUGE-1, ROUGE-2, ROUGE-L (F1, with stemming) and BLEU against the first line people
-        wrote."""
-        found = rouge_scores(example.reference, response)
-        return {**found, "bleu": sentence_bleu(example.reference, response)}
+        """Return ROUGE-1, 2 and L (F1, with stemming) and BLEU against the original first line."""
+        return {
+            **rouge_scores(example.reference, response),
+            "bleu": sentence_bleu(example.reference, response),
+        }
 
 
 def split_functions(
-    found: Sequence[DocumentedFunction], settings: TaskSettings
+    functions: Sequence[DocumentedFunction], settings: TaskSettings
 ) -> dict[Split, list[DocumentedFunction]]:
-    """`heldout` by top-level package, `sft` and `train` by function; no summary is in two of the
-    splits.
+    """Split functions: `heldout` by top-level package, `sft` and `train` by function.
 
-    A held-out function is left out if half of its four-word sequences occur in the training data:
-    copies of one library in another, and texts that are written alike.
+    No summary is in two splits. A held-out function is dropped if half of its four-word sequences
+    occur in the training data: vendored copies of a library, or boilerplate.
     """
-    ordered = sorted(without_repeats(found), key=lambda each: digest(f"{settings.seed}\n{each.place}"))
-    outside = [each for each in ordered if split_of(each.package, settings) == "heldout"]
-    inside = [each for each in ordered if split_of(each.package, settings) == "train"]
-    shingles = {shingle for each in inside for shingle in _shingles(each)}
-    heldout = [each for each in outside if _shared(_shingles(each), shingles) < MOST_SHARED]
-    count = round(TRAIN_SHARE * len(inside))
-    return {"train": inside[:count], "sft": inside[count:], "heldout": heldout}
+    distinct: dict[tuple[str, ...], DocumentedFunction] = {}
+    for function in functions:
+        distinct.setdefault(tuple(words(function.summary)), function)
+    ordered = sorted(distinct.values(), key=lambda function: digest(f"{settings.seed}\n{function.place}"))
+    training = [function for function in ordered if assign_split(function.package, settings) == "train"]
+    training_shingles = {shingle for function in training for shingle in _shingles(function)}
+    heldout = []
+    for function in ordered:
+        if assign_split(function.package, settings) == "heldout":
+            shingles = _shingles(function)
+            if len(shingles & training_shingles) / len(shingles) < MAX_SHARED:
+                heldout.append(function)
+    count = round(TRAIN_SHARE * len(training))
+    return {"train": training[:count], "sft": training[count:], "heldout": heldout}
 
 
-def without_repeats(found: Sequence[DocumentedFunction]) -> list[DocumentedFunction]:
-    """The first function with each summary."""
-    kept: dict[tuple[str, ...], DocumentedFunction] = {}
-    for each in found:
-        kept.setdefault(tuple(words(each.summary)), each)
-    return list(kept.values())
+def _shingles(function: DocumentedFunction) -> set[tuple[str, ...]]:
+    text = words(f"{function.summary} {function.body}")
+    return {tuple(text[start : start + SHINGLE_WORDS]) for start in range(len(text) - SHINGLE_WORDS + 1)}
 
 
-def _shingles(found: DocumentedFunction) -> set[tuple[str, ...]]:
-    text = words(f"{found.summary} {found.rest}")
-    return {tuple(text[start : start + SHINGLE]) for start in range(len(text) - SHINGLE + 1)}
-
-
-def _shared(own: set[tuple[str, ...]], others: set[tuple[str, ...]]) -> float:
-    return len(own & others) / len(own)
-
-
-def shorten(text: str, room: int) -> str:
-    """The text up to the last whole word within this many characters."""
-    return text if len(text) <= room else text[: room + 1].rpartition(" ")[0]
+def shorten(text: str, limit: int) -> str:
+    """Return the text up to the last whole word within `limit` characters."""
+    return text if len(text) <= limit else text[: limit + 1].rpartition(" ")[0]
 
 
 def sentence_bleu(reference: str, response: str) -> float:
-    """BLEU-4 of one sentence, counts above one word plus one (Lin and Och 2004), on the words ROUGE
-    counts."""
-    from nltk.translate.bleu_score import SmoothingFunction
-    from nltk.translate.bleu_score import sentence_bleu as of_words
+    """Return BLEU-4 of one sentence on ROUGE's words.
 
-    asked, said = words(reference), words(response)
-    if not set(asked) & set(said):
+    Counts of n-grams above one word are smoothed by adding one (Lin and Och 2004).
+    """
+    from nltk.translate import bleu_score
+
+    expected, actual = words(reference), words(response)
+    if not set(expected) & set(actual):
         return 0.0
-    return float(of_words([asked], said, smoothing_function=SmoothingFunction().method2))
+    smoothing = bleu_score.SmoothingFunction().method2
+    return float(bleu_score.sentence_bleu([expected], actual, smoothing_function=smoothing))

@@ -1,5 +1,4 @@
-"""Documented functions of the standard library and installed packages, read with `ast`, never
-imported."""
+"""Documented functions of the standard library and installed packages, parsed but not imported."""
 
 from __future__ import annotations
 
@@ -21,22 +20,20 @@ from text2grad.json_text import split_lines
 from text2grad.settings import user_cache
 
 PER_PACKAGE = 800
-LONGEST_FILE = 400_000
-RULES = 1
-"""Version of the rules for a documented function; part of the cache's name, so raise it when they
-change."""
+MAX_FILE_BYTES = 400_000
+RULES = 2
+"""Version of the rules for a documented function, part of the cache's name; raise it with them."""
 SENTENCE = re.compile(rb'"""\s*[^\n]{10,140}\.[ \t]*\n[ \t]*\n')
-"""Files without such a docstring (a first line that ends a paragraph) are not parsed."""
-PASSED_OVER = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "site-packages", "dist-packages"}
+"""A docstring whose first line ends a paragraph; files without one are not parsed."""
+SKIPPED_FOLDERS = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "site-packages", "dist-packages"}
 WORDS = re.compile(r"[A-Za-z0-9]+")
 
 
 @dataclass(frozen=True)
 class DocumentedFunction:
-    """A function whose docstring is one line, then more of it.
+    """A function whose docstring has a one-line summary and a body, both with single spaces.
 
-    `place` is the file and name it was read from, `summary` the first line, `rest` what follows it,
-    both of them without needless white space.
+    `place` is the file and the qualified name.
     """
 
     package: str
@@ -44,14 +41,14 @@ class DocumentedFunction:
     name: str
     signature: str
     summary: str
-    rest: str
+    body: str
 
 
 def parse_module(code: str | bytes) -> ast.Module:
-    """Return the syntax tree of a program; Python's warnings about invalid escapes are dropped.
+    """Parse a program, without Python's warnings about invalid escapes.
 
     Raises:
-        ValueError: Python cannot read it.
+        ValueError: a syntax error.
     """
     try:
         with warnings.catch_warnings():
@@ -62,33 +59,30 @@ def parse_module(code: str | bytes) -> ast.Module:
 
 
 def installed_functions() -> list[DocumentedFunction]:
-    """The documented functions of the standard library and of the installed packages.
+    """Return the documented functions of the standard library and the installed packages.
 
-    Reading them takes most of a minute, so they are cached in the user's cache folder under a name
-    that changes when a package is installed, removed or upgraded. An unreadable or unwritable cache
-    is ignored.
+    Reading them takes most of a minute, so they are cached in the user's cache folder. The name of
+    the cache file changes when a package is installed, removed or upgraded. An unreadable or
+    unwritable cache is ignored.
     """
     roots = library_roots()
-    kept = user_cache() / f"docstrings-{_installed(roots)}.jsonl"
-    try:
-        return [DocumentedFunction(**json.loads(line)) for line in split_lines(kept.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError):
-        found = list(documented_functions(roots))
-    _keep(kept, found)
-    return found
-
-
-def _installed(roots: Sequence[Path]) -> str:
-    """A digest of the installed packages: folder names contain names and versions."""
+    # Names of package folders contain versions.
     names = [f"{root}/{entry.name}" for root in roots if root.is_dir() for entry in sorted(root.iterdir())]
-    return hashlib.sha256("\n".join([str(RULES), sys.version, *names]).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\n".join([str(RULES), sys.version, *names]).encode()).hexdigest()[:16]
+    cache = user_cache() / f"docstrings-{key}.jsonl"
+    try:
+        return [DocumentedFunction(**json.loads(line)) for line in split_lines(cache.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        functions = list(documented_functions(roots))
+    _write_cache(cache, functions)
+    return functions
 
 
-def _keep(path: Path, found: Sequence[DocumentedFunction]) -> None:
+def _write_cache(path: Path, functions: Sequence[DocumentedFunction]) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(asdict(each)) + "\n" for each in found]
+        lines = [json.dumps(asdict(function)) + "\n" for function in functions]
         partial.write_text("".join(lines), encoding="utf-8")
         os.replace(partial, path)
     except OSError:
@@ -96,56 +90,55 @@ def _keep(path: Path, found: Sequence[DocumentedFunction]) -> None:
 
 
 def library_roots() -> list[Path]:
-    """The folders of the standard library and of the installed packages."""
+    """Return the folders of the standard library and the installed packages."""
     paths = sysconfig.get_paths()
-    return [Path(each) for each in dict.fromkeys(paths[key] for key in ("stdlib", "purelib", "platlib"))]
+    return [Path(folder) for folder in dict.fromkeys(paths[key] for key in ("stdlib", "purelib", "platlib"))]
 
 
 def documented_functions(roots: Sequence[Path], per_package: int = PER_PACKAGE) -> Iterator[DocumentedFunction]:
-    """At most `per_package` functions of every top-level package, in a fixed order.
+    """Yield at most `per_package` functions of every top-level package, in a fixed order.
 
-    Of two packages of one name the first counts. Files are taken in the order of a hash of their
-    path, so that a large package is not its first few modules. Tests, vendored copies, and files
-    that do not parse are passed over.
+    The first of several packages with one name counts. Files are read in hash order, so that a
+    large package is not represented by its first few modules. Tests, vendored copies, and files
+    that do not parse are skipped.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for root in roots:
         for package in sorted(root.iterdir() if root.is_dir() else []):
             name = package.stem if package.suffix == ".py" else package.name
-            if name not in seen and name not in PASSED_OVER and (files := _files(package, root)):
-                seen.add(name)
-                found = (each for file in files for each in read_functions(file, name, root))
-                yield from islice(found, per_package)
+            if name not in names and name not in SKIPPED_FOLDERS and (files := _source_files(package, root)):
+                names.add(name)
+                functions = (function for file in files for function in read_functions(file, name, root))
+                yield from islice(functions, per_package)
 
 
-def _files(package: Path, root: Path) -> list[Path]:
+def _source_files(package: Path, root: Path) -> list[Path]:
     if package.suffix == ".py":
         return [package]
-    found = [
+    files = [
         file
         for file in package.rglob("*.py")
-        if not any(part in PASSED_OVER or "vendor" in part for part in file.relative_to(root).parts)
+        if not any(part in SKIPPED_FOLDERS or "vendor" in part for part in file.relative_to(root).parts)
     ]
-    return sorted(found, key=lambda file: hashlib.sha256(file.relative_to(root).as_posix().encode()).digest())
+    return sorted(files, key=lambda file: hashlib.sha256(file.relative_to(root).as_posix().encode()).digest())
 
 
 def read_functions(file: Path, package: str, root: Path) -> list[DocumentedFunction]:
-    """The documented functions and methods of one source file; none of a file that is not
-    Python."""
+    """Return the documented functions and methods of a file; none if it does not parse."""
     source = file.read_bytes()
-    if len(source) > LONGEST_FILE or not SENTENCE.search(source):
+    if len(source) > MAX_FILE_BYTES or not SENTENCE.search(source):
         return []
     try:
         tree = parse_module(source)
     except (ValueError, RecursionError):
         return []
     place = file.relative_to(root).as_posix()
-    found = (_documented(owner, node, package, place) for owner, node in _functions(tree, ""))
-    return [each for each in found if each is not None]
+    functions = (_documented(owner, node, package, place) for owner, node in _functions(tree, ""))
+    return [function for function in functions if function is not None]
 
 
 def _functions(tree: ast.AST, owner: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Functions of a module and of its classes, with the class they belong to."""
+    """Yield the functions of a module and its classes, with the name of their class."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield owner, node
@@ -159,36 +152,36 @@ def _documented(
     parts = split_docstring(ast.get_docstring(node, clean=False) or "")
     if parts is None or node.name.startswith("__"):
         return None
-    summary, rest = parts
+    summary, body = parts
     name = f"{owner}.{node.name}" if owner else node.name
-    found = DocumentedFunction(package, f"{place}:{name}", name, _signature(node), summary, rest)
-    shown = " ".join(words(f"{name} {found.signature} {rest}"))
-    return None if f" {' '.join(words(summary))} " in f" {shown} " else found  # the prompt must not hold the answer
+    function = DocumentedFunction(package, f"{place}:{name}", name, _signature(node), summary, body)
+    prompt = " ".join(words(f"{name} {function.signature} {body}"))
+    # The prompt must not contain the answer.
+    return None if f" {' '.join(words(summary))} " in f" {prompt} " else function
 
 
 def split_docstring(docstring: str) -> tuple[str, str] | None:
-    """The first line and the rest; None unless the line is a sentence of 4 to 14 words with more
-    after it."""
+    """Return the first line and the body; None unless the line is a sentence of 4 to 14 words."""
     first, _, after = inspect.cleandoc(docstring).partition("\n")
     lines = [line.strip() for line in split_lines(after)]
-    rest = " ".join(line for line in lines if line and not line.startswith((">>>", "---", "===", "...")))
+    body = " ".join(line for line in lines if line and not line.startswith((">>>", "---", "===", "...")))
     is_paragraph = bool(lines) and not lines[0]
     is_sentence = first.isascii() and first.endswith(".") and not re.search(r"[\\`:<>{}|@]", first)
-    if not (is_paragraph and is_sentence and 4 <= len(words(first)) <= 14 and len(rest) >= 20):
+    if not (is_paragraph and is_sentence and 4 <= len(words(first)) <= 14 and len(body) >= 20):
         return None
-    return " ".join(first.split()), " ".join(rest.split())
+    return " ".join(first.split()), " ".join(body.split())
 
 
 def words(text: str) -> list[str]:
-    """Letters and digits in small letters, as ROUGE counts them."""
+    """Return the words of a text in lower case, as ROUGE counts them."""
     return [word.lower() for word in WORDS.findall(text)]
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """The names of the parameters, and what is returned where that is annotated."""
+    """Return the names of the parameters, and the return annotation if there is one."""
     arguments = node.args
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    names = [each.arg for each in every if each.arg not in ("self", "cls")]
-    names += [f"*{each.arg}" for each in (arguments.vararg, arguments.kwarg) if each]
-    returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    return f"({', '.join(names)}){returned}"
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    names = [parameter.arg for parameter in parameters if parameter.arg not in ("self", "cls")]
+    names += [f"*{parameter.arg}" for parameter in (arguments.vararg, arguments.kwarg) if parameter]
+    annotation = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return f"({', '.join(names)}){annotation}"

@@ -1,4 +1,4 @@
-"""Prompts as text files: those beside the tasks, or one of your own."""
+"""Prompt files: the bundled ones, or user files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ def read_prompt(name: str) -> str:
     """Read a prompt file.
 
     Args:
-        name: a stem in tasks/prompts, or the path of a text file of your own.
-
-    Returns:
-        Its text.
+        name: a stem in tasks/prompts, or the path of another text file.
 
     Raises:
         UserError: there is no such file.
@@ -26,7 +23,7 @@ def read_prompt(name: str) -> str:
     if name in names:
         return (folder / f"{name}.txt").read_text(encoding="utf-8")
     if not name.endswith(".txt") and not Path(name).is_file():
-        raise UserError(f"unknown prompt {name!r}", f"one of {', '.join(names)}, or a text file of your own")
+        raise UserError(f"unknown prompt {name!r}", f"one of {', '.join(names)}, or the path of a text file")
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -34,15 +31,14 @@ def read_prompt(name: str) -> str:
 
 
 def prompt_version(name: str) -> str:
-    """`name@hash` of a prompt file: changes with its text, so that old feedback is never mistaken
-    for new.
+    """Return `name@hash` of a prompt file; the hash of the text tells old feedback from new.
 
     Raises:
         UserError: there is no such file.
     """
-    return version_of(Path(name).stem, read_prompt(name))
+    return format_version(Path(name).stem, read_prompt(name))
 
 
-def version_of(name: str, text: str) -> str:
+def format_version(name: str, text: str) -> str:
     """Return `name@hash` of the text of a prompt."""
     return f"{name}@{hashlib.sha256(text.encode()).hexdigest()[:8]}"

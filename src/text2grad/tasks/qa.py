@@ -1,5 +1,4 @@
-"""Answers to questions: UltraFeedback (paper, section 4.4) and questions with people's feedback on
-the answers."""
+"""Question answering: UltraFeedback (paper, section 4.4) and data with human feedback."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ class QATask(DataTask):
 
     name = "qa"
     critic_prompt = "qa"
-    # Quotes go from any word to any word. Two layers save time and were not compared on quality.
+    # Quotes start and end at any word. Two layers save time; their quality was not compared.
     tiny_model = TinyShape(layers=2, longest=20, phrases=False)
 
     def __init__(self, settings: TaskSettings) -> None:
@@ -26,14 +25,15 @@ class QATask(DataTask):
 
 
 def _answerable(examples: list[Example], data: str) -> list[Example]:
-    """Of people's feedback, only what comes with a corrected answer: a SQuALITY review has its
-    question but not the story that answers it. Other data is taken whole.
+    """Drop human feedback without a corrected answer; other data is unchanged.
+
+    A SQuALITY review, for example, has its question but not the story that answers it.
     """
     reviewed = [example for example in examples if "dataset" in example.meta]
     answerable = [example for example in examples if "corrected" in example.meta]
     if reviewed and not answerable:
         raise UserError(
-            f"{data} has no answers that people corrected",
-            "text2grad import a file whose remarks have the answer as it should be, in 'corrected'",
+            f"{data} has no corrected answers",
+            "text2grad import a file with corrected answers in its column 'corrected'",
         )
     return answerable or examples

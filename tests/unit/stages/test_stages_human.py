@@ -28,7 +28,7 @@ from text2grad.stages.intake import run_import
 from text2grad.stages.reward_model import data as reward_data
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import run_sft
-from text2grad.tasks.base import TaskSettings, question_of
+from text2grad.tasks.base import TaskSettings, question_text
 from text2grad.train.pairs import Pair
 
 
@@ -113,7 +113,7 @@ def test_without_an_import_the_cure_is_named(tmp_path: Path) -> None:
 def test_reviews_alone_are_no_prompts(tmp_path: Path) -> None:
     chosen = small_config(tmp_path / "run")
     run_import(chosen, reviews_file(tmp_path / "reviews.jsonl"), "csv", None)
-    with pytest.raises(UserError, match="no answers that people corrected"):
+    with pytest.raises(UserError, match="no corrected answers"):
         run_sft(chosen)
 
 
@@ -124,7 +124,7 @@ def test_a_held_out_question_is_in_no_training_set_of_any_stage(trained: Trained
     counts = {name: len(questions) for name, questions in trained.questions.items()}
     assert counts == {"sft": 26, "reward model": 26 + 22, "ppo": 26, "policy": 4}, "both train the reward model"
     _, measured_on = reward_data.reward_data(RunFolder.of(trained.config))
-    heldout = trained.questions["policy"] | {question_of(record) for record in measured_on}
+    heldout = trained.questions["policy"] | {question_text(record) for record in measured_on}
     training = set().union(*(trained.questions[name] for name in ("sft", "reward model", "ppo")))
     assert heldout and training and not heldout & training
 
@@ -138,12 +138,12 @@ def test_human_records_beside_sampled_ones_are_split_by_question_too(imported: C
         for n in range(2)
     ]
     trained_on = sampled[0].model_copy(update={"meta": {"question": "a training question"}})
-    asked = sampled[1].model_copy(update={"meta": {"question": question_of(alone[0][0]).upper()}})
+    asked = sampled[1].model_copy(update={"meta": {"question": question_text(alone[0][0]).upper()}})
     write_jsonl(imported.run.folder / "feedback.jsonl", [*records, trained_on])
     write_jsonl(imported.run.folder / "feedback_heldout.jsonl", [asked])
     train, heldout = reward_data.reward_data(RunFolder.of(imported))
     assert trained_on in train and asked in heldout
-    moved = [record for record in alone[0] if question_of(record) == question_of(alone[0][0])]
+    moved = [record for record in alone[0] if question_text(record) == question_text(alone[0][0])]
     assert moved and all(record in heldout and record not in train for record in moved)
     assert all(record in heldout for record in alone[1])
 

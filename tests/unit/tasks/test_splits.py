@@ -19,7 +19,7 @@ from text2grad.jsonl import write_jsonl
 from text2grad.stages.reward_model.data import reward_data
 from text2grad.stages.run_folder import RunFolder
 from text2grad.tasks import data_task
-from text2grad.tasks.base import SHARES, TaskSettings, feedback_split, in_split, load_task, words_of
+from text2grad.tasks.base import SHARES, TaskSettings, feedback_split, load_task, question_key, select_split
 
 PAPER = (0.3, 0.5, 0.2)
 ALL = (*SHARES, "heldout")
@@ -34,11 +34,11 @@ def example(id: str, content: str) -> Example:
 
 
 def questions(examples: list[Example]) -> set[str]:
-    return {words_of(each.prompt[0].content) for each in examples}
+    return {question_key(each) for each in examples}
 
 
 def parts_of(examples: list[Example], chosen: TaskSettings, heldout: Any = None) -> dict[str, list[Example]]:
-    return {split: in_split(examples, split, chosen, heldout) for split in ALL}
+    return {split: select_split(examples, split, chosen, heldout) for split in ALL}
 
 
 @given(st.lists(st.sampled_from([f"Question  {n}?" for n in range(40)]), max_size=80), st.integers(0, 3))
@@ -63,12 +63,12 @@ def test_the_order_of_rows_and_a_second_reading_change_nothing_but_the_seed_does
     rows = [example(str(n), f"Question {n}") for n in range(50)]
     first, again = parts_of(rows, settings()), parts_of(rows[::-1], settings())
     assert all(questions(first[split]) == questions(again[split]) for split in ALL)
-    assert questions(in_split(rows, "reward", settings(seed=1))) != questions(first["reward"])
+    assert questions(select_split(rows, "reward", settings(seed=1))) != questions(first["reward"])
 
 
 def test_without_shares_every_stage_takes_all_that_is_not_held_out() -> None:
     rows = [example(str(n), f"Question {n}") for n in range(50)]
-    assert in_split(rows, "sft", settings(split=None)) == in_split(rows, "train", settings(split=None))
+    assert select_split(rows, "sft", settings(split=None)) == select_split(rows, "train", settings(split=None))
     assert feedback_split(settings(split=None)) == "train" and feedback_split(settings()) == "reward"
 
 
@@ -83,15 +83,15 @@ def test_a_held_out_file_is_measured_on_whole_and_never_trained_on() -> None:
 
 
 @pytest.mark.parametrize("shares", [(0.3, 0.5, 0.3), (0.5, 0.6, -0.1), (1.0, 0.0)])
-def test_shares_that_are_no_whole_are_refused(shares: tuple[float, ...]) -> None:
+def test_shares_must_add_up_to_one(shares: tuple[float, ...]) -> None:
     with pytest.raises(ValidationError):
         settings(split=shares)
 
 
 @pytest.mark.parametrize("name", ["demo", "function_summaries"])
 @pytest.mark.parametrize("change", [{"split": PAPER}, {"heldout_data": "x.jsonl"}])
-def test_a_task_with_splits_of_its_own_says_so(name: str, change: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"has splits of its own .leave out task.split"):
+def test_a_task_with_predefined_splits_refuses_split_settings(name: str, change: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"has predefined splits .unset task.split"):
         load_task(TaskSettings.model_validate({"name": name, **change}))
 
 

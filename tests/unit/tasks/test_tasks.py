@@ -14,11 +14,11 @@ from text2grad.errors import UserError
 from text2grad.feedback import Example, Message, conversation_text
 from text2grad.tasks.base import (
     TaskSettings,
-    in_split,
     load_task,
     prompt_version,
     read_prompt,
     rouge_l_scores,
+    select_split,
 )
 from text2grad.tasks.code import CodeTask
 
@@ -33,17 +33,17 @@ def settings(**changes: object) -> TaskSettings:
 
 def test_splits_share_no_question_and_have_about_the_share_asked_for() -> None:
     examples = [example(str(n), f"context {n}", question=f"question {n // 2}") for n in range(2000)]
-    train, heldout = (in_split(examples, split, settings()) for split in ("train", "heldout"))
+    train, heldout = (select_split(examples, split, settings()) for split in ("train", "heldout"))
     assert not {e.meta["question"] for e in train} & {e.meta["question"] for e in heldout}
     assert 0.17 < len(heldout) / 2000 < 0.23
-    assert in_split(examples, "sft", settings()) == train
-    assert in_split(examples, "heldout", settings(seed=1)) != heldout
+    assert select_split(examples, "sft", settings()) == train
+    assert select_split(examples, "heldout", settings(seed=1)) != heldout
 
 
 def test_reading_fewer_records_moves_none_to_the_other_split() -> None:
     examples = [example(str(n), f"question {n}") for n in range(100)]
-    whole = {e.id for e in in_split(examples, "heldout", settings())}
-    assert {e.id for e in in_split(examples[:40], "heldout", settings())} <= whole
+    whole = {e.id for e in select_split(examples, "heldout", settings())}
+    assert {e.id for e in select_split(examples[:40], "heldout", settings())} <= whole
 
 
 def test_rouge_l_against_numbers_worked_out_by_hand() -> None:

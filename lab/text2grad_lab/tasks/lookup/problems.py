@@ -12,7 +12,7 @@ from typing import Any
 from text2grad.data.published import single_turn_example
 from text2grad.feedback import Environment, Example, Message, Transcript, turns_of
 from text2grad.settings import TinyShape
-from text2grad.tasks.base import TaskSettings, refuse_shares
+from text2grad.tasks.base import TaskSettings, refuse_split_settings
 from text2grad.tasks.demo import SLIPS, Part
 from text2grad_lab.tasks.lookup.tools import Table, Tools, value_of
 
@@ -119,7 +119,7 @@ class LookupTask:
     tiny_model = TinyShape(phrases=False)  # a token is a word, and spans mark words
 
     def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
+        refuse_split_settings(settings)
         self.limit = settings.limit or DEFAULT_DEMONSTRATIONS
         self.seed = settings.seed
         combinations = list(itertools.product(*SLOTS))

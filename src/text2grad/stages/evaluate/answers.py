@@ -37,7 +37,7 @@ from text2grad.feedback import Example
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import renamed_in_errors
 from text2grad.stages.run_folder import RunFolder, heldout_prompts
-from text2grad.tasks.base import question_of, read_prompt
+from text2grad.tasks.base import question_text, read_prompt
 
 COMPARE_PROMPT = "compare_answers"
 LONGEST_VERDICT, LONGEST_RATINGS = 16, 1024
@@ -204,7 +204,7 @@ def _pairs(
     """The answers of each system beside those they are compared with, by its name."""
     for system, file in zip(systems, files, strict=True):
         for number, example in enumerate(system.examples, start=1):
-            if not question_of(example).strip():
+            if not question_text(example).strip():
                 raise bad_record(file, number, ValueError("no column 'prompt': a judge reads the prompt, too"))
     return {
         name: pair_with(name, against, examples, texts, theirs_of(against, examples, known))

@@ -48,7 +48,7 @@ from text2grad.stages.run_folder import (
 )
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
-from text2grad.tasks.base import Task, environment_of, question_of, words_of
+from text2grad.tasks.base import Task, get_environment_factory, question_key
 
 
 def below_scalar(run: RunFolder, name: str) -> Iterator[str]:
@@ -188,7 +188,7 @@ class Exam:
         episodes."""
         examples = [example for example in prompts or self.prompts for _ in range(samples)]
         generation = self.generation.model_copy(update={"temperature": temperature})
-        environment = environment_of(self.measure.task)
+        environment = get_environment_factory(self.measure.task)
         sampled = sample(policy, examples, generation, environment)
         texts = [text for _, text in sampled]
         triples = zip(examples, texts, self.measure(examples, texts), strict=True)
@@ -222,7 +222,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
         )
         policy = run.load_policy(target)
         critic = stack.enter_context(factory.heldout_critic())
-        if critic is not None and environment_of(task):
+        if critic is not None and get_environment_factory(task):
             problem = "evaluate.token_reward reads single answers, and this task has an environment"
             raise UserError(problem, "--evaluate.token_reward false")
         measured = evaluate_policy(policy, exam, further_figures(policy, critic, config.credit))
@@ -263,8 +263,8 @@ def validation_prompts(task: Task, count: int) -> list[Example]:
     Raises:
         UserError: the task has no training prompts.
     """
-    heldout = {words_of(question_of(example)) for example in task.examples("heldout")}
-    prompts = [prompt for prompt in task.examples("train") if words_of(question_of(prompt)) not in heldout]
+    heldout = {question_key(example) for example in task.examples("heldout")}
+    prompts = [prompt for prompt in task.examples("train") if question_key(prompt) not in heldout]
     if not prompts:
         raise UserError(
             f"task {task.name!r} has no training prompts to choose a temperature on",

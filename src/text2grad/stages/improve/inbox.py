@@ -35,7 +35,7 @@ from text2grad.stages.improve.run import (
 )
 from text2grad.stages.improve.source import ImproveOptions, Source, describe, read_source
 from text2grad.stages.run_folder import BASE, RunFolder, write_json
-from text2grad.tasks.base import digest, question_of, words_of
+from text2grad.tasks.base import digest, question_key
 
 INBOX, LEARNED, POLICIES = "inbox.json", "learned.jsonl", "policies"
 MAX_POLICIES = 3
@@ -229,7 +229,7 @@ def _keep(inbox: Inbox, run: RunFolder, best: str, records: Sequence[Feedback], 
     copy_policy(run, best, run.path / name)
     write_jsonl(run.path / LEARNED, records)
     inbox.policies.append(name)
-    inbox.heldout = [words_of(question_of(example)) for example in plan.heldout]
+    inbox.heldout = [question_key(example) for example in plan.heldout]
     inbox.save()
     run.feedback_file.unlink()
     inbox.remove_old_policies()

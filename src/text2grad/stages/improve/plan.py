@@ -11,7 +11,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback
 from text2grad.settings import is_set, with_values
 from text2grad.stages.run_folder import SFT
-from text2grad.tasks.base import digest, question_of, words_of
+from text2grad.tasks.base import digest, question_key
 
 QUESTIONS, HELDOUT = "questions.jsonl", "heldout.jsonl"
 OFFLINE = "offline"
@@ -94,7 +94,7 @@ def _split(records: Sequence[Feedback], earlier: Earlier) -> tuple[tuple[Example
 def _by_question(records: Sequence[Feedback]) -> dict[str, list[Feedback]]:
     groups: dict[str, list[Feedback]] = {}
     for record in records:
-        groups.setdefault(words_of(question_of(record)), []).append(record)
+        groups.setdefault(question_key(record), []).append(record)
     return groups
 
 

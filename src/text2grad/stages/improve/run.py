@@ -24,7 +24,7 @@ from text2grad.stages import Summary
 from text2grad.stages.improve.plan import HELDOUT, OFFLINE, QUESTIONS, Plan, make_plan, with_settings
 from text2grad.stages.improve.source import Choose, ImproveOptions, Source, describe, read_source
 from text2grad.stages.run_folder import ANSWERS, BASE, SFT, RunFolder, write_atomically, write_json
-from text2grad.tasks.base import digest, question_of, words_of
+from text2grad.tasks.base import digest, question_key, question_text
 
 STATE, SETTINGS = "improve.json", "improve.yaml"
 POLICY = "policy"
@@ -174,8 +174,8 @@ def refuse_other_engine(config: Config) -> None:
 
 def print_plan(config: Config, plan: Plan, records: Sequence[Feedback]) -> Estimate:
     """Estimate the time of a plan, and print both."""
-    questions = {words_of(question_of(example)) for example in plan.training}
-    trained_on = [record for record in records if words_of(question_of(record)) in questions]
+    questions = {question_key(example) for example in plan.training}
+    trained_on = [record for record in records if question_key(record) in questions]
     expected = estimate(config, plan.training, plan.heldout, trained_on, plan.steps, machine_speed(config))
     counts = f"{len(plan.training)} questions for training, {len(plan.heldout)} held out"
     print(f"plan: {counts} · {plan.reason} · about {expected.words}", file=sys.stderr)
@@ -278,7 +278,7 @@ def _question_row(example: Example) -> dict[str, Any]:
 
 def _best_policy(run: RunFolder, records: Sequence[Feedback], plan: Plan) -> tuple[Comparison, str]:
     """Return the trained policy with the largest gain over the base, the later one of equals."""
-    questions = {example.id: question_of(example) for example in plan.heldout}
+    questions = {example.id: question_text(example) for example in plan.heldout}
     expected = expectations(records, questions.values())
     answers = {name: _read_answers(run, name, questions) for name in (BASE, *plan.steps)}
     comparisons = {name: compare(expected, answers[BASE], answers[name]) for name in plan.steps}

@@ -15,7 +15,7 @@ from text2grad.data.spreadsheets.columns import Proposal, propose
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, conversation_text
 from text2grad.stages.run_folder import RunFolder
-from text2grad.tasks.base import question_of
+from text2grad.tasks.base import question_text
 
 SHOWN_ROWS, SHOWN_CHARACTERS = 5, 40
 
@@ -164,5 +164,5 @@ def _count_disagreements(records: Sequence[Feedback]) -> int:
     signs: dict[tuple[str, str], set[bool]] = {}
     for record in records:
         if record.score:
-            signs.setdefault((question_of(record), str(record.response)), set()).add(record.score > 0)
+            signs.setdefault((question_text(record), str(record.response)), set()).add(record.score > 0)
     return sum(len(answer_signs) == 2 for answer_signs in signs.values())

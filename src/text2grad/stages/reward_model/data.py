@@ -27,11 +27,11 @@ from text2grad.tasks.base import (
     Split,
     Task,
     TaskSettings,
+    assign_split,
     feedback_split,
-    question_of,
+    question_key,
+    question_text,
     read_prompt,
-    split_of,
-    words_of,
 )
 from text2grad.train.pairs import MarkedText, Pair
 
@@ -48,15 +48,15 @@ def reward_data(run: RunFolder) -> tuple[list[Feedback], list[Feedback]]:
     """
     records, heldout, settings = run.feedback(), run.heldout_feedback(), run.task_settings
     known, sampled_apart = splits_of_task(run), bool(heldout)
-    out = {words_of(question_of(record)) for record in heldout}
+    out = {question_key(record) for record in heldout}
     for record in records:
-        question = words_of(question_of(record))
+        question = question_key(record)
         by_words = record.source.kind == "human" or not sampled_apart
-        if known.get(question, split_of(question, settings) if by_words else "train") == "heldout":
+        if known.get(question, assign_split(question, settings) if by_words else "train") == "heldout":
             out.add(question)
     train: list[Feedback] = []
     for record in records:
-        question = words_of(question_of(record))
+        question = question_key(record)
         if question in out:
             heldout.append(record)
         elif known.get(question, wanted := feedback_split(settings)) == wanted:
@@ -75,7 +75,7 @@ def splits_of_task(run: RunFolder) -> dict[str, Split]:
 def splits_of(task: Task, settings: TaskSettings) -> dict[str, Split]:
     """Question -> split, of all prompts of a task on which there may be feedback."""
     splits: tuple[Split, ...] = ("heldout", *(SHARES if settings.split else ("train",)))
-    return {words_of(question_of(example)): split for split in splits for example in task.examples(split)}
+    return {question_key(example): split for split in splits for example in task.examples(split)}
 
 
 def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
@@ -184,7 +184,7 @@ def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) ->
         assert isinstance(own, Critique)
         # By the ids the policy sampled; a response that people wrote about elsewhere has none.
         aligned = align_recorded(table, record.response, record.meta.get(TOKEN_IDS))
-        cases.append(SpanCase(own, judgement, aligned, question_of(record)))
+        cases.append(SpanCase(own, judgement, aligned, question_text(record)))
     return cases
 
 

@@ -33,7 +33,7 @@ from text2grad.stages.reward_model.corrections import corrections
 from text2grad.stages.reward_model.data import example_of, reward_data, token_table
 from text2grad.stages.run_folder import RunFolder, write_json
 from text2grad.stages.sampling import sample, with_room
-from text2grad.tasks.base import Split, environment_of, question_of, words_of
+from text2grad.tasks.base import Split, get_environment_factory, question_key
 
 GATE_FILE = "gate.json"
 FRESH = "reward_model.fresh.jsonl"
@@ -119,12 +119,12 @@ def _fresh_answers(run: RunFolder, generation: GenerationSettings, records: Sequ
     the task's.
     """
     policy, task = run.load_policy(), run.task()
-    examples, environment = [example_of(record) for record in records], environment_of(task)
+    examples, environment = [example_of(record) for record in records], get_environment_factory(task)
     examples = with_room(policy, examples, generation.max_new_tokens)
     if environment is not None:
         known = (example for split in SPLITS for example in task.examples(split))
-        by_question = {words_of(question_of(example)): example for example in known}
-        questions = [words_of(question_of(example)) for example in examples]
+        by_question = {question_key(example): example for example in known}
+        questions = [question_key(example) for example in examples]
         examples = [by_question[question] for question in questions if question in by_question]
     examples = examples[:ANSWERS]
     sampled = sample(policy, examples, generation, environment)
@@ -133,7 +133,7 @@ def _fresh_answers(run: RunFolder, generation: GenerationSettings, records: Sequ
 
 def _one_of_each_question(train: Sequence[Feedback], heldout: Sequence[Feedback]) -> list[Feedback]:
     """A record of each question, held-out ones first."""
-    by_question = {words_of(question_of(record)): record for record in chain(reversed(train), reversed(heldout))}
+    by_question = {question_key(record): record for record in chain(reversed(train), reversed(heldout))}
     return list(reversed(by_question.values()))
 
 
