@@ -38,7 +38,7 @@ from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Label, Message, QuoteCounts, Span, Tolerance, is_foreign, response_key
 from text2grad.feedback.quotes import Quote, occurrences, resolve, sort_spans
 from text2grad.json_text import from_json, split_lines, to_json
-from text2grad.wire.nearest import nearest
+from text2grad.wire.nearest import find_nearest
 
 COLUMNS = ("id", "prompt", "response", "critique", "good", "poor", "score", "corrected", "annotator", "spans")
 RATINGS = ("rating", "stars", "thumbs", "reward")
@@ -385,7 +385,7 @@ def _add_quotes(opinion: Opinion, quotes: Iterable[tuple[Quote, Label]], label: 
         if is_foreign(quote, text):
             loss = "was said by a tool or a user: quote the turns that are judged"
         else:
-            near = nearest(quote, text)
+            near = find_nearest(quote, text)
             loss = "is not in the response" + (f"; nearest: {_short(near)}" if near else "")
         opinion.losses.append(f"{_short(quote)} {loss}")
     for quote in resolved.ambiguous:

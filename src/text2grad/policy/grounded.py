@@ -22,7 +22,7 @@ from text2grad.errors import UserError, warn_once
 from text2grad.policy.encode import encode_target, stop_ids
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import Grounding, SamplingSettings
-from text2grad.wire.quotable import Quotable
+from text2grad.wire.quotable import QuotableText
 
 ENGINE = "llguidance"
 CLOSING = (b'"', b', "occurrence": ', b"1", b', "part": true', b"}", *(bytes([byte]) for byte in b"]]]"))
@@ -123,7 +123,7 @@ class Row:
 
     def __init__(self, vocabulary: Vocabulary, response: str) -> None:
         self._vocabulary = vocabulary
-        self._quotable = Quotable(response)
+        self._quotable = QuotableText(response)
         self.matcher = vocabulary.matcher(self._quotable.grammar(vocabulary.lead))
         words = (len(vocabulary.spell(word)) for word in self._quotable.words)
         self.reserve = sum(len(vocabulary.spell(part)) for part in CLOSING) + max(words, default=0) + MARGIN
@@ -185,7 +185,7 @@ class Row:
             yield from (self._vocabulary.spell(closer)[0] for closer in (b"}", b"]"))
             return
         yield self._vocabulary.spell(b'"')[0]
-        if rest := self._quotable.rest_of_word(self._string):
+        if rest := self._quotable.complete_word(self._string):
             yield self._vocabulary.spell(rest)[0]
 
 

@@ -12,7 +12,7 @@ from text2grad.policy.generate import generate
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import SamplingSettings
-from text2grad.wire.quotable import keep_resolved
+from text2grad.wire.quotable import drop_unresolved
 
 
 class LocalChat:
@@ -82,7 +82,7 @@ class LocalChat:
         for key, sample, closed in zip(fitting, samples, forced, strict=True):
             words = tokenizer.decode(sample.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             if key[1] is not None and not sample.truncated:
-                words = keep_resolved(words, key[1])
+                words = drop_unresolved(words, key[1])
             usage = {"input_tokens": float(len(key[0])), "output_tokens": float(len(sample.ids))}
             self.usage.update({name: int(count) for name, count in usage.items()})
             answers[key] = Completion(

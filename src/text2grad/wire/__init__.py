@@ -1,16 +1,15 @@
-"""The answer format z = [critique ; span map] of every critic that writes text (paper, section
-3.4).
+"""Define the answer format z = [critique ; span map] of critics (paper, section 3.4).
 
-Annotator and reward model write the same JSON object, the critique first, so that reasoning
+Annotator and reward model write the same JSON object. The critique comes first, so that reasoning
 precedes labels:
 
     {"critique": "...", "good_spans": ["quote", ...], "poor_spans": [...], "score": 1.0}
 
-with a third list before the score, "improvable_spans", where something is right and could be
+An optional third list before the score, "improvable_spans", quotes what is right but could be
 better.
 
-`render` writes it, `parse` reads it or says in a typed `Failure` why it cannot be read. `parse`
-repairs only where one reading is possible; it never guesses where a string ends.
+`render` writes z. `parse` reads it, or returns a typed `Failure` with the reason. `parse` repairs
+an answer only if it has a single reading, and never guesses where a string ends.
 """
 
 from text2grad.wire.answer import json_schema, parse, render

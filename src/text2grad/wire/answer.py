@@ -1,4 +1,4 @@
-"""Write and read z: a critique, its spans as quotes, and a verdict, as one JSON object."""
+"""Write and read z: one JSON object with a critique, its spans as quotes, and a verdict."""
 
 from __future__ import annotations
 
@@ -24,34 +24,30 @@ _FIELDS = {
     "score": "score",
     "turn_scores": "turn_scores",
 }
-_NEEDED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"})
-_LONGEST_LOST = 300
+_REQUIRED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"})
+_MAX_LOST = 300
 IMPROVABLE = "improvable_spans"
-MOST_CHARACTERS = 1_000_000
-"""Of an answer; what is longer is not read."""
-_KEPT = 2_000
+MAX_CHARACTERS = 1_000_000
+"""Length of the longest answer that is parsed."""
+_MAX_RAW = 2_000
 _NUMBER = re.compile(r"\s*[+-]?([0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})([eE]-?[0-9]{1,2})?\s*")
 _REASONS = ("reason", "suggestion")
 _COUNTS = ("turn", "occurrence")
 _ITEM_KEYS = {"quote", *_REASONS, *_COUNTS, "part"}
-# A lone key is a phrase with its reason, unless it names a field of some other format.
+# A single key is a phrase with its reason, unless it is a field name of another format.
 _NOT_PHRASES = frozenset({*_ITEM_KEYS, "text", "span", "phrase", "start", "end", "label", "comment", "explanation"})
 
 Item = str | dict[str, str | int | bool]
 
 
 def render(critique: Critique, response: str) -> str:
-    """Write a critique as z. `parse(render(c, r), r) == c` for spans in order (see `parse`) and no
-    counts.
+    """Write a critique of `response` as z.
 
-    Args:
-        critique: what is written.
-        response: what it is about.
+    `parse(render(c, r), r) == c` if the spans of c are sorted (see `parse`) and it has no counts.
 
     Returns:
-        One JSON object. A quote is a plain string where that is unambiguous; otherwise an object
-        says which turn or occurrence is meant, whether it begins or ends inside a word, or why it
-        was quoted.
+        One JSON object. An unambiguous quote is a plain string. Otherwise it is an object with the
+        turn, the occurrence, `part` (the quote begins or ends inside a word), or the reason.
 
     Raises:
         ValueError: a span does not quote the response.
@@ -60,7 +56,7 @@ def render(critique: Critique, response: str) -> str:
     for key, label in (("good_spans", 1), ("poor_spans", -1), (IMPROVABLE, 0)):
         spans = [span for span in sort_spans(critique.spans) if span.label == label]
         if spans or label:
-            value[key] = _items(spans, response)
+            value[key] = _render_spans(spans, response)
     if critique.omissions:
         value["omissions"] = critique.omissions
     numbered = enumerate(critique.turn_scores, start=1)
@@ -71,14 +67,14 @@ def render(critique: Critique, response: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _items(spans: Sequence[Span], response: str) -> list[Item]:
+def _render_spans(spans: Sequence[Span], response: str) -> list[Item]:
     quotes = to_quotes(spans, response)
     following = [quote.text for quote in quotes[1:]]
-    return [_item(quote, after, response) for quote, after in zip_longest(quotes, following)]
+    return [_render_quote(quote, after, response) for quote, after in zip_longest(quotes, following)]
 
 
-def _item(quote: Quote, after: str | None, response: str) -> Item:
-    """A quote as written, so that `parse` cannot take two strings for one unescaped one."""
+def _render_quote(quote: Quote, after: str | None, response: str) -> Item:
+    """Write a quote so that `parse` cannot mistake it and the next one for one unescaped string."""
     plain = not (quote.reason or quote.occurrence or quote.part or quote.turn)
     if plain and (after is None or f'{quote.text}", "{after}' not in response):
         return quote.text
@@ -93,126 +89,124 @@ def _item(quote: Quote, after: str | None, response: str) -> Item:
         item["reason"] = quote.reason
     following = next((key for key in item if key != "quote"), None)
     if following and f'{quote.text}", "{following}' in response:
-        item["quote"] = item.pop("quote")  # last, where nothing of the response can follow it
+        item["quote"] = item.pop("quote")  # moved last, where no text of the response can follow
     return item
 
 
 def parse(z: str, response: str, tolerance: Tolerance = "exact") -> Critique | Failure:
-    """Read a critic's answer about `response`.
+    """Read a critic's answer z about `response`.
 
-    Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes
-    with several candidates as `ambiguous`. What is right and could be better is a span with label
-    0. What a critic reasons before its critique is not part of it. Spans come sorted by (start,
-       end, good first), each once.
+    Quotes that are not in the response are counted as `unmatched` and stored in `lost`. A quote
+    that is listed once but occurs several times is counted as `ambiguous`. Improvable spans have
+    label 0. Reasoning before the critique is dropped. Spans are unique and sorted by start, end and
+    label (good first).
 
     Args:
         z: the answer.
-        response: what it is about.
-        tolerance: how far a quote may be from the letter of the response.
+        response: the judged text.
+        tolerance: permitted difference between a quote and the response.
 
     Returns:
         The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object,
         words of refusal), "invalid" (anything else that has no single reading).
     """
-    if len(z) > MOST_CHARACTERS:
-        return Failure(kind="invalid", message=f"an answer of {len(z):,} characters", raw=storable(z[:_KEPT]))
+    if len(z) > MAX_CHARACTERS:
+        return Failure(kind="invalid", message=f"an answer of {len(z):,} characters", raw=storable(z[:_MAX_RAW]))
     try:
-        return _critique(read_object(z, response), response, tolerance)
+        return _parse_critique(read_object(z, response), response, tolerance)
     except UnreadableError as error:
         return Failure(kind=error.kind, message=error.message, raw=storable(z))
     except InvalidFields as error:
         return Failure(kind="invalid", message=error.problem, raw=storable(z))
 
 
-def _critique(value: dict[str, Any], response: str, tolerance: Tolerance) -> Critique:
-    fields = _fields(value)
-    good = resolve(_quotes(fields.get("good", [])), response, 1, tolerance)
-    poor = resolve(_quotes(fields["poor"]), response, -1, tolerance)
-    # It pays nothing, so a quote of it that is not there costs no critique and is no reason to ask
-    # again.
-    better = resolve(_quotes(fields.get("improvable") or []), response, 0, tolerance)
+def _parse_critique(value: dict[str, Any], response: str, tolerance: Tolerance) -> Critique:
+    fields = _parse_fields(value)
+    good = resolve(_parse_list(fields.get("good", [])), response, 1, tolerance)
+    poor = resolve(_parse_list(fields["poor"]), response, -1, tolerance)
+    # Improvable spans pay nothing, so their unmatched quotes are not counted against the critique.
+    improvable = resolve(_parse_list(fields.get("improvable") or []), response, 0, tolerance)
     return Critique(
-        text=_string(fields["critique"], "the critique"),
-        spans=sort_spans([*good.spans, *poor.spans, *better.spans]),
-        score=_score(fields.get("score")),
-        turn_scores=_turn_scores(fields.get("turn_scores"), len(turns_of(response))),
+        text=_parse_string(fields["critique"], "the critique"),
+        spans=sort_spans([*good.spans, *poor.spans, *improvable.spans]),
+        score=_parse_score(fields.get("score")),
+        turn_scores=_parse_turn_scores(fields.get("turn_scores"), len(turns_of(response))),
         quotes=good.counts + poor.counts,
-        lost=tuple(quote[:_LONGEST_LOST] for quote in (*good.unmatched, *poor.unmatched, *better.unmatched)),
-        omissions=_omissions(fields.get("omissions")),
+        lost=tuple(quote[:_MAX_LOST] for quote in (*good.unmatched, *poor.unmatched, *improvable.unmatched)),
+        omissions=_parse_omissions(fields.get("omissions")),
     )
 
 
-def _fields(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the object's values under our own names."""
+def _parse_fields(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the object under the names of `_FIELDS`."""
     names = [_FIELDS.get(key.strip().lower().replace(" ", "_")) for key in value]
     if None in names:
         invalid(f"unknown key {list(value)[names.index(None)][:30]!r}")
     if len(set(names)) < len(names):
-        invalid("a key stands twice")
-    if not any(needed <= set(names) for needed in _NEEDED):
+        invalid("a key occurs twice")
+    if not any(needed <= set(names) for needed in _REQUIRED):
         invalid(f"the keys are {', '.join(value) or 'missing'}; needed: critique, good_spans, poor_spans")
     return {str(name): item for name, item in zip(names, value.values(), strict=True)}
 
 
-def _quotes(value: object) -> list[Quote]:
-    """The items of a span list: strings, objects with a quote, or phrases with reasons ({phrase:
-    reason})."""
+def _parse_list(value: object) -> list[Quote]:
+    """Parse a span list: strings, objects with a quote, or phrases as {phrase: reason}."""
     if isinstance(value, dict):
-        return list(_phrases(value))
+        return list(_parse_phrases(value))
     if not isinstance(value, list):
         invalid("a span list is not a list")
-    return [quote for item in value for quote in _quote(item)]
+    return [quote for item in value for quote in _parse_item(item)]
 
 
-def _quote(item: object) -> Iterator[Quote]:
+def _parse_item(item: object) -> Iterator[Quote]:
     if isinstance(item, str):
         yield Quote(item)
     elif isinstance(item, dict) and "quote" in item:
-        yield _object_quote(item)
+        yield _parse_object(item)
     elif isinstance(item, dict) and len(item) == 1:
-        yield from _phrases(item)
+        yield from _parse_phrases(item)
     else:
         invalid(f"a span is neither a quote nor an object with one: {str(item)[:60]}")
 
 
-def _phrases(pairs: dict[str, Any]) -> Iterator[Quote]:
+def _parse_phrases(pairs: dict[str, Any]) -> Iterator[Quote]:
     for phrase, reason in pairs.items():
         if phrase in _NOT_PHRASES:
             invalid(f"{phrase!r} where a phrase of the response belongs")
-        yield Quote(phrase, _string(reason, "a reason"))
+        yield Quote(phrase, _parse_string(reason, "a reason"))
 
 
-def _object_quote(item: dict[str, Any]) -> Quote:
+def _parse_object(item: dict[str, Any]) -> Quote:
     if unknown := sorted(set(item) - _ITEM_KEYS):
         invalid(f"unknown key {unknown[0][:30]!r} in a span")
     part = item.get("part")
-    turn, occurrence = (_count(item.get(name), name) for name in _COUNTS)
+    turn, occurrence = (_parse_count(item.get(name), name) for name in _COUNTS)
     if part is not None and not isinstance(part, bool):
         invalid(f"part is {str(part)[:30]}, not true or false")
-    reasons = [_string(item[name], f"a {name}") for name in _REASONS if item.get(name) is not None]
-    return Quote(_string(item["quote"], "a quote"), "; ".join(reasons), occurrence, bool(part), turn)
+    reasons = [_parse_string(item[name], f"a {name}") for name in _REASONS if item.get(name) is not None]
+    return Quote(_parse_string(item["quote"], "a quote"), "; ".join(reasons), occurrence, bool(part), turn)
 
 
-def _count(value: object, name: str) -> int | None:
+def _parse_count(value: object, name: str) -> int | None:
     if value is None or (type(value) is int and value >= 1):
         return value
     invalid(f"{name} is {str(value)[:30]}, not a number from 1 on")
 
 
-def _string(value: object, what: str) -> str:
+def _parse_string(value: object, what: str) -> str:
     return value if isinstance(value, str) else invalid(f"{what} is not a string: {str(value)[:60]}")
 
 
-def _omissions(value: object) -> tuple[str, ...]:
-    """What the response leaves out, in the critic's words: it cannot be quoted."""
+def _parse_omissions(value: object) -> tuple[str, ...]:
+    """Parse the critic's descriptions of missing content, which cannot be quoted."""
     if value is None:
         return ()
     if not isinstance(value, list):
         invalid("omissions is not a list")
-    return tuple(_string(item, "an omission") for item in value)
+    return tuple(_parse_string(item, "an omission") for item in value)
 
 
-def _score(value: object) -> float | None:
+def _parse_score(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, str) and _NUMBER.fullmatch(value):
@@ -222,34 +216,36 @@ def _score(value: object) -> float | None:
     return float(value)
 
 
-def _turn_scores(value: object, turns: int) -> tuple[float | None, ...]:
-    """The verdicts on single turns: a list of {"turn", "score"}, each turn at most once."""
+def _parse_turn_scores(value: object, turns: int) -> tuple[float | None, ...]:
+    """Parse the verdicts on turns, a list of {"turn", "score"} with each turn at most once."""
     if value is None or value == []:
         return ()
     if not isinstance(value, list):
         invalid("turn_scores is not a list")
-    found: list[float | None] = [None] * turns
+    scores: list[float | None] = [None] * turns
     for item in value:
         if not isinstance(item, dict) or item.keys() != {"turn", "score"}:
             invalid(f"a verdict on a turn is not an object of turn and score: {str(item)[:60]}")
-        turn = _count(item["turn"], "turn") or 0
-        if not 1 <= turn <= turns or found[turn - 1] is not None:
+        turn = _parse_count(item["turn"], "turn") or 0
+        if not 1 <= turn <= turns or scores[turn - 1] is not None:
             invalid(f"a verdict on turn {str(item['turn'])[:30]}, of {turns}, each at most once")
-        found[turn - 1] = _score(item["score"])
-    return tuple(found) if any(score is not None for score in found) else ()
+        scores[turn - 1] = _parse_score(item["score"])
+    return tuple(scores) if any(score is not None for score in scores) else ()
 
 
 def json_schema(reasoning: bool = False, improvable: bool = False, turns: bool = False) -> dict[str, Any]:
-    """The JSON schema of z, for servers that constrain their answers (`response_format`).
+    """Return the JSON schema of z, for servers that constrain answers (`response_format`).
 
-    With `reasoning` the critic thinks first, in a key of its own; `improvable` is the list of code
-    that works and could be better; with `turns` a quote may name its turn, and a turn have a
-    verdict of its own. Strict servers want every key to be required; what may be left out may be
-    null.
+    All keys are required, as strict servers demand; optional values may be null.
+
+    Args:
+        reasoning: add a first key in which the critic thinks.
+        improvable: add the list of what is right but could be better.
+        turns: let quotes name their turn, and turns have verdicts.
     """
     text = {"type": "string"}
     number = {"type": ["integer", "null"]}
-    item = _object(
+    item = _object_schema(
         quote=text,
         **({"turn": number} if turns else {}),
         occurrence=number,
@@ -261,13 +257,13 @@ def json_schema(reasoning: bool = False, improvable: bool = False, turns: bool =
     omissions = {"type": ["array", "null"], "items": text}
     thoughts = {"reasoning": text} if reasoning else {}
     third = {IMPROVABLE: spans} if improvable else {}
-    verdict = _object(turn={"type": "integer"}, score={"type": "number"})
+    verdict = _object_schema(turn={"type": "integer"}, score={"type": "number"})
     verdicts = {"turn_scores": {"type": ["array", "null"], "items": verdict}} if turns else {}
     lists = {"good_spans": spans, "poor_spans": spans, **third, "omissions": omissions}
-    return _object(**thoughts, critique=text, **lists, **verdicts, score=score)
+    return _object_schema(**thoughts, critique=text, **lists, **verdicts, score=score)
 
 
-def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+def _object_schema(**properties: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,

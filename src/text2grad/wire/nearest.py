@@ -1,8 +1,9 @@
-"""What in a response is most like a quote that is not there.
+"""Find the passage of a response that is most similar to an unmatched quote.
 
-The trigrams of a response's words are indexed once. Those of the quote that are rarest there vote
-for where it would begin, and only the places with the most votes are compared: the time for many
-quotes grows with their number, not with their number times the length of the response.
+The trigrams of the words of a response are indexed once. The rarest trigrams of the quote vote for
+the word at which it would begin, and only the starts with the most votes are compared. The time for
+many quotes is therefore proportional to their number, not to their number times the length of the
+response.
 """
 
 from __future__ import annotations
@@ -17,78 +18,81 @@ from typing import NamedTuple
 from text2grad.feedback import Place
 from text2grad.unicode_words import pieces
 
-LEAST_ALIKE = 0.5
-"""Of `difflib`'s ratio, from which on a passage is worth naming."""
-SAME_BEGINNING, OTHER_LENGTH = 0.1, 0.05
-"""What the most votes for a beginning, and another number of words, are worth beside that ratio."""
-MOST_WORDS, MOST_VOTES, MOST_COMPARED = 30, 300, 6
-"""Words of a quote that are looked at, places that vote, and places that are compared."""
+MIN_RATIO = 0.5
+"""Smallest ratio of `difflib` at which a passage is returned."""
+VOTE_BONUS, LENGTH_PENALTY = 0.1, 0.05
+"""Added to the ratio for the start with the most votes, and subtracted for another word count."""
+MAX_WORDS, MAX_VOTES, MAX_COMPARED = 30, 300, 6
+"""Words of a quote that are used, places that vote, and starts that are compared."""
 
 
-class _Words(NamedTuple):
-    """The words of a text, and in which of them each trigram is."""
+class _Index(NamedTuple):
+    """The words of a text as intervals, and the numbers of the words that contain each trigram."""
 
-    places: Sequence[Place]
+    words: Sequence[Place]
     trigrams: Mapping[str, Sequence[int]]
 
 
-def nearest(quote: str, text: str) -> str:
-    """The words of a text that are most like a quote, at least by half; "" if none are."""
-    words = list(islice(pieces(quote), MOST_WORDS))
-    there = _indexed(text)
-    if not (words and there.places):
+def find_nearest(quote: str, text: str) -> str:
+    """Return the words of `text` that are most similar to `quote`, "" if the ratio is below 0.5."""
+    words = list(islice(pieces(quote), MAX_WORDS))
+    index = _build_index(text)
+    if not (words and index.words):
         return ""
-    beginnings = _beginnings([quote[start:end].casefold() for start, end in words], there)
+    starts = _vote_for_starts([quote[start:end].casefold() for start, end in words], index)
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2(quote[words[0][0] : words[-1][1]].casefold())
-    best, found = LEAST_ALIKE, ""
-    for first, votes in beginnings:
+    best_score, best_passage = MIN_RATIO, ""
+    for first, votes in starts:
         for count in (len(words), len(words) + 1, len(words) - 1):
-            passage = _passage(text, there.places, first, count)
+            passage = _cut_passage(text, index.words, first, count)
             matcher.set_seq1(passage.casefold())
-            for_it = SAME_BEGINNING * votes - OTHER_LENGTH * (count != len(words))
-            if matcher.quick_ratio() + for_it > best and (ratio := matcher.ratio()) > LEAST_ALIKE:
-                best, found = max((best, found), (ratio + for_it, passage))
-    return found
+            bonus = VOTE_BONUS * votes - LENGTH_PENALTY * (count != len(words))
+            # quick_ratio is an upper bound of ratio, and much cheaper.
+            if matcher.quick_ratio() + bonus > best_score and (ratio := matcher.ratio()) > MIN_RATIO:
+                best_score, best_passage = max((best_score, best_passage), (ratio + bonus, passage))
+    return best_passage
 
 
 @lru_cache(maxsize=8)
-def _indexed(text: str) -> _Words:
-    places = list(pieces(text))
+def _build_index(text: str) -> _Index:
+    words = list(pieces(text))
     trigrams: dict[str, list[int]] = {}
-    for number, (start, end) in enumerate(places):
+    for number, (start, end) in enumerate(words):
         for trigram in _trigrams(text[start:end].casefold()):
             trigrams.setdefault(trigram, []).append(number)
-    return _Words(places, trigrams)
+    return _Index(words, trigrams)
 
 
 def _trigrams(word: str) -> set[str]:
-    """The pairs and triples of letters of a word, its edges included."""
+    """Return the pairs and triples of letters of a word, with its edges as spaces."""
     padded = f" {word} "
     return {padded[i : i + 3] for i in range(len(padded) - 2)} | {"".join(pair) for pair in pairwise(padded)}
 
 
-def _beginnings(words: Sequence[str], there: _Words) -> list[tuple[int, float]]:
-    """The words of the text at which the quote most likely begins, likeliest first, with their
-    votes (most: 1)."""
-    known = [
-        (there.trigrams[trigram], offset)
+def _vote_for_starts(words: Sequence[str], index: _Index) -> list[tuple[int, float]]:
+    """Return the words of the text at which the quote most likely begins, with their votes.
+
+    Most votes first; votes are relative to the largest number.
+    """
+    matches = [
+        (index.trigrams[trigram], offset)
         for offset, word in enumerate(words)
         for trigram in _trigrams(word)
-        if trigram in there.trigrams
+        if trigram in index.trigrams
     ]
     votes: Counter[int] = Counter()
-    left = MOST_VOTES
-    for places, offset in sorted(known, key=lambda pair: len(pair[0])):
-        votes.update(max(0, place - offset) for place in places[:left])
-        left -= len(places)
-        if left <= 0:
+    remaining = MAX_VOTES
+    for numbers, offset in sorted(matches, key=lambda match: len(match[0])):  # rare trigrams first
+        votes.update(max(0, number - offset) for number in numbers[:remaining])
+        remaining -= len(numbers)
+        if remaining <= 0:
             break
-    most = sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))[:MOST_COMPARED]
-    return [(first, count / most[0][1]) for first, count in most]
+    top = sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))[:MAX_COMPARED]
+    return [(first, count / top[0][1]) for first, count in top]
 
 
-def _passage(text: str, places: Sequence[Place], first: int, count: int) -> str:
-    """`count` words from the first on; "" where the text has no more so many."""
+def _cut_passage(text: str, words: Sequence[Place], first: int, count: int) -> str:
+    """Return `count` words from word `first` on, "" if the text has fewer."""
     last = first + count - 1
-    return text[places[first][0] : places[last][1]].strip(".,;:!?") if 0 < count <= len(places) - first else ""
+    return text[words[first][0] : words[last][1]].strip(".,;:!?") if 0 < count <= len(words) - first else ""

@@ -27,7 +27,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.policy.tiny import make_tokenizer
 from text2grad.wire import parse, render
-from text2grad.wire.quotable import keep_resolved
+from text2grad.wire.quotable import drop_unresolved
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def draw(vocabulary: Vocabulary, response: str, room: int, seed: int, temperatur
     """The answer of a model that has no idea, as the critic sees it: every score is random."""
     generator = torch.Generator().manual_seed(seed)
     z = write(vocabulary, response, room, lambda _: torch.randn(vocabulary.width, generator=generator), temperature)
-    return keep_resolved(z.decode(), response)
+    return drop_unresolved(z.decode(), response)
 
 
 def assert_resolves(z: str, response: str) -> None:
@@ -117,7 +117,7 @@ def test_a_valid_answer_is_never_changed(
     one_hot = torch.nn.functional.one_hot(torch.tensor(ids), tokens.width).float()
     written = write(tokens, response, len(ids) + spare, lambda step: one_hot[min(step, len(ids) - 1)])
     assert written == b"".join(tokens.pieces[token] for token in ids[:-1])
-    assert keep_resolved(z, response) == z
+    assert drop_unresolved(z, response) == z
 
 
 TALK = Transcript.of(

@@ -7,7 +7,7 @@ import difflib
 import random
 import time
 
-from text2grad.wire.nearest import LEAST_ALIKE, nearest
+from text2grad.wire.nearest import MIN_RATIO, find_nearest
 
 DUE = "It is due next week, says the mail. Ann signs it on Monday."
 CJK = "报告下周到期，邮件里说是星期五。安娜星期一签字。"
@@ -24,7 +24,7 @@ NEAREST = [
 
 
 def test_nearest() -> None:
-    assert [nearest(quote, text) for quote, text, _ in NEAREST] == [there for *_, there in NEAREST]
+    assert [find_nearest(quote, text) for quote, text, _ in NEAREST] == [there for *_, there in NEAREST]
 
 
 def best_ratio(quote: str, text: str) -> float:
@@ -48,8 +48,8 @@ def test_a_word_that_was_changed_is_found_as_by_comparing_with_every_passage() -
         quote = words[start : start + count]
         quote[rng.randrange(count)] += "xy"
         text, wanted = " ".join(words), " ".join(quote)
-        best, found = best_ratio(wanted, text), nearest(wanted, text)
-        worse += bool(best > LEAST_ALIKE and (not found or ratio(wanted, found) < best - 0.02))
+        best, found = best_ratio(wanted, text), find_nearest(wanted, text)
+        worse += bool(best > MIN_RATIO and (not found or ratio(wanted, found) < best - 0.02))
     assert worse <= 2
 
 
@@ -59,5 +59,5 @@ def test_a_thousand_missing_quotes_take_seconds() -> None:
     words = rng.choices(vocabulary, k=20_000)
     quotes = [" ".join([*words[i : i + 4], "zzz"]) for i in rng.sample(range(19_000), 1000)]
     text, began = " ".join(words), time.process_time()
-    assert all(nearest(quote, text) for quote in quotes)
+    assert all(find_nearest(quote, text) for quote in quotes)
     assert time.process_time() - began < 30, "comparing with every passage took 360 seconds"

@@ -13,7 +13,7 @@ from text2grad.feedback import Critique
 from text2grad.feedback.quotes import occurrences
 from text2grad.unicode_words import boundaries
 from text2grad.wire import parse, render
-from text2grad.wire.quotable import NUMBER, Quotable, keep_resolved
+from text2grad.wire.quotable import NUMBER, QuotableText, drop_unresolved
 
 
 @given(judged())
@@ -21,7 +21,7 @@ def test_what_resolves_is_kept_to_the_letter(case: tuple[Critique, str]) -> None
     critique, response = case
     z = render(critique, response)
     if parse(z, response) == critique:
-        assert keep_resolved(z, response) == z
+        assert drop_unresolved(z, response) == z
 
 
 UNRESOLVED = [
@@ -40,7 +40,7 @@ UNRESOLVED = [
 def test_what_does_not_resolve_is_dropped() -> None:
     for response, good, left in UNRESOLVED:
         z = f'{{"critique": "c", "good_spans": [{good}], "poor_spans": []}}'
-        read = parse(keep_resolved(z, response), response)
+        read = parse(drop_unresolved(z, response), response)
         assert isinstance(read, Critique) and not read.quotes.unmatched and not read.quotes.ambiguous
         assert len(read.spans) == left, good
 
@@ -54,11 +54,11 @@ def test_a_number_is_a_verdict_as_python_prints_it() -> None:
 
 
 def test_a_word_that_was_begun_is_finished_by_the_fewest_bytes() -> None:
-    quotable = Quotable('say "catalogue", a cat said, catch')
+    quotable = QuotableText('say "catalogue", a cat said, catch')
     ends = {b"cata": b"logue", b"a catc": b"", b"a ca": b"t", b"x": b""}
-    assert {begun: quotable.rest_of_word(begun) for begun in ends} == ends
-    assert Quotable("").rest_of_word(b"") == b""
-    assert all(word in Quotable(HOSTILE["scripts"]).words for word in ("naïve".encode(), "日".encode()))
+    assert {begun: quotable.complete_word(begun) for begun in ends} == ends
+    assert QuotableText("").complete_word(b"") == b""
+    assert all(word in QuotableText(HOSTILE["scripts"]).words for word in ("naïve".encode(), "日".encode()))
 
 
 @given(st.text(alphabet="aé _.🙂\u0301", max_size=12))

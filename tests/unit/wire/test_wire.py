@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from quotable_responses import PIECES, TEXTS, judged
 from text2grad.feedback import Critique, Failure, Span
 from text2grad.wire import json_schema, parse, render
-from text2grad.wire.objects import UnreadableError, _read_closely, read_object
+from text2grad.wire.objects import UnreadableError, _read_leniently, read_object
 
 RESPONSE = "The start of the art fair moved; the art is late."
 QUOTING = 'We start art class. The art is "fine", "good" and `ratio: 5`.'
@@ -79,7 +79,7 @@ def test_the_quick_look_sees_what_the_close_one_sees(case: tuple[Critique, str],
     z = z[:place] + data.draw(st.sampled_from(("", *PIECES))) + z[place + data.draw(st.integers(0, 2)) :]
     first = z.find("{")
     if first >= 0:
-        assert readable(read_object, z, response) == readable(_read_closely, z, first, response)
+        assert readable(read_object, z, response) == readable(_read_leniently, z, first, response)
 
 
 def readable(read: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any] | None:
